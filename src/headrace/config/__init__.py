@@ -1,0 +1,1 @@
+"""The settings table, and everything that is derived from it."""

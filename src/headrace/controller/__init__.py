@@ -1,0 +1,1 @@
+"""The one writer of cluster state: topics, partitions, configs, producer ids."""

@@ -1,0 +1,1 @@
+"""The store port with ZooKeeper's semantics, and its implementations."""

@@ -1,0 +1,37 @@
+"""What every handler is given: the broker it answers for, and who asks."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.config.broker import BrokerConfig
+    from headrace.controller.service import Controller
+    from headrace.env.clock import Clock
+    from headrace.log.directory import LogDirectory
+    from headrace.model.cluster import ClusterImage
+    from headrace.replication.partition import Partition
+    from headrace.runtime.worker import Worker
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """The header of one request, and the connection it came by."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    peer: str
+    listener: str
+
+
+@dataclass(slots=True)
+class BrokerContext:
+    node_id: int
+    image: "ClusterImage"
+    config: "BrokerConfig"
+    controller: "Controller"
+    logs: "LogDirectory"
+    partitions: "dict[str, dict[int, Partition]]"
+    clock: "Clock"
+    worker: "Worker"

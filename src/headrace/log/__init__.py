@@ -1,0 +1,1 @@
+"""Segments, indexes, recovery, retention and compaction of one broker's partitions."""

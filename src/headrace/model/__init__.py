@@ -1,0 +1,1 @@
+"""Plain facts shared by every room: topics, partitions, epochs, error codes. No I/O."""

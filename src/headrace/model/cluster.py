@@ -1,0 +1,52 @@
+"""One broker's picture of the cluster: brokers, topics, and who leads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from headrace.model.topics import PartitionState, TopicState
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    listener: str
+    host: str
+    port: int
+    protocol: str = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    node_id: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    epoch: int = 0
+
+
+@dataclass(slots=True)
+class ClusterImage:
+    """Changed only by the controller service, on the loop; read by every handler."""
+
+    cluster_id: str
+    controller_id: int = -1
+    brokers: dict[int, BrokerInfo] = field(default_factory=dict)
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    names_by_id: dict[UUID, str] = field(default_factory=dict)
+    broker_configs: dict[int | None, Mapping[str, str]] = field(default_factory=dict)
+    """Dynamic broker settings: by node, and under None the cluster-wide defaults."""
+
+    def put_topic(self, topic: TopicState) -> None:
+        self.topics[topic.name] = topic
+        self.names_by_id[topic.topic_id] = topic.name
+
+    def drop_topic(self, name: str) -> TopicState | None:
+        topic = self.topics.pop(name, None)
+        if topic is not None:
+            self.names_by_id.pop(topic.topic_id, None)
+        return topic
+
+    def partition(self, topic: str, index: int) -> PartitionState | None:
+        state = self.topics.get(topic)
+        if state is None or not 0 <= index < len(state.partitions):
+            return None
+        return state.partitions[index]

@@ -1,0 +1,57 @@
+"""Topics and partitions: their names, and the state that a cluster agrees on.
+
+Everything here is immutable; a change is a new object. No I/O, no clock.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.model.errors import ApiError, ErrorCode
+
+NO_LEADER = -1
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What the controller last wrote of one partition."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    partition_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    name: str
+    topic_id: UUID
+    partitions: tuple[PartitionState, ...]
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse a name that could not be a directory, or that metrics could not tell apart."""
+    if name in (".", "..") or not _LEGAL_NAME.fullmatch(name):
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC,
+            f"The topic name {name[:260]!r} is not legal: use 1 to 249 of the characters "
+            "a-z, A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'.",
+        )

@@ -1,0 +1,1 @@
+"""The composition root: start and stop order of one broker."""

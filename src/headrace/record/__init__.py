@@ -1,0 +1,1 @@
+"""Record batches: headers, checksums, compression, building and reading. No I/O."""

@@ -1,0 +1,1 @@
+"""What carries out work that must not hold the event loop."""

@@ -1,0 +1,1 @@
+"""Listeners, connections, dispatch and limits."""

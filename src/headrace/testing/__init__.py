@@ -1,0 +1,1 @@
+"""Shipped to users: brokers as pytest fixtures, and simulated twins."""
