@@ -1,0 +1,401 @@
+"""Apache Kafka 4.3.1 from Maven Central: fetched once, started as one KRaft node, its tools run.
+
+Owns `.cache/kafka-4.3.1/` of the project. Needs Java 17 or newer and Maven; only the standard
+library of Python, so that it also runs as a script: `python bench/kafka.py`.
+
+1. A node runs with Kafka's own defaults; only addresses, directories and, because it is alone,
+   the replication of internal topics are set.
+2. A node listens on 127.0.0.1 only, and ends with the process that started it, however it ends.
+3. The jars appear in one rename: a fetch that was cut off leaves nothing that looks complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+VERSION = "4.3.1"
+LOG4J_VERSION = "2.25.4"
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache" / f"kafka-{VERSION}"
+
+TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
+CONFIG_COMMAND = "kafka.admin.ConfigCommand"
+CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+DUMP_LOG_SEGMENTS = "kafka.tools.DumpLogSegments"
+STORAGE_TOOL = "kafka.tools.StorageTool"
+
+# What bin/kafka-server-start.sh and bin/kafka-run-class.sh give the JVM.
+_SERVER_OPTIONS = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+_TOOL_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>headrace</groupId>
+  <artifactId>kafka</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</project>
+"""
+_DEPENDENCY = (
+    "    <dependency><groupId>{}</groupId><artifactId>{}</artifactId>"
+    "<version>{}</version></dependency>"
+)
+_ARTIFACTS = (
+    ("org.apache.kafka", "kafka_2.13", VERSION),
+    ("org.apache.kafka", "kafka-tools", VERSION),
+    ("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_VERSION),
+    ("org.apache.logging.log4j", "log4j-core", LOG4J_VERSION),
+)
+_LOG4J = """status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = {target}
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d] %p %m (%c)%n
+rootLogger.level = {level}
+rootLogger.appenderRef.console.ref = console
+"""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class KafkaError(Exception):
+    """Apache Kafka could not be fetched, started or asked; the message says what to do."""
+
+
+# Fetching.
+
+
+def fetch(directory: Path = CACHE) -> Path:
+    """The directory of jars, filled by Maven the first time."""
+    libraries = directory / "libs"
+    if libraries.is_dir():
+        return libraries
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not libraries.is_dir():
+            _fetch_by_maven(directory, libraries)
+    return libraries
+
+
+def _fetch_by_maven(directory: Path, libraries: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise KafkaError("Apache Kafka is fetched by Maven: install it (Debian: apt install maven)")
+    say(f"fetching Apache Kafka {VERSION} with Maven")
+    dependencies = "\n".join(_DEPENDENCY.format(*artifact) for artifact in _ARTIFACTS)
+    (directory / "pom.xml").write_text(_POM.format(dependencies=dependencies))
+    (directory / "server-log4j2.properties").write_text(
+        _LOG4J.format(target="SYSTEM_OUT", level="info")
+    )
+    (directory / "tools-log4j2.properties").write_text(
+        _LOG4J.format(target="SYSTEM_ERR", level="warn")
+    )
+    arriving = directory / "libs.arriving"
+    shutil.rmtree(arriving, ignore_errors=True)
+    done = subprocess.run(
+        [
+            maven,
+            *("-q", "-B", "-ntp", "-f", str(directory / "pom.xml")),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={arriving}",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise KafkaError(f"Maven could not fetch Apache Kafka:\n{done.stdout[-2000:]}")
+    arriving.rename(libraries)
+
+
+def class_path() -> str:
+    """What `java -cp` takes to find the broker, its tools and its clients."""
+    return str(fetch() / "*")
+
+
+def java() -> str:
+    """The Java launcher."""
+    home = os.environ.get("JAVA_HOME")
+    launcher = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if launcher is None:
+        raise KafkaError("Apache Kafka needs Java 17: install it (Debian: apt install default-jre)")
+    return launcher
+
+
+# Tools.
+
+
+def tool_command(
+    main_class: str, args: Sequence[str] = (), *, java_options: Sequence[str] = _TOOL_OPTIONS
+) -> list[str]:
+    """The command line of one of Kafka's tools, for callers that start it themselves."""
+    classes = class_path()
+    log4j = CACHE / "tools-log4j2.properties"
+    return [
+        java(),
+        *java_options,
+        f"-Dlog4j2.configurationFile={log4j}",
+        *("-cp", classes, main_class, *args),
+    ]
+
+
+def run_tool(
+    main_class: str,
+    args: Sequence[str] = (),
+    *,
+    stdin: str | None = None,
+    timeout_s: float = 120.0,
+    check: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Runs a tool to its end, e.g. `run_tool(TOPIC_COMMAND, ["--list", ...])`."""
+    done = subprocess.run(
+        tool_command(main_class, args),
+        input="" if stdin is None else stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    if check and done.returncode != 0:
+        raise KafkaError(
+            f"{main_class} ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
+    return done
+
+
+# One node.
+
+
+@dataclass(slots=True)
+class KafkaNode:
+    """A running node."""
+
+    host: str
+    port: int
+    process: subprocess.Popen[bytes]
+    directory: Path
+    log_path: Path
+    start_s: float
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def data_directory(self) -> Path:
+        return self.directory / "data"
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        stop_process(self.process, timeout_s)
+
+    def log_tail(self, size: int = 4000) -> str:
+        return self.log_path.read_text(errors="replace")[-size:]
+
+
+def free_port() -> int:
+    """A port on 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def format_storage(directory: Path, settings: Mapping[str, str]) -> tuple[int, Path]:
+    """Writes server.properties and formats the storage. Returns the port and the file."""
+    port, controller_port = free_port(), free_port()
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(directory / "data"),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        **settings,
+    }
+    file = directory / "server.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # A leading dash would be read as an option.
+    cluster_id = "A" + cluster_id[1:]
+    run_tool(STORAGE_TOOL, ["format", "-t", cluster_id, "-c", str(file)])
+    return port, file
+
+
+def start_kafka(
+    directory: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    heap_mb: int = 1024,
+    timeout_s: float = 90.0,
+) -> KafkaNode:
+    """Formats `directory` and starts a node in it; returns when it answers its first request."""
+    directory.mkdir(parents=True, exist_ok=True)
+    port, file = format_storage(directory, settings or {})
+    return launch_kafka(directory, port, file, heap_mb=heap_mb, timeout_s=timeout_s)
+
+
+def launch_kafka(
+    directory: Path, port: int, file: Path, *, heap_mb: int = 1024, timeout_s: float = 90.0
+) -> KafkaNode:
+    """Starts a node on storage that is formatted already."""
+    command = [
+        java(),
+        *(f"-Xmx{heap_mb}m", f"-Xms{heap_mb}m"),
+        *_SERVER_OPTIONS,
+        f"-Dlog4j2.configurationFile={CACHE / 'server-log4j2.properties'}",
+        f"-Dkafka.logs.dir={directory}",
+        *("-cp", class_path(), "kafka.Kafka", str(file)),
+    ]
+    log_path = directory / "kafka.out"
+    started = time.monotonic()
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+    node = KafkaNode("127.0.0.1", port, process, directory, log_path, 0.0)
+    try:
+        wait_for_answer("127.0.0.1", port, process, started + timeout_s)
+    except BaseException:
+        tail = node.log_tail()
+        node.stop(5.0)
+        say(tail)
+        raise
+    node.start_s = time.monotonic() - started
+    return node
+
+
+@contextlib.contextmanager
+def running_kafka(
+    settings: Mapping[str, str] | None = None, *, heap_mb: int = 1024
+) -> Iterator[KafkaNode]:
+    """A node on free ports, with its data in a temporary directory that goes with it."""
+    with tempfile.TemporaryDirectory(prefix="kafka-", ignore_cleanup_errors=True) as directory:
+        node = start_kafka(Path(directory), settings, heap_mb=heap_mb)
+        try:
+            yield node
+        finally:
+            node.stop()
+
+
+# Processes, also used for Headrace.
+
+
+def end_with_parent() -> None:
+    """Runs in the child before exec: the kernel ends it when the parent is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def stop_process(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """SIGTERM, and SIGKILL for a process that does not care."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def api_versions_frame(correlation_id: int = 1) -> bytes:
+    """ApiVersions v3 with its length in front."""
+    name = b"headrace-bench"
+    header = struct.pack(">hhih", 18, 3, correlation_id, len(name)) + name + b"\0"
+    body = bytes([len(name) + 1]) + name + b"\x02" + b"1" + b"\0"
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def answers(host: str, port: int, timeout_s: float = 5.0) -> bool:
+    """Whether a broker there answers ApiVersions without an error."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+            connection.sendall(api_versions_frame())
+            head = connection.recv(10, socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return len(head) == 10 and head[4:] == b"\0\0\0\1\0\0"
+
+
+def wait_for_answer(
+    host: str, port: int, process: subprocess.Popen[bytes], deadline: float
+) -> None:
+    """Asks every few milliseconds, so that the time to the first answer is measured."""
+    while not answers(host, port):
+        if process.poll() is not None:
+            raise KafkaError(f"the broker ended with {process.returncode} before it answered")
+        if time.monotonic() > deadline:
+            raise KafkaError("the broker did not answer in time")
+        time.sleep(0.003)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Runs one Apache Kafka node until Ctrl-C.")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--heap-mb", type=int, default=1024)
+    options = parser.parse_args()
+    settings = dict(item.split("=", 1) for item in options.set)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with running_kafka(settings, heap_mb=options.heap_mb) as node:
+            print(f"{node.address} pid {node.pid}", flush=True)
+            say(f"started in {node.start_s:.1f} s; Ctrl-C stops it")
+            node.process.wait()
+    except KeyboardInterrupt:
+        return 0
+    except KafkaError as error:
+        say(str(error))
+        return 1
+    say("the broker ended by itself")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
