@@ -1,0 +1,75 @@
+"""Every API that this broker speaks, in one table.
+
+It owns which keys and versions are advertised and from which version on an API is flexible. It
+must not import kio: the broker reads this table before it answers its first request.
+
+I1  a row is here only if its handler is built, for every version of its range
+I2  ranges lie within what kio has, except Produce 0-2 (see its row); tests hold this
+"""
+
+from typing import NamedTuple
+
+
+class Api(NamedTuple):
+    key: int
+    name: str
+    version_min: int
+    version_max: int
+    flexible_since: int
+    schema: str
+    """The name of kio's schema package, of our handler module, and of nothing else."""
+
+    def serves(self, version: int) -> bool:
+        lowest = PRODUCE_VERSION_SERVED_MIN if self.key == PRODUCE else self.version_min
+        return lowest <= version <= self.version_max
+
+    def is_flexible(self, version: int) -> bool:
+        return version >= self.flexible_since
+
+
+PRODUCE = 0
+FETCH = 1
+LIST_OFFSETS = 2
+METADATA = 3
+API_VERSIONS = 18
+CREATE_TOPICS = 19
+DELETE_TOPICS = 20
+DELETE_RECORDS = 21
+INIT_PRODUCER_ID = 22
+OFFSET_FOR_LEADER_EPOCH = 23
+DESCRIBE_CONFIGS = 32
+ALTER_CONFIGS = 33
+DESCRIBE_LOG_DIRS = 35
+CREATE_PARTITIONS = 37
+INCREMENTAL_ALTER_CONFIGS = 44
+DESCRIBE_CLUSTER = 60
+DESCRIBE_PRODUCERS = 61
+DESCRIBE_TOPIC_PARTITIONS = 75
+
+PRODUCE_VERSION_SERVED_MIN = 3
+
+_ROWS = (
+    # Produce 0-2 carry message formats of before 2017 and are refused, but they are advertised:
+    # librdkafka before 2.11.1 stops compressing when the minimum is above 0 (KAFKA-18659).
+    Api(PRODUCE, "Produce", 0, 13, 9, "produce"),
+    Api(FETCH, "Fetch", 4, 18, 12, "fetch"),
+    Api(LIST_OFFSETS, "ListOffsets", 1, 11, 6, "list_offsets"),
+    Api(METADATA, "Metadata", 0, 13, 9, "metadata"),
+    Api(API_VERSIONS, "ApiVersions", 0, 4, 3, "api_versions"),
+    Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5, "create_topics"),
+    Api(DELETE_TOPICS, "DeleteTopics", 1, 6, 4, "delete_topics"),
+    Api(DELETE_RECORDS, "DeleteRecords", 0, 2, 2, "delete_records"),
+    # kio has version 6 too: two-phase commit (KIP-939), which Kafka itself calls unstable.
+    Api(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2, "init_producer_id"),
+    Api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4, "offset_for_leader_epoch"),
+    Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4, "describe_configs"),
+    Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2, "alter_configs"),
+    Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2, "describe_log_dirs"),
+    Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2, "create_partitions"),
+    Api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1, "incremental_alter_configs"),
+    Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, "describe_cluster"),
+    Api(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0, "describe_producers"),
+    Api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0, "describe_topic_partitions"),
+)
+
+APIS: dict[int, Api] = {api.key: api for api in _ROWS}

@@ -1,0 +1,92 @@
+"""Whole messages: requests and responses of every API but the two that have codecs of their own.
+
+It owns the cold path between frames and plain dicts with Kafka's field names (`error_code`,
+`timeout_ms`; numbers are ints, a zero UUID is None). Frames come and go without their length.
+
+I1  what a version does not know is dropped, and what a message leaves out takes its default, so
+    that a handler writes one reply for every version
+I2  a frame of a peer's making gives a message or MalformedRequest, and nothing else (reader.py)
+I3  the shape of a version is loaded when it is first used
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from headrace.wire.apis import APIS
+from headrace.wire.cursor import Cursor, MalformedRequest
+from headrace.wire.header import (
+    read_response_header,
+    write_request_header,
+    write_response_header,
+)
+from headrace.wire.reader import Budget, Message, Read, reader_of
+from headrace.wire.schema import Side, load_shape
+from headrace.wire.writer import Write, writer_of
+
+__all__ = [
+    "MalformedRequest",
+    "Message",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "preload",
+]
+
+REQUEST_ITEMS_MAX = 100_000
+"""A hundred megabytes of empty names would take a minute to read and gigabytes to keep."""
+
+RESPONSE_ITEMS_MAX = 20_000_000
+
+
+def decode_request(api_key: int, version: int, frame: bytes, at: int) -> Message:
+    """The body that begins at `at`; bytes behind it are ignored."""
+    message: Message = _reader(api_key, version, "request")(
+        Cursor(frame, at, len(frame)), Budget(REQUEST_ITEMS_MAX)
+    )
+    return message
+
+
+def encode_response(
+    api_key: int, version: int, correlation_id: int, reply: Mapping[str, Any]
+) -> bytes:
+    out = write_response_header(APIS[api_key], version, correlation_id)
+    _writer(api_key, version, "response")(out, reply)
+    return bytes(out)
+
+
+def encode_request(
+    api_key: int,
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    body: Mapping[str, Any],
+) -> bytes:
+    out = write_request_header(APIS[api_key], version, correlation_id, client_id)
+    _writer(api_key, version, "request")(out, body)
+    return bytes(out)
+
+
+def decode_response(api_key: int, version: int, frame: bytes, at: int = 0) -> tuple[int, Message]:
+    """The correlation id and the body of a response."""
+    cursor = Cursor(frame, at, len(frame))
+    correlation_id = read_response_header(APIS[api_key], version, cursor)
+    message: Message = _reader(api_key, version, "response")(cursor, Budget(RESPONSE_ITEMS_MAX))
+    return correlation_id, message
+
+
+def preload(api_key: int, version: int) -> None:
+    """Load what one version needs now, so that the first request does not wait for it."""
+    _reader(api_key, version, "request")
+    _writer(api_key, version, "response")
+
+
+@cache
+def _reader(api_key: int, version: int, side: Side) -> Read:
+    return reader_of(load_shape(APIS[api_key].schema, version, side))
+
+
+@cache
+def _writer(api_key: int, version: int, side: Side) -> Write:
+    return writer_of(load_shape(APIS[api_key].schema, version, side))

@@ -1,0 +1,190 @@
+"""What a message looks like in one version, taken from kio's generated classes.
+
+It owns the shape only: which fields, of which kind, in which order. kio's own reader is never
+given a peer's bytes: it sets memory aside by an announced count, and five bytes that announce
+four thousand million topics abort the whole process. reader.py and writer.py work from the
+shape instead.
+
+I1  a kio module is imported when its version is first asked for, never before
+I2  names are Kafka's: where kio has a timedelta or a datetime, the field ends in _ms and is an int
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from importlib import import_module
+from itertools import groupby
+from struct import Struct
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin
+
+Side = Literal["request", "response"]
+
+FIXED_CODES = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "float64": "d",
+}
+"""The kinds whose size does not depend on the value, as struct spells them."""
+
+_ZEROS: dict[str, object] = {
+    "string": "",
+    "bytes": b"",
+    "records": None,
+    "uuid": None,
+    "bool": False,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    name: str
+    kind: str
+    """Kafka's word for the type, or "struct"."""
+    is_array: bool
+    is_nullable: bool
+    default: Any
+    """What a message without this field says."""
+    tag: int | None
+    struct: "Shape | None"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Always of one size, so that it can be packed together with its neighbours."""
+        return not self.is_array and self.kind in FIXED_CODES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    name: str
+    is_flexible: bool
+    fields: tuple[Field, ...]
+
+    def runs(self) -> list[list[Field]]:
+        """The untagged fields in order, with neighbours of fixed size put together."""
+        untagged = [field for field in self.fields if field.tag is None]
+        runs: list[list[Field]] = []
+        for is_fixed, group in groupby(untagged, key=lambda field: field.is_fixed):
+            if is_fixed:
+                runs.append(list(group))
+            else:
+                runs.extend([field] for field in group)
+        return runs
+
+    def tagged(self) -> list[Field]:
+        tagged = [field for field in self.fields if field.tag is not None]
+        return sorted(tagged, key=lambda field: field.tag or 0)
+
+
+def packer_of(run: list[Field]) -> Struct:
+    return Struct(">" + "".join(FIXED_CODES[field.kind] for field in run))
+
+
+@cache
+def load_shape(schema: str, version: int, side: Side) -> Shape:
+    with _without_hypothesis():
+        module = import_module(f"kio.schema.{schema}.v{version}.{side}")
+    for entity in vars(module).values():
+        if is_dataclass(entity) and entity.__module__ == module.__name__:
+            kind = getattr(entity, "__type__", None)
+            if kind is not None and kind.name == side:
+                return _shape_of(entity)
+    raise LookupError(f"kio has no {side} in {module.__name__}")
+
+
+@contextmanager
+def _without_hypothesis() -> Iterator[None]:
+    """Keep kio from importing hypothesis, which takes a fifth of a second where it is installed.
+
+    The first client of a broker in somebody's test run would wait for it.
+    """
+    if "hypothesis" in sys.modules or "kio.static.primitive" in sys.modules:
+        yield
+        return
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # Makes the import fail.
+    try:
+        yield
+    finally:
+        del sys.modules["hypothesis"]
+
+
+def _shape_of(entity: Any) -> Shape:
+    return Shape(
+        name=entity.__name__,
+        is_flexible=entity.__flexible__,
+        fields=tuple(_field_of(field) for field in fields(entity)),
+    )
+
+
+def _field_of(field: Any) -> Field:
+    inner, is_nullable = _without_none(field.type)
+    is_array = get_origin(inner) is tuple
+    if is_array:
+        inner, _ = _without_none(get_args(inner)[0])
+    if is_dataclass(inner):
+        kind, struct = "struct", _shape_of(inner)
+    else:
+        kind, struct = field.metadata["kafka_type"], None
+    name, kind = _plain(field.name, kind)
+    return Field(
+        name=name,
+        kind=kind,
+        is_array=is_array,
+        is_nullable=is_nullable,
+        default=_default_of(field.default, kind, is_array, is_nullable, struct),
+        tag=field.metadata.get("tag"),
+        struct=struct,
+    )
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    if get_origin(annotation) is not UnionType:
+        return annotation, False
+    inner = [each for each in get_args(annotation) if each is not NoneType]
+    return inner[0], True
+
+
+def _plain(name: str, kind: str) -> tuple[str, str]:
+    match kind:
+        case "error_code":
+            return name, "int16"
+        case "timedelta_i32":
+            return f"{name}_ms", "int32"
+        case "timedelta_i64" | "datetime_i64":
+            return f"{name}_ms", "int64"
+        case _:
+            return name, kind
+
+
+def _default_of(
+    default: Any, kind: str, is_array: bool, is_nullable: bool, struct: Shape | None
+) -> Any:
+    if default is MISSING:
+        if is_array:
+            return ()
+        if struct is not None:
+            return {field.name: field.default for field in struct.fields}
+        return None if is_nullable and kind == "string" else _ZEROS.get(kind, 0)
+    if default is None and kind == "int64":
+        return -1  # kio's None for a timestamp that is not there.
+    if struct is not None and is_dataclass(default):
+        values = (getattr(default, field.name) for field in fields(default))
+        return {field.name: _number(v) for field, v in zip(struct.fields, values, strict=True)}
+    return _number(default)
+
+
+def _number(value: Any) -> Any:
+    """kio's own integers, durations and instants as the ints they are on the wire."""
+    if isinstance(value, timedelta):
+        return value // timedelta(milliseconds=1)
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1000)
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
