@@ -1,0 +1,162 @@
+"""`python -m bench`: measures Headrace beside Apache Kafka and writes docs/BENCHMARKS.md.
+
+Owns the options and the facts about the machine. Everything stays on 127.0.0.1 and stops by
+itself; an interrupted run stops the brokers, removes their data and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from bench import compiled, frames, kafka, profile, schedule, table
+from bench.brokers import KAFKA, HeadraceCommand
+from bench.kafka import ROOT, say
+from bench.workloads import WORKLOADS
+
+PAGE = ROOT / "docs" / "BENCHMARKS.md"
+RAW = ROOT / "docs" / "benchmarks.json"
+_PARTS = ("flush", "start", "beside")
+_PAGE_HEAD = """# Benchmarks
+
+`make bench` starts Headrace and Apache Kafka on one machine, warms both with two full rounds,
+alternates them three times and writes the part of this page between the marks. The load generator
+(`bench/load.py`) sends pre-built requests over raw sockets, the same bytes to both, and compares
+every answer. One partition, acks=1. Figures are medians, least and greatest in brackets. Broker CPU
+is user and system time of the whole process; RSS leaves the page cache out.
+"""
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work, one round")
+    parser.add_argument("--only", help=f"of {', '.join((*WORKLOADS, *_PARTS))}; with commas")
+    parser.add_argument("--headrace-only", action="store_true")
+    parser.add_argument("--kafka-only", action="store_true")
+    parser.add_argument("--rounds", type=int, help="that count (3)")
+    parser.add_argument("--warm-rounds", type=int, help="that do not (2)")
+    parser.add_argument("--scale", type=float, help="of the work in each round (1)")
+    parser.add_argument("--uncompiled", action="store_true", help="run Headrace from its sources")
+    parser.add_argument("--path", type=Path, help="a directory with a compiled headrace package")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="for Headrace"
+    )
+    parser.add_argument("--profile", choices=(profile.PERF, profile.CPROFILE))
+    parser.add_argument("--save", action="store_true", help="write the page after a partial run")
+    return parser.parse_args()
+
+
+def plan_of(chosen: argparse.Namespace) -> schedule.Plan:
+    only = frozenset(chosen.only.split(",")) if chosen.only else frozenset((*WORKLOADS, *_PARTS))
+    unknown = only - {*WORKLOADS, *_PARTS}
+    if unknown:
+        raise SystemExit(f"no such workload: {', '.join(sorted(unknown))}")
+    wanted = tuple(name for name in WORKLOADS if name in only)
+    if "flush" in only and not wanted:
+        wanted = tuple(WORKLOADS)
+    return schedule.Plan(
+        names=schedule.names_of(not chosen.kafka_only, not chosen.headrace_only),
+        workloads=wanted,
+        flush="flush" in only,
+        start="start" in only,
+        beside="beside" in only,
+        warm_rounds=_number(chosen.warm_rounds, 1 if chosen.quick else 2) if wanted else 0,
+        rounds=_number(chosen.rounds, 1 if chosen.quick else 3),
+        scale=chosen.scale or (0.1 if chosen.quick else 1.0),
+        headrace=headrace_command(chosen),
+        profile=chosen.profile,
+    )
+
+
+def _number(given: int | None, default: int) -> int:
+    return default if given is None else given
+
+
+def headrace_command(chosen: argparse.Namespace) -> HeadraceCommand:
+    settings = dict(item.split("=", 1) for item in chosen.set)
+    path = chosen.path
+    if path is None and not chosen.kafka_only:
+        plain = chosen.uncompiled or chosen.profile == profile.CPROFILE
+        path = ROOT / "src" if plain else compiled.site()
+    return HeadraceCommand(
+        path=path, settings=settings, interpreter_options=profile.command_prefix(chosen.profile)
+    )
+
+
+def facts(plan: schedule.Plan, arguments: list[str]) -> dict[str, str]:
+    memory = re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())
+    model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    shown = " ".join(re.sub(r"(?<==)/\S+|^/\S+", "DIR", item) for item in arguments)
+    path = plan.headrace.path
+    found = {
+        "Command": f"`make bench`, that is `python -m bench {shown}".rstrip() + "`",
+        "Date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "Machine": f"{os.cpu_count()} cores ({model.group(1) if model else platform.machine()}), "
+        f"{int(memory.group(1)) / 2**20 if memory else 0:.0f} GiB of memory, "
+        f"Linux {platform.release().split('-')[0]}",
+        "Headrace": f"Python {platform.python_version()}, "
+        + ("compiled" if path and compiled.is_compiled(path) else "not compiled"),
+        "Rounds": f"{plan.warm_rounds} to warm, {plan.rounds} measured",
+    }
+    if KAFKA in plan.names:
+        found["Apache Kafka"] = f"{kafka.VERSION}, KRaft, one node, 1 GiB of heap, {_java()}"
+    if plan.scale != 1.0:
+        found["Scale"] = f"{plan.scale:g} of the full work"
+    return found
+
+
+def _java() -> str:
+    told = subprocess.run([kafka.java(), "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "([^"]+)"', told.stderr)
+    return f"Java {version.group(1) if version else 'unknown'}"
+
+
+def save(measured: schedule.Measured, page: str) -> None:
+    PAGE.parent.mkdir(exist_ok=True)
+    before = PAGE.read_text() if PAGE.exists() else _PAGE_HEAD
+    PAGE.write_text(table.insert(before, page))
+    raw = {"cached": measured.cached, "flushed": measured.flushed}
+    RAW.write_text(json.dumps(_rounded(raw), indent=1) + "\n")
+    say(f"saved {PAGE.relative_to(ROOT)} and {RAW.relative_to(ROOT)}")
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    chosen = options()
+    try:
+        plan = plan_of(chosen)
+        measured = schedule.Run(plan).run()
+    except KeyboardInterrupt:
+        say("interrupted: brokers stopped, nothing saved")
+        return 130
+    except (kafka.KafkaError, frames.AnswerError, ConnectionError) as error:
+        say(f"the benchmark failed: {error}")
+        return 1
+    if plan.profile == profile.CPROFILE:
+        profile.report_cprofile()
+    page = table.render(measured.cached, measured.flushed, facts(plan, sys.argv[1:]))
+    print(page)
+    complete = not (chosen.only or chosen.quick or chosen.kafka_only or chosen.headrace_only)
+    if chosen.save or (complete and not chosen.profile):
+        save(measured, page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""The brokers that are measured: how they start, what they use, how they end.
+
+Owns the broker processes and their directories. Broker CPU is the time of all threads and of
+children that ended, from /proc/PID/stat; memory is VmRSS and VmHWM, which leave the page cache out.
+
+1. Both brokers listen on 127.0.0.1, run side by side, and end with this process.
+2. Settings of a broker are its own defaults, except those given on the command line.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import kafka
+
+HEADRACE, KAFKA = "Headrace", "Kafka"
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Broker:
+    """One running broker."""
+
+    name: str
+    port: int
+    process: subprocess.Popen[bytes]
+    directory: Path
+    log_path: Path
+    start_s: float
+    host: str = "127.0.0.1"
+    rss_idle_mb: float = 0.0
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def data_directory(self) -> Path:
+        return self.directory / "data"
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return sum(int(ticks) for ticks in fields[11:15]) / _TICKS_PER_S
+
+    def memory_mb(self) -> tuple[float, float]:
+        """Resident now, and the most there ever was."""
+        rows = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        sizes = {row.split(":")[0]: row.split()[1] for row in rows if row.startswith("Vm")}
+        return int(sizes["VmRSS"]) / 1024, int(sizes["VmHWM"]) / 1024
+
+    def disk_read_mb(self) -> float:
+        """What the broker made the disk read, or nothing where the kernel does not tell."""
+        try:
+            rows = Path(f"/proc/{self.pid}/io").read_text().splitlines()
+        except OSError:
+            return 0.0
+        return next(int(row.split()[1]) for row in rows if row.startswith("read_bytes")) / 1e6
+
+    def segments(self, topic: str) -> list[Path]:
+        return sorted((self.data_directory / f"{topic}-0").glob("*.log"))
+
+    def stop(self) -> None:
+        kafka.stop_process(self.process, 30.0)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class HeadraceCommand:
+    """How Headrace is started."""
+
+    python: str = sys.executable
+    path: Path | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    interpreter_options: tuple[str, ...] = ()
+
+    def environment(self) -> dict[str, str]:
+        environment = dict(os.environ)
+        if self.path is not None:
+            environment["PYTHONPATH"] = str(self.path)
+        return environment
+
+    def arguments(self, port: int, directory: Path) -> list[str]:
+        overrides = [f"--set={name}={value}" for name, value in self.settings.items()]
+        return [
+            self.python,
+            *self.interpreter_options,
+            *("-m", "headrace.cli.main", "up", "--port", str(port)),
+            *("--data", str(directory / "data")),
+            *("--ready-file", str(directory / "ready.json")),
+            *overrides,
+        ]
+
+
+def start_headrace(command: HeadraceCommand, timeout_s: float = 30.0) -> Broker:
+    """Returns when the broker answers its first request."""
+    directory = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+    port = kafka.free_port()
+    log_path = directory / "headrace.out"
+    arguments = command.arguments(port, directory)
+    environment = command.environment()
+    started = time.monotonic()
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=directory,
+            start_new_session=True,
+            preexec_fn=kafka.end_with_parent,
+        )
+    broker = Broker(HEADRACE, port, process, directory, log_path, 0.0)
+    try:
+        kafka.wait_for_answer(broker.host, port, process, started + timeout_s)
+    except BaseException:
+        kafka.say(log_path.read_text(errors="replace")[-4000:])
+        broker.stop()
+        raise
+    broker.start_s = time.monotonic() - started
+    return broker
+
+
+def start_kafka(settings: Mapping[str, str] | None = None) -> Broker:
+    """A node with 1 GiB of heap; formatting its storage is not part of its start."""
+    directory = Path(tempfile.mkdtemp(prefix="kafka-bench-"))
+    try:
+        node = kafka.start_kafka(directory, settings)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return Broker(KAFKA, node.port, node.process, directory, node.log_path, node.start_s)

@@ -1,0 +1,204 @@
+"""The bytes that are sent: record batches and whole requests, each with its length in front.
+
+Owns the requests that a workload needs and the exact answers that it expects. Does no I/O, and
+shares no code with the broker: what checks a broker is not built by it.
+
+1. Both brokers get the same bytes: nothing here knows which one is asked.
+2. Versions are the newest that name topics by name and that both brokers have: Produce 11,
+   Fetch 12, CreateTopics 7, DeleteTopics 5.
+3. An expected answer is complete: an answer that differs in anything but its base offset is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import cramjam
+import crc32c
+
+CODEC_NONE, CODEC_LZ4, CODEC_ZSTD = 0, 3, 4
+CLIENT_ID = b"bench"
+CORRELATION_ID = 7
+
+_PRODUCE, _FETCH, _CREATE_TOPICS, _DELETE_TOPICS = 0, 1, 19, 20
+_BATCH_CRC_AT = 17
+_BATCH_HEAD = struct.Struct(">qiibI")
+_BATCH_TAIL = struct.Struct(">hiqqqhii")
+
+
+def uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def varint(value: int) -> bytes:
+    return uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def compact(text: bytes) -> bytes:
+    return uvarint(len(text) + 1) + text
+
+
+# Records.
+
+
+@cache
+def text_values(count: int, size: int) -> tuple[bytes, ...]:
+    """Values like small JSON events: alike, but no two the same, so that codecs have work."""
+    chance = random.Random(20260101)
+    words = ("water", "wheel", "mill", "channel", "gate", "stone", "grain", "flour", "sluice")
+    values = []
+    for number in range(count):
+        event = json.dumps(
+            {"id": chance.randrange(10**9), "at": number, "kind": chance.choice(words)}
+        ).encode()
+        while len(event) < size:
+            event += b" " + chance.choice(words).encode()
+        values.append(event[:size])
+    return tuple(values)
+
+
+def build_batch(values: Sequence[bytes], codec: int, timestamp_ms: int) -> bytes:
+    """A v2 batch of records without keys, as a producer without idempotence sends it."""
+    records = bytearray()
+    for delta, value in enumerate(values):
+        body = b"\0\0" + varint(delta) + b"\x01" + varint(len(value)) + value + b"\0"
+        records += varint(len(body)) + body
+    payload = bytes(records)
+    if codec == CODEC_LZ4:
+        # Java refuses frames whose blocks depend on each other, which is cramjam's default.
+        compressor = cramjam.lz4.Compressor(level=1, block_linked=False)
+        compressor.compress(payload)
+        payload = bytes(compressor.finish())
+    elif codec == CODEC_ZSTD:
+        payload = bytes(cramjam.zstd.compress(payload, 3))
+    last = len(values) - 1
+    tail = _BATCH_TAIL.pack(codec, last, timestamp_ms, timestamp_ms, -1, -1, -1, last + 1) + payload
+    return _BATCH_HEAD.pack(0, len(tail) + 9, -1, 2, crc32c.crc32c(tail)) + tail
+
+
+def stored_part(batch: bytes) -> bytes:
+    """The bytes of a batch that a broker must keep as they are: from the CRC on."""
+    return batch[_BATCH_CRC_AT:]
+
+
+# Requests.
+
+
+def _request(api_key: int, api_version: int, body: bytes) -> bytes:
+    header = struct.pack(">hhih", api_key, api_version, CORRELATION_ID, len(CLIENT_ID))
+    size = len(header) + len(CLIENT_ID) + 1 + len(body)
+    return struct.pack(">i", size) + header + CLIENT_ID + b"\0" + body
+
+
+def produce(topic: str, batch: bytes, acks: int = 1) -> bytes:
+    partition = struct.pack(">i", 0) + uvarint(len(batch) + 1) + batch + b"\0"
+    topics = b"\x02" + compact(topic.encode()) + b"\x02" + partition + b"\0"
+    return _request(_PRODUCE, 11, b"\0" + struct.pack(">hi", acks, 30_000) + topics + b"\0")
+
+
+def fetch(
+    topic: str, offset: int, *, size_max: int, wait_ms_max: int = 0, size_min: int = 1
+) -> bytes:
+    head = struct.pack(">iiiibii", -1, wait_ms_max, size_min, size_max, 0, 0, -1)
+    partition = struct.pack(">iiqiqi", 0, -1, offset, -1, -1, size_max) + b"\0"
+    topics = b"\x02" + compact(topic.encode()) + b"\x02" + partition + b"\0"
+    return _request(_FETCH, 12, head + topics + b"\x01\x01\0")
+
+
+def create_topic(topic: str, configs: Mapping[str, str]) -> bytes:
+    rows = uvarint(len(configs) + 1) + b"".join(
+        compact(name.encode()) + compact(value.encode()) + b"\0" for name, value in configs.items()
+    )
+    row = compact(topic.encode()) + struct.pack(">ih", 1, 1) + b"\x01" + rows + b"\0"
+    return _request(_CREATE_TOPICS, 7, b"\x02" + row + struct.pack(">i", 30_000) + b"\0\0")
+
+
+def delete_topic(topic: str) -> bytes:
+    return _request(
+        _DELETE_TOPICS, 5, b"\x02" + compact(topic.encode()) + struct.pack(">i", 30_000) + b"\0"
+    )
+
+
+# Answers. The first five bytes of each are the correlation id and an empty tag section.
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceAnswer:
+    """Everything in a good answer, length included, before and after the base offset."""
+
+    before: bytes
+    after: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.before) + 8 + len(self.after)
+
+
+def produce_answer(topic: str) -> ProduceAnswer:
+    row = b"\x02" + compact(topic.encode()) + b"\x02" + struct.pack(">ih", 0, 0)
+    before = struct.pack(">i", CORRELATION_ID) + b"\0" + row
+    after = struct.pack(">qq", -1, 0) + b"\x01\0\0" + b"\0" + struct.pack(">i", 0) + b"\0"
+    return ProduceAnswer(struct.pack(">i", len(before) + 8 + len(after)) + before, after)
+
+
+class AnswerError(Exception):
+    """A broker answered something else than it should."""
+
+
+def topic_error(answer: bytes, topic: str, *, id_size: int) -> int:
+    """The error code of the only topic in an answer to CreateTopics or DeleteTopics."""
+    at = 5 + 4 + 1 + len(compact(topic.encode())) + id_size
+    return int.from_bytes(answer[at : at + 2], "big", signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchHead:
+    """The part of a Fetch answer that stands before its records, which has a fixed size."""
+
+    size: int
+    error: int
+    high_watermark: int
+
+
+def fetch_head_size(topic: str) -> int:
+    """Length prefix included; up to the size of the records, not included."""
+    return 4 + 5 + 10 + 1 + len(compact(topic.encode())) + 1 + 6 + 24 + 1 + 4
+
+
+def fetch_head(head: bytes, topic: str) -> FetchHead:
+    """Reads what `fetch_head_size` bytes hold; anything but a plain answer is an error."""
+    size, correlation_id, _, _, error = struct.unpack_from(">iibih", head)
+    if correlation_id != CORRELATION_ID:
+        raise AnswerError(f"answer to request {correlation_id}")
+    if error:
+        return FetchHead(size, error, -1)
+    at = 20 + len(compact(topic.encode())) + 1
+    _, error, high_watermark, _, _, aborted = struct.unpack_from(">ihqqqb", head, at)
+    # A reader that asked for uncommitted data gets null; an empty list means the same.
+    if not error and aborted not in (0, 1):
+        raise AnswerError("aborted transactions where there are none")
+    return FetchHead(size, error, high_watermark)
+
+
+def fetch_records(answer: bytes, topic: str) -> bytes:
+    """The records of a whole answer, given with its length prefix."""
+    at = fetch_head_size(topic)
+    size = shift = 0
+    while True:
+        byte = answer[at]
+        at += 1
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    return answer[at : at + max(size - 1, 0)]

@@ -1,0 +1,217 @@
+"""How much one consumer feels of another: a cold replay, slow readers, broken ones.
+
+Owns the disturbing processes, each a child that ends when its standard input closes, and the
+measurement beside them: single records there and back through a waiting long poll, as `latency`.
+
+1. A disturber is a process of its own with a lower priority: the measured client and it do not
+   share an interpreter, and on few cores it does not take the measured client's turn.
+2. Cold means cold: before each pass the segment files are synced and dropped from the page cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench import frames, kafka, load, workloads
+from bench.brokers import Broker
+from bench.workloads import Sample
+
+KINDS = ("alone", "cold", "slow", "broken")
+COLD_REQUESTS = 1_500
+SAMPLES = 4_000
+_TOPIC, _TAIL = "behind", "tail"
+_SLOW_CONNECTIONS, _SLOW_READ_SIZE, _SLOW_PAUSE_S = 8, 16 << 10, 0.01
+_BROKEN_CONNECTIONS = 10
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+# The measuring side.
+
+
+def prepare(broker: Broker, scale: float) -> None:
+    """Makes the topic that is replayed and the one whose end is followed."""
+    turn = workloads.Round(broker, 0, flush=False, scale=scale)
+    for topic in (_TOPIC, _TAIL):
+        load.create_topic(broker.host, broker.port, topic, {})
+    load.produce(
+        broker.host,
+        broker.port,
+        _TOPIC,
+        frames.produce(_TOPIC, workloads.batch_of(workloads.BULK)),
+        connections=2,
+        depth=2,
+        requests=turn.count(COLD_REQUESTS),
+    )
+
+
+def measure(broker: Broker, kind: str, scale: float) -> Sample:
+    """One sample of `latency` beside a disturber."""
+    workloads.settle()
+    request = frames.produce(_TAIL, workloads.batch_of(workloads.SMALL))
+    disk_read_mb = broker.disk_read_mb()
+    cpu_s, start = broker.cpu_s(), time.perf_counter()
+    with _disturber(broker, kind):
+        _, fetched = load.round_trips(
+            broker.host,
+            broker.port,
+            _TAIL,
+            request,
+            count=max(16, int(SAMPLES * scale)),
+            seconds_max=30.0,
+        )
+        seconds = time.perf_counter() - start
+        disk_read_mb = broker.disk_read_mb() - disk_read_mb
+        cpu_s = broker.cpu_s() - cpu_s
+    return {
+        "trip_p50_us": fetched.quantile(0.5) * 1e6,
+        "trip_p99_us": fetched.quantile(0.99) * 1e6,
+        "disk_read_mb_per_s": disk_read_mb / seconds,
+        "broker_cores": cpu_s / seconds,
+    }
+
+
+def clean(broker: Broker) -> None:
+    for topic in (_TOPIC, _TAIL):
+        load.delete_topic(broker.host, broker.port, topic)
+
+
+@contextlib.contextmanager
+def _disturber(broker: Broker, kind: str) -> Iterator[None]:
+    if kind == "alone":
+        yield
+        return
+    with load.connect(broker.host, broker.port) as connection:
+        records = load.end_offset(connection, _TOPIC)
+    segments = [str(path) for path in broker.segments(_TOPIC)]
+    arguments = [kind, str(broker.port), str(records), *segments]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.interference", *arguments],
+        cwd=_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        preexec_fn=kafka.end_with_parent,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        # The first line says that the disturbance has begun.
+        if not process.stdout.readline():
+            raise frames.AnswerError(f"the disturber '{kind}' did not start")
+        yield
+        if process.poll() is not None:
+            raise frames.AnswerError(f"the disturber '{kind}' ended early")
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+# The disturbing side.
+
+
+def drop_from_page_cache(paths: list[str]) -> None:
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fdatasync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def _stopped(timeout_s: float = 0.0) -> bool:
+    return bool(select.select([sys.stdin], [], [], timeout_s)[0])
+
+
+def _begin() -> None:
+    print(json.dumps({"begun": True}), flush=True)
+
+
+def _requests(records: int) -> list[bytes]:
+    stride = workloads.FETCH_SIZE // len(workloads.batch_of(workloads.BULK)) * 1000
+    return [
+        frames.fetch(_TOPIC, offset, size_max=workloads.FETCH_SIZE)
+        for offset in range(0, max(records - stride, 1), stride)
+    ]
+
+
+def replay_cold(port: int, records: int, segments: list[str]) -> None:
+    """Reads the topic from its start, and drops it from the page cache before each pass."""
+    requests = _requests(records)
+    view = memoryview(bytearray(1 << 20))
+    with load.connect("127.0.0.1", port) as connection:
+        drop_from_page_cache(segments)
+        _begin()
+        while True:
+            for request in requests:
+                if _stopped():
+                    return
+                connection.sendall(request)
+                left = int.from_bytes(load.receive_exactly(connection, 4), "big")
+                while left:
+                    left -= connection.recv_into(view[: min(left, len(view))])
+            drop_from_page_cache(segments)
+
+
+def read_slowly(port: int, records: int) -> None:
+    """Asks for much, twice, and takes little at a time."""
+    requests = _requests(records)
+    view = memoryview(bytearray(_SLOW_READ_SIZE))
+    connections = [load.connect("127.0.0.1", port) for _ in range(_SLOW_CONNECTIONS)]
+    for number, connection in enumerate(connections):
+        connection.setblocking(False)
+        connection.send(requests[number % len(requests)] * 2)
+    _begin()
+    while not _stopped(_SLOW_PAUSE_S):
+        for connection in connections:
+            with contextlib.suppress(BlockingIOError):
+                connection.recv_into(view)
+
+
+def break_off(port: int, records: int) -> None:
+    """Some never read, some never finish a request, some hang up in the middle of an answer."""
+    requests = _requests(records)
+    silent = [load.connect("127.0.0.1", port) for _ in range(_BROKEN_CONNECTIONS)]
+    for number, connection in enumerate(silent):
+        connection.send(requests[number % len(requests)] * 2)
+    half = [load.connect("127.0.0.1", port) for _ in range(_BROKEN_CONNECTIONS)]
+    for connection in half:
+        connection.send(struct.pack(">i", 1 << 20) + b"\0" * 100)
+    _begin()
+    turn = 0
+    while not _stopped(_SLOW_PAUSE_S):
+        with load.connect("127.0.0.1", port) as connection:
+            connection.send(requests[turn % len(requests)])
+            connection.recv(1 << 16)
+            # Without lingering, close sends a reset.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        turn += 1
+
+
+def main() -> None:
+    kind, port, records, *segments = sys.argv[1:]
+    os.nice(10)
+    if kind == "cold":
+        replay_cold(int(port), int(records), segments)
+    elif kind == "slow":
+        read_slowly(int(port), int(records))
+    else:
+        break_off(int(port), int(records))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""In which order things are measured: starts, warm-up, alternated rounds, interference, memory.
+
+Owns the running brokers and the samples. Does not decide how a sample is taken or shown.
+
+1. Every broker is warmed with whole rounds before the first one that counts.
+2. Brokers alternate at each workload, and who goes first alternates with the rounds.
+3. However the run ends, every broker is stopped and its data removed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from bench import brokers, interference, profile, table
+from bench.brokers import HEADRACE, KAFKA, Broker, HeadraceCommand
+from bench.kafka import say
+from bench.workloads import WORKLOADS, Round, Sample
+
+Samples = defaultdict[str, dict[str, list[Sample]]]
+KEEP = "bulk-keep"
+
+
+@dataclass(slots=True)
+class Plan:
+    """What was asked for."""
+
+    names: tuple[str, ...]
+    workloads: tuple[str, ...] = tuple(WORKLOADS)
+    flush: bool = True
+    start: bool = True
+    beside: bool = True
+    warm_rounds: int = 2
+    rounds: int = 3
+    scale: float = 1.0
+    headrace: HeadraceCommand = field(default_factory=HeadraceCommand)
+    # Headrace with this instead runs bulk once more, with the whole page cache left alone.
+    keep_settings: dict[str, str] = field(default_factory=dict)
+    profile: str | None = None
+
+
+@dataclass(slots=True)
+class Measured:
+    """All samples: with the page cache, and with flush.messages=1."""
+
+    cached: Samples = field(default_factory=lambda: defaultdict(dict))
+    flushed: Samples = field(default_factory=lambda: defaultdict(dict))
+
+    def add(self, name: str, broker: Broker, sample: Sample, *, flush: bool = False) -> None:
+        samples = self.flushed if flush else self.cached
+        samples[name].setdefault(broker.name, []).append(sample)
+
+
+class Run:
+    """One run of the benchmark."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.measured = Measured()
+        self.running: list[Broker] = []
+
+    def run(self) -> Measured:
+        plan = self.plan
+        try:
+            self._start_all()
+            for number in range(-plan.warm_rounds, plan.rounds):
+                self._round(number)
+            if plan.beside:
+                self._beside()
+            self._memory()
+        finally:
+            for broker in self.running:
+                broker.stop()
+        return self.measured
+
+    def _launch(self, name: str) -> Broker:
+        if name == KAFKA:
+            return brokers.start_kafka()
+        return brokers.start_headrace(self.plan.headrace)
+
+    def _start_all(self) -> None:
+        for _ in range(self.plan.rounds - 1 if self.plan.start else 0):
+            for name in self.plan.names:
+                broker = self._launch(name)
+                broker.stop()
+                self._note_start(broker)
+        for name in self.plan.names:
+            broker = self._launch(name)
+            self.running.append(broker)
+            if self.plan.start:
+                self._note_start(broker)
+        # Idle is when start-up work that follows the first answer has ended as well.
+        time.sleep(3.0)
+        for broker in self.running:
+            broker.rss_idle_mb = broker.memory_mb()[0]
+
+    def _note_start(self, broker: Broker) -> None:
+        self.measured.add("start", broker, {"start_s": broker.start_s})
+        say(f"{'start':>12}  {broker.name:<9} {broker.start_s:.3f} s")
+
+    def _round(self, number: int) -> None:
+        counts = number >= 0
+        say(f"round {number + 1} of {self.plan.rounds}" if counts else "warming")
+        order = self.running if number % 2 == 0 else self.running[::-1]
+        for flush in (False, True) if self.plan.flush else (False,):
+            turns = [Round(broker, number, flush, self.plan.scale) for broker in order]
+            for name in self.plan.workloads:
+                for turn in turns:
+                    label = f"{name}+flush" if flush else name
+                    with profile.attached(self.plan.profile if counts else None, turn.broker, name):
+                        sample = self._sample(label, turn.broker, WORKLOADS[name], turn)
+                    if counts:
+                        self.measured.add(name, turn.broker, sample, flush=flush)
+            for turn in turns:
+                turn.close()
+        if counts and self.plan.keep_settings and "bulk" in self.plan.workloads:
+            self._bulk_with_page_cache_left_alone(number)
+
+    def _sample(
+        self, label: str, broker: Broker, take: Callable[[Round], Sample], turn: Round
+    ) -> Sample:
+        sample = take(turn)
+        say(f"{label:>14}  {broker.name:<9} {table.summary(sample)}")
+        return sample
+
+    def _bulk_with_page_cache_left_alone(self, number: int) -> None:
+        """A Headrace of its own, because the window is a setting of the broker."""
+        ours = self.plan.headrace
+        command = HeadraceCommand(
+            ours.python,
+            ours.path,
+            ours.settings | self.plan.keep_settings,
+            ours.interpreter_options,
+        )
+        with self._extra(command) as broker:
+            turn = Round(broker, number, flush=False, scale=self.plan.scale)
+            sample = self._sample(KEEP, broker, WORKLOADS["bulk"], turn)
+            self.measured.add(KEEP, broker, sample)
+        for theirs in self.measured.cached["bulk"].get(KAFKA, [])[-1:]:
+            self.measured.cached[KEEP].setdefault(KAFKA, []).append(theirs)
+
+    @contextmanager
+    def _extra(self, command: HeadraceCommand) -> Iterator[Broker]:
+        broker = brokers.start_headrace(command)
+        try:
+            yield broker
+        finally:
+            broker.stop()
+
+    def _beside(self) -> None:
+        say("one consumer beside others")
+        for broker in self.running:
+            interference.prepare(broker, self.plan.scale)
+        for _ in range(self.plan.rounds):
+            for kind in interference.KINDS:
+                for broker in self.running:
+                    sample = interference.measure(broker, kind, self.plan.scale)
+                    say(f"{kind:>14}  {broker.name:<9} {table.summary(sample)}")
+                    self.measured.add(f"beside-{kind}", broker, sample)
+        for broker in self.running:
+            interference.clean(broker)
+
+    def _memory(self) -> None:
+        for broker in self.running:
+            resident, peak = broker.memory_mb()
+            sample = {
+                "rss_idle_mb": broker.rss_idle_mb,
+                "rss_loaded_mb": resident,
+                "rss_peak_mb": peak,
+            }
+            say(f"{'memory':>14}  {broker.name:<9} {table.summary(sample)}")
+            self.measured.add("memory", broker, sample)
+
+
+def names_of(headrace: bool, kafka: bool) -> tuple[str, ...]:
+    return tuple(name for name, wanted in ((HEADRACE, headrace), (KAFKA, kafka)) if wanted)

@@ -1,0 +1,205 @@
+"""How the figures are shown: one page of Markdown, made from the samples and nothing else.
+
+Owns the rows, the goals and the wording. Does no measuring and names no host and no path.
+
+1. Every figure is the median of the measured rounds with the least and the greatest beside it.
+2. What falls short of its goal is shown like what does not, and marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from bench.brokers import HEADRACE, KAFKA
+from bench.workloads import Sample
+
+# Workload, then broker, then one sample for each round.
+Results = Mapping[str, Mapping[str, Sequence[Sample]]]
+
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table: which metric of which workload, and what to reach."""
+
+    workload: str
+    title: str
+    metric: str
+    unit: str
+    divisor: float = 1.0
+    digits: int = 0
+    goal: float | None = None
+    less_is_better: bool = False
+
+
+ROWS = (
+    Row("small", "small: 1 x 100 B, 8 x 5", "requests_per_s", "k req/s", 1e3, 1, 2.5),
+    Row("typical", "typical: 160 x 100 B, 4 x 5", "requests_per_s", "k req/s", 1e3, 1, 2.0),
+    Row("lz4", "typical, lz4", "requests_per_s", "k req/s", 1e3, 1),
+    Row("zstd", "typical, zstd", "requests_per_s", "k req/s", 1e3, 1),
+    Row("bulk", "bulk: 1000 x 1 KB, 2 x 2", "mb_per_s", "MB/s", 1, 0, 2.5),
+    Row("bulk-keep", "bulk, page cache left alone", "mb_per_s", "MB/s", 1, 0, 1.2),
+    Row("fetch", "fetch: 8 MB a request, 2 x 2", "mb_per_s", "GB/s", 1e3, 2, 1.0),
+    Row("latency", "latency p50: produce to long poll", "trip_p50_us", "us", 1, 0, 0.6, True),
+    Row("latency", "latency p99", "trip_p99_us", "us", 1, 0, None, True),
+    Row("latency", "its acknowledgement p50", "ack_p50_us", "us", 1, 0, None, True),
+    Row("latency", "its acknowledgement p99", "ack_p99_us", "us", 1, 0, None, True),
+    Row("ack", "back-to-back acknowledgement p50", "ack_p50_us", "us", 1, 0, None, True),
+    Row("ack", "back-to-back acknowledgement p99", "ack_p99_us", "us", 1, 0, None, True),
+)
+SIZE_ROWS = (
+    Row("start", "start to the first answer", "start_s", "s", 1, 2, 0.08, True),
+    Row("memory", "RSS idle", "rss_idle_mb", "MB", 1, 0, 0.15, True),
+    Row("memory", "RSS after load", "rss_loaded_mb", "MB", 1, 0, 0.15, True),
+    Row("memory", "peak RSS", "rss_peak_mb", "MB", 1, 0, 0.15, True),
+)
+_DISTURBERS = {
+    "alone": "alone",
+    "cold": "another replays from disk",
+    "slow": "8 slow readers",
+    "broken": "20 broken ones",
+}
+
+
+def _figure(values: Sequence[float], row: Row) -> str:
+    shown = [f"{value / row.divisor:.{row.digits}f}" for value in (median(values), *_ends(values))]
+    spread = f" ({shown[1]}-{shown[2]})" if len(values) > 1 else ""
+    return f"{shown[0]} {row.unit}{spread}"
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)
+
+
+def _metric(results: Results, workload: str, broker: str, metric: str) -> list[float]:
+    samples = results.get(workload, {}).get(broker, ())
+    return [sample[metric] for sample in samples if metric in sample]
+
+
+def ratio(results: Results, row: Row) -> float | None:
+    """Headrace beside Kafka, by medians."""
+    ours = _metric(results, row.workload, HEADRACE, row.metric)
+    theirs = _metric(results, row.workload, KAFKA, row.metric)
+    return median(ours) / median(theirs) if ours and theirs else None
+
+
+def _goal(row: Row, reached: float | None) -> str:
+    if row.goal is None:
+        return ""
+    text = f"{'at most' if row.less_is_better else 'at least'} {row.goal:g}x"
+    if reached is None:
+        return text
+    good = reached <= row.goal if row.less_is_better else reached >= row.goal
+    return text if good else f"{text} (missed)"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cpu(results: Results, row: Row, broker: str) -> str:
+    """Broker CPU for a request and for a gigabyte."""
+    requests = _metric(results, row.workload, broker, "cpu_us_per_request")
+    sizes = _metric(results, row.workload, broker, "cpu_s_per_gb")
+    if not requests or not sizes:
+        return ""
+    return f"{median(requests):.3g} us, {median(sizes):.2g} s/GB"
+
+
+def _comparison(results: Results, rows: Sequence[Row], goals: bool) -> list[str]:
+    heads = ["", "Headrace", "Apache Kafka", "ratio"]
+    if goals:
+        heads.append("goal")
+    with_cpu = any(_cpu(results, row, broker) for row in rows for broker in (HEADRACE, KAFKA))
+    if with_cpu:
+        heads += ["Headrace CPU", "Kafka CPU"]
+    lines = [_line(heads), _line(["---"] * len(heads))]
+    for row in rows:
+        ours = _metric(results, row.workload, HEADRACE, row.metric)
+        theirs = _metric(results, row.workload, KAFKA, row.metric)
+        if not ours and not theirs:
+            continue
+        reached = ratio(results, row)
+        cells = [row.title]
+        cells += [_figure(values, row) if values else "-" for values in (ours, theirs)]
+        cells.append("-" if reached is None else f"**{reached:.2f}x**")
+        if goals:
+            cells.append(_goal(row, reached))
+        if with_cpu:
+            cells += [_cpu(results, row, broker) for broker in (HEADRACE, KAFKA)]
+        lines.append(_line(cells))
+    return lines
+
+
+def _interference(results: Results) -> list[str]:
+    heads = ["p99 of one consumer", "Headrace", "of alone", "Apache Kafka", "of alone"]
+    lines = [_line(heads), _line(["---"] * len(heads))]
+    for kind, title in _DISTURBERS.items():
+        cells = [title]
+        for broker in (HEADRACE, KAFKA):
+            values = _metric(results, f"beside-{kind}", broker, "trip_p99_us")
+            alone = _metric(results, "beside-alone", broker, "trip_p99_us")
+            row = Row("", "", "", "us")
+            cells.append(_figure(values, row) if values else "-")
+            cells.append(f"{median(values) / median(alone):.2f}x" if values and alone else "-")
+        lines.append(_line(cells))
+    disk = _metric(results, "beside-cold", HEADRACE, "disk_read_mb_per_s")
+    theirs = _metric(results, "beside-cold", KAFKA, "disk_read_mb_per_s")
+    if disk and theirs:
+        lines += ["", f"Replayed from disk meanwhile: Headrace {median(disk):.0f} MB/s, "]
+        lines[-1] += f"Kafka {median(theirs):.0f} MB/s. The goal is less than 2x of alone."
+    return lines
+
+
+def render(results: Results, flushed: Results, facts: Mapping[str, str]) -> str:
+    """The measured part of docs/BENCHMARKS.md."""
+    parts = ["\n".join(f"- {name}: {value}" for name, value in facts.items())]
+    if any(row.workload in results for row in ROWS):
+        parts += ["### Default durability: page cache", "\n".join(_comparison(results, ROWS, True))]
+    if any(row.workload in flushed for row in ROWS):
+        parts += [
+            "### flush.messages=1: an fsync before each acknowledgement",
+            "\n".join(_comparison(flushed, ROWS, False)),
+        ]
+    if any(row.workload in results for row in SIZE_ROWS):
+        parts += ["### Start and memory", "\n".join(_comparison(results, SIZE_ROWS, True))]
+    if "beside-alone" in results:
+        parts += ["### One consumer beside others", "\n".join(_interference(results))]
+    return "\n\n".join(parts) + "\n"
+
+
+_SUMMARY = {
+    "requests_per_s": "{:,.0f} req/s",
+    "mb_per_s": "{:,.0f} MB/s",
+    "cpu_us_per_request": "{:.3g} us CPU/req",
+    "cpu_s_per_gb": "{:.2g} CPU-s/GB",
+    "client_cores": "client {:.2f} cores",
+    "ack_p50_us": "ack p50 {:.0f} us",
+    "ack_p99_us": "p99 {:.0f} us",
+    "trip_p50_us": "there and back p50 {:.0f} us",
+    "trip_p99_us": "p99 {:.0f} us",
+    "disk_read_mb_per_s": "disk {:.0f} MB/s",
+    "broker_cores": "{:.2f} cores",
+    "rss_idle_mb": "idle {:.0f} MB",
+    "rss_loaded_mb": "loaded {:.0f} MB",
+    "rss_peak_mb": "peak {:.0f} MB",
+}
+
+
+def summary(sample: Sample) -> str:
+    """One sample as a line of progress."""
+    return ", ".join(
+        form.format(sample[metric]) for metric, form in _SUMMARY.items() if metric in sample
+    )
+
+
+def insert(page: str, measured: str) -> str:
+    """The page with its measured part replaced; the rest is written by hand and kept."""
+    block = f"{BEGIN}\n{measured}{END}"
+    if BEGIN not in page or END not in page:
+        return page.rstrip("\n") + "\n\n" + block + "\n"
+    head, rest = page.split(BEGIN, 1)
+    return head + block + rest.split(END, 1)[1]

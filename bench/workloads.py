@@ -1,0 +1,235 @@
+"""What is measured: the workloads, one partition and acks=1 each.
+
+Owns the sizes of the workloads and how a sample is taken: topic made, requests built, clock and
+CPU read, count in the log checked. Does not start brokers and does not print.
+
+1. A workload sends the same bytes to every broker in a round.
+2. A sample is only taken if the broker's high watermark equals the records acknowledged.
+3. Data of the one broker is on disk before the other one is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
+
+from bench import frames, load
+from bench.brokers import Broker
+
+Sample = dict[str, float]
+FETCH_SIZE = 8 << 20
+FLUSH = {"flush.messages": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceLoad:
+    """Equal requests of one batch each."""
+
+    records: int
+    value_size: int
+    codec: int
+    connections: int
+    depth: int
+    requests: int
+
+
+SMALL = ProduceLoad(1, 100, frames.CODEC_NONE, 8, 5, 120_000)
+TYPICAL = ProduceLoad(160, 100, frames.CODEC_NONE, 4, 5, 40_000)
+LZ4 = ProduceLoad(160, 100, frames.CODEC_LZ4, 4, 5, 40_000)
+ZSTD = ProduceLoad(160, 100, frames.CODEC_ZSTD, 4, 5, 40_000)
+BULK = ProduceLoad(1000, 1000, frames.CODEC_NONE, 2, 2, 3_000)
+FETCH_REQUESTS = 600
+SINGLE_RECORDS = 5_000
+
+
+@dataclass(slots=True)
+class Round:
+    """One pass over the workloads with one broker."""
+
+    broker: Broker
+    number: int
+    flush: bool
+    scale: float
+    written: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def seconds_max(self) -> float:
+        return max(1.0, (6.0 if self.flush else 25.0) * self.scale)
+
+    def topic(self, name: str) -> str:
+        """A fresh topic, or the one that this round made before."""
+        topic = f"{name}-{'flush' if self.flush else 'cache'}-{self.number}"
+        if topic not in self.written:
+            configs = FLUSH if self.flush else {}
+            load.create_topic(self.broker.host, self.broker.port, topic, configs)
+            self.written[topic] = 0
+        return topic
+
+    def count(self, number: int) -> int:
+        return max(16, int(number * self.scale))
+
+    def add(self, topic: str, records: int) -> None:
+        self.written[topic] += records
+        with load.connect(self.broker.host, self.broker.port) as connection:
+            end = load.end_offset(connection, topic)
+        if end != self.written[topic]:
+            raise frames.AnswerError(
+                f"{self.broker.name} acknowledged {self.written[topic]} records of {topic}"
+                f" and holds {end}"
+            )
+
+    def close(self) -> None:
+        for topic in self.written:
+            load.delete_topic(self.broker.host, self.broker.port, topic)
+        self.written.clear()
+
+
+@cache
+def _batch(workload: ProduceLoad, hour: int) -> bytes:
+    values = frames.text_values(workload.records, workload.value_size)
+    return frames.build_batch(values, workload.codec, hour * 3_600_000)
+
+
+def batch_of(workload: ProduceLoad) -> bytes:
+    """The batch of a workload; stamped with this hour, so that no retention takes it."""
+    return _batch(workload, int(time.time()) // 3600)
+
+
+def settle() -> None:
+    """Ends what the kernel still has to write, so that nobody pays for the one before."""
+    os.sync()
+
+
+def _usage(broker: Broker, cpu_s: float, result: load.Throughput) -> Sample:
+    return {
+        "requests_per_s": result.requests / result.seconds,
+        "mb_per_s": result.size / result.seconds / 1e6,
+        "cpu_us_per_request": cpu_s / result.requests * 1e6,
+        "cpu_s_per_gb": cpu_s / result.size * 1e9,
+        "client_cores": result.client_cpu_s / result.seconds,
+        "seconds": result.seconds,
+        "rss_mb": broker.memory_mb()[0],
+    }
+
+
+def produce(name: str, workload: ProduceLoad, turn: Round) -> Sample:
+    broker, topic = turn.broker, turn.topic(name)
+    request = frames.produce(topic, batch_of(workload))
+    settle()
+    cpu_s = broker.cpu_s()
+    result = load.produce(
+        broker.host,
+        broker.port,
+        topic,
+        request,
+        connections=workload.connections,
+        depth=workload.depth,
+        requests=turn.count(workload.requests),
+        seconds_max=turn.seconds_max,
+    )
+    sample = _usage(broker, broker.cpu_s() - cpu_s, result)
+    turn.add(topic, result.requests * workload.records)
+    return sample
+
+
+def fetch(turn: Round) -> Sample:
+    """Reads what bulk wrote in this round; writes it first if bulk was not asked for."""
+    broker, topic = turn.broker, turn.topic("bulk")
+    if not turn.written[topic]:
+        produce("bulk", BULK, turn)
+    compare_stored(broker, topic, batch_of(BULK))
+    settle()
+    readers = fetch_readers(broker, topic, turn.written[topic], count=2)
+    try:
+        cpu_s = broker.cpu_s()
+        result = load.fetch(readers, depth=2, requests=turn.count(FETCH_REQUESTS))
+        return _usage(broker, broker.cpu_s() - cpu_s, result)
+    finally:
+        for reader in readers:
+            reader.sock.close()
+
+
+def fetch_readers(broker: Broker, topic: str, records: int, *, count: int) -> list[load.Reader]:
+    """Readers spread over a topic of bulk batches."""
+    stride = FETCH_SIZE // len(batch_of(BULK)) * BULK.records
+    steps = max(1, records // stride)
+    return [
+        load.Reader(
+            broker.host,
+            broker.port,
+            topic,
+            load.fetch_requests(
+                topic,
+                records=records,
+                stride=stride,
+                size_max=FETCH_SIZE,
+                start=steps * number // count,
+            ),
+        )
+        for number in range(count)
+    ]
+
+
+def compare_stored(broker: Broker, topic: str, batch: bytes) -> None:
+    """Reads one answer in full: the first batches are what was sent, from the CRC on."""
+    with load.connect(broker.host, broker.port) as connection:
+        answer = load.ask(connection, frames.fetch(topic, 0, size_max=FETCH_SIZE))
+    records = frames.fetch_records(answer, topic)
+    for at in range(0, min(len(records), FETCH_SIZE) - len(batch), len(batch)):
+        stored = records[at : at + len(batch)]
+        if frames.stored_part(stored) != frames.stored_part(batch):
+            raise frames.AnswerError(f"{broker.name} gave back other bytes than it was sent")
+
+
+def acknowledgements(turn: Round) -> Sample:
+    broker, topic = turn.broker, turn.topic("ack")
+    request = frames.produce(topic, batch_of(SMALL))
+    settle()
+    times = load.acknowledgements(
+        broker.host,
+        broker.port,
+        topic,
+        request,
+        count=turn.count(SINGLE_RECORDS),
+        seconds_max=turn.seconds_max,
+    )
+    turn.add(topic, len(times.samples))
+    return _quantiles("ack", times)
+
+
+def latency(turn: Round) -> Sample:
+    broker, topic = turn.broker, turn.topic("trip")
+    request = frames.produce(topic, batch_of(SMALL))
+    settle()
+    acknowledged, fetched = load.round_trips(
+        broker.host,
+        broker.port,
+        topic,
+        request,
+        count=turn.count(SINGLE_RECORDS),
+        seconds_max=turn.seconds_max,
+    )
+    turn.add(topic, len(fetched.samples))
+    return _quantiles("ack", acknowledged) | _quantiles("trip", fetched)
+
+
+def _quantiles(name: str, times: load.Latencies) -> Sample:
+    return {
+        f"{name}_p50_us": times.quantile(0.5) * 1e6,
+        f"{name}_p99_us": times.quantile(0.99) * 1e6,
+    }
+
+
+WORKLOADS: dict[str, Callable[[Round], Sample]] = {
+    "small": partial(produce, "small", SMALL),
+    "typical": partial(produce, "typical", TYPICAL),
+    "lz4": partial(produce, "lz4", LZ4),
+    "zstd": partial(produce, "zstd", ZSTD),
+    "bulk": partial(produce, "bulk", BULK),
+    "fetch": fetch,
+    "ack": acknowledgements,
+    "latency": latency,
+}
