@@ -1,1 +1,1 @@
-"""The settings table, and everything that is derived from it."""
+"""The settings table, and all that reads it: files, topics, descriptions, changes. No I/O."""

@@ -1,0 +1,333 @@
+"""The settings of one broker: from its file, its command line, and what is changed at run time.
+
+Owns which value counts and where it came from. It logs nothing and reads no file: ``notes`` are
+for the caller to log, once.
+
+1. Levels, strongest first: dynamic for this broker, dynamic for all brokers, static, default.
+   Within a level a setting's stronger name wins: log.retention.ms, then .minutes, then .hours.
+2. A broker that starts has only values within their limits; what the store brings later and does
+   not fit is left out, not raised, because another version may have written it.
+3. ``version`` grows with every change; TopicConfig objects are shared until then.
+"""
+
+from collections.abc import Mapping
+
+from headrace.config.listeners import (
+    advertise,
+    check_advertised,
+    check_listeners,
+    parse_listeners,
+    parse_protocol_map,
+)
+from headrace.config.setting import ConfigError, ConfigSource, Setting, Value
+from headrace.config.table import TOPIC_SETTINGS, broker_setting, broker_settings, unknown_name
+from headrace.config.topic import TopicConfig
+from headrace.model.cluster import Endpoint
+
+COMMAND_LINE = "--set"
+_NOTHING: Mapping[str, str] = {}
+_TOPIC_CONFIGS_MAX = 4096
+
+
+class BrokerConfig:
+    def __init__(self) -> None:
+        """The defaults alone; see ``load``."""
+        self.version = 0
+        self.listeners: tuple[Endpoint, ...] = ()
+        self.advertised: tuple[Endpoint, ...] = ()
+        self._static: dict[str, str] = {}
+        self._dynamic: dict[str, str] = {}
+        self._dynamic_defaults: dict[str, str] = {}
+        self._values: dict[str, Value] = {}
+        self._topic_values: dict[str, Value] = {}
+        self._topic_configs: dict[frozenset[tuple[str, str]], TopicConfig] = {}
+        self._unknown: list[str] = []
+        self._controller_listeners: list[str] = []
+
+    @classmethod
+    def load(
+        cls,
+        properties: Mapping[str, str] = _NOTHING,
+        overrides: Mapping[str, str] = _NOTHING,
+        *,
+        origin: str = "server.properties",
+    ) -> "BrokerConfig":
+        """From a file's properties and the command line's; ConfigError says what is wrong where.
+
+        A name that nobody knows is a note if the file has it, and an error on the command line.
+        """
+        config = cls()
+        config._take(properties, origin)
+        config._take(overrides, COMMAND_LINE)
+        config._check_together()
+        config._read_listeners()
+        return config
+
+    def _take(self, properties: Mapping[str, str], origin: str) -> None:
+        for name, text in properties.items():
+            row = broker_setting(name)
+            if row is None:
+                if origin == COMMAND_LINE:
+                    raise ConfigError(f"{origin}: {unknown_name(name, of_topic=False)}")
+                self._unknown.append(name)
+            else:
+                try:
+                    row.parse(text)
+                except ConfigError as error:
+                    raise ConfigError(f"{origin}: {error.message}") from None
+            self._static[name] = text
+        self._join_ids(properties, origin)
+
+    def _join_ids(self, properties: Mapping[str, str], origin: str) -> None:
+        """node.id and broker.id are one setting."""
+        given = {
+            properties[name].strip() for name in ("node.id", "broker.id") if name in properties
+        }
+        if len(given) > 1:
+            raise ConfigError(f"{origin}: node.id and broker.id must be the same number.")
+        for text in given:
+            self._static["node.id"] = self._static["broker.id"] = text
+
+    def _check_together(self) -> None:
+        """What must hold between settings."""
+        if len(self.get_list("log.dirs")) > 1 or len(self.get_list("log.dir")) > 1:
+            raise ConfigError("log.dirs has several directories: Headrace uses one.")
+        if self.is_set("process.roles") and "broker" not in self.get_list("process.roles"):
+            raise ConfigError("process.roles is without broker: Headrace runs nothing else.")
+        self._check_lags()
+        request_bytes_max = self.get_int("socket.request.max.bytes")
+        queued_bytes_max = self.get_int("queued.max.request.bytes")
+        if 0 < queued_bytes_max < request_bytes_max:
+            if "queued.max.request.bytes" in self._static:
+                raise ConfigError(
+                    f"queued.max.request.bytes cannot be {queued_bytes_max}: it must be at least "
+                    f"socket.request.max.bytes, which is {request_bytes_max}."
+                )
+            # Kafka has no limit by default, so that its files may raise the other alone.
+            self._values["queued.max.request.bytes"] = request_bytes_max
+
+    def _check_lags(self) -> None:
+        low = self.get_int("log.cleaner.min.compaction.lag.ms")
+        high = self.get_int("log.cleaner.max.compaction.lag.ms")
+        if low > high:
+            raise ConfigError(
+                f"log.cleaner.min.compaction.lag.ms cannot be {low}: it must be at most "
+                f"log.cleaner.max.compaction.lag.ms, which is {high}."
+            )
+
+    def _read_listeners(self) -> None:
+        protocols = parse_protocol_map(self.get_str("listener.security.protocol.map"))
+        controllers: set[str] = set()
+        if self.is_set("controller.listener.names"):
+            controllers.update(map(str.upper, self.get_list("controller.listener.names")))
+        # Kafka's own example file gives its Raft quorum a listener; there is none here to serve.
+        protocols |= dict.fromkeys(controllers, "PLAINTEXT")
+        listeners = parse_listeners("listeners", self.get_list("listeners"), protocols)
+        advertised = parse_listeners(
+            "advertised.listeners", self.get_list("advertised.listeners"), protocols
+        )
+        self._controller_listeners = [e.listener for e in listeners if e.listener in controllers]
+        self.listeners = tuple(e for e in listeners if e.listener not in controllers)
+        self.advertised = tuple(e for e in advertised if e.listener not in controllers)
+        check_listeners(self.listeners)
+        check_advertised(self.listeners, self.advertised)
+        name = self.get_optional_str("inter.broker.listener.name")
+        if name is not None and name.upper() not in [e.listener for e in self.listeners]:
+            raise ConfigError(f"inter.broker.listener.name is {name}, which is not in listeners.")
+
+    def __getitem__(self, name: str) -> Value:
+        """The value that counts, typed; KeyError for a name that is not in the table."""
+        if name not in self._values:
+            row = _row(name)
+            text = self._text(name)
+            self._values[name] = row.default_value if text is None else row.parse(text)
+        return self._values[name]
+
+    def get_int(self, name: str) -> int:
+        value = self[name]
+        assert isinstance(value, int)
+        return value
+
+    def get_float(self, name: str) -> float:
+        value = self[name]
+        assert isinstance(value, float)
+        return value
+
+    def get_bool(self, name: str) -> bool:
+        value = self[name]
+        assert isinstance(value, bool)
+        return value
+
+    def get_str(self, name: str) -> str:
+        value = self[name]
+        assert isinstance(value, str)
+        return value
+
+    def get_optional_str(self, name: str) -> str | None:
+        """None where it is not set, or empty."""
+        value = self[name]
+        assert value is None or isinstance(value, str)
+        return value or None
+
+    def get_list(self, name: str) -> tuple[str, ...]:
+        """Empty where it is not set."""
+        value = self[name]
+        assert value is None or isinstance(value, tuple)
+        return value or ()
+
+    @property
+    def node_id(self) -> int:
+        return self.get_int("node.id")
+
+    @property
+    def rack(self) -> str | None:
+        return self.get_optional_str("broker.rack")
+
+    @property
+    def data_directory(self) -> str:
+        return (self.get_list("log.dirs") or self.get_list("log.dir"))[0]
+
+    @property
+    def inter_broker_listener(self) -> Endpoint:
+        """The listener that brokers use among themselves; the first, where nothing is said."""
+        wanted = self.get_optional_str("inter.broker.listener.name") or self.get_str(
+            "security.inter.broker.protocol"
+        )
+        for endpoint in self.listeners:
+            if endpoint.listener == wanted.upper():
+                return endpoint
+        return self.listeners[0]
+
+    def advertise(self, ports: Mapping[str, int], host: str) -> tuple[Endpoint, ...]:
+        """What clients are told, given the bound ports by listener and this machine's name."""
+        return advertise(self.listeners, self.advertised, ports, host)
+
+    def levels(self) -> tuple[tuple[ConfigSource, Mapping[str, str]], ...]:
+        """What was set, strongest level first."""
+        return (
+            (ConfigSource.DYNAMIC_BROKER_CONFIG, self._dynamic),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self._dynamic_defaults),
+            (ConfigSource.STATIC_BROKER_CONFIG, self._static),
+        )
+
+    def source(self, name: str) -> ConfigSource:
+        for source, values in self.levels():
+            if name in values:
+                return source
+        return ConfigSource.DEFAULT_CONFIG
+
+    def is_set(self, name: str) -> bool:
+        return self.source(name) is not ConfigSource.DEFAULT_CONFIG
+
+    def _text(self, name: str) -> str | None:
+        for _, values in self.levels():
+            if name in values:
+                return values[name]
+        return None
+
+    def notes(self) -> list[str]:
+        """What the owner of the file should know, a line each."""
+        lines = [f"{unknown_name(name, of_topic=False)} It is ignored." for name in self._unknown]
+        rows = [row for row in map(broker_setting, sorted(self._static)) if row is not None]
+        idle = [row.name for row in rows if not row.honoured]
+        if idle:
+            lines.append(f"Accepted without effect: {', '.join(idle)}.")
+        if self._controller_listeners:
+            names = ", ".join(self._controller_listeners)
+            lines.append(f"No socket for {names}: there is no Raft quorum to listen for.")
+        if self.is_set("authorizer.class.name"):
+            lines.append("Access control is not built yet: every client may do everything.")
+        return lines
+
+    def topic_values(self) -> Mapping[str, Value]:
+        """The typed defaults of topics on this broker, by the topics' names for them."""
+        if not self._topic_values:
+            self._topic_values = {
+                name: self._topic_default(row) for name, row in TOPIC_SETTINGS.items()
+            }
+        return self._topic_values
+
+    def _topic_default(self, row: Setting) -> Value:
+        for _, values in self.levels():
+            for synonym, factor in row.synonyms:
+                if synonym in values:
+                    return _in_unit(row, _row(synonym).parse(values[synonym]), factor)
+        return row.default_value
+
+    def topic_config(self, overrides: Mapping[str, str] = _NOTHING) -> TopicConfig:
+        """The settings of a topic; those that are unknown or do not fit are left out."""
+        key = frozenset(overrides.items())
+        config = self._topic_configs.get(key)
+        if config is None:
+            if len(self._topic_configs) >= _TOPIC_CONFIGS_MAX:
+                self._topic_configs.clear()
+            config = self._topic_configs[key] = self._make_topic_config(overrides)
+        return config
+
+    def _make_topic_config(self, overrides: Mapping[str, str]) -> TopicConfig:
+        values = dict(self.topic_values())
+        for name, text in overrides.items():
+            row = TOPIC_SETTINGS.get(name)
+            if row is not None:
+                try:
+                    values[name] = row.parse(text)
+                except ConfigError:
+                    continue
+        return TopicConfig(values)
+
+    def update_dynamic(
+        self, broker: Mapping[str, str], defaults: Mapping[str, str] = _NOTHING
+    ) -> frozenset[str]:
+        """Put the store's settings for this broker, and for all; returns the names that changed."""
+        new = {name: text for name, text in broker.items() if _fits(name, text)}
+        new_defaults = {name: text for name, text in defaults.items() if _fits(name, text)}
+        touched = {*self._dynamic, *self._dynamic_defaults, *new, *new_defaults}
+        old = {name: self[name] for name in touched}
+        self._dynamic = new
+        self._dynamic_defaults = new_defaults
+        for name in touched:
+            self._values.pop(name, None)
+        self._topic_values = {}
+        self._topic_configs = {}
+        self.version += 1
+        return frozenset(name for name in touched if self[name] != old[name])
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Every row that describes this broker: the table's, and prefixed names that are set."""
+        rows = dict(broker_settings())
+        for _, values in self.levels():
+            for name in values:
+                row = broker_setting(name)
+                if row is not None:
+                    rows[name] = row
+        return rows
+
+    @property
+    def unknown_names(self) -> tuple[str, ...]:
+        """Names in the file that nobody knows."""
+        return tuple(self._unknown)
+
+
+def _row(name: str) -> Setting:
+    row = broker_setting(name)
+    if row is None:
+        raise KeyError(name)
+    return row
+
+
+def _in_unit(row: Setting, value: Value, factor: int) -> Value:
+    if factor == 1 or not isinstance(value, int):
+        return value
+    # A negative number of hours is "no limit", which the topic's own row writes as -1.
+    return max(value * factor, int(row.low or 0))
+
+
+def _fits(name: str, text: str) -> bool:
+    row = broker_setting(name)
+    if row is None or not row.dynamic:
+        return False
+    try:
+        row.parse(text)
+    except ConfigError:
+        return False
+    return True

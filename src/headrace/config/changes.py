@@ -1,0 +1,191 @@
+"""Changes to settings through the protocol: what they make of the old ones, and whether they may.
+
+Owns the operations of IncrementalAlterConfigs and the checks of CreateTopics, AlterConfigs and
+IncrementalAlterConfigs. Pure: it returns what is to be stored, or raises ApiError.
+
+1. A resource changes as a whole or not at all.
+2. A name or a value that does not fit is INVALID_CONFIG. What cannot be changed at run time, and a
+   request that contradicts itself, is INVALID_REQUEST, as in Kafka.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from headrace.config.broker import BrokerConfig
+from headrace.config.setting import ConfigError, ConfigType, Setting, Value, render, shown
+from headrace.config.table import (
+    TOPIC_SETTINGS,
+    broker_setting,
+    topic_setting,
+    unknown_name,
+)
+from headrace.model.errors import ApiError, ErrorCode
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does to a setting, under its numbers."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Change(NamedTuple):
+    name: str
+    operation: int
+    value: str | None = None
+
+
+def apply_topic_changes(
+    config: BrokerConfig, current: Mapping[str, str], changes: Iterable[Change]
+) -> dict[str, str]:
+    """A topic's settings after the changes, checked as a whole."""
+    inherited = config.topic_values()
+    after = apply_changes(current, changes, topic_setting, lambda row: inherited[row.name])
+    check_topic_config(config, after)
+    return after
+
+
+def apply_broker_changes(
+    config: BrokerConfig,
+    current: Mapping[str, str],
+    changes: Iterable[Change],
+    *,
+    for_all_brokers: bool,
+) -> dict[str, str]:
+    """The dynamic settings of this broker, or of all, after the changes, checked as a whole."""
+    after = apply_changes(current, changes, broker_setting, lambda row: config[row.name])
+    check_broker_config(after, for_all_brokers=for_all_brokers)
+    return after
+
+
+def apply_changes(
+    current: Mapping[str, str],
+    changes: Iterable[Change],
+    find: Callable[[str], Setting | None],
+    inherited: Callable[[Setting], Value],
+) -> dict[str, str]:
+    """The settings after the changes; the values are not checked.
+
+    ``inherited`` is the value that a list is appended to or subtracted from where the resource
+    has none of its own.
+    """
+    after = dict(current)
+    seen: set[str] = set()
+    for change in changes:
+        if change.name in seen:
+            raise _twice(change.name)
+        seen.add(change.name)
+        if change.operation == Operation.DELETE:
+            after.pop(change.name, None)
+            continue
+        if change.value is None:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"{shown(change.name)} cannot be set to null."
+            )
+        if change.operation == Operation.SET:
+            after[change.name] = change.value
+        elif change.operation in (Operation.APPEND, Operation.SUBTRACT):
+            after[change.name] = _combine(after, change, change.value, find, inherited)
+        else:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"{change.operation} is not an operation on a setting: it must be 0 (set), "
+                "1 (delete), 2 (append) or 3 (subtract).",
+            )
+    return after
+
+
+def _combine(
+    current: Mapping[str, str],
+    change: Change,
+    value: str,
+    find: Callable[[str], Setting | None],
+    inherited: Callable[[Setting], Value],
+) -> str:
+    row = find(change.name)
+    if row is None or row.kind is not ConfigType.LIST:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"{shown(change.name)} is not a list, so that nothing can be appended to it or "
+            "subtracted from it.",
+        )
+    old = current.get(change.name)
+    if old is None:
+        old = render(inherited(row)) or ""
+    members = [member.strip() for member in old.split(",") if member.strip()]
+    given = [member.strip() for member in value.split(",") if member.strip()]
+    if change.operation == Operation.APPEND:
+        members += [member for member in dict.fromkeys(given) if member not in members]
+    else:
+        members = [member for member in members if member not in given]
+    return ",".join(members)
+
+
+def collect(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """The settings of a CreateTopics or AlterConfigs request, which replace all others."""
+    settings: dict[str, str] = {}
+    for name, value in pairs:
+        if name in settings:
+            raise _twice(name)
+        if value is None:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"{shown(name)} cannot be set to null.")
+        settings[name] = value
+    return settings
+
+
+def check_topic_config(config: BrokerConfig, settings: Mapping[str, str]) -> None:
+    """Refuse settings that a topic cannot have on this broker."""
+    values = dict(config.topic_values())
+    for name, text in settings.items():
+        row = TOPIC_SETTINGS.get(name)
+        if row is None:
+            raise ApiError(ErrorCode.INVALID_CONFIG, unknown_name(name, of_topic=True))
+        values[name] = _parse(row, text)
+    low, high = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
+    assert isinstance(low, int)
+    assert isinstance(high, int)
+    if low > high:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"min.compaction.lag.ms cannot be {low}: it must be at most max.compaction.lag.ms, "
+            f"which is {high}.",
+        )
+    if values["remote.storage.enable"]:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            "remote.storage.enable cannot be true: there is no tiered storage.",
+        )
+
+
+def check_broker_config(settings: Mapping[str, str], *, for_all_brokers: bool) -> None:
+    """Refuse dynamic settings that a broker, or all of them, cannot have."""
+    for name, text in settings.items():
+        row = broker_setting(name)
+        if row is None:
+            raise ApiError(ErrorCode.INVALID_CONFIG, unknown_name(name, of_topic=False))
+        if not row.dynamic:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"{name} cannot be changed while the broker runs: set it in the broker's file and "
+                "start it anew.",
+            )
+        if for_all_brokers and row.per_broker:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"{name} cannot be set for all brokers at once: name the broker.",
+            )
+        _parse(row, text)
+
+
+def _parse(row: Setting, text: str) -> Value:
+    try:
+        return row.parse(text)
+    except ConfigError as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, error.message) from None
+
+
+def _twice(name: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, f"{shown(name)} stands twice in the request.")

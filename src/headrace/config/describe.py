@@ -1,0 +1,158 @@
+"""What DescribeConfigs tells of a topic or a broker: every setting, and where its value came from.
+
+Pure: rows in, rows out. The handler picks the fields that its version has.
+
+1. Every setting is there, set or not, but for Kafka's internal and removed names that nobody set.
+2. The value of a password is never there, nor that of a name which nobody knows.
+3. The first synonym is the value that counts, and its source is the row's source.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from headrace.config.broker import BrokerConfig
+from headrace.config.setting import ConfigError, ConfigSource, ConfigType, Setting, Value, render
+from headrace.config.table import BROKER_SYNONYMS, TOPIC_SETTINGS, broker_setting
+
+
+class Synonym(NamedTuple):
+    name: str
+    value: str | None
+    source: int
+
+
+class ConfigRow(NamedTuple):
+    name: str
+    value: str | None
+    source: int
+    read_only: bool
+    is_sensitive: bool
+    synonyms: tuple[Synonym, ...]
+    config_type: int
+    documentation: str
+
+    @property
+    def is_default(self) -> bool:
+        return self.source == ConfigSource.DEFAULT_CONFIG
+
+
+def describe_topic(
+    config: BrokerConfig, overrides: Mapping[str, str], names: Collection[str] | None = None
+) -> list[ConfigRow]:
+    """The settings of a topic; ``names`` picks some, and unknown ones among them are left out."""
+    return [
+        _topic_row(config, row, overrides)
+        for name, row in TOPIC_SETTINGS.items()
+        if (names is None or name in names) and (not row.hidden or name in overrides)
+    ]
+
+
+def _topic_row(config: BrokerConfig, row: Setting, overrides: Mapping[str, str]) -> ConfigRow:
+    synonyms = []
+    value = config.topic_values()[row.name]
+    own = overrides.get(row.name)
+    if own is not None:
+        value = _value(row, own, value)
+        synonyms.append(Synonym(row.name, render(value), ConfigSource.TOPIC_CONFIG))
+    if row.synonyms:
+        synonyms += _broker_synonyms(config, row.synonyms[0][0])
+    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+    return ConfigRow(
+        row.name,
+        render(value),
+        source,
+        False,
+        row.is_sensitive,
+        tuple(synonyms),
+        row.kind,
+        row.documentation,
+    )
+
+
+def describe_broker(config: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigRow]:
+    """The settings of this broker, with the unknown names of its file last."""
+    rows = [
+        _broker_row(config, row)
+        for name, row in config.settings().items()
+        if (names is None or name in names) and (not row.hidden or config.is_set(name))
+    ]
+    return rows + [
+        _unknown_row(name) for name in config.unknown_names if names is None or name in names
+    ]
+
+
+def describe_broker_defaults(
+    config: BrokerConfig, names: Collection[str] | None = None
+) -> list[ConfigRow]:
+    """The dynamic settings that all brokers share: only those that are set, as in Kafka."""
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    rows = []
+    for name, text in dict(config.levels())[source].items():
+        row = broker_setting(name)
+        if row is not None and (names is None or name in names):
+            value = None if row.is_sensitive else render(_value(row, text, None))
+            rows.append(
+                ConfigRow(
+                    name,
+                    value,
+                    source,
+                    False,
+                    row.is_sensitive,
+                    (Synonym(name, value, source),),
+                    row.kind,
+                    row.documentation,
+                )
+            )
+    return rows
+
+
+def _broker_row(config: BrokerConfig, row: Setting) -> ConfigRow:
+    synonyms = _broker_synonyms(config, row.name)
+    # Of log.retention.ms only what stands under that name: the hours have a row of their own.
+    while synonyms and synonyms[0].name != row.name:
+        synonyms.pop(0)
+    return ConfigRow(
+        row.name,
+        None if row.is_sensitive else render(config[row.name]),
+        synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+        not row.dynamic,
+        row.is_sensitive,
+        tuple(synonyms),
+        row.kind,
+        row.documentation,
+    )
+
+
+def _broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
+    """What is said of a setting, under all of its names, strongest first."""
+    rows = [row for row in map(broker_setting, BROKER_SYNONYMS.get(name, (name,))) if row]
+    said = [
+        _synonym(row, values[row.name], source)
+        for source, values in config.levels()
+        for row in rows
+        if row.name in values
+    ]
+    defaults = [
+        _synonym(row, row.default, ConfigSource.DEFAULT_CONFIG)
+        for row in rows
+        if row.default is not None
+    ]
+    return said + defaults
+
+
+def _synonym(row: Setting, text: str, source: ConfigSource) -> Synonym:
+    return Synonym(row.name, None if row.is_sensitive else text.strip(), source)
+
+
+def _unknown_row(name: str) -> ConfigRow:
+    # Kafka hides the values of such names too: a plug-in's secret may be among them.
+    source = ConfigSource.STATIC_BROKER_CONFIG
+    synonyms = (Synonym(name, None, source),)
+    return ConfigRow(name, None, source, True, True, synonyms, ConfigType.UNKNOWN, "")
+
+
+def _value(row: Setting, text: str, otherwise: Value) -> Value:
+    try:
+        return row.parse(text)
+    except ConfigError:
+        return otherwise

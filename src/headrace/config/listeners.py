@@ -1,0 +1,135 @@
+"""The addresses of a broker: what ``listeners`` and ``advertised.listeners`` say.
+
+Owns their syntax and what must hold between them. It resolves no name and opens no socket: an
+empty host is "every interface", and port 0 is "a free one", until the caller knows better.
+
+1. Listener names are unique; so are ports, but for one IPv4 and one IPv6 address (KIP-797).
+2. Only protocols that are built come out: anything else is refused, never served in the clear.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from headrace.config.broker_rows import SECURITY_PROTOCOLS
+from headrace.config.setting import ConfigError, shown
+from headrace.model.cluster import Endpoint
+
+BUILT_PROTOCOLS = frozenset({"PLAINTEXT"})
+ANY_HOSTS = frozenset({"", "0.0.0.0", "::"})
+
+
+def parse_protocol_map(text: str) -> dict[str, str]:
+    """The security protocol of each listener name."""
+    protocols: dict[str, str] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, protocol = entry.partition(":")
+        protocol = protocol.strip().upper()
+        if not name or not colon or protocol not in SECURITY_PROTOCOLS:
+            raise ConfigError(
+                f"listener.security.protocol.map has {shown(entry)}: it must be a list of "
+                f"NAME:PROTOCOL, where PROTOCOL is one of {', '.join(SECURITY_PROTOCOLS)}."
+            )
+        protocols[name.strip().upper()] = protocol
+    return protocols
+
+
+def parse_listeners(
+    setting: str, entries: Iterable[str], protocols: Mapping[str, str]
+) -> tuple[Endpoint, ...]:
+    """The endpoints of ``listeners`` or ``advertised.listeners``."""
+    endpoints = tuple(_parse_listener(setting, entry, protocols) for entry in entries)
+    names = [endpoint.listener for endpoint in endpoints]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{setting} has {name} twice: a listener's name must be unique.")
+    return endpoints
+
+
+def _parse_listener(setting: str, entry: str, protocols: Mapping[str, str]) -> Endpoint:
+    name, separator, address = entry.partition("://")
+    host, colon, port = address.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if (
+        not name
+        or not separator
+        or not colon
+        or (":" in host and not is_bracketed)
+        or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535)
+    ):
+        raise ConfigError(
+            f"{setting} has {shown(entry)}: it must be NAME://host:port, as "
+            "PLAINTEXT://127.0.0.1:9092 or PLAINTEXT://[::1]:9092, with a port up to 65535."
+        )
+    name = name.upper()
+    protocol = protocols.get(name)
+    if protocol is None:
+        raise ConfigError(
+            f"{setting} has {shown(name)}: it is not a security protocol, so that "
+            "listener.security.protocol.map must say which one it uses."
+        )
+    return Endpoint(name, host[1:-1] if is_bracketed else host, int(port), protocol)
+
+
+def check_listeners(listeners: tuple[Endpoint, ...]) -> None:
+    if not listeners:
+        raise ConfigError("listeners is empty: a broker needs an address to listen on.")
+    for endpoint in listeners:
+        if endpoint.protocol not in BUILT_PROTOCOLS:
+            raise ConfigError(
+                f"listeners has {endpoint.listener}, which uses {endpoint.protocol}: only "
+                f"{', '.join(sorted(BUILT_PROTOCOLS))} is built yet."
+            )
+    for index, one in enumerate(listeners):
+        for other in listeners[index + 1 :]:
+            if one.port and one.port == other.port and not _share_a_port(one.host, other.host):
+                raise ConfigError(
+                    f"listeners has {one.listener} and {other.listener} on port {one.port}: "
+                    "each needs a port of its own."
+                )
+
+
+def _share_a_port(one: str, other: str) -> bool:
+    """Two addresses may use one port if each is a literal of another family, or of another host."""
+    if one in ANY_HOSTS or other in ANY_HOSTS:
+        return {one, other} == {"0.0.0.0", "::"}
+    return one != other
+
+
+def advertise(
+    listeners: tuple[Endpoint, ...],
+    advertised: tuple[Endpoint, ...],
+    ports: Mapping[str, int],
+    host: str,
+) -> tuple[Endpoint, ...]:
+    """What clients are told: the advertised address of a listener, or else its own.
+
+    ``ports`` are those that were really bound, by listener, and ``host`` is this machine's name
+    for clients, which stands in for "every interface".
+    """
+    advertised_by_name = {endpoint.listener: endpoint for endpoint in advertised}
+    endpoints = []
+    for listener in listeners:
+        chosen = advertised_by_name.get(listener.listener, listener)
+        endpoints.append(
+            Endpoint(
+                listener.listener,
+                host if chosen.host in ANY_HOSTS else chosen.host,
+                chosen.port or ports.get(listener.listener, listener.port),
+                listener.protocol,
+            )
+        )
+    return tuple(endpoints)
+
+
+def check_advertised(listeners: tuple[Endpoint, ...], advertised: tuple[Endpoint, ...]) -> None:
+    names = [endpoint.listener for endpoint in listeners]
+    for endpoint in advertised:
+        if endpoint.listener not in names:
+            raise ConfigError(
+                f"advertised.listeners has {endpoint.listener}, which is not in listeners "
+                f"({', '.join(names)})."
+            )
+        if endpoint.host in ANY_HOSTS - {""}:
+            raise ConfigError(
+                f"advertised.listeners has the host {endpoint.host}, which clients cannot "
+                "connect to: it must be an address or a name of this machine."
+            )

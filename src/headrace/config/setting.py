@@ -1,0 +1,275 @@
+"""One row of the settings table: a name, its type, its default, its limits and its meaning.
+
+Owns how a value in text becomes a typed one, and the sentence that says what is allowed.
+It knows no setting by name (the rows are in ``*_rows.py``) and does no I/O.
+
+1. ``parse`` returns a value of the row's type within the row's limits, or raises ConfigError.
+2. A refusal shows at most 100 characters of the value, escaped, and nothing of a password.
+3. No value is longer than VALUE_LENGTH_MAX characters.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TypeAlias
+
+from headrace.config.features import BUILT, FEATURES
+
+Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+
+VALUE_LENGTH_MAX = 32_768
+SHOWN_LENGTH_MAX = 100
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class ConfigError(Exception):
+    """A setting that the broker cannot start with; ``message`` is one sentence for its owner."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ConfigType(IntEnum):
+    """Types, under the numbers that DescribeConfigs gives them."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSource(IntEnum):
+    """Where a value came from, under the numbers that DescribeConfigs gives them."""
+
+    UNKNOWN = 0
+    TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+BOOLEAN = ConfigType.BOOLEAN
+STRING = ConfigType.STRING
+INT = ConfigType.INT
+SHORT = ConfigType.SHORT
+LONG = ConfigType.LONG
+DOUBLE = ConfigType.DOUBLE
+LIST = ConfigType.LIST
+CLASS = ConfigType.CLASS
+PASSWORD = ConfigType.PASSWORD
+
+_INTEGER_MAX = {INT: INT_MAX, SHORT: 2**15 - 1, LONG: LONG_MAX}
+_NUMBER_CHARACTERS = frozenset("0123456789+-.eE")
+
+
+class Setting:
+    """A row. Plain slots instead of a data class: hundreds are made while the broker starts."""
+
+    __slots__ = (
+        "accepted",
+        "allowed_text",
+        "check",
+        "choices",
+        "default",
+        "doc",
+        "dynamic",
+        "hidden",
+        "high",
+        "kafka_default",
+        "kind",
+        "low",
+        "name",
+        "needs",
+        "per_broker",
+        "synonyms",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        kind: ConfigType,
+        default: str | None,
+        doc: str,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        choices: tuple[str, ...] = (),
+        check: Callable[[Value], bool] | None = None,
+        allowed: str = "",
+        needs: str = "",
+        accepted: bool = False,
+        synonyms: tuple[tuple[str, int], ...] = (),
+        dynamic: bool = False,
+        per_broker: bool = False,
+        hidden: bool = False,
+        kafka_default: str | None = None,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.default = default
+        self.doc = doc
+        self.low = low
+        self.high = high
+        self.choices = choices
+        self.check = check
+        self.allowed_text = allowed
+        self.needs = needs
+        """What must be built before the row means anything: a key of features.FEATURES."""
+        self.accepted = accepted
+        """Kafka's, and of no effect whatever is built: a row of accepted_rows.py."""
+        self.synonyms = synonyms
+        """Of a topic's row: the broker's names for its default, and the factor to our unit."""
+        self.dynamic = dynamic
+        self.per_broker = per_broker
+        """A dynamic row that makes no sense as a default for all brokers."""
+        self.hidden = hidden
+        """Described only when somebody has set it: Kafka's internal and long removed names."""
+        self.kafka_default = kafka_default
+        """Apache Kafka's default, where ours is another."""
+
+    @property
+    def honoured(self) -> bool:
+        return not self.accepted and (not self.needs or self.needs in BUILT)
+
+    @property
+    def documentation(self) -> str:
+        if self.honoured:
+            return self.doc
+        return f"{self.doc} Accepted without effect: {FEATURES[self.needs]}.".lstrip()
+
+    @property
+    def is_sensitive(self) -> bool:
+        return self.kind is PASSWORD
+
+    @property
+    def default_value(self) -> Value:
+        return None if self.default is None else self.parse(self.default)
+
+    def parse(self, text: str) -> Value:
+        """The typed value of a text, or a ConfigError that says what is allowed."""
+        if len(text) > VALUE_LENGTH_MAX:
+            raise self._refusal(text)
+        try:
+            value = _read(self.kind, text.strip())
+        except ValueError:
+            raise self._refusal(text) from None
+        if not self._admits(value):
+            raise self._refusal(text)
+        return value
+
+    def _admits(self, value: Value) -> bool:
+        if self.check is not None:
+            return self.check(value)
+        if self.choices:
+            if isinstance(value, tuple):
+                return all(member in self.choices for member in value)
+            return value in self.choices
+        if isinstance(value, (int, float)):
+            low_enough = self.high is None or value <= self.high
+            return low_enough and (self.low is None or value >= self.low)
+        return True
+
+    def _refusal(self, text: str) -> ConfigError:
+        return ConfigError(f"{self.name} cannot be {self._shown(text)}: it must be {self.allowed}.")
+
+    def _shown(self, text: str) -> str:
+        if self.is_sensitive:
+            return "the given value"
+        return shown(text)
+
+    @property
+    def allowed(self) -> str:
+        """What a value may be, as the end of a sentence."""
+        if self.allowed_text:
+            return self.allowed_text
+        if self.choices:
+            choices = ", ".join(self.choices)
+            if self.kind is LIST:
+                return f"a list, separated by commas, of {choices}"
+            return f"one of {choices}"
+        if self.kind is BOOLEAN:
+            return "true or false"
+        if self.kind in _INTEGER_MAX:
+            largest = _INTEGER_MAX[self.kind]
+            low = -largest - 1 if self.low is None else self.low
+            high = largest if self.high is None else self.high
+            return f"a whole number from {low} to {high}"
+        if self.kind is DOUBLE:
+            if self.low is None or self.high is None:
+                return "a number"
+            return f"a number from {self.low} to {self.high}"
+        if self.kind is LIST:
+            return "a list, separated by commas, without empty members"
+        return f"text of at most {VALUE_LENGTH_MAX} characters"
+
+
+def _read(kind: ConfigType, text: str) -> Value:
+    """Java's reading of each type; ValueError for what Java would not read."""
+    if kind in _INTEGER_MAX:
+        return _read_integer(text, _INTEGER_MAX[kind])
+    if kind is BOOLEAN:
+        return _read_boolean(text)
+    if kind is LIST:
+        return _read_list(text)
+    if kind is DOUBLE:
+        # float() also reads underscores, infinity and not-a-number.
+        if not _NUMBER_CHARACTERS.issuperset(text):
+            raise ValueError(text)
+        return float(text)
+    return text
+
+
+def _read_integer(text: str, largest: int) -> int:
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    # int() also reads underscores, and the digits of every script.
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 40:
+        raise ValueError(text)
+    number = int(text)
+    if not -largest - 1 <= number <= largest:
+        raise ValueError(text)
+    return number
+
+
+def _read_boolean(text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError(text)
+    return lowered == "true"
+
+
+def _read_list(text: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    members = tuple(member.strip() for member in text.split(","))
+    if not all(members):
+        raise ValueError(text)
+    return members
+
+
+def render(value: Value) -> str | None:
+    """The text of a value, as Kafka's tools print it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, float):
+        return repr(value).replace("e+", "E").replace("e-", "E-")
+    return str(value)
+
+
+def shown(text: str) -> str:
+    """A value for a message: escaped, so that it cannot forge a log line, and cut."""
+    if len(text) <= SHOWN_LENGTH_MAX:
+        return repr(text)
+    return f"{text[:SHOWN_LENGTH_MAX]!r}... ({len(text)} characters)"

@@ -1,0 +1,157 @@
+"""The table of all settings: look-ups by name, and the nearest name to a wrong one.
+
+1. A name stands once among the topics' rows and once among the brokers'.
+2. The broker's default for a topic's row has the type and the limits of that row.
+3. Looking up a wrong name costs the same whatever its length: peers choose it.
+"""
+
+from functools import cache
+
+from headrace.config.accepted_rows import accepted_rows
+from headrace.config.broker_rows import IDENTITY_AND_NETWORK_ROWS, OWN_ROWS, TOPIC_AND_LOG_ROWS
+from headrace.config.later_rows import CLUSTER_ROWS, GROUP_ROWS, TRANSACTION_ROWS
+from headrace.config.setting import Setting, shown
+from headrace.config.topic_rows import TOPIC_ROWS
+
+NAME_LENGTH_MAX = 128
+_LIKENESS_MIN = 0.55
+
+_PREFIXES = {
+    "listener.name.": "security",
+    "config.providers.": "jvm",
+    "rsm.config.": "tiered",
+    "rlmm.config.": "tiered",
+}
+"""Kafka lets whole families of names follow these."""
+
+_MECHANISM_NAMES = (
+    "connections.max.reauth.ms",
+    "sasl.jaas.config",
+    "sasl.login.callback.handler.class",
+    "sasl.login.class",
+    "sasl.server.callback.handler.class",
+)
+"""After a listener's prefix these follow a mechanism's name as well."""
+
+
+def _broker_default(row: Setting, name: str) -> Setting:
+    """The broker's own row for the default of a topic's row."""
+    # Where a coarser unit follows (log.retention.hours), the default stands there.
+    has_coarser = len(row.synonyms) > 1
+    return Setting(
+        name,
+        row.kind,
+        None if has_coarser else row.default,
+        f"The default of {row.name} for topics. {row.doc}",
+        low=row.low,
+        high=row.high,
+        choices=row.choices,
+        check=row.check,
+        allowed=row.allowed_text,
+        needs=row.needs,
+        dynamic=True,
+    )
+
+
+TOPIC_SETTINGS: dict[str, Setting] = {row.name: row for row in TOPIC_ROWS}
+
+_OWN_BROKER_SETTINGS: dict[str, Setting] = {
+    row.name: row
+    for rows in (
+        IDENTITY_AND_NETWORK_ROWS,
+        TOPIC_AND_LOG_ROWS,
+        OWN_ROWS,
+        GROUP_ROWS,
+        TRANSACTION_ROWS,
+        CLUSTER_ROWS,
+        (_broker_default(row, row.synonyms[0][0]) for row in TOPIC_ROWS if row.synonyms),
+    )
+    for row in rows
+}
+
+BROKER_SYNONYMS: dict[str, tuple[str, ...]] = {
+    row.synonyms[0][0]: tuple(name for name, _ in row.synonyms)
+    for row in TOPIC_ROWS
+    if len(row.synonyms) > 1
+}
+"""The names that stand in for a broker's setting, itself first, strongest first."""
+
+
+@cache
+def broker_settings() -> dict[str, Setting]:
+    """Every row of the broker, by name, in the order of the names."""
+    rows = {row.name: row for row in accepted_rows()} | _OWN_BROKER_SETTINGS
+    return dict(sorted(rows.items()))
+
+
+def broker_setting(name: str) -> Setting | None:
+    """The row of a name, listener prefixes and plug-in families included."""
+    row = _OWN_BROKER_SETTINGS.get(name) or broker_settings().get(name)
+    return row if row is not None else _prefixed_setting(name)
+
+
+def topic_setting(name: str) -> Setting | None:
+    return TOPIC_SETTINGS.get(name)
+
+
+def _prefixed_setting(name: str) -> Setting | None:
+    for prefix, feature in _PREFIXES.items():
+        if name.startswith(prefix) and len(name) <= NAME_LENGTH_MAX:
+            base = _base_setting(name) if prefix == "listener.name." else None
+            if base is None and prefix == "listener.name.":
+                return None
+            like = base or broker_settings()["security.providers"]
+            return Setting(
+                name,
+                like.kind,
+                None,
+                like.doc,
+                low=like.low,
+                high=like.high,
+                choices=like.choices,
+                needs=feature,
+                accepted=True,
+                dynamic=like.dynamic,
+                per_broker=True,
+            )
+    return None
+
+
+def _base_setting(name: str) -> Setting | None:
+    """What ``listener.name.internal.ssl.key.password`` is about."""
+    base = name.split(".", 3)[-1]
+    for mechanism_name in _MECHANISM_NAMES:
+        if base.endswith("." + mechanism_name):
+            base = mechanism_name
+    return broker_settings().get(base)
+
+
+def unknown_name(name: str, *, of_topic: bool) -> str:
+    """A sentence about a name that is not in the table, with the nearest one that is."""
+    kind = "topic" if of_topic else "broker"
+    nearest = nearest_name(name, of_topic=of_topic)
+    hint = f" Did you mean {nearest}?" if nearest else ""
+    return f"{shown(name)} is not a {kind} setting.{hint}"
+
+
+def nearest_name(name: str, *, of_topic: bool) -> str | None:
+    if len(name) > NAME_LENGTH_MAX:
+        return None
+    wanted = _pairs(name.lower())
+    best, best_likeness = None, _LIKENESS_MIN
+    for candidate, pairs in _pairs_by_name(of_topic).items():
+        likeness = 2 * len(wanted & pairs) / (len(wanted) + len(pairs) or 1)
+        if likeness > best_likeness:
+            best, best_likeness = candidate, likeness
+    return best
+
+
+@cache
+def _pairs_by_name(of_topic: bool) -> dict[str, frozenset[str]]:
+    settings = TOPIC_SETTINGS if of_topic else broker_settings()
+    return {name: _pairs(name) for name, row in settings.items() if not row.hidden}
+
+
+def _pairs(name: str) -> frozenset[str]:
+    """The neighbouring letters of a name: quicker to compare than edits, and as telling."""
+    return frozenset(name[at : at + 2] for at in range(len(name) - 1))

@@ -1,0 +1,135 @@
+"""The settings of one topic, typed and ready for the code that reads and writes its log.
+
+Made by ``BrokerConfig.topic_config`` (or ``TopicConfig.resolve``) from a topic's own settings over
+the broker's defaults. Topics with the same settings share one object, so nobody changes one:
+``replace`` makes another.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, final
+
+from headrace.config.setting import LONG_MAX
+from headrace.config.table import TOPIC_SETTINGS
+
+if TYPE_CHECKING:
+    from headrace.config.broker import BrokerConfig
+
+PRODUCER_CODEC = -1
+"""compression.type=producer: a batch keeps the codec it came with."""
+
+_CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4, "producer": -1}
+_NO_OVERRIDES: Mapping[str, str] = {}
+
+
+@final
+class TopicConfig:
+    __slots__ = (
+        "cleanup_policy",
+        "compacts",
+        "compression_codec",
+        "compression_level",
+        "compression_type",
+        "delete_retention_ms",
+        "deletes",
+        "file_delete_delay_ms",
+        "flush_messages",
+        "flush_ms",
+        "index_interval_bytes",
+        "max_compaction_lag_ms",
+        "max_message_bytes",
+        "message_timestamp_after_max_ms",
+        "message_timestamp_before_max_ms",
+        "message_timestamp_type",
+        "min_cleanable_dirty_ratio",
+        "min_compaction_lag_ms",
+        "min_insync_replicas",
+        "preallocate",
+        "retention_bytes",
+        "retention_ms",
+        "segment_bytes",
+        "segment_index_bytes",
+        "segment_jitter_ms",
+        "segment_ms",
+        "unclean_leader_election_enable",
+        "uses_log_append_time",
+    )
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        """From typed values by Kafka's names; all of the topics' rows must be there."""
+        self.segment_bytes: int = values["internal.segment.bytes"] or values["segment.bytes"]
+        self.segment_ms: int = values["segment.ms"]
+        self.segment_jitter_ms: int = values["segment.jitter.ms"]
+        self.segment_index_bytes: int = values["segment.index.bytes"]
+        self.index_interval_bytes: int = values["index.interval.bytes"]
+        self.preallocate: bool = values["preallocate"]
+        self.file_delete_delay_ms: int = values["file.delete.delay.ms"]
+
+        self.cleanup_policy: frozenset[str] = frozenset(values["cleanup.policy"])
+        self.deletes: bool = "delete" in self.cleanup_policy
+        self.compacts: bool = "compact" in self.cleanup_policy
+        self.retention_ms: int = values["retention.ms"]
+        """-1: no limit."""
+        self.retention_bytes: int = max(-1, values["retention.bytes"])
+        """-1: no limit."""
+        self.delete_retention_ms: int = values["delete.retention.ms"]
+        self.min_compaction_lag_ms: int = values["min.compaction.lag.ms"]
+        self.max_compaction_lag_ms: int = values["max.compaction.lag.ms"]
+        self.min_cleanable_dirty_ratio: float = values["min.cleanable.dirty.ratio"]
+
+        self.max_message_bytes: int = values["max.message.bytes"]
+        self.compression_type: str = values["compression.type"]
+        self.compression_codec: int = _CODECS[self.compression_type]
+        """The codec that batches get on disk, or PRODUCER_CODEC."""
+        self.compression_level: int | None = values.get(
+            f"compression.{self.compression_type}.level"
+        )
+        """How hard it works, where the codec has levels; -1 of gzip is its own default."""
+        self.message_timestamp_type: str = values["message.timestamp.type"]
+        self.uses_log_append_time: bool = self.message_timestamp_type == "LogAppendTime"
+        self.message_timestamp_before_max_ms: int = values["message.timestamp.before.max.ms"]
+        self.message_timestamp_after_max_ms: int = values["message.timestamp.after.max.ms"]
+
+        self.flush_messages: int = values["flush.messages"]
+        self.flush_ms: int = values["flush.ms"]
+        self.min_insync_replicas: int = values["min.insync.replicas"]
+        self.unclean_leader_election_enable: bool = values["unclean.leader.election.enable"]
+
+    @classmethod
+    def resolve(
+        cls, config: "BrokerConfig | None" = None, overrides: Mapping[str, str] = _NO_OVERRIDES
+    ) -> "TopicConfig":
+        """A topic's settings over the broker's (or over the table's own defaults)."""
+        if config is not None:
+            return config.topic_config(overrides)
+        values = {row.name: row.default_value for row in TOPIC_SETTINGS.values()}
+        for name, text in overrides.items():
+            values[name] = TOPIC_SETTINGS[name].parse(text)
+        return cls(values)
+
+    @property
+    def syncs_every_write(self) -> bool:
+        """Whether an acknowledgement waits for the fsync that covers its records."""
+        return self.flush_messages == 1
+
+    @property
+    def never_syncs(self) -> bool:
+        """Whether syncing is left to the page cache, as by default."""
+        return self.flush_messages == LONG_MAX and self.flush_ms == LONG_MAX
+
+    def replace(self, **changes: Any) -> "TopicConfig":
+        """Another with these attributes, unchecked: for tests and for internal topics."""
+        other = object.__new__(TopicConfig)
+        for name in self.__slots__:
+            setattr(other, name, changes.pop(name, getattr(self, name)))
+        if changes:
+            raise TypeError(f"TopicConfig has no {', '.join(changes)}")
+        return other
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TopicConfig):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    def __repr__(self) -> str:
+        pairs = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"TopicConfig({pairs})"

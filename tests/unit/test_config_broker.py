@@ -1,0 +1,343 @@
+"""A broker's settings: files, command line, levels, listeners."""
+
+import pytest
+
+from headrace.config.broker import BrokerConfig
+from headrace.config.properties import read_properties
+from headrace.config.setting import LONG_MAX, ConfigError, ConfigSource
+from headrace.config.topic import PRODUCER_CODEC, TopicConfig
+from headrace.model.cluster import Endpoint
+
+# The settings of the example files that Apache Kafka ships, without and with ZooKeeper.
+KAFKA_FILE = """
+process.roles=broker,controller
+node.id=3
+controller.quorum.voters=1@localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/data/logs
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+OLD_KAFKA_FILE = """
+broker.id=0
+num.network.threads=3
+log.dirs=/tmp/kafka-logs
+num.recovery.threads.per.data.dir=1
+transaction.state.log.replication.factor=1
+zookeeper.connect=localhost:2181
+zookeeper.connection.timeout.ms=18000
+group.initial.rebalance.delay.ms=0
+log.message.format.version=3.0
+inter.broker.protocol.version=3.5
+"""
+
+
+def refusal(properties: dict[str, str], overrides: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as error:
+        BrokerConfig.load(properties, overrides or {}, origin="my.properties")
+    return error.value.message
+
+
+def test_without_any_setting_the_defaults_count() -> None:
+    config = BrokerConfig.load()
+    assert config.node_id == 1
+    assert config.data_directory == "headrace-data"
+    assert config.rack is None
+    assert config.get_int("socket.request.max.bytes") == 104_857_600
+    assert config.get_int("queued.max.request.bytes") == 268_435_456
+    assert config.get_bool("auto.create.topics.enable") is True
+    assert config["log.retention.ms"] is None
+    assert config.listeners == (Endpoint("PLAINTEXT", "", 9092),)
+    assert config.notes() == []
+    assert config.source("num.partitions") is ConfigSource.DEFAULT_CONFIG
+
+
+def test_the_example_file_of_kafka_starts() -> None:
+    config = BrokerConfig.load(read_properties(KAFKA_FILE))
+    assert config.node_id == 3
+    assert config["broker.id"] == 3
+    assert config.data_directory == "/data/logs"
+    assert config.listeners == (Endpoint("PLAINTEXT", "", 9092),)
+    assert config.advertise({"PLAINTEXT": 9092}, "me") == (
+        Endpoint("PLAINTEXT", "localhost", 9092),
+    )
+    accepted, controller = config.notes()
+    assert accepted.startswith("Accepted without effect: controller.listener.names, ")
+    assert "num.io.threads" in accepted
+    assert "num.partitions" not in accepted
+    assert "CONTROLLER" in controller
+
+
+def test_the_example_file_of_an_old_kafka_starts() -> None:
+    config = BrokerConfig.load(read_properties(OLD_KAFKA_FILE))
+    assert config.node_id == 0
+    (accepted,) = config.notes()
+    assert "log.message.format.version" in accepted
+
+
+def test_the_command_line_beats_the_file() -> None:
+    config = BrokerConfig.load({"num.partitions": "2"}, {"num.partitions": "3"})
+    assert config["num.partitions"] == 3
+    assert config.source("num.partitions") is ConfigSource.STATIC_BROKER_CONFIG
+
+
+def test_node_id_and_broker_id_are_one_setting() -> None:
+    assert BrokerConfig.load({"broker.id": "7"})["node.id"] == 7
+    assert BrokerConfig.load({"node.id": "7"})["broker.id"] == 7
+    assert BrokerConfig.load({"node.id": "7"}, {"broker.id": "8"}).node_id == 8
+    assert "node.id and broker.id must be the same" in refusal({"node.id": "1", "broker.id": "2"})
+
+
+def test_an_unknown_name_in_a_file_is_a_note_with_the_nearest_name() -> None:
+    config = BrokerConfig.load({"log.retenton.ms": "5"})
+    assert config.notes() == [
+        "'log.retenton.ms' is not a broker setting. Did you mean log.retention.ms? It is ignored."
+    ]
+
+
+def test_an_unknown_name_on_the_command_line_is_an_error() -> None:
+    assert refusal({}, {"num.partition": "5"}) == (
+        "--set: 'num.partition' is not a broker setting. Did you mean num.partitions?"
+    )
+
+
+def test_a_bad_value_is_one_sentence_with_file_setting_and_range() -> None:
+    assert refusal({"num.partitions": "many"}) == (
+        "my.properties: num.partitions cannot be 'many': "
+        "it must be a whole number from 1 to 2147483647."
+    )
+    assert refusal({}, {"num.partitions": "0"}).startswith("--set: num.partitions cannot be '0'")
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"log.dirs": "/a,/b"}, "log.dirs has several directories"),
+        ({"process.roles": "controller"}, "process.roles is without broker"),
+        (
+            {"queued.max.request.bytes": "1000"},
+            "queued.max.request.bytes cannot be 1000: it must be at least socket.request.max.bytes",
+        ),
+        (
+            {
+                "log.cleaner.min.compaction.lag.ms": "10",
+                "log.cleaner.max.compaction.lag.ms": "5",
+            },
+            "log.cleaner.min.compaction.lag.ms cannot be 10",
+        ),
+        ({"inter.broker.listener.name": "INTERNAL"}, "inter.broker.listener.name is INTERNAL"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    properties: dict[str, str], message: str
+) -> None:
+    assert refusal(properties).startswith(message)
+
+
+def test_a_larger_request_limit_takes_the_default_queue_limit_with_it() -> None:
+    config = BrokerConfig.load({"socket.request.max.bytes": "536870912"})
+    assert config["queued.max.request.bytes"] == 536_870_912
+
+
+def test_an_ignored_authorizer_is_said_aloud() -> None:
+    notes = BrokerConfig.load({"authorizer.class.name": "a.b.Authorizer"}).notes()
+    assert notes[-1] == "Access control is not built yet: every client may do everything."
+
+
+@pytest.mark.parametrize(
+    ("listeners", "endpoints"),
+    [
+        ("PLAINTEXT://127.0.0.1:9092", (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)),
+        ("plaintext://:0", (Endpoint("PLAINTEXT", "", 0),)),
+        ("PLAINTEXT://[::1]:9092", (Endpoint("PLAINTEXT", "::1", 9092),)),
+        (
+            "A://127.0.0.1:9092, B://[::1]:9092",
+            (Endpoint("A", "127.0.0.1", 9092), Endpoint("B", "::1", 9092)),
+        ),
+        (
+            "A://0.0.0.0:9092,B://[::]:9092",
+            (Endpoint("A", "0.0.0.0", 9092), Endpoint("B", "::", 9092)),
+        ),
+        ("A://x:0,B://x:0", (Endpoint("A", "x", 0), Endpoint("B", "x", 0))),
+    ],
+)
+def test_listeners_are_read(listeners: str, endpoints: tuple[Endpoint, ...]) -> None:
+    config = BrokerConfig.load(
+        {
+            "listeners": listeners,
+            "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        }
+    )
+    assert config.listeners == endpoints
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"listeners": "127.0.0.1:9092"}, "listeners has '127.0.0.1:9092': it must be NAME://"),
+        ({"listeners": "PLAINTEXT://::1:9092"}, "listeners has 'PLAINTEXT://::1:9092'"),
+        ({"listeners": "PLAINTEXT://x:65536"}, "listeners has 'PLAINTEXT://x:65536'"),
+        ({"listeners": "PLAINTEXT://x:0000099999"}, "listeners has 'PLAINTEXT://x:0000099999'"),
+        ({"listeners": "PLAINTEXT://x:-1"}, "listeners has 'PLAINTEXT://x:-1'"),
+        ({"listeners": "PLAINTEXT://x"}, "listeners has 'PLAINTEXT://x'"),
+        ({"listeners": "://x:1"}, "listeners has '://x:1'"),
+        ({"listeners": ""}, "listeners is empty"),
+        ({"listeners": "INSIDE://x:1"}, "listeners has 'INSIDE': it is not a security protocol"),
+        ({"listeners": "SSL://x:1"}, "listeners has SSL, which uses SSL: only PLAINTEXT is built"),
+        ({"listeners": "PLAINTEXT://x:1,PLAINTEXT://y:2"}, "listeners has PLAINTEXT twice"),
+        (
+            {
+                "listeners": "PLAINTEXT://:1,B://127.0.0.1:1",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,B:PLAINTEXT",
+            },
+            "listeners has PLAINTEXT and B on port 1",
+        ),
+        ({"listener.security.protocol.map": "A:TLS"}, "listener.security.protocol.map has 'A:TLS'"),
+        ({"advertised.listeners": "SSL://x:1"}, "advertised.listeners has SSL, which is not in"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised.listeners has the host"),
+    ],
+)
+def test_listeners_that_cannot_be_are_refused(properties: dict[str, str], message: str) -> None:
+    assert refusal(properties).startswith(message)
+
+
+def test_clients_are_told_the_advertised_address_or_else_the_bound_one() -> None:
+    config = BrokerConfig.load(
+        {
+            "listeners": "IN://:0,OUT://0.0.0.0:9093,LOCAL://127.0.0.1:0",
+            "advertised.listeners": "OUT://broker.example:19093",
+            "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT,LOCAL:PLAINTEXT",
+        }
+    )
+    assert config.advertise({"IN": 4000, "OUT": 9093, "LOCAL": 5000}, "host7") == (
+        Endpoint("IN", "host7", 4000),
+        Endpoint("OUT", "broker.example", 19093),
+        Endpoint("LOCAL", "127.0.0.1", 5000),
+    )
+    assert config.inter_broker_listener.listener == "IN"
+
+
+@pytest.mark.parametrize(
+    ("properties", "retention_ms"),
+    [
+        ({}, 604_800_000),
+        ({"log.retention.hours": "2"}, 7_200_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 180_000),
+        (
+            {"log.retention.hours": "2", "log.retention.minutes": "3", "log.retention.ms": "4"},
+            4,
+        ),
+        ({"log.retention.hours": "-1"}, -1),
+        ({"log.retention.ms": "-1"}, -1),
+    ],
+)
+def test_the_stronger_name_of_a_topic_default_wins(
+    properties: dict[str, str], retention_ms: int
+) -> None:
+    assert BrokerConfig.load(properties).topic_config().retention_ms == retention_ms
+
+
+def test_levels_beat_one_another_from_the_topic_down_to_the_default() -> None:
+    config = BrokerConfig.load({"log.retention.ms": "4"})
+    assert config.topic_config().retention_ms == 4
+    config.update_dynamic({}, {"log.retention.ms": "3"})
+    assert config.topic_config().retention_ms == 3
+    config.update_dynamic({"log.retention.ms": "2"}, {"log.retention.ms": "3"})
+    assert config.topic_config().retention_ms == 2
+    assert config.topic_config({"retention.ms": "1"}).retention_ms == 1
+    assert config.source("log.retention.ms") is ConfigSource.DYNAMIC_BROKER_CONFIG
+    config.update_dynamic({}, {})
+    assert config.topic_config().retention_ms == 4
+
+
+def test_a_change_at_run_time_tells_what_changed() -> None:
+    config = BrokerConfig.load({"max.connections": "10"})
+    assert config["max.connections"] == 10
+    changed = config.update_dynamic({"max.connections": "20"}, {"max.connections.per.ip": "5"})
+    assert changed == {"max.connections", "max.connections.per.ip"}
+    assert config["max.connections"] == 20
+    assert config.update_dynamic({"max.connections": "20"}) == {"max.connections.per.ip"}
+    assert config.version == 2
+
+
+def test_what_the_store_brings_and_does_not_fit_is_left_out() -> None:
+    config = BrokerConfig.load()
+    stored = {"max.connections": "none", "node.id": "9", "no.such": "1", "log.roll.ms": "5"}
+    assert config.update_dynamic(stored) == {"log.roll.ms"}
+    assert config.node_id == 1
+    assert config.topic_config().segment_ms == 5
+
+
+def test_a_name_that_is_not_in_the_table_is_a_key_error() -> None:
+    with pytest.raises(KeyError):
+        BrokerConfig.load()["no.such.setting"]
+
+
+def test_a_topic_config_is_typed() -> None:
+    config = BrokerConfig.load().topic_config(
+        {
+            "cleanup.policy": "compact,delete",
+            "compression.type": "zstd",
+            "compression.zstd.level": "7",
+            "message.timestamp.type": "LogAppendTime",
+            "retention.bytes": "-7",
+            "flush.messages": "1",
+            "min.cleanable.dirty.ratio": "0.25",
+        }
+    )
+    assert config.cleanup_policy == {"compact", "delete"}
+    assert config.compacts
+    assert config.deletes
+    assert (config.compression_codec, config.compression_level) == (4, 7)
+    assert config.uses_log_append_time
+    assert config.retention_bytes == -1
+    assert config.syncs_every_write
+    assert not config.never_syncs
+    assert config.min_cleanable_dirty_ratio == 0.25
+
+
+def test_the_default_topic_config_keeps_batches_and_leaves_syncing_to_the_page_cache() -> None:
+    config = TopicConfig.resolve()
+    assert config == BrokerConfig.load().topic_config()
+    assert (config.compression_codec, config.compression_level) == (PRODUCER_CODEC, None)
+    assert config.segment_bytes == 1 << 30
+    assert config.flush_ms == LONG_MAX
+    assert config.never_syncs
+    assert config.cleanup_policy == {"delete"}
+
+
+def test_topics_with_the_same_settings_share_one_object() -> None:
+    broker = BrokerConfig.load()
+    one = TopicConfig.resolve(broker, {"retention.ms": "5", "segment.ms": "6"})
+    assert TopicConfig.resolve(broker, {"segment.ms": "6", "retention.ms": "5"}) is one
+    assert TopicConfig.resolve(broker) is TopicConfig.resolve(broker, {})
+    broker.update_dynamic({"log.segment.bytes": "2097152"})
+    assert TopicConfig.resolve(broker, {"segment.ms": "6", "retention.ms": "5"}) is not one
+
+
+def test_stored_topic_settings_that_no_longer_fit_are_left_out() -> None:
+    config = BrokerConfig.load().topic_config({"segment.bytes": "14", "gone": "1"})
+    assert config.segment_bytes == 1 << 30
+
+
+def test_small_segments_are_to_be_had_for_tests() -> None:
+    broker = BrokerConfig.load()
+    assert broker.topic_config({"internal.segment.bytes": "1000"}).segment_bytes == 1000
+    assert TopicConfig.resolve().replace(segment_bytes=200).segment_bytes == 200
+    with pytest.raises(TypeError):
+        TopicConfig.resolve().replace(segment_byte=200)
