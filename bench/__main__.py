@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from bench import compiled, frames, kafka, profile, schedule, table
-from bench.brokers import KAFKA, HeadraceCommand
+from bench.brokers import HEADRACE, KAFKA, HeadraceCommand
 from bench.kafka import ROOT, say
 from bench.workloads import WORKLOADS
 
@@ -72,6 +72,7 @@ def plan_of(chosen: argparse.Namespace) -> schedule.Plan:
         rounds=_number(chosen.rounds, 1 if chosen.quick else 3),
         scale=chosen.scale or (0.1 if chosen.quick else 1.0),
         headrace=headrace_command(chosen),
+        keep_settings={"headrace.log.drop.behind.bytes": "0"},
         profile=chosen.profile,
     )
 
@@ -102,10 +103,12 @@ def facts(plan: schedule.Plan, arguments: list[str]) -> dict[str, str]:
         "Machine": f"{os.cpu_count()} cores ({model.group(1) if model else platform.machine()}), "
         f"{int(memory.group(1)) / 2**20 if memory else 0:.0f} GiB of memory, "
         f"Linux {platform.release().split('-')[0]}",
-        "Headrace": f"Python {platform.python_version()}, "
-        + ("compiled" if path and compiled.is_compiled(path) else "not compiled"),
         "Rounds": f"{plan.warm_rounds} to warm, {plan.rounds} measured",
     }
+    if HEADRACE in plan.names:
+        build = "compiled" if path and compiled.is_compiled(path) else "not compiled"
+        settings = "".join(f", {name}={value}" for name, value in plan.headrace.settings.items())
+        found["Headrace"] = f"Python {platform.python_version()}, {build}{settings}"
     if KAFKA in plan.names:
         found["Apache Kafka"] = f"{kafka.VERSION}, KRaft, one node, 1 GiB of heap, {_java()}"
     if plan.scale != 1.0:

@@ -1,12 +1,14 @@
-"""Headrace as a user gets it: a wheel with its compiled modules, beside the sources.
+"""Headrace as a user gets it: with its compiled modules, beside the sources.
 
-Owns `.cache/compiled/`. Builds from a copy, so that no compiled file ever lies among the sources,
-and only when a source has changed.
+Owns `.cache/compiled/`, used where the interpreter that runs this has no compiled Headrace of its
+own (`make bench` installs one). Builds from a copy, so that no compiled file ever lies among the
+sources, and only when a source has changed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -37,6 +39,11 @@ def _fingerprint(sources: list[Path]) -> str:
 
 def site() -> Path:
     """A directory for PYTHONPATH that holds the compiled package."""
+    installed = importlib.util.find_spec("headrace")
+    if installed is not None and installed.origin is not None:
+        where = Path(installed.origin).parent.parent
+        if is_compiled(where):
+            return where
     sources = _sources()
     directory = _CACHE / _fingerprint(sources)
     if directory.is_dir():

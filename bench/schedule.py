@@ -110,13 +110,14 @@ class Run:
             for name in self.plan.workloads:
                 for turn in turns:
                     label = f"{name}+flush" if flush else name
-                    with profile.attached(self.plan.profile if counts else None, turn.broker, name):
+                    kind = self.plan.profile if counts else None
+                    with profile.attached(kind, turn.broker, label):
                         sample = self._sample(label, turn.broker, WORKLOADS[name], turn)
                     if counts:
                         self.measured.add(name, turn.broker, sample, flush=flush)
             for turn in turns:
                 turn.close()
-        if counts and self.plan.keep_settings and "bulk" in self.plan.workloads:
+        if counts and HEADRACE in self.plan.names and "bulk" in self.plan.workloads:
             self._bulk_with_page_cache_left_alone(number)
 
     def _sample(

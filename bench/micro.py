@@ -1,0 +1,106 @@
+"""The hot pieces one by one, without sockets: `python -m bench.micro [--uncompiled]`.
+
+Owns how a piece is called and timed: the best of several repetitions, in microseconds a call.
+Figures of two builds can be compared; a broker's speed is what `python -m bench` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from timeit import Timer
+
+from bench import compiled, frames, workloads
+from bench.kafka import ROOT
+from bench.workloads import BULK, LZ4, SMALL, TYPICAL, ZSTD
+
+Piece = tuple[str, Callable[[], object]]
+_HEADER_SIZE = 61
+_REQUEST_BODY_AT = 4 + 8 + 2 + len(frames.CLIENT_ID) + 1
+_SHAPES = {"1 x 100 B": SMALL, "160 x 100 B": TYPICAL, "1000 x 1 KB": BULK}
+
+
+def record_pieces() -> Iterator[Piece]:
+    from headrace.record.batch import Batch, read_batch, walk_batch
+    from headrace.record.compression import decompress
+
+    def read(batch: bytes) -> Callable[[], Batch]:
+        return lambda: read_batch(batch, 0, len(batch))
+
+    def walk(batch: bytes) -> Callable[[], None]:
+        found = read_batch(batch, 0, len(batch))
+        return lambda: walk_batch(found, batch, _HEADER_SIZE, len(batch), False)
+
+    def unfold(batch: bytes, codec: int) -> Callable[[], None]:
+        found = read_batch(batch, 0, len(batch))
+
+        def run() -> None:
+            payload = decompress(codec, found.payload(), 1 << 27)
+            walk_batch(found, payload, 0, len(payload), False)
+
+        return run
+
+    for shape, load in _SHAPES.items():
+        batch = workloads.batch_of(load)
+        yield f"read_batch, {shape}", read(batch)
+        yield f"walk_batch, {shape}", walk(batch)
+    for name, load in (("lz4", LZ4), ("zstd", ZSTD)):
+        yield (
+            f"decompress and walk, 160 x 100 B, {name}",
+            unfold(workloads.batch_of(load), load.codec),
+        )
+
+
+def produce_pieces() -> Iterator[Piece]:
+    from headrace.wire.produce import read_produce, write_produce_response
+
+    request = frames.produce("topic", workloads.batch_of(SMALL))
+    found = read_produce(request, _REQUEST_BODY_AT, len(request), 11)
+    yield "read_produce", lambda: read_produce(request, _REQUEST_BODY_AT, len(request), 11)
+    yield "write_produce_response", lambda: write_produce_response(7, 11, found.topics, 0)
+
+
+def fetch_pieces() -> Iterator[Piece]:
+    from headrace.wire.fetch import FetchResult, read_fetch, write_fetch_response
+
+    request = frames.fetch("topic", 0, size_max=1 << 20)
+    result = FetchResult(b"topic", 0)
+    result.records = object()
+    result.size = 1 << 20
+    yield "read_fetch", lambda: read_fetch(request, _REQUEST_BODY_AT, len(request), 12)
+    yield "write_fetch_response", lambda: write_fetch_response(7, 12, 0, 0, [result], 0)
+
+
+GROUPS = (record_pieces, produce_pieces, fetch_pieces)
+
+
+def best_us(call: Callable[[], object], seconds: float = 0.3) -> float:
+    """The best of repetitions that fill about `seconds`."""
+    timer = Timer(call)
+    number, took = 1, timer.timeit(1)
+    while took < 0.005:
+        number *= 2
+        took = timer.timeit(number)
+    repetitions = max(3, int(seconds / took))
+    return min(timer.repeat(repetitions, number)) / number * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.micro", description=__doc__)
+    parser.add_argument("--uncompiled", action="store_true")
+    parser.add_argument("--path", type=Path, help="a directory with a compiled headrace package")
+    chosen = parser.parse_args()
+    path = chosen.path or (ROOT / "src" if chosen.uncompiled else compiled.site())
+    sys.path.insert(0, str(path))
+    importlib.import_module("headrace")
+    print(f"{'compiled' if compiled.is_compiled(path) else 'uncompiled'}, us a call")
+    for group in GROUPS:
+        for name, call in group():
+            print(f"{best_us(call):10.2f}  {name}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
