@@ -157,3 +157,12 @@ class ApiError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}"
+
+
+class RecordError(ApiError):
+    """A batch refused for some of its records: Produce names them from version 8 on (KIP-467)."""
+
+    def __init__(self, code: ErrorCode, record_indexes: list[int], message: str = "") -> None:
+        super().__init__(code, message)
+        self.record_indexes = record_indexes
+        self.record_index = record_indexes[0]

@@ -1,0 +1,467 @@
+# HOT
+"""One record batch, magic 2: its header, its checksum, and a walk over its records.
+
+Owns the layout of the 61-byte header, and what a batch must be before it is stored. It makes no
+objects of records (decode), changes no payload (rewrite), and knows no topic and no log. It runs
+compiled and uncompiled alike: it reads only `bytes`, and no number in it leaves 64 bits.
+
+1. What goes to disk is `prefix(...)` and then `frame[start + 16:end]`. The checksum begins at
+   byte 21, so base offset and leader epoch are set without touching it.
+2. Nothing is allocated by a number that the batch announces.
+3. After `walk_batch` every record frame is whole, deltas are 0..n-1, and the header's maximum
+   timestamp is the records': a lying header cannot pin retention.
+"""
+
+import importlib.machinery
+import importlib.util
+from typing import Final, Protocol, cast, final
+
+from librt.strings import (
+    BytesWriter,
+    read_i16_be,
+    read_i32_be,
+    read_i64_be,
+    write_i16_be,
+    write_i32_be,
+    write_i64_be,
+)
+from mypy_extensions import i16, i32, i64
+
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.errors import RecordError as RecordError
+
+HEADER_SIZE: Final = 61
+"""Bytes before the first record."""
+LENGTH_OVERHEAD: Final = 12
+"""Bytes that the batch length does not count: the base offset and itself."""
+PREFIX_SIZE: Final = 16
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+
+NO_TIMESTAMP: Final = -1
+_CODEC_MAX: Final = 4
+_TIMESTAMP_MAX: Final = (1 << 62) - 1
+"""Either part of a record's timestamp stays within this, so that their sum fits into 64 bits."""
+_LATER_THAN_ALL: Final = (1 << 63) - 1
+_KEYLESS_NAMED_MAX: Final = 1000
+_CRC_COPY_MAX: Final = 4096
+"""Up to here a copied slice is cheaper than a memoryview."""
+
+
+class _Crc32c(Protocol):
+    def __call__(self, data: bytes | memoryview, value: int = 0, /) -> int: ...
+
+
+def _load_crc32c() -> _Crc32c:
+    """The extension alone: its package asks importlib.metadata for a version, 30 ms."""
+    package = importlib.util.find_spec("crc32c")
+    if package is not None and package.submodule_search_locations is not None:
+        where = list(package.submodule_search_locations)
+        spec = importlib.machinery.PathFinder.find_spec("_crc32c", where)
+        if spec is not None and spec.loader is not None:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return cast("_Crc32c", module.crc32c)
+    import crc32c as package_with_extension
+
+    return package_with_extension.crc32c
+
+
+crc32c: Final = _load_crc32c()
+"""CRC-32C of a buffer; a second argument is the checksum of what came before it."""
+
+
+def checksum(frame: bytes, start: i64, end: i64) -> i64:
+    """CRC-32C of frame[start:end]; a large range is not copied."""
+    if end - start <= _CRC_COPY_MAX:
+        return crc32c(frame[start:end])
+    return crc32c(memoryview(frame)[start:end])
+
+
+@final
+class Batch:
+    """A batch inside a frame of bytes: its place, and its header as numbers."""
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "end",
+        "frame",
+        "last_offset_delta",
+        "leader_epoch",
+        "max_timestamp",
+        "min_timestamp",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "start",
+    )
+
+    def __init__(self, frame: bytes, start: i64, end: i64) -> None:
+        """Read a header that is known to be there. Use read_batch or decode for anything else."""
+        self.frame: bytes = frame
+        self.start: i64 = start
+        self.end: i64 = end
+        self.base_offset: i64 = read_i64_be(frame, start)
+        self.leader_epoch: i64 = i64(read_i32_be(frame, start + 12))
+        self.attributes: i64 = i64(read_i16_be(frame, start + 21))
+        self.last_offset_delta: i64 = i64(read_i32_be(frame, start + 23))
+        self.base_timestamp: i64 = read_i64_be(frame, start + 27)
+        self.max_timestamp: i64 = read_i64_be(frame, start + 35)
+        self.min_timestamp: i64 = self.max_timestamp
+        self.producer_id: i64 = read_i64_be(frame, start + 43)
+        self.producer_epoch: i64 = i64(read_i16_be(frame, start + 51))
+        self.base_sequence: i64 = i64(read_i32_be(frame, start + 53))
+        self.record_count: i64 = i64(read_i32_be(frame, start + 57))
+
+    def size(self) -> i64:
+        return self.end - self.start
+
+    def codec(self) -> i64:
+        return self.attributes & CODEC_MASK
+
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL != 0
+
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL != 0
+
+    def is_log_append_time(self) -> bool:
+        return self.attributes & LOG_APPEND_TIME != 0
+
+    def last_offset(self) -> i64:
+        return self.base_offset + self.last_offset_delta
+
+    def prefix(self, base_offset: i64, leader_epoch: i64) -> bytes:
+        """The first 16 bytes as they go to disk; the rest is `frame[start + 16:end]`."""
+        writer = BytesWriter()
+        write_i64_be(writer, base_offset)
+        write_i32_be(writer, i32(self.end - self.start - LENGTH_OVERHEAD))
+        write_i32_be(writer, i32(leader_epoch))
+        return writer.getvalue()
+
+    def payload(self) -> memoryview:
+        """The records as they are stored: still compressed if there is a codec."""
+        return memoryview(self.frame)[self.start + HEADER_SIZE : self.end]
+
+    def stamp(self, attributes: i64, max_timestamp: i64) -> None:
+        """Move to a frame of its own with these two fields and the checksum that they need."""
+        frame = self.frame
+        start = self.start
+        writer = BytesWriter()
+        write_i16_be(writer, i16(attributes))
+        writer.write(frame[start + 23 : start + 35])
+        write_i64_be(writer, max_timestamp)
+        changed = writer.getvalue()
+        rest = memoryview(frame)[start + 43 : self.end]
+        crc = crc32c(rest, crc32c(changed))
+        self.frame = b"".join((frame[start : start + 17], crc.to_bytes(4, "big"), changed, rest))
+        self.start = 0
+        self.end = len(self.frame)
+        self.attributes = attributes
+        self.max_timestamp = max_timestamp
+
+
+def read_batch(
+    frame: bytes, start: i64, end: i64, from_client: bool = True, check_crc: bool = True
+) -> Batch:
+    """Check header and checksum of exactly one batch in frame[start:end].
+
+    A client's batch may not claim what only a broker may give it. Batches of a leader or of our
+    own disk (`from_client=False`) may be control batches, and gaps that compaction left are fine.
+    """
+    size = end - start
+    if size < 17 or start < 0 or end > len(frame):
+        raise ApiError(ErrorCode.INVALID_RECORD, "There is no whole record batch here.")
+    if frame[start + 16] != 2:
+        raise _wrong_magic(frame[start + 16])
+    length = i64(read_i32_be(frame, start + 8)) + LENGTH_OVERHEAD
+    if length != size or size < HEADER_SIZE:
+        raise _wrong_length(length, size)
+    crc = i64(read_i32_be(frame, start + 17)) & 0xFFFFFFFF
+    if check_crc and crc != checksum(frame, start + 21, end):
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, "The checksum of the record batch is wrong.")
+    batch = Batch(frame, start, end)
+    if batch.attributes & CODEC_MASK > _CODEC_MAX:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"There is no codec {batch.attributes & CODEC_MASK}.",
+        )
+    if from_client:
+        if (
+            batch.record_count <= 0
+            or batch.record_count != batch.last_offset_delta + 1
+            or batch.base_offset != 0
+            or batch.attributes & (CONTROL | LOG_APPEND_TIME | DELETE_HORIZON) != 0
+            or batch.producer_id < -1
+            or (batch.producer_id >= 0 and (batch.base_sequence < 0 or batch.producer_epoch < 0))
+        ):
+            raise _not_for_clients(batch)
+    elif batch.record_count < 0 or batch.record_count > batch.last_offset_delta + 1:
+        raise _wrong_count(batch)
+    return batch
+
+
+def batch_end(frame: bytes, at: i64, end: i64) -> i64:
+    """Where the batch that begins at `at` ends; -1 if frame[at:end] does not hold all of it.
+
+    A length that no batch can have is CORRUPT_MESSAGE; whether the batch is sound is for
+    read_batch to say.
+    """
+    if end - at < LENGTH_OVERHEAD:
+        return -1
+    size = i64(read_i32_be(frame, at + 8)) + LENGTH_OVERHEAD
+    if size < HEADER_SIZE:
+        if end - at >= 17 and frame[at + 16] < 2:
+            raise _wrong_magic(frame[at + 16])
+        raise _wrong_length(size, end - at)
+    return at + size if size <= end - at else -1
+
+
+def _wrong_magic(magic: int) -> ApiError:
+    if magic < 2:
+        return ApiError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"Message format {magic} is not supported: send record batches (magic 2).",
+        )
+    return ApiError(ErrorCode.CORRUPT_MESSAGE, f"There is no message format {magic}.")
+
+
+def _wrong_length(length: int, size: int) -> ApiError:
+    if length < HEADER_SIZE:
+        return ApiError(
+            ErrorCode.CORRUPT_MESSAGE, f"A record batch of {length} bytes is shorter than a header."
+        )
+    return ApiError(
+        ErrorCode.INVALID_RECORD,
+        f"The record batch says that it has {length} bytes and there are {size}: "
+        "there must be exactly one batch for a partition.",
+    )
+
+
+def _wrong_count(batch: Batch) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_RECORD,
+        f"A count of {batch.record_count} records does not go with a last offset delta of "
+        f"{batch.last_offset_delta}.",
+    )
+
+
+def _not_for_clients(batch: Batch) -> ApiError:
+    if batch.record_count <= 0 or batch.record_count != batch.last_offset_delta + 1:
+        return _wrong_count(batch)
+    if batch.base_offset != 0:
+        return ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"The base offset of a produced batch is 0, not {batch.base_offset}.",
+        )
+    if batch.attributes & LOG_APPEND_TIME:
+        return ApiError(ErrorCode.INVALID_TIMESTAMP, "A producer cannot set LogAppendTime.")
+    if batch.attributes & (CONTROL | DELETE_HORIZON):
+        return ApiError(
+            ErrorCode.INVALID_RECORD,
+            "Only a broker writes control batches and delete horizons.",
+        )
+    return ApiError(
+        ErrorCode.INVALID_RECORD,
+        f"Producer id {batch.producer_id}, epoch {batch.producer_epoch} and sequence "
+        f"{batch.base_sequence} do not go together.",
+    )
+
+
+def walk_batch(batch: Batch, payload: bytes, at: i64, end: i64, keys_required: bool) -> None:
+    """Check every record frame in payload[at:end]; learn the timestamps, and correct the header.
+
+    For an uncompressed batch that is `walk_batch(b, b.frame, b.start + HEADER_SIZE, b.end, k)`.
+    """
+    if at < 0 or end > len(payload):
+        raise ApiError(ErrorCode.INVALID_RECORD, "The records lie outside of their buffer.")
+    if batch.base_timestamp > _TIMESTAMP_MAX or batch.base_timestamp < -_TIMESTAMP_MAX:
+        raise _wrong_timestamp(0)
+    try:
+        max_timestamp, keyless = _walk(batch, payload, at, end)
+    except IndexError:
+        raise _wrong_record(batch.record_count, "the batch ends inside of it") from None
+    if keys_required and keyless >= 0:
+        raise _keyless_records(payload, at, batch.record_count)
+    if max_timestamp != batch.max_timestamp:
+        batch.stamp(batch.attributes, max_timestamp)
+
+
+def _walk(batch: Batch, payload: bytes, at: i64, end: i64) -> tuple[i64, i64]:
+    """Return the largest timestamp, and the index of the first record without a key or -1.
+
+    A read may run past its record, though never past the payload (IndexError). Positions only
+    grow, so one comparison when a record is done finds every overrun.
+    """
+    count = batch.record_count
+    base_timestamp = batch.base_timestamp
+    min_timestamp: i64 = _LATER_THAN_ALL
+    max_timestamp: i64 = NO_TIMESTAMP
+    keyless: i64 = -1
+    index: i64 = 0
+    number: i64 = 0
+    while index < count:
+        if at >= end:
+            raise _wrong_record(index, "the batch ends before it")
+        number = payload[at]
+        at += 1
+        if number >= 0x80:
+            number, at = long_varint(payload, at, number)
+        stop = at + (number >> 1)
+        if stop > end or number & 1:
+            raise _wrong_record(index, "its length leaves the batch")
+        number = payload[at + 1]
+        at += 2
+        if number >= 0x80:
+            number, at = read_varlong(payload, at - 1)
+            if number > _TIMESTAMP_MAX or number < -_TIMESTAMP_MAX:
+                raise _wrong_timestamp(index)
+        else:
+            number = (number >> 1) ^ -(number & 1)
+        number += base_timestamp
+        if number > max_timestamp:
+            max_timestamp = number
+        if number < min_timestamp and number != NO_TIMESTAMP:
+            min_timestamp = number
+        number = payload[at]
+        at += 1
+        if number >= 0x80:
+            number, at = long_varint(payload, at, number)
+        if number != index * 2:
+            raise _wrong_record(index, "its offset delta is not its place")
+        number = payload[at]
+        at += 1
+        if number >= 0x80:
+            number, at = long_varint(payload, at, number)
+        if number & 1 == 0:
+            at += number >> 1
+        elif number != 1:
+            raise _wrong_record(index, "the length of its key is negative")
+        elif keyless < 0:
+            keyless = index
+        number = payload[at]
+        at += 1
+        if number >= 0x80:
+            number, at = long_varint(payload, at, number)
+        if number & 1 == 0:
+            at += number >> 1
+        elif number != 1:
+            raise _wrong_record(index, "the length of its value is negative")
+        if payload[at] == 0:
+            at += 1
+        else:
+            at = _walk_headers(payload, at, stop, index)
+        if at != stop:
+            raise _wrong_record(index, "its parts do not fill it")
+        index += 1
+    if at != end:
+        raise _wrong_record(count, "there is more than the count says")
+    batch.min_timestamp = min_timestamp if min_timestamp < _LATER_THAN_ALL else NO_TIMESTAMP
+    return max_timestamp, keyless
+
+
+def long_varint(payload: bytes, at: i64, first: i64) -> tuple[i64, i64]:
+    """What follows a first byte of 0x80 or more: the number as written, the position after it."""
+    byte: i64 = payload[at]
+    at += 1
+    value = (first & 0x7F) | ((byte & 0x7F) << 7)
+    shift: i64 = 14
+    while byte >= 0x80:
+        byte = payload[at]
+        at += 1
+        if shift == 28 and byte > 0x0F:
+            raise ApiError(ErrorCode.INVALID_RECORD, "A number has more than 32 bits.")
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return value, at
+
+
+def _walk_headers(payload: bytes, at: i64, stop: i64, index: i64) -> i64:
+    count, at = read_varint(payload, at)
+    if count < 0:
+        raise _wrong_record(index, "the count of its headers is negative")
+    length: i64 = 0
+    while count > 0:
+        length, at = read_varint(payload, at)
+        if length < 0:
+            raise _wrong_record(index, "a header has no key")
+        length, at = read_varint(payload, at + length)
+        if length >= 0:
+            at += length
+        elif length != -1:
+            raise _wrong_record(index, "the length of a header's value is negative")
+        if at > stop:
+            raise _wrong_record(index, "its headers leave it")
+        count -= 1
+    return at
+
+
+def read_varint(payload: bytes, at: i64) -> tuple[i64, i64]:
+    """A zigzag number of at most 32 bits, and the position after it."""
+    byte: i64 = payload[at]
+    value = byte & 0x7F
+    shift: i64 = 7
+    while byte >= 0x80:
+        at += 1
+        byte = payload[at]
+        value |= (byte & 0x7F) << shift
+        if shift == 28 and byte > 0x0F:
+            raise ApiError(ErrorCode.INVALID_RECORD, "A number has more than 32 bits.")
+        shift += 7
+    return (value >> 1) ^ -(value & 1), at + 1
+
+
+def read_varlong(payload: bytes, at: i64) -> tuple[i64, i64]:
+    """A zigzag number of at most 64 bits, and the position after it.
+
+    The sign is taken off first, so that the value never has more than 63 bits on its way.
+    """
+    byte: i64 = payload[at]
+    sign = byte & 1
+    value = (byte & 0x7F) >> 1
+    shift: i64 = 6
+    while byte >= 0x80:
+        at += 1
+        byte = payload[at]
+        if shift == 62 and byte > 1:
+            raise ApiError(ErrorCode.INVALID_RECORD, "A number has more than 64 bits.")
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return value ^ -sign, at + 1
+
+
+def _keyless_records(payload: bytes, at: i64, count: i64) -> RecordError:
+    """Name the records without a key, of a batch that has been walked."""
+    indexes: list[int] = []
+    length: i64 = 0
+    index: i64 = 0
+    while index < count and len(indexes) < _KEYLESS_NAMED_MAX:
+        length, at = read_varint(payload, at)
+        stop = at + length
+        length, at = read_varlong(payload, at + 1)
+        length, at = read_varint(payload, at)
+        length, at = read_varint(payload, at)
+        if length < 0:
+            indexes.append(index)
+        at = stop
+        index += 1
+    return RecordError(
+        ErrorCode.INVALID_RECORD, indexes, "A compacted topic takes no record without a key."
+    )
+
+
+def _wrong_record(index: int, what: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_RECORD, f"Record {index} of the batch is not whole: {what}.")
+
+
+def _wrong_timestamp(index: int) -> RecordError:
+    return RecordError(
+        ErrorCode.INVALID_TIMESTAMP, [index], f"The timestamp of record {index} is out of range."
+    )

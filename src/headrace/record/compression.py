@@ -1,0 +1,192 @@
+"""The codecs of record batches: bounded decompression, and compression that Java can read.
+
+Codec numbers are those of the batch attributes. The library behind them is loaded at first use.
+Nothing here knows what a record is.
+
+1. `decompress` never holds more output than `size_max`, and believes no size that the data
+   announces: the buffer begins small and grows only after that much has really come out.
+2. What `compress` makes, Java and librdkafka read: lz4 blocks are independent (KIP-57), snappy
+   is in xerial's framing.
+"""
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from headrace.model.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+NONE: Final = 0
+GZIP: Final = 1
+SNAPPY: Final = 2
+LZ4: Final = 3
+ZSTD: Final = 4
+
+CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+DECOMPRESSED_SIZE_MAX: Final = 128 * 1024 * 1024
+"""What one batch may grow to when nobody says otherwise."""
+
+_FIRST_BUFFER_SIZE_MIN: Final = 64 * 1024
+_FIRST_BUFFER_RATIO: Final = 8
+_BUFFER_GROWTH: Final = 4
+
+_BUFFER_FULL: Final = "failed to write whole buffer"
+"""How the library says that the output did not fit; a test holds it to that."""
+
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_LZ4_BLOCKS_INDEPENDENT: Final = 0x20
+_LZ4_JAVA_FAST_LEVEL: Final = 9
+"""Kafka's default level of lz4, which to it means the fast compressor and not the ninth level."""
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK_SIZE: Final = 32 * 1024
+_SNAPPY_RATIO_MAX: Final = 24
+"""Three bytes of snappy give at most 64, so a block that promises more than this is lying."""
+
+
+def decompress(codec: int, data: "Buffer", size_max: int = DECOMPRESSED_SIZE_MAX) -> bytes:
+    """The plain bytes, if there are no more than `size_max` of them.
+
+    Frames or members that follow each other give one result, as their own tools have it.
+    """
+    view = memoryview(data)
+    if codec == NONE:
+        if len(view) > size_max:
+            raise _too_large(size_max)
+        return bytes(view)
+    if codec not in (GZIP, SNAPPY, LZ4, ZSTD):
+        raise _unknown_codec(codec)
+    import cramjam
+
+    try:
+        if codec == SNAPPY:
+            return _decompress_snappy(view, size_max)
+        if codec == GZIP:
+            return _decompress_growing(cramjam.gzip.decompress_into, view, size_max)
+        if codec == ZSTD:
+            return _decompress_growing(cramjam.zstd.decompress_into, view, size_max)
+        # Java knows no dependent blocks: stored, they would stop every Java consumer (KIP-57).
+        if (
+            bytes(view[:4]) == _LZ4_MAGIC
+            and len(view) > 4
+            and not view[4] & _LZ4_BLOCKS_INDEPENDENT
+        ):
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, "The lz4 frame has dependent blocks.")
+        return _decompress_growing(cramjam.lz4.decompress_into, view, size_max)
+    except cramjam.DecompressionError as problem:
+        raise _corrupt(codec, str(problem)) from None
+
+
+def _decompress_growing(
+    decompress_into: Callable[[memoryview, memoryview], int], data: memoryview, size_max: int
+) -> bytes:
+    import cramjam
+
+    size = min(size_max, max(_FIRST_BUFFER_SIZE_MIN, len(data) * _FIRST_BUFFER_RATIO))
+    while True:
+        # A BytesIO lends its buffer for writing and then hands it out as bytes without a copy.
+        output = io.BytesIO(bytes(size))
+        try:
+            with output.getbuffer() as buffer:
+                written = decompress_into(data, buffer)
+        except cramjam.DecompressionError as problem:
+            if _BUFFER_FULL not in str(problem):
+                raise
+            if size >= size_max:
+                raise _too_large(size_max) from None
+            size = min(size_max, size * _BUFFER_GROWTH)
+            continue
+        output.truncate(written)
+        return output.getvalue()
+
+
+def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
+    """One raw block, or xerial's frame of several; Java writes the second."""
+    import cramjam
+
+    is_framed = bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
+    blocks = _xerial_blocks(data) if is_framed else [data]
+    total = 0
+    for block in blocks:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > len(block) * _SNAPPY_RATIO_MAX:
+            raise _corrupt(SNAPPY, "a block announces more than it can hold")
+        total += size
+        if total > size_max:
+            raise _too_large(size_max)
+    output = io.BytesIO(bytes(total))
+    with output.getbuffer() as buffer:
+        at = 0
+        for block in blocks:
+            at += cramjam.snappy.decompress_raw_into(block, buffer[at:])
+    if at != total:
+        raise _corrupt(SNAPPY, "a block is shorter than it announces")
+    return output.getvalue()
+
+
+def _xerial_blocks(data: memoryview) -> list[memoryview]:
+    blocks = []
+    at = 0
+    while at < len(data):
+        if bytes(data[at : at + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
+            # Streams may follow each other; each begins with its own header.
+            at += len(_XERIAL_HEADER)
+            continue
+        size = int.from_bytes(data[at : at + 4], "big")
+        at += 4
+        if at + size > len(data) or size == 0:
+            raise _corrupt(SNAPPY, "a block leaves the frame")
+        blocks.append(data[at : at + size])
+        at += size
+    if at != len(data):
+        raise _corrupt(SNAPPY, "the frame ends in its header")
+    return blocks
+
+
+def compress(codec: int, data: bytes, level: int | None = None) -> bytes:
+    """Compressed as Kafka's own producer would have it; no level means Kafka's default."""
+    if codec == NONE:
+        return data
+    if codec not in (GZIP, SNAPPY, LZ4, ZSTD):
+        raise _unknown_codec(codec)
+    import cramjam
+
+    if codec == GZIP:
+        return bytes(cramjam.gzip.compress(data, level=6 if level in (None, -1) else level))
+    if codec == ZSTD:
+        return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
+    if codec == LZ4:
+        compressor = cramjam.lz4.Compressor(
+            level=1 if level in (None, _LZ4_JAVA_FAST_LEVEL) else level,
+            content_checksum=False,
+            block_linked=False,
+        )
+        compressor.compress(data)
+        return bytes(compressor.finish())
+    pieces = [_XERIAL_HEADER]
+    view = memoryview(data)
+    for at in range(0, len(data), _XERIAL_BLOCK_SIZE):
+        block = bytes(cramjam.snappy.compress_raw(view[at : at + _XERIAL_BLOCK_SIZE]))
+        pieces.append(len(block).to_bytes(4, "big"))
+        pieces.append(block)
+    return b"".join(pieces)
+
+
+def _too_large(size_max: int) -> ApiError:
+    return ApiError(
+        ErrorCode.MESSAGE_TOO_LARGE, f"The batch decompresses to more than {size_max} bytes."
+    )
+
+
+def _unknown_codec(codec: int) -> ApiError:
+    return ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"There is no codec {codec}.")
+
+
+def _corrupt(codec: int, why: str) -> ApiError:
+    return ApiError(
+        ErrorCode.CORRUPT_MESSAGE, f"The {CODEC_NAMES[codec]} data is not sound: {why[:200]}."
+    )

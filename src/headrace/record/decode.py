@@ -1,0 +1,198 @@
+# HOT
+"""Makes objects of record batches: for the client, the command line and the cleaner.
+
+Owns what a record looks like to its reader. It reads what brokers stored: control batches, and
+gaps where compaction took records out. Whether to show a batch (aborted transactions, offsets
+before the one that was asked for) is for the caller, who sees the batch first.
+
+1. A batch that is cut off at the end of the data is not there; anything else that is wrong is
+   CORRUPT_MESSAGE, and says where.
+2. Nothing is allocated by a number that a batch announces.
+"""
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias, final
+
+from librt.strings import read_i16_be
+from mypy_extensions import i64
+
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.record.batch import (
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    Batch,
+    batch_end,
+    read_batch,
+    read_varint,
+    read_varlong,
+)
+from headrace.record.compression import DECOMPRESSED_SIZE_MAX, decompress
+
+RecordHeaders: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+CREATE_TIME: Final = 0
+LOG_APPENDED: Final = 1
+NO_CONTROL_TYPE: Final = -1
+
+
+@final
+class Record:
+    """One record as it was stored."""
+
+    __slots__ = ("headers", "key", "offset", "timestamp", "timestamp_type", "value")
+
+    def __init__(
+        self,
+        offset: int,
+        timestamp: int,
+        timestamp_type: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders,
+    ) -> None:
+        self.offset: int = offset
+        self.timestamp: int = timestamp
+        self.timestamp_type: int = timestamp_type
+        self.key: bytes | None = key
+        self.value: bytes | None = value
+        self.headers: RecordHeaders = headers
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Record)
+            and self.offset == other.offset
+            and self.timestamp == other.timestamp
+            and self.timestamp_type == other.timestamp_type
+            and self.key == other.key
+            and self.value == other.value
+            and self.headers == other.headers
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.offset, self.timestamp, self.key, self.value))
+
+    def __repr__(self) -> str:
+        return (
+            f"Record(offset={self.offset}, timestamp={self.timestamp}, "
+            f"timestamp_type={self.timestamp_type}, key={self.key!r}, value={self.value!r}, "
+            f"headers={self.headers!r})"
+        )
+
+
+def read_batches(
+    data: bytes, at: int = 0, end: int | None = None, check_crc: bool = True
+) -> Iterator[Batch]:
+    """Every whole batch in data[at:end], in order, with its header read and checked."""
+    position: i64 = at
+    limit: i64 = len(data) if end is None else end
+    while True:
+        stop = batch_end(data, position, limit)
+        if stop < 0:
+            return
+        yield read_batch(data, position, stop, False, check_crc)
+        position = stop
+
+
+def plain_payload(batch: Batch, size_max: int = DECOMPRESSED_SIZE_MAX) -> tuple[bytes, int, int]:
+    """The records without compression: a buffer, and where in it they begin and end."""
+    if batch.codec() == 0:
+        return batch.frame, batch.start + HEADER_SIZE, batch.end
+    if batch.record_count == 0:
+        return b"", 0, 0
+    payload = decompress(batch.codec(), batch.payload(), size_max)
+    return payload, 0, len(payload)
+
+
+def read_records(batch: Batch, size_max: int = DECOMPRESSED_SIZE_MAX) -> list[Record]:
+    """The records of a batch; those of a control batch are its markers."""
+    payload, at, end = plain_payload(batch, size_max)
+    return records_in(batch, payload, at, end)
+
+
+def records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]:
+    """The records in payload[at:end], which is the plain payload of this batch."""
+    if at < 0 or end > len(payload):
+        raise _cut_off(batch)
+    try:
+        return _records_in(batch, payload, at, end)
+    except IndexError:
+        raise _cut_off(batch) from None
+
+
+def _records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]:
+    base_offset = batch.base_offset
+    base_timestamp = batch.base_timestamp
+    appended = batch.attributes & LOG_APPEND_TIME != 0
+    timestamp_type = LOG_APPENDED if appended else CREATE_TIME
+    timestamp = batch.max_timestamp
+    records: list[Record] = []
+    remaining = batch.record_count
+    number: i64 = 0
+    delta: i64 = 0
+    while remaining > 0:
+        number, at = read_varint(payload, at)
+        stop = at + number
+        if number < 0 or stop > end:
+            raise _cut_off(batch)
+        number, at = read_varlong(payload, at + 1)
+        if not appended:
+            timestamp = base_timestamp + number
+        delta, at = read_varint(payload, at)
+        key: bytes | None = None
+        number, at = read_varint(payload, at)
+        if number >= 0:
+            key = payload[at : at + number]
+            at += number
+        value: bytes | None = None
+        number, at = read_varint(payload, at)
+        if number >= 0:
+            value = payload[at : at + number]
+            at += number
+        headers: RecordHeaders = ()
+        if payload[at] == 0:
+            at += 1
+        else:
+            headers, at = _headers(payload, at, stop)
+        if at != stop:
+            raise _cut_off(batch)
+        records.append(Record(base_offset + delta, timestamp, timestamp_type, key, value, headers))
+        remaining -= 1
+    if at != end:
+        raise _cut_off(batch)
+    return records
+
+
+def _headers(payload: bytes, at: i64, stop: i64) -> tuple[RecordHeaders, i64]:
+    """Keys are UTF-8; what is not is shown with replacement characters, as Java does."""
+    count, at = read_varint(payload, at)
+    headers: list[tuple[str, bytes | None]] = []
+    number: i64 = 0
+    while count > 0 and at <= stop:
+        number, at = read_varint(payload, at)
+        name = str(payload[at : at + max(number, 0)], "utf-8", "replace")
+        number, at = read_varint(payload, at + max(number, 0))
+        if number < 0:
+            headers.append((name, None))
+        else:
+            headers.append((name, payload[at : at + number]))
+            at += number
+        count -= 1
+    return tuple(headers), at
+
+
+def control_type(batch: Batch) -> int:
+    """What a control batch says: CONTROL_ABORT, CONTROL_COMMIT, or another number; -1 if empty."""
+    if batch.record_count == 0:
+        return NO_CONTROL_TYPE
+    key = read_records(batch)[0].key
+    if key is None or len(key) < 4:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, "A control record has no type.")
+    return read_i16_be(key, 2)
+
+
+def _cut_off(batch: Batch) -> ApiError:
+    return ApiError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"The batch at offset {batch.base_offset} does not hold the {batch.record_count} records "
+        "that it says.",
+    )

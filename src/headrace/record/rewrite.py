@@ -1,0 +1,160 @@
+"""Changes to batches that are sound already: append time, another codec, fewer records.
+
+Owns what such a change must keep: offsets, leader epoch, producer and sequence, and each record
+byte for byte where its bytes need not change. Which change a topic wants, and which records are
+superseded, is decided elsewhere.
+
+1. The batch that is given is not touched; the one that comes back has its own frame, or is the
+   same object if nothing had to change.
+2. Base offset and last offset delta survive every change, so the producer's last sequence and
+   the next batch's place stay what they were.
+"""
+
+from collections.abc import Callable
+
+from headrace.record.batch import (
+    CODEC_MASK,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP,
+    Batch,
+    read_varint,
+    read_varlong,
+)
+from headrace.record.build import assemble, encode_varint
+from headrace.record.compression import DECOMPRESSED_SIZE_MAX, compress
+from headrace.record.decode import Record, plain_payload, records_in
+
+
+def with_append_time(batch: Batch, now_ms: int) -> Batch:
+    """Stamped by the broker: every record's timestamp is then the header's (LogAppendTime)."""
+    stamped = Batch(batch.frame, batch.start, batch.end)
+    stamped.stamp(batch.attributes | LOG_APPEND_TIME, now_ms)
+    stamped.min_timestamp = now_ms
+    return stamped
+
+
+def recompressed(
+    batch: Batch,
+    codec: int,
+    *,
+    payload: bytes | None = None,
+    level: int | None = None,
+    size_max: int = DECOMPRESSED_SIZE_MAX,
+) -> Batch:
+    """The same records under another codec. A compressed batch's plain `payload` may be given."""
+    if batch.codec() == codec:
+        return batch
+    if payload is None:
+        buffer, at, end = plain_payload(batch, size_max)
+        payload = buffer[at:end]
+    changed = _with_payload(
+        batch,
+        compress(codec, payload, level),
+        attributes=batch.attributes & ~CODEC_MASK | codec,
+        base_timestamp=batch.base_timestamp,
+        max_timestamp=batch.max_timestamp,
+        record_count=batch.record_count,
+    )
+    changed.min_timestamp = batch.min_timestamp
+    return changed
+
+
+def filtered(
+    batch: Batch,
+    keep: Callable[[Record], bool],
+    *,
+    delete_horizon_ms: int | None = None,
+    size_max: int = DECOMPRESSED_SIZE_MAX,
+) -> Batch:
+    """The batch without the records that `keep` refuses, as Kafka's cleaner leaves it.
+
+    If none is kept the result is a bare header (`emptied`), which the caller may drop.
+    `delete_horizon_ms` is when the tombstones or the marker in it may go. It takes the place of
+    the base timestamp (KIP-534), and is set once: a batch that has one keeps it.
+    """
+    payload, at, end = plain_payload(batch, size_max)
+    records = records_in(batch, payload, at, end)
+    kept = [keep(record) for record in records]
+    if not any(kept):
+        return emptied(batch)
+    horizon = None if batch.attributes & DELETE_HORIZON else delete_horizon_ms
+    if all(kept) and horizon is None:
+        return batch
+    max_timestamp = int(batch.max_timestamp)
+    if not batch.is_log_append_time():
+        remaining = (
+            record.timestamp for record, wanted in zip(records, kept, strict=True) if wanted
+        )
+        max_timestamp = max(NO_TIMESTAMP, *remaining)
+    pieces = _record_frames(payload, at, kept)
+    attributes = int(batch.attributes)
+    base_timestamp = int(batch.base_timestamp)
+    if horizon is not None:
+        pieces = [_moved(piece, base_timestamp - horizon) for piece in pieces]
+        attributes |= DELETE_HORIZON
+        base_timestamp = horizon
+    return _with_payload(
+        batch,
+        compress(batch.codec(), b"".join(pieces)),
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        record_count=len(pieces),
+    )
+
+
+def emptied(batch: Batch) -> Batch:
+    """Only the header: it holds the last sequence of a producer whose records are all gone."""
+    return _with_payload(
+        batch,
+        b"",
+        attributes=batch.attributes & ~(CODEC_MASK | DELETE_HORIZON),
+        base_timestamp=NO_TIMESTAMP,
+        max_timestamp=batch.max_timestamp,
+        record_count=0,
+    )
+
+
+def _record_frames(payload: bytes, at: int, kept: list[bool]) -> list[bytes]:
+    """The bytes of each record that is kept, its length included."""
+    frames = []
+    for wanted in kept:
+        length, body = read_varint(payload, at)
+        if wanted:
+            frames.append(payload[at : body + length])
+        at = body + length
+    return frames
+
+
+def _moved(frame: bytes, shift: int) -> bytes:
+    """The same record, with its timestamp delta counted from another base."""
+    _, body = read_varint(frame, 0)
+    delta, rest = read_varlong(frame, body + 1)
+    moved = frame[body : body + 1] + encode_varint(delta + shift) + frame[rest:]
+    return encode_varint(len(moved)) + moved
+
+
+def _with_payload(
+    batch: Batch,
+    payload: bytes,
+    *,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    record_count: int,
+) -> Batch:
+    frame = assemble(
+        payload,
+        attributes=attributes,
+        last_offset_delta=batch.last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        record_count=record_count,
+        base_offset=batch.base_offset,
+        leader_epoch=batch.leader_epoch,
+    )
+    return Batch(frame, 0, len(frame))
