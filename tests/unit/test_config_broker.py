@@ -311,6 +311,22 @@ def test_a_topic_config_is_typed() -> None:
     assert config.min_cleanable_dirty_ratio == 0.25
 
 
+@pytest.mark.parametrize(
+    ("settings", "codec", "level"),
+    [
+        ({"compression.type": "gzip"}, 1, None),
+        ({"compression.type": "gzip", "compression.gzip.level": "9"}, 1, 9),
+        ({"compression.type": "lz4"}, 3, 9),
+        ({"compression.type": "zstd", "compression.zstd.level": "-1"}, 4, -1),
+        ({"compression.type": "snappy"}, 2, None),
+        ({"compression.type": "uncompressed"}, 0, None),
+    ],
+)
+def test_a_codec_has_its_own_level(settings: dict[str, str], codec: int, level: int | None) -> None:
+    config = TopicConfig.resolve(BrokerConfig.load(), settings)
+    assert (config.compression_codec, config.compression_level) == (codec, level)
+
+
 def test_the_default_topic_config_keeps_batches_and_leaves_syncing_to_the_page_cache() -> None:
     config = TopicConfig.resolve()
     assert config == BrokerConfig.load().topic_config()

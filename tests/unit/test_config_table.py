@@ -4,7 +4,7 @@ import pytest
 
 from headrace.config.features import FEATURES
 from headrace.config.setting import (
-    VALUE_LENGTH_MAX,
+    VALUE_BYTES_MAX,
     ConfigError,
     ConfigType,
     Setting,
@@ -217,9 +217,11 @@ def test_a_value_of_ten_mebibytes_is_refused_and_shown_cut() -> None:
 
 def test_text_may_be_as_long_as_the_limit_and_no_longer() -> None:
     row = broker_settings()["broker.rack"]
-    assert row.parse("x" * VALUE_LENGTH_MAX)
+    assert row.parse("x" * VALUE_BYTES_MAX)
     with pytest.raises(ConfigError):
-        row.parse("x" * (VALUE_LENGTH_MAX + 1))
+        row.parse("x" * (VALUE_BYTES_MAX + 1))
+    with pytest.raises(ConfigError):
+        row.parse("\u00fc" * (VALUE_BYTES_MAX // 2 + 1))
 
 
 def test_a_refusal_cannot_forge_a_log_line() -> None:
@@ -231,7 +233,7 @@ def test_a_refusal_cannot_forge_a_log_line() -> None:
 def test_a_password_is_never_shown() -> None:
     row = broker_settings()["ssl.key.password"]
     with pytest.raises(ConfigError) as refusal:
-        row.parse("secret" * VALUE_LENGTH_MAX)
+        row.parse("secret" * VALUE_BYTES_MAX)
     assert "secret" not in refusal.value.message
 
 

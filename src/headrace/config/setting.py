@@ -5,7 +5,7 @@ It knows no setting by name (the rows are in ``*_rows.py``) and does no I/O.
 
 1. ``parse`` returns a value of the row's type within the row's limits, or raises ConfigError.
 2. A refusal shows at most 100 characters of the value, escaped, and nothing of a password.
-3. No value is longer than VALUE_LENGTH_MAX characters.
+3. No value is longer than VALUE_BYTES_MAX: older versions of DescribeConfigs could not tell it.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from headrace.config.features import BUILT, FEATURES
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 
-VALUE_LENGTH_MAX = 32_768
+VALUE_BYTES_MAX = 32_767
 SHOWN_LENGTH_MAX = 100
 
 INT_MAX = 2**31 - 1
@@ -156,7 +156,7 @@ class Setting:
 
     def parse(self, text: str) -> Value:
         """The typed value of a text, or a ConfigError that says what is allowed."""
-        if len(text) > VALUE_LENGTH_MAX:
+        if len(text.encode("utf-8", "surrogatepass")) > VALUE_BYTES_MAX:
             raise self._refusal(text)
         try:
             value = _read(self.kind, text.strip())
@@ -209,7 +209,7 @@ class Setting:
             return f"a number from {self.low} to {self.high}"
         if self.kind is LIST:
             return "a list, separated by commas, without empty members"
-        return f"text of at most {VALUE_LENGTH_MAX} characters"
+        return f"text of at most {VALUE_BYTES_MAX} bytes"
 
 
 def _read(kind: ConfigType, text: str) -> Value:

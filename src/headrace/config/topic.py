@@ -80,10 +80,8 @@ class TopicConfig:
         self.compression_type: str = values["compression.type"]
         self.compression_codec: int = _CODECS[self.compression_type]
         """The codec that batches get on disk, or PRODUCER_CODEC."""
-        self.compression_level: int | None = values.get(
-            f"compression.{self.compression_type}.level"
-        )
-        """How hard it works, where the codec has levels; -1 of gzip is its own default."""
+        self.compression_level: int | None = _level(values, self.compression_type)
+        """How hard it works; None is the codec's own default."""
         self.message_timestamp_type: str = values["message.timestamp.type"]
         self.uses_log_append_time: bool = self.message_timestamp_type == "LogAppendTime"
         self.message_timestamp_before_max_ms: int = values["message.timestamp.before.max.ms"]
@@ -133,3 +131,9 @@ class TopicConfig:
     def __repr__(self) -> str:
         pairs = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
         return f"TopicConfig({pairs})"
+
+
+def _level(values: Mapping[str, Any], compression_type: str) -> int | None:
+    level: int | None = values.get(f"compression.{compression_type}.level")
+    # Of the codecs with levels, -1 means "the default" to gzip alone: zstd has negative ones.
+    return None if compression_type == "gzip" and level == -1 else level

@@ -1,0 +1,188 @@
+"""Write the generated parts of docs/COMPATIBILITY.md from the code: APIs, gaps, settings.
+
+What stands between a pair of marks is generated, the rest is written by hand. With --check
+nothing is written: the exit code says whether the page is up to date.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from headrace.config.features import FEATURES
+from headrace.config.setting import LIST, Setting, render
+from headrace.config.table import TOPIC_SETTINGS, broker_settings
+from headrace.wire.apis import APIS, Api
+
+PAGE = Path(__file__).with_name("COMPATIBILITY.md")
+HANDLERS = Path(__file__).parents[1] / "src" / "headrace" / "handlers"
+
+_FOREVER = str(2**63 - 1)
+_UNLIMITED = str(2**31 - 1)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _docstring(api: Api) -> str:
+    path = HANDLERS / f"{api.schema}.py"
+    if not path.exists():
+        return ""
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+
+
+def _purpose(api: Api) -> str:
+    """What follows the name and the versions on the first line of the handler."""
+    first_line = re.sub(r"# HOT|\(G\d+\)", "", _docstring(api).split("\n")[0])
+    found = re.search(r"[:;] (.*)", first_line)
+    return found[1].strip().rstrip(". ") if found else ""
+
+
+def _versions(api: Api) -> str:
+    if api.version_min == api.version_max:
+        return str(api.version_max)
+    return f"{api.version_min}-{api.version_max}"
+
+
+def _gaps(api: Api) -> str:
+    """What follows "Gaps:" in the handler's docstring, up to the end of the paragraph."""
+    found = re.search(r"Gaps: (.*?)(?:\n\n|\Z)", _docstring(api), re.DOTALL)
+    return " ".join(found[1].split()) if found else ""
+
+
+def _apis() -> str:
+    rows = [
+        (str(api.key), api.name, _versions(api), _purpose(api)) for api in sorted(APIS.values())
+    ]
+    return _table(("key", "API", "versions", "what it does"), rows)
+
+
+def _api_gaps() -> str:
+    gaps = [(api.name, _gaps(api)) for api in sorted(APIS.values())]
+    return "\n".join(f"- **{name}**: {gap}" for name, gap in gaps if gap)
+
+
+def _default(row: Setting) -> str:
+    text = render(row.default_value)
+    if text is None:
+        return "-"
+    if text in (_FOREVER, _UNLIMITED):
+        return "unlimited"
+    if not text:
+        return "(empty)"
+    # A list is shown as one word that a browser may break.
+    return f"`{text}`".replace(",", ", ") if row.kind is LIST else f"`{text}`"
+
+
+def _meaning(row: Setting) -> str:
+    # The rest repeats what the topic's own row says.
+    return re.sub(r"^(The default of \S+ for topics\.) .*", r"\1", row.doc)
+
+
+def _settings(rows: Iterable[Setting], *, tells_dynamic: bool) -> str:
+    head = ("setting", "type", "default", "meaning")
+    lines = [
+        (
+            f"`{row.name}`" + (" *" if tells_dynamic and row.dynamic else ""),
+            row.kind.name.lower(),
+            _default(row),
+            _meaning(row).replace("|", "\\|"),
+        )
+        for row in rows
+    ]
+    return _table(head, lines)
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _idle(rows: Iterable[Setting]) -> str:
+    """Names without effect, by the reason."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        names.setdefault(row.needs, []).append(f"`{row.name}`")
+    return "\n".join(
+        f"- {_sentence(FEATURES[feature])}: {', '.join(sorted(members))}."
+        for feature, members in sorted(names.items())
+    )
+
+
+def _topic_settings() -> str:
+    return _settings((r for r in TOPIC_SETTINGS.values() if r.honoured), tells_dynamic=False)
+
+
+def _idle_topic_settings() -> str:
+    return _idle(r for r in TOPIC_SETTINGS.values() if not r.honoured)
+
+
+def _is_own(row: Setting) -> bool:
+    return row.name.startswith("headrace.")
+
+
+def _broker_settings() -> str:
+    rows = [r for r in broker_settings().values() if r.honoured and not _is_own(r)]
+    return _settings(rows, tells_dynamic=True)
+
+
+def _own_settings() -> str:
+    return _settings((r for r in broker_settings().values() if _is_own(r)), tells_dynamic=True)
+
+
+def _idle_broker_settings() -> str:
+    return _idle(r for r in broker_settings().values() if not r.honoured)
+
+
+def _other_defaults() -> str:
+    rows = [
+        (f"`{row.name}`", _default(row), row.kafka_default)
+        for row in broker_settings().values()
+        if row.kafka_default is not None
+    ]
+    return _table(("setting", "Headrace", "Apache Kafka"), rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "apis": _apis,
+    "api-gaps": _api_gaps,
+    "topic-settings": _topic_settings,
+    "topic-settings-without-effect": _idle_topic_settings,
+    "broker-settings": _broker_settings,
+    "own-settings": _own_settings,
+    "other-defaults": _other_defaults,
+    "broker-settings-without-effect": _idle_broker_settings,
+}
+
+
+def generate(page: str) -> str:
+    """The page with its generated parts as they should be."""
+    for name, part in PARTS.items():
+        begin, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
+        head, found_begin, rest = page.partition(begin)
+        _, found_end, tail = rest.partition(end)
+        if not found_begin or not found_end:
+            raise SystemExit(f"{PAGE.name} has no place for {name}: it needs {begin} and {end}.")
+        page = f"{head}{begin}\n{part()}\n{end}{tail}"
+    return page
+
+
+def main(arguments: list[str]) -> int:
+    page = PAGE.read_text(encoding="utf-8")
+    generated = generate(page)
+    if arguments == ["--check"]:
+        if generated != page:
+            print(f"docs/{PAGE.name} is out of date: run make docs.", file=sys.stderr)
+            return 1
+        return 0
+    if arguments:
+        print("usage: python docs/generate.py [--check]", file=sys.stderr)
+        return 2
+    PAGE.write_text(generated, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
