@@ -124,6 +124,13 @@ def test_a_bad_value_is_one_sentence_with_file_setting_and_range() -> None:
     assert refusal({}, {"num.partitions": "0"}).startswith("--set: num.partitions cannot be '0'")
 
 
+def test_a_setting_without_effect_keeps_the_limits_of_kafka() -> None:
+    assert "from 1 to 1000" in refusal({"group.share.max.size": "0"})
+    assert "one of required, requested, none" in refusal({"ssl.client.auth": "maybe"})
+    assert "from 0 to 0.5" in refusal({"remote.log.manager.task.retry.jitter": "0.6"})
+    assert "of broker, controller" in refusal({"process.roles": "broker,judge"})
+
+
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
