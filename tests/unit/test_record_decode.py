@@ -86,6 +86,19 @@ def test_records_compare_by_what_they_hold() -> None:
     assert "offset=1" in repr(first[1])
 
 
+def test_a_timestamp_that_overflows_is_shown_as_java_shows_it() -> None:
+    body = b"\x00\x04\x00\x01\x01\x00"
+    data = with_records(bytes([len(body) * 2]) + body, 1, base_timestamp=2**63 - 1)
+    assert [record.timestamp for record in records_of(data)] == [-(2**63) + 1]
+
+
+@pytest.mark.parametrize("base_offset", [-1, -(2**63), 2**62, 2**63 - 1])
+def test_a_stored_batch_cannot_be_at_an_offset_that_no_log_reaches(base_offset: int) -> None:
+    with pytest.raises(ApiError) as caught:
+        list(read_batches(build_batch(THREE, base_offset=base_offset)))
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
 def test_a_control_record_without_a_type_is_corrupt() -> None:
     data = build_batch([NewRecord(b"\x00", b"")], control=True)
     (batch,) = read_batches(data)

@@ -43,6 +43,7 @@ CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
 
 NO_TIMESTAMP: Final = -1
+_OFFSET_MAX: Final = (1 << 62) - 1
 _CODEC_MAX: Final = 4
 _TIMESTAMP_MAX: Final = (1 << 62) - 1
 """Either part of a record's timestamp stays within this, so that their sum fits into 64 bits."""
@@ -205,6 +206,8 @@ def read_batch(
             raise _not_for_clients(batch)
     elif batch.record_count < 0 or batch.record_count > batch.last_offset_delta + 1:
         raise _wrong_count(batch)
+    elif batch.base_offset < 0 or batch.base_offset > _OFFSET_MAX:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"There is no offset {batch.base_offset}.")
     return batch
 
 

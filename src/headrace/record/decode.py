@@ -33,6 +33,7 @@ RecordHeaders: TypeAlias = tuple[tuple[str, bytes | None], ...]
 CREATE_TIME: Final = 0
 LOG_APPENDED: Final = 1
 NO_CONTROL_TYPE: Final = -1
+_SUMMAND_MAX: Final = 1 << 62
 
 
 @final
@@ -125,6 +126,7 @@ def _records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]
     appended = batch.attributes & LOG_APPEND_TIME != 0
     timestamp_type = LOG_APPENDED if appended else CREATE_TIME
     timestamp = batch.max_timestamp
+    base_fits = -_SUMMAND_MAX < base_timestamp < _SUMMAND_MAX
     records: list[Record] = []
     remaining = batch.record_count
     number: i64 = 0
@@ -136,7 +138,10 @@ def _records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]
             raise _cut_off(batch)
         number, at = read_varlong(payload, at + 1)
         if not appended:
-            timestamp = base_timestamp + number
+            if base_fits and -_SUMMAND_MAX < number < _SUMMAND_MAX:
+                timestamp = base_timestamp + number
+            else:
+                timestamp = _java_sum(base_timestamp, number)
         delta, at = read_varint(payload, at)
         key: bytes | None = None
         number, at = read_varint(payload, at)
@@ -160,6 +165,11 @@ def _records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]
     if at != end:
         raise _cut_off(batch)
     return records
+
+
+def _java_sum(left: int, right: int) -> int:
+    """Kafka stores timestamps that overflow, and its clients show them wrapped around."""
+    return (left + right + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _headers(payload: bytes, at: i64, stop: i64) -> tuple[RecordHeaders, i64]:
