@@ -98,7 +98,7 @@ def facts(plan: schedule.Plan, arguments: list[str]) -> dict[str, str]:
     shown = " ".join(re.sub(r"(?<==)/\S+|^/\S+", "DIR", item) for item in arguments)
     path = plan.headrace.path
     found = {
-        "Command": f"`make bench`, that is `python -m bench {shown}".rstrip() + "`",
+        "Command": f"`python -m bench {shown}`" if shown else "`make bench`",
         "Date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "Machine": f"{os.cpu_count()} cores ({model.group(1) if model else platform.machine()}), "
         f"{int(memory.group(1)) / 2**20 if memory else 0:.0f} GiB of memory, "

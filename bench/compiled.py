@@ -56,14 +56,17 @@ def site() -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
     wheels = _CACHE / "wheels"
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(wheels), "."]
+    command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "-w", str(wheels), "."]
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SystemExit(f"the wheel could not be built:\n{done.stderr[-3000:]}")
+        raise SystemExit(f"the wheel could not be built:\n{(done.stdout + done.stderr)[-3000:]}")
     (wheel,) = wheels.glob("*.whl")
     arriving = _CACHE / "arriving"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(arriving)
+    if not is_compiled(arriving):
+        told = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+        say("\n".join(line for line in told if ": error:" in line or line.startswith("headrace:")))
     arriving.rename(directory)
     return directory
 

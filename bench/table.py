@@ -96,6 +96,11 @@ def _goal(row: Row, reached: float | None) -> str:
     return text if good else f"{text} (missed)"
 
 
+def _short(value: float) -> str:
+    """Two significant digits below a hundred, none after the point above."""
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}"
+
+
 def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
@@ -106,7 +111,7 @@ def _cpu(results: Results, row: Row, broker: str) -> str:
     sizes = _metric(results, row.workload, broker, "cpu_s_per_gb")
     if not requests or not sizes:
         return ""
-    return f"{median(requests):.3g} us, {median(sizes):.2g} s/GB"
+    return f"{_short(median(requests))} us, {_short(median(sizes))} s/GB"
 
 
 def _comparison(results: Results, rows: Sequence[Row], goals: bool) -> list[str]:
@@ -174,8 +179,8 @@ def render(results: Results, flushed: Results, facts: Mapping[str, str]) -> str:
 _SUMMARY = {
     "requests_per_s": "{:,.0f} req/s",
     "mb_per_s": "{:,.0f} MB/s",
-    "cpu_us_per_request": "{:.3g} us CPU/req",
-    "cpu_s_per_gb": "{:.2g} CPU-s/GB",
+    "cpu_us_per_request": "{:,.1f} us CPU/req",
+    "cpu_s_per_gb": "{:,.2f} CPU-s/GB",
     "client_cores": "client {:.2f} cores",
     "ack_p50_us": "ack p50 {:.0f} us",
     "ack_p99_us": "p99 {:.0f} us",
