@@ -1,0 +1,195 @@
+"""A broker in a process of its own, for tests: started, stopped, killed, started again.
+
+Owns the process, and the data directory where it made one itself. Must not import the broker: what
+is tested is what `headrace up` starts.
+
+1. `start` returns a broker that answers, or raises BrokerFailed with what the broker wrote.
+2. A restart keeps the port and the data, so that clients find it again.
+3. Nothing outlives the `with` block, the fixture, or the interpreter.
+"""
+
+import atexit
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_POLL_SECONDS = 0.002
+_LOG_BYTES_MAX = 64 * 1024
+
+
+class BrokerFailed(Exception):
+    """A broker did not start or did not stop; the message ends with what it wrote."""
+
+
+known_brokers: "weakref.WeakSet[RunningBroker]" = weakref.WeakSet()
+"""Every broker of this interpreter that somebody still holds: whose log a report may want."""
+
+
+class RunningBroker:
+    """One `headrace up`. Use `RunningBroker.start()`, best in a `with` statement."""
+
+    address: str
+    """What a client takes as its bootstrap server, as in "127.0.0.1:40123"."""
+    port: int
+    pid: int
+    data_dir: Path
+    log_path: Path
+    """What the broker writes to its standard output and error."""
+
+    def __init__(self, data_dir: Path, settings: Mapping[str, str], owned: Path | None) -> None:
+        self.data_dir = data_dir
+        self.log_path = data_dir.with_name(data_dir.name + ".log")
+        self.address = ""
+        self.port = 0
+        self.pid = 0
+        self._settings = dict(settings)
+        self._owned = owned
+        self._process: subprocess.Popen[bytes] | None = None
+        known_brokers.add(self)
+
+    @classmethod
+    def start(
+        cls,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        port: int = 0,
+        settings: Mapping[str, str] | None = None,
+        timeout_s: float = 20.0,
+    ) -> Self:
+        """Starts a broker on a free port, with its data in `data_dir` or a temporary directory.
+
+        `settings` are what `--set` takes: Kafka's names, as in {"num.partitions": "3"}.
+        """
+        owned = None
+        if data_dir is None:
+            owned = Path(tempfile.mkdtemp(prefix="headrace-"))
+            data_dir = owned / "data"
+        broker = cls(Path(data_dir), settings or {}, owned)
+        broker.port = port
+        try:
+            broker._launch(timeout_s)
+        except BaseException:
+            broker.close()
+            raise
+        return broker
+
+    def stop(self, timeout_s: float = 20.0) -> None:
+        """Asks the broker to stop cleanly (SIGTERM) and waits for it; the data stays."""
+        process = self._process
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerFailed(self._told(f"did not stop within {timeout_s:g} s")) from None
+        self._ended()
+        if code != 0:
+            raise BrokerFailed(self._told(f"ended with exit code {code}"))
+
+    def kill(self) -> None:
+        """Ends the broker at once (SIGKILL), as a crash would; the data stays."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._ended()
+
+    def restart(self, timeout_s: float = 20.0) -> None:
+        """Starts the broker again, on the same port and data; stops it first if it runs."""
+        self.stop()
+        self._launch(timeout_s)
+
+    def close(self) -> None:
+        """Ends the broker, however it is, and removes its data if this object made the place."""
+        self.kill()
+        if self._owned is not None:
+            shutil.rmtree(self._owned, ignore_errors=True)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def log(self, since: int = 0) -> str:
+        """What the broker wrote, from the byte `since` on; the last 64 KiB of it."""
+        try:
+            with self.log_path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(since, size - _LOG_BYTES_MAX))
+                return file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def log_size(self) -> int:
+        return self.log_path.stat().st_size if self.log_path.exists() else 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"pid {self.pid}" if self.is_running else "not running"
+        return f"<RunningBroker {self.address} {state}, data in {self.data_dir}>"
+
+    def _launch(self, timeout_s: float) -> None:
+        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        ready = self.data_dir.with_name(self.data_dir.name + ".ready")
+        ready.unlink(missing_ok=True)
+        with self.log_path.open("ab") as log:
+            process = subprocess.Popen(
+                self._command(ready),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._process = process
+        atexit.register(self.close)
+        facts = self._wait_until_ready(process, ready, time.monotonic() + timeout_s)
+        self.address = str(facts["address"])
+        self.port = int(self.address.rpartition(":")[2])
+        self.pid = process.pid
+
+    def _command(self, ready: Path) -> Sequence[str]:
+        options = ["--port", str(self.port), "--data", str(self.data_dir)]
+        options += ["--ready-file", str(ready)]
+        for name, value in self._settings.items():
+            options += ["--set", f"{name}={value}"]
+        return [sys.executable, "-m", "headrace.cli.main", "up", *options]
+
+    def _wait_until_ready(
+        self, process: subprocess.Popen[bytes], ready: Path, deadline: float
+    ) -> Mapping[str, object]:
+        while not ready.exists():
+            if process.poll() is not None:
+                self._ended()
+                raise BrokerFailed(self._told(f"ended with exit code {process.returncode}"))
+            if time.monotonic() > deadline:
+                self.kill()
+                raise BrokerFailed(self._told("was not ready in time"))
+            time.sleep(_POLL_SECONDS)
+        facts: Mapping[str, object] = json.loads(ready.read_text())
+        return facts
+
+    def _ended(self) -> None:
+        self._process = None
+        atexit.unregister(self.close)
+
+    def _told(self, what: str) -> str:
+        return f"The broker {what}. It wrote, in {self.log_path}:\n{self.log() or '(nothing)'}"

@@ -1,0 +1,60 @@
+"""The pytest plugin: brokers as fixtures, and their logs in the report of a test that failed.
+
+Every pytest run loads it where Headrace is installed, so it imports nothing that pytest itself
+has not imported already, and starts nothing that no test asks for.
+"""
+
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from headrace.testing.broker import RunningBroker, known_brokers
+
+_log_sizes = pytest.StashKey[dict[RunningBroker, int]]()
+
+
+@pytest.fixture(scope="session")
+def headrace_settings() -> Mapping[str, str]:
+    """Settings of the brokers that the other fixtures start; override it to give some."""
+    return {}
+
+
+@pytest.fixture
+def headrace_broker(
+    tmp_path: Path, headrace_settings: Mapping[str, str]
+) -> Iterator[RunningBroker]:
+    """A fresh broker on a free port, with its data under `tmp_path`."""
+    with RunningBroker.start(tmp_path / "headrace", settings=headrace_settings) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def headrace_session_broker(
+    tmp_path_factory: pytest.TempPathFactory, headrace_settings: Mapping[str, str]
+) -> Iterator[RunningBroker]:
+    """One broker for the whole run: tests that share it choose topic names of their own."""
+    data_dir = tmp_path_factory.mktemp("headrace") / "session"
+    with RunningBroker.start(data_dir, settings=headrace_settings) as broker:
+        yield broker
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # A shared broker has told of other tests before this one: show only what comes now.
+    item.stash[_log_sizes] = {broker: broker.log_size() for broker in known_brokers}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        sizes = item.stash.get(_log_sizes, {})
+        for broker in sorted(known_brokers, key=lambda broker: broker.port):
+            told = broker.log(since=sizes.get(broker, 0))
+            if told:
+                title = f"Headrace broker {broker.address}, from {broker.log_path}"
+                report.sections.append((title, told))
+    return report
