@@ -117,6 +117,13 @@ def test_a_field_that_a_version_does_not_know_is_dropped_and_a_missing_one_takes
     assert body["throttle_time_ms"] == 0
 
 
+def test_a_null_that_the_version_does_not_allow_is_our_own_bug() -> None:
+    reply = {"topics": [{"name": None}]}
+    assert encode_response(METADATA, 12, 1, reply)
+    with pytest.raises(ValueError, match="may not be null"):
+        encode_response(METADATA, 11, 1, reply)
+
+
 def test_bytes_behind_a_valid_body_are_ignored() -> None:
     for api, version in COLD_VERSIONS:
         for message in _samples(api, version, "request"):

@@ -58,9 +58,13 @@ def _fixed_step(run: list[Field]) -> Write:
 def _field_step(field: Field, flexible: bool) -> Write:
     name, default = field.name, field.default
     write = _field_writer(field, flexible)
+    may_be_null = field.is_nullable or field.kind in ("records", "uuid")
 
     def step(out: bytearray, message: Mapping[str, Any]) -> None:
-        write(out, message.get(name, default))
+        value = message.get(name, default)
+        if value is None and not may_be_null:
+            raise ValueError(f"the field {name} may not be null")
+        write(out, value)
 
     return step
 
@@ -107,7 +111,7 @@ def _field_writer(field: Field, flexible: bool) -> Write:
 def _value_writer(field: Field, flexible: bool) -> Write:
     match field.kind:
         case "string":
-            return _string_writer(flexible)
+            return _write_compact_string if flexible else _write_classic_string
         case "bytes" | "records":
             return _write_compact_bytes if flexible else _write_classic_bytes
         case "uuid":
@@ -123,19 +127,17 @@ def _fixed_writer(packer: Struct) -> Write:
     return write
 
 
-def _string_writer(flexible: bool) -> Write:
-    def write_compact(out: bytearray, text: str | None) -> None:
-        _write_compact_bytes(out, None if text is None else text.encode())
+def _write_compact_string(out: bytearray, text: str | None) -> None:
+    _write_compact_bytes(out, None if text is None else text.encode())
 
-    def write_classic(out: bytearray, text: str | None) -> None:
-        if text is None:
-            out += b"\xff\xff"
-            return
-        raw = text.encode()
-        out += _pack_i16(len(raw))
-        out += raw
 
-    return write_compact if flexible else write_classic
+def _write_classic_string(out: bytearray, text: str | None) -> None:
+    if text is None:
+        out += b"\xff\xff"
+        return
+    raw = text.encode()
+    out += _pack_i16(len(raw))
+    out += raw
 
 
 def _write_compact_bytes(out: bytearray, raw: bytes | None) -> None:

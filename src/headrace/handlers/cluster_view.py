@@ -1,0 +1,54 @@
+"""The cluster as a client on one listener may see it."""
+
+from headrace.handlers.context import BrokerContext
+from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
+from headrace.model.errors import ErrorCode
+from headrace.model.topics import NO_LEADER, PartitionState
+from headrace.wire.codec import Message
+
+OPERATIONS_NOT_ASKED = -(2**31)
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+# The numbers of read, write, create, delete, alter, describe, cluster action, describe configs,
+# alter configs and idempotent write are 3 to 12 in that order. Nobody is denied anything yet.
+TOPIC_OPERATIONS = _bits(3, 4, 5, 6, 7, 8, 10, 11)
+CLUSTER_OPERATIONS = _bits(5, 7, 8, 9, 10, 11, 12)
+
+
+def endpoint_of(info: BrokerInfo, listener: str) -> Endpoint | None:
+    for endpoint in info.endpoints:
+        if endpoint.listener == listener:
+            return endpoint
+    return None
+
+
+def brokers_on(image: ClusterImage, listener: str) -> list[tuple[BrokerInfo, Endpoint]]:
+    """Live brokers that a client of this listener can reach, by node id."""
+    found = ((info, endpoint_of(info, listener)) for _, info in sorted(image.brokers.items()))
+    return [(info, endpoint) for info, endpoint in found if endpoint is not None]
+
+
+def partition_message(
+    broker: BrokerContext, listener: str, index: int, state: PartitionState
+) -> Message:
+    """One partition for Metadata and DescribeTopicPartitions."""
+    live = broker.image.brokers
+    leader, error = state.leader, ErrorCode.NONE
+    info = live.get(leader)
+    if info is None:
+        leader, error = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
+    elif endpoint_of(info, listener) is None:
+        leader, error = NO_LEADER, ErrorCode.LISTENER_NOT_FOUND
+    return {
+        "error_code": error,
+        "partition_index": index,
+        "leader_id": leader,
+        "leader_epoch": state.leader_epoch,
+        "replica_nodes": state.replicas,
+        "isr_nodes": state.isr,
+        "offline_replicas": [node for node in state.replicas if node not in live],
+    }

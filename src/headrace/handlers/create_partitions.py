@@ -1,0 +1,49 @@
+"""CreatePartitions, versions 0 to 3: let a topic have more partitions.
+
+One result per topic; a topic that is named twice is refused in one slot and left as it is.
+"""
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.deadline import Deadline
+from headrace.handlers.slots import failure, repeated
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
+
+
+async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    twice = repeated(topic["name"] for topic in request["topics"])
+    deadline = Deadline(broker.clock, request["timeout_ms"])
+    results: dict[str, Message] = {}
+    for topic in request["topics"]:
+        name = topic["name"]
+        if name in results:
+            continue
+        results[name] = {"name": name}
+        try:
+            if name in twice:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "The request names this topic twice.")
+            await _extend(broker, deadline, topic, request["validate_only"])
+        except ApiError as error:
+            results[name].update(failure(error))
+    return {"results": list(results.values())}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    names = dict.fromkeys(topic["name"] for topic in request["topics"])
+    return {"results": [{"name": name, **failure(error)} for name in names]}
+
+
+async def _extend(
+    broker: BrokerContext, deadline: Deadline, topic: Message, is_validate_only: bool
+) -> None:
+    assignments = topic["assignments"]
+    await deadline.wait_for(
+        broker.controller.create_partitions(
+            topic["name"],
+            topic["count"],
+            assignment=(
+                None if assignments is None else [each["broker_ids"] for each in assignments]
+            ),
+            validate_only=is_validate_only,
+        )
+    )

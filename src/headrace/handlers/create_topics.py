@@ -1,0 +1,95 @@
+"""CreateTopics, versions 2 to 7: one result per topic, whatever becomes of the others.
+
+-1 partitions or replicas mean the broker's default, at every version. From version 5 on the
+result has what the topic became, with its settings; from version 7 on its id. What may be made is
+the controller's to decide.
+"""
+
+from headrace.config.changes import check_topic_config, collect
+from headrace.config.describe import describe_topic
+from headrace.handlers.config_resources import check_values
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.deadline import Deadline
+from headrace.handlers.slots import failure, repeated
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicState, check_topic_name
+from headrace.wire.codec import Message
+
+
+async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    twice = repeated(topic["name"] for topic in request["topics"])
+    deadline = Deadline(broker.clock, request["timeout_ms"])
+    slots: dict[str, Message] = {}
+    for topic in request["topics"]:
+        name = topic["name"]
+        if name in slots:
+            continue
+        try:
+            if name in twice:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "The request names this topic twice.")
+            made = await _create(broker, deadline, topic, request["validate_only"])
+            slots[name] = _created(broker, made, request["validate_only"])
+        except ApiError as error:
+            slots[name] = _failed(name, error)
+    return {"topics": list(slots.values())}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    names = dict.fromkeys(topic["name"] for topic in request["topics"])
+    return {"topics": [_failed(name, error) for name in names]}
+
+
+async def _create(
+    broker: BrokerContext, deadline: Deadline, topic: Message, is_validate_only: bool
+) -> TopicState:
+    check_topic_name(topic["name"])
+    check_values(topic["configs"])
+    configs = collect((each["name"], each["value"]) for each in topic["configs"])
+    check_topic_config(broker.config, configs)
+    return await deadline.wait_for(
+        broker.controller.create_topic(
+            topic["name"],
+            partitions=topic["num_partitions"],
+            replication_factor=topic["replication_factor"],
+            assignment=_assignment(topic),
+            configs=configs,
+            validate_only=is_validate_only,
+        )
+    )
+
+
+def _assignment(topic: Message) -> dict[int, list[int]] | None:
+    """The replicas of each partition, or None if the broker is to choose."""
+    given = topic["assignments"]
+    if not given:
+        return None
+    by_index = {each["partition_index"]: each["broker_ids"] for each in given}
+    if len(by_index) != len(given):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The assignment has a partition twice."
+        )
+    return by_index
+
+
+def _created(broker: BrokerContext, topic: TopicState, is_validate_only: bool) -> Message:
+    return {
+        "name": topic.name,
+        # What was only tried has no id.
+        "topic_id": None if is_validate_only else topic.topic_id,
+        "num_partitions": len(topic.partitions),
+        "replication_factor": len(topic.partitions[0].replicas),
+        "configs": [
+            {
+                "name": row.name,
+                "value": row.value,
+                "read_only": row.read_only,
+                "config_source": row.source,
+                "is_sensitive": row.is_sensitive,
+            }
+            for row in describe_topic(broker.config, topic.configs)
+        ],
+    }
+
+
+def _failed(name: str, error: ApiError) -> Message:
+    return {"name": name, "configs": (), **failure(error)}

@@ -1,0 +1,41 @@
+"""A limit on how long a request waits for what it started."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from headrace.env.clock import Clock
+from headrace.model.errors import ApiError, ErrorCode
+
+T = TypeVar("T")
+
+_NOT_SAID_SECONDS = 30.0
+
+
+class Deadline:
+    """The time by which a request with a timeout_ms wants its answer.
+
+    A timeout that is not positive asks not to wait at all. Here everything is done in
+    milliseconds, so it waits all the same and has a real answer to give.
+    """
+
+    def __init__(self, clock: Clock, timeout_ms: int) -> None:
+        self._clock = clock
+        wait = timeout_ms / 1000 if timeout_ms > 0 else _NOT_SAID_SECONDS
+        self._at = clock.monotonic() + wait
+
+    async def wait_for(self, work: Awaitable[T]) -> T:
+        """The outcome, or REQUEST_TIMED_OUT; the work itself goes on to its end."""
+        task: asyncio.Future[T] = asyncio.ensure_future(work)
+        left = max(self._at - self._clock.monotonic(), 0.0)
+        done, _ = await asyncio.wait({task}, timeout=left)
+        if not done:
+            task.add_done_callback(_forget)
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+        return task.result()
+
+
+def _forget(task: "asyncio.Future[Any]") -> None:
+    """Nobody is left to hear of it; asking keeps asyncio from complaining."""
+    if not task.cancelled():
+        task.exception()

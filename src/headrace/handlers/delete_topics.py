@@ -1,0 +1,79 @@
+"""DeleteTopics, versions 1 to 6: by name, or from version 6 on by id.
+
+One result per topic. A topic that is named twice, or both by name and by id, is refused in each
+of its slots and not deleted.
+"""
+
+from collections.abc import Awaitable
+from uuid import UUID
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.deadline import Deadline
+from headrace.handlers.lookup import named_topic, topic_with_id
+from headrace.handlers.slots import failure, repeated
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicState
+from headrace.wire.codec import Message
+
+_DELETION_DISABLED_SINCE = 3
+
+
+def handle(
+    broker: BrokerContext, context: RequestContext, request: Message
+) -> Message | Awaitable[Message]:
+    if not broker.config.get_bool("delete.topic.enable"):
+        is_known = context.api_version >= _DELETION_DISABLED_SINCE
+        raise ApiError(
+            ErrorCode.TOPIC_DELETION_DISABLED if is_known else ErrorCode.INVALID_REQUEST,
+            "Topics cannot be deleted: delete.topic.enable is false.",
+        )
+    return _delete_all(broker, request)
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {
+        "responses": [
+            {"name": name, "topic_id": topic_id, **failure(error)}
+            for name, topic_id in _asked(request)
+        ]
+    }
+
+
+def _asked(request: Message) -> list[tuple[str | None, UUID | None]]:
+    if "topics" in request:
+        return [(topic["name"], topic["topic_id"]) for topic in request["topics"]]
+    return [(name, None) for name in request["topic_names"]]
+
+
+async def _delete_all(broker: BrokerContext, request: Message) -> Message:
+    asked = _asked(request)
+    found = [_find(broker, name, topic_id) for name, topic_id in asked]
+    twice = repeated(topic.name for topic in found if isinstance(topic, TopicState))
+    deadline = Deadline(broker.clock, request["timeout_ms"])
+    slots: list[Message] = []
+    for (name, topic_id), topic in zip(asked, found, strict=True):
+        slot: Message = {"name": name, "topic_id": topic_id}
+        try:
+            if isinstance(topic, ApiError):
+                raise topic
+            slot["name"] = topic.name
+            if topic.name in twice:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "The request names this topic twice.")
+            await deadline.wait_for(
+                broker.controller.delete_topic(topic.name, topic_id=topic.topic_id)
+            )
+        except ApiError as error:
+            slot.update(failure(error))
+        slots.append(slot)
+    return {"responses": slots}
+
+
+def _find(broker: BrokerContext, name: str | None, topic_id: UUID | None) -> TopicState | ApiError:
+    try:
+        if (name is None) == (topic_id is None):
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Give either a name or an id.")
+        if topic_id is not None:
+            return topic_with_id(broker, topic_id)
+        return named_topic(broker, name or "")
+    except ApiError as error:
+        return error

@@ -1,0 +1,42 @@
+"""DescribeCluster, versions 0 to 2: the brokers, and which of them is the controller.
+
+Version 1 can ask for controllers instead of brokers: here every controller is a broker, and a
+client is told to ask for brokers (KIP-919). Version 2 can ask for fenced brokers: there are none,
+a broker is in the image or it is not.
+"""
+
+from headrace.handlers.cluster_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, brokers_on
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.slots import failure
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
+
+_BROKERS = 1
+_CONTROLLERS = 2
+
+
+def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    endpoint_type = request.get("endpoint_type", _BROKERS)
+    if endpoint_type == _CONTROLLERS:
+        raise ApiError(
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE, "This endpoint is a broker, not a controller."
+        )
+    if endpoint_type != _BROKERS:
+        raise ApiError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)
+    ask_operations = request["include_cluster_authorized_operations"]
+    return {
+        "endpoint_type": _BROKERS,
+        "cluster_id": broker.image.cluster_id,
+        "controller_id": broker.image.controller_id,
+        "brokers": [
+            {"broker_id": info.node_id, "host": place.host, "port": place.port, "rack": info.rack}
+            for info, place in brokers_on(broker.image, context.listener)
+        ],
+        "cluster_authorized_operations": (
+            CLUSTER_OPERATIONS if ask_operations else OPERATIONS_NOT_ASKED
+        ),
+    }
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return failure(error)

@@ -1,0 +1,86 @@
+"""DescribeConfigs, versions 1 to 4: every setting of topics and brokers, with its source (G35).
+
+A broker with an empty name is the settings that all brokers share. A resource that is named twice
+is answered once: its answer is large. Gaps: loggers, client metrics and groups are not offered.
+"""
+
+from collections.abc import Collection
+
+from headrace.config.describe import (
+    ConfigRow,
+    describe_broker,
+    describe_broker_defaults,
+    describe_topic,
+)
+from headrace.handlers.config_resources import (
+    BROKER,
+    TOPIC,
+    check_topic,
+    node_named,
+    resource_key,
+    unknown_resource,
+)
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.slots import failure
+from headrace.model.errors import ApiError
+from headrace.wire.codec import Message
+
+
+def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    resources = {resource_key(resource): resource for resource in request["resources"]}
+    with_synonyms = request["include_synonyms"]
+    with_documentation = request.get("include_documentation", False)
+    results = []
+    for (resource_type, name), resource in resources.items():
+        slot = {"resource_type": resource_type, "resource_name": name}
+        try:
+            rows = _rows(broker, resource_type, name, resource["configuration_keys"] or None)
+            slot["configs"] = [_config(row, with_synonyms, with_documentation) for row in rows]
+        except ApiError as error:
+            slot.update(failure(error))
+        results.append(slot)
+    return {"results": results}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {
+        "results": [
+            {
+                "resource_type": resource["resource_type"],
+                "resource_name": resource["resource_name"],
+                **failure(error),
+            }
+            for resource in request["resources"]
+        ]
+    }
+
+
+def _rows(
+    broker: BrokerContext, resource_type: int, name: str, keys: Collection[str] | None
+) -> list[ConfigRow]:
+    wanted = None if keys is None else frozenset(keys)
+    if resource_type == TOPIC:
+        check_topic(broker, name)
+        return describe_topic(broker.config, broker.image.topics[name].configs, wanted)
+    if resource_type == BROKER:
+        if node_named(broker, name) is None:
+            return describe_broker_defaults(broker.config, wanted)
+        return describe_broker(broker.config, wanted)
+    raise unknown_resource(resource_type)
+
+
+def _config(row: ConfigRow, with_synonyms: bool, with_documentation: bool) -> Message:
+    synonyms = row.synonyms if with_synonyms else ()
+    return {
+        "name": row.name,
+        "value": row.value,
+        "read_only": row.read_only,
+        "config_source": row.source,
+        "is_sensitive": row.is_sensitive,
+        "synonyms": [
+            {"name": synonym.name, "value": synonym.value, "source": synonym.source}
+            for synonym in synonyms
+        ],
+        "config_type": row.config_type,
+        "documentation": row.documentation if with_documentation else None,
+    }

@@ -1,0 +1,58 @@
+"""DescribeProducers, version 0: which producers a partition remembers (KIP-664)."""
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.lookup import led_partition
+from headrace.handlers.slots import failure
+from headrace.model.errors import ApiError
+from headrace.model.topics import check_topic_name
+from headrace.wire.codec import Message
+
+
+def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    topics = []
+    for name, indexes in _asked(request).items():
+        slots = [_describe(broker, name, index) for index in indexes]
+        topics.append({"name": name, "partitions": slots})
+    return {"topics": topics}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {
+        "topics": [
+            {
+                "name": name,
+                "partitions": [{"partition_index": index, **failure(error)} for index in indexes],
+            }
+            for name, indexes in _asked(request).items()
+        ]
+    }
+
+
+def _asked(request: Message) -> dict[str, dict[int, None]]:
+    """Each partition once, however often it is named: its producers may be many."""
+    asked: dict[str, dict[int, None]] = {}
+    for topic in request["topics"]:
+        asked.setdefault(topic["name"], {}).update(dict.fromkeys(topic["partition_indexes"]))
+    return asked
+
+
+def _describe(broker: BrokerContext, name: str, index: int) -> Message:
+    try:
+        check_topic_name(name)
+        partition = led_partition(broker, name, index)
+    except ApiError as error:
+        return {"partition_index": index, **failure(error)}
+    return {
+        "partition_index": index,
+        "active_producers": [
+            {
+                "producer_id": entry.producer_id,
+                "producer_epoch": entry.epoch,
+                "last_sequence": entry.last_sequence(),
+                "last_timestamp": entry.timestamp,
+                "coordinator_epoch": entry.coordinator_epoch,
+                "current_txn_start_offset": entry.transaction_first_offset,
+            }
+            for entry in partition.log.producers.entries.values()
+        ],
+    }

@@ -1,0 +1,84 @@
+"""From a frame to the bytes of its answer, for every API but Produce and Fetch.
+
+A handler is the module named as its API. `handle(broker, context, request)` gives the reply, or
+an awaitable of it; `refuse(request, error)` gives the reply that says the same error in every
+slot. Both work on plain dicts (wire/codec.py). Modules are imported when they are first asked.
+
+I1  a frame that breaks the protocol raises MalformedRequest, and its connection is closed
+I2  an ApiError that concerns one item is answered in that item's slot, by the handler; one that
+    concerns the whole request reaches here and is answered with `refuse`
+I3  anything else is a bug of ours: one log line with its traceback, and UNKNOWN_SERVER_ERROR
+"""
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.api_versions import answer_api_versions
+from headrace.wire.apis import API_VERSIONS, APIS
+from headrace.wire.codec import Message, decode_request, encode_response
+
+_log = logging.getLogger(__name__)
+
+
+class Handler(Protocol):
+    """What a module in this package offers."""
+
+    handle: Callable[[BrokerContext, RequestContext, Message], Message | Awaitable[Message]]
+    refuse: Callable[[Message, ApiError], Message]
+
+
+def handle_frame(
+    broker: BrokerContext, context: RequestContext, frame: bytes, body_at: int
+) -> bytes | Awaitable[bytes]:
+    """The whole response without its length, at once or later."""
+    version = context.api_version
+    if context.api_key == API_VERSIONS:
+        return answer_api_versions(version, context.correlation_id, frame, body_at)
+    request = decode_request(context.api_key, version, frame, body_at)
+    handler = _handler(context.api_key)
+    try:
+        reply = handler.handle(broker, context, request)
+    except Exception as error:  # noqa: BLE001 (it is answered, and logged if it is a bug)
+        reply = handler.refuse(request, _as_api_error(context, error))
+    if inspect.isawaitable(reply):
+        return _finish(handler, context, request, reply)
+    return _encode(context, reply)
+
+
+async def _finish(
+    handler: Handler, context: RequestContext, request: Message, coming: Awaitable[Message]
+) -> bytes:
+    try:
+        reply = await coming
+    except Exception as error:  # noqa: BLE001 (it is answered, and logged if it is a bug)
+        reply = handler.refuse(request, _as_api_error(context, error))
+    return _encode(context, reply)
+
+
+def _encode(context: RequestContext, reply: Message) -> bytes:
+    return encode_response(context.api_key, context.api_version, context.correlation_id, reply)
+
+
+def _as_api_error(context: RequestContext, error: Exception) -> ApiError:
+    if isinstance(error, ApiError):
+        return error
+    _log.error(
+        "%s version %d from %s failed for a reason that is not the client's",
+        APIS[context.api_key].name,
+        context.api_version,
+        context.peer,
+        exc_info=error,
+    )
+    return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "The broker failed; its log says why.")
+
+
+@cache
+def _handler(api_key: int) -> Handler:
+    module: Any = import_module(f"headrace.handlers.{APIS[api_key].schema}")
+    return cast(Handler, module)

@@ -1,0 +1,96 @@
+"""ListOffsets, versions 1 to 11: where a partition begins and ends, and what lies at a time.
+
+Negative timestamps ask for special places (G19); each has a lowest version. The answer has the
+leader epoch of the record it found, so that a consumer can notice a truncation later (KIP-320).
+There is no tiered storage: "earliest local" is earliest, and nothing is tiered or to be uploaded.
+"""
+
+from typing import TYPE_CHECKING
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.lookup import NO_EPOCH, led_partition
+from headrace.handlers.slots import repeated
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
+
+if TYPE_CHECKING:
+    from headrace.replication.partition import Partition
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+_VERSION_MIN = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+_READ_COMMITTED = 1
+_NOTHING: Message = {"timestamp": -1, "offset": -1, "leader_epoch": NO_EPOCH}
+
+
+def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    twice = repeated(
+        (topic["name"], partition["partition_index"])
+        for topic in request["topics"]
+        for partition in topic["partitions"]
+    )
+    is_committed_only = request.get("isolation_level") == _READ_COMMITTED
+    topics = []
+    for topic in request["topics"]:
+        slots = []
+        for asked in topic["partitions"]:
+            index = asked["partition_index"]
+            try:
+                if (topic["name"], index) in twice:
+                    raise ApiError(ErrorCode.INVALID_REQUEST)
+                _check_special(asked["timestamp"], context.api_version)
+                epoch = asked.get("current_leader_epoch", NO_EPOCH)
+                partition = led_partition(broker, topic["name"], index, epoch)
+                found = _find(partition, asked["timestamp"], is_committed_only)
+                slots.append({"partition_index": index, **found})
+            except ApiError as error:
+                slots.append({"partition_index": index, "error_code": error.code})
+        topics.append({"name": topic["name"], "partitions": slots})
+    return {"topics": topics}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    {"partition_index": asked["partition_index"], "error_code": error.code}
+                    for asked in topic["partitions"]
+                ],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def _check_special(timestamp: int, version: int) -> None:
+    if timestamp < 0 and version < _VERSION_MIN.get(timestamp, 1 << 15):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _find(partition: "Partition", timestamp: int, is_committed_only: bool) -> Message:
+    log = partition.log
+    end = partition.last_stable_offset if is_committed_only else partition.high_watermark
+    if timestamp == LATEST:
+        return {"offset": end, "leader_epoch": partition.leader_epoch}
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = log.log_start_offset
+        return {"offset": start, "leader_epoch": log.epochs.epoch_for(start)}
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _NOTHING
+    found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_timestamp(timestamp)
+    if found is None or found[1] >= end:
+        return _NOTHING
+    return {"timestamp": found[0], "offset": found[1], "leader_epoch": found[2]}

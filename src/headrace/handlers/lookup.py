@@ -1,0 +1,61 @@
+"""Finding what a request names, or the error that says why not."""
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.handlers.context import BrokerContext
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicState
+
+if TYPE_CHECKING:
+    from headrace.replication.partition import Partition
+
+NO_EPOCH = -1
+
+
+def hosted_partition(broker: BrokerContext, topic: str, index: int) -> "Partition":
+    """A partition that this broker has a log of, whether it leads it or not."""
+    hosted = broker.partitions.get(topic)
+    partition = None if hosted is None else hosted.get(index)
+    if partition is not None:
+        return partition
+    if broker.image.partition(topic, index) is not None:
+        raise ApiError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"This broker has no replica of {topic}-{index}."
+        )
+    raise ApiError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic[:260]}-{index}."
+    )
+
+
+def led_partition(
+    broker: BrokerContext, topic: str, index: int, current_leader_epoch: int = NO_EPOCH
+) -> "Partition":
+    """A partition that this broker leads, in the epoch that the asker believes in (KIP-320)."""
+    partition = hosted_partition(broker, topic, index)
+    if current_leader_epoch != NO_EPOCH:
+        if current_leader_epoch < partition.leader_epoch:
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
+        if current_leader_epoch > partition.leader_epoch:
+            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    if not partition.is_leader:
+        raise ApiError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"This broker does not lead {topic}-{index}."
+        )
+    return partition
+
+
+def named_topic(broker: BrokerContext, name: str) -> TopicState:
+    topic = broker.image.topics.get(name)
+    if topic is None:
+        raise ApiError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named {name[:260]!r}."
+        )
+    return topic
+
+
+def topic_with_id(broker: BrokerContext, topic_id: UUID) -> TopicState:
+    name = broker.image.names_by_id.get(topic_id)
+    if name is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {topic_id}.")
+    return broker.image.topics[name]

@@ -1,0 +1,167 @@
+"""Metadata, versions 0 to 13: brokers, topics, and who leads what.
+
+Topics are asked for by name, or from version 12 on by id; a topic that does not exist is created
+if both the client and auto.create.topics.enable allow it, and the answer waits for it, so that
+the client need not ask again. An array of no topics means all in version 0 and none later; null
+means all (G14). Version 13 has an error for the whole, which only a failure sets.
+"""
+
+from collections.abc import Awaitable
+from uuid import UUID
+
+from headrace.handlers.cluster_view import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
+    TOPIC_OPERATIONS,
+    brokers_on,
+    partition_message,
+)
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.lookup import named_topic, topic_with_id
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import INTERNAL_TOPICS, TopicState, check_topic_name
+from headrace.wire.codec import Message
+
+_TOPIC_IDS_ASKED_SINCE = 12
+_LISTENER_ERRORS_SINCE = 6
+
+
+def handle(
+    broker: BrokerContext, context: RequestContext, request: Message
+) -> Message | Awaitable[Message]:
+    topics = request["topics"]
+    if topics is None or (context.api_version == 0 and not topics):
+        slots = [_topic(broker, context, topic) for topic in broker.image.topics.values()]
+        return _reply(broker, context, request, slots)
+    names, ids = _asked(topics, context.api_version)
+    if ids:
+        slots = [_by_id(broker, context, topic_id) for topic_id in ids]
+        return _reply(broker, context, request, slots)
+    if _may_create(broker, request) and any(name not in broker.image.topics for name in names):
+        return _create_and_reply(broker, context, request, names)
+    slots = [_by_name(broker, context, name) for name in names]
+    return _reply(broker, context, request, slots)
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    topics = request["topics"]
+    if not topics:
+        raise error  # Up to version 12 there is no place for it: the connection is closed.
+    return {
+        "error_code": error.code,
+        "topics": [
+            # Before version 12 a name may not be null in a reply.
+            {
+                "error_code": error.code,
+                "name": topic["name"] or "",
+                "topic_id": topic.get("topic_id"),
+            }
+            for topic in topics
+        ],
+    }
+
+
+def _asked(topics: list[Message], version: int) -> tuple[list[str], list[UUID]]:
+    """Names and ids in the order of the request, each once: an answer may be large."""
+    names = dict.fromkeys(topic["name"] for topic in topics)
+    ids = dict.fromkeys(topic.get("topic_id") for topic in topics)
+    if version < _TOPIC_IDS_ASKED_SINCE and (None in names or any(ids)):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Topics have ids from version 12 on.")
+    return (
+        [name for name in names if name is not None],
+        [topic_id for topic_id in ids if topic_id is not None],
+    )
+
+
+def _may_create(broker: BrokerContext, request: Message) -> bool:
+    is_allowed = request.get("allow_auto_topic_creation", True)
+    return bool(is_allowed and broker.config.get_bool("auto.create.topics.enable"))
+
+
+async def _create_and_reply(
+    broker: BrokerContext, context: RequestContext, request: Message, names: list[str]
+) -> Message:
+    slots = []
+    for name in names:
+        try:
+            if name not in broker.image.topics and name not in INTERNAL_TOPICS:
+                await _create(broker, name)
+            slots.append(_by_name(broker, context, name))
+        except ApiError as error:
+            slots.append({"error_code": error.code, "name": name})
+    return _reply(broker, context, request, slots)
+
+
+async def _create(broker: BrokerContext, name: str) -> None:
+    check_topic_name(name)
+    try:
+        await broker.controller.create_topic(name)
+    except ApiError as error:
+        # Another client was first: the topic is there, and that is all that was asked for.
+        if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise
+
+
+def _by_name(broker: BrokerContext, context: RequestContext, name: str) -> Message:
+    try:
+        if name not in broker.image.topics:
+            check_topic_name(name)
+        return _topic(broker, context, named_topic(broker, name))
+    except ApiError as error:
+        return {"error_code": error.code, "name": name, "is_internal": name in INTERNAL_TOPICS}
+
+
+def _by_id(broker: BrokerContext, context: RequestContext, topic_id: UUID) -> Message:
+    try:
+        return _topic(broker, context, topic_with_id(broker, topic_id))
+    except ApiError as error:
+        return {"error_code": error.code, "name": None, "topic_id": topic_id}
+
+
+def _topic(broker: BrokerContext, context: RequestContext, topic: TopicState) -> Message:
+    partitions = [
+        partition_message(broker, context.listener, index, state)
+        for index, state in enumerate(topic.partitions)
+    ]
+    if context.api_version < _LISTENER_ERRORS_SINCE:
+        for partition in partitions:
+            _speak_older(partition, context.api_version)
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.is_internal,
+        "partitions": partitions,
+    }
+
+
+def _speak_older(partition: Message, version: int) -> None:
+    if partition["error_code"] == ErrorCode.LISTENER_NOT_FOUND:
+        partition["error_code"] = ErrorCode.LEADER_NOT_AVAILABLE
+    if version == 0 and partition["offline_replicas"]:
+        # Version 0 names only what is there, and says so with an error.
+        offline = set(partition["offline_replicas"])
+        for nodes in ("replica_nodes", "isr_nodes"):
+            partition[nodes] = [node for node in partition[nodes] if node not in offline]
+        if partition["error_code"] == ErrorCode.NONE:
+            partition["error_code"] = ErrorCode.REPLICA_NOT_AVAILABLE
+
+
+def _reply(
+    broker: BrokerContext, context: RequestContext, request: Message, slots: list[Message]
+) -> Message:
+    if request.get("include_topic_authorized_operations"):
+        for slot in slots:
+            slot["topic_authorized_operations"] = TOPIC_OPERATIONS
+    ask_cluster = request.get("include_cluster_authorized_operations")
+    return {
+        "brokers": [
+            {"node_id": info.node_id, "host": place.host, "port": place.port, "rack": info.rack}
+            for info, place in brokers_on(broker.image, context.listener)
+        ],
+        "cluster_id": broker.image.cluster_id,
+        "controller_id": broker.image.controller_id,
+        "topics": slots,
+        "cluster_authorized_operations": (
+            CLUSTER_OPERATIONS if ask_cluster else OPERATIONS_NOT_ASKED
+        ),
+    }

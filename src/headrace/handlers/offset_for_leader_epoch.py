@@ -1,0 +1,65 @@
+"""OffsetForLeaderEpoch, versions 2 to 4: where an epoch ended, to notice truncation (G11).
+
+The answer is the largest epoch not above the one asked for, with its end offset, or -1 for both
+where the log knows no such epoch (KIP-101, KIP-279).
+"""
+
+from typing import TYPE_CHECKING
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.lookup import led_partition
+from headrace.model.errors import ApiError
+from headrace.wire.codec import Message
+
+if TYPE_CHECKING:
+    from headrace.replication.partition import Partition
+
+_UNDEFINED = (-1, -1)
+
+
+def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    topics = []
+    for topic in request["topics"]:
+        slots = []
+        for asked in topic["partitions"]:
+            try:
+                partition = led_partition(
+                    broker, topic["topic"], asked["partition"], asked["current_leader_epoch"]
+                )
+                epoch, end_offset = _end_of(partition, asked["leader_epoch"])
+                slots.append(
+                    {
+                        "partition": asked["partition"],
+                        "leader_epoch": epoch,
+                        "end_offset": end_offset,
+                    }
+                )
+            except ApiError as error:
+                slots.append({"partition": asked["partition"], "error_code": error.code})
+        topics.append({"topic": topic["topic"], "partitions": slots})
+    return {"topics": topics}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {
+        "topics": [
+            {
+                "topic": topic["topic"],
+                "partitions": [
+                    {"partition": asked["partition"], "error_code": error.code}
+                    for asked in topic["partitions"]
+                ],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def _end_of(partition: "Partition", epoch: int) -> tuple[int, int]:
+    # An epoch without a record is not in the log's own list yet, but it has begun: a consumer
+    # that got it from ListOffsets must not be told that it never was.
+    if epoch == partition.leader_epoch:
+        return epoch, partition.log.log_end_offset
+    if epoch < 0:
+        return _UNDEFINED
+    return partition.log.end_offset_for_epoch(epoch)

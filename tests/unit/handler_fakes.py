@@ -1,0 +1,235 @@
+"""A broker without disk, store or sockets, and a client that asks it through the real codec."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+from headrace.config.broker import BrokerConfig
+from headrace.env.clock import SystemClock
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.dispatch import handle_frame
+from headrace.log.epochs import EpochCache
+from headrace.log.producers import ProducerTable
+from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import PartitionState, TopicState
+from headrace.wire.codec import Message, decode_response, encode_request
+from headrace.wire.header import read_header
+
+NODE = 1
+Edit = Callable[[Mapping[str, str]], Mapping[str, str]]
+
+
+@dataclass
+class FakeLog:
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    epochs: EpochCache = field(default_factory=EpochCache)
+    producers: ProducerTable = field(default_factory=ProducerTable)
+    records: list[tuple[int, int, int]] = field(default_factory=list)
+    """(timestamp, offset, leader epoch)"""
+
+    def find_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+        return next((record for record in self.records if record[0] >= timestamp), None)
+
+    def max_timestamp(self) -> tuple[int, int, int] | None:
+        return max(self.records, key=lambda record: record[0], default=None)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def delete_records(self, before: int, high_watermark: int) -> int:
+        before = high_watermark if before == -1 else before
+        if not 0 <= before <= high_watermark:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        self.log_start_offset = max(self.log_start_offset, before)
+        return self.log_start_offset
+
+    def size_bytes(self) -> int:
+        return 4096
+
+
+@dataclass
+class FakePartition:
+    topic: str
+    index: int
+    topic_id: UUID
+    config: Any
+    log: FakeLog = field(default_factory=FakeLog)
+    leader_epoch: int = 0
+    high_watermark: int = 0
+    last_stable_offset: int = 0
+    is_leader: bool = True
+
+
+class FakeController:
+    """Keeps its promises in memory, and fails when it is told to."""
+
+    def __init__(self, image: ClusterImage, config: BrokerConfig) -> None:
+        self.image = image
+        self.config = config
+        self.partitions: dict[str, dict[int, FakePartition]] = {}
+        self.created: list[str] = []
+        self.has_created = asyncio.Event()
+        self.fail_with: Exception | None = None
+        self.hold: asyncio.Event | None = None
+        self.producer_ids = 999
+
+    async def _reach(self) -> None:
+        await asyncio.sleep(0)
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.fail_with is not None:
+            raise self.fail_with
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> TopicState:
+        await self._reach()
+        if name in self.image.topics:
+            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS)
+        count = len(assignment) if assignment else abs(partitions)
+        states = tuple(PartitionState(NODE, 0, (NODE,), (NODE,)) for _ in range(min(count, 64)))
+        topic = TopicState(name, uuid4(), states, dict(configs or {}))
+        if not validate_only:
+            self.created.append(name)
+            self.add(topic)
+            self.has_created.set()
+        return topic
+
+    def add(self, topic: TopicState) -> None:
+        self.image.put_topic(topic)
+        config = self.config.topic_config(topic.configs)
+        self.partitions[topic.name] = {
+            index: FakePartition(topic.name, index, topic.topic_id, config)
+            for index in range(len(topic.partitions))
+        }
+
+    async def delete_topic(
+        self, name: str, *, topic_id: UUID | None = None, internal: bool = False
+    ) -> TopicState:
+        await self._reach()
+        topic = self.image.drop_topic(name)
+        assert topic is not None
+        assert topic_id in (None, topic.topic_id)
+        self.partitions.pop(name, None)
+        return topic
+
+    async def create_partitions(
+        self,
+        name: str,
+        count: int,
+        *,
+        assignment: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> TopicState:
+        await self._reach()
+        topic = self.image.topics.get(name)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if count <= len(topic.partitions):
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, "That is no increase.")
+        grown = replace(topic, partitions=topic.partitions[:1] * min(count, 64))
+        if not validate_only:
+            self.add(grown)
+        return grown
+
+    async def alter_topic_configs(
+        self, name: str, edit: Edit, *, validate_only: bool = False
+    ) -> TopicState:
+        await self._reach()
+        after = replace(self.image.topics[name], configs=edit(self.image.topics[name].configs))
+        if not validate_only:
+            self.image.put_topic(after)
+        return after
+
+    async def alter_broker_configs(
+        self, node_id: int | None, edit: Edit, *, validate_only: bool = False
+    ) -> Mapping[str, str]:
+        await self._reach()
+        after = edit(self.image.broker_configs.get(node_id, {}))
+        if not validate_only:
+            self.image.broker_configs[node_id] = after
+        return after
+
+    async def next_producer_id(self) -> int:
+        await self._reach()
+        self.producer_ids += 1
+        return self.producer_ids
+
+
+@dataclass
+class FakeLogDirectory:
+    path: str = "/data"
+
+    def space(self) -> tuple[int, int]:
+        return 10_000, 4_000
+
+
+async def _result(answer: Awaitable[bytes]) -> bytes:
+    return await answer
+
+
+@dataclass
+class Asker:
+    """A client of one fake broker."""
+
+    broker: BrokerContext
+    controller: FakeController
+    listener: str = "PLAINTEXT"
+
+    def frame(self, api_key: int, version: int, body: Mapping[str, Any]) -> bytes:
+        return encode_request(api_key, version, 77, "asker", body)
+
+    def answer(self, frame: bytes) -> bytes:
+        header = read_header(frame)
+        context = RequestContext(*header[:4], peer="127.0.0.1:1", listener=self.listener)
+        answer = handle_frame(self.broker, context, frame, header.body_at)
+        return asyncio.run(_result(answer)) if inspect.isawaitable(answer) else answer
+
+    def ask(self, api_key: int, version: int, body: Mapping[str, Any]) -> Message:
+        answer = self.answer(self.frame(api_key, version, body))
+        correlation_id, reply = decode_response(api_key, version, answer)
+        assert correlation_id == 77
+        return reply
+
+    def partition(self, topic: str, index: int = 0) -> FakePartition:
+        return self.controller.partitions[topic][index]
+
+    def add_topic(self, name: str, partitions: int = 1, **configs: str) -> TopicState:
+        states = tuple(PartitionState(NODE, 0, (NODE,), (NODE,)) for _ in range(partitions))
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        topic = TopicState(name, uuid4(), states, named)
+        self.controller.add(topic)
+        return topic
+
+
+def asker(**settings: str) -> Asker:
+    """A broker of one node on two listeners, with settings as `num_partitions="3"`."""
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    config = BrokerConfig.load(named)
+    image = ClusterImage("cluster-of-one", controller_id=NODE)
+    endpoints = (Endpoint("PLAINTEXT", "localhost", 9092), Endpoint("OUTSIDE", "example.org", 443))
+    image.brokers[NODE] = BrokerInfo(NODE, endpoints, rack="r1")
+    controller = FakeController(image, config)
+    broker = BrokerContext(
+        node_id=NODE,
+        image=image,
+        config=config,
+        controller=cast(Any, controller),
+        logs=cast(Any, FakeLogDirectory()),
+        partitions=cast(Any, controller.partitions),
+        clock=SystemClock(),
+        worker=cast(Any, None),
+    )
+    return Asker(broker, controller)
