@@ -102,6 +102,21 @@ def test_a_negative_timestamp_that_means_nothing_is_unsupported(client: Asker) -
         assert _listed(client, 11, timestamp)["error_code"] == ErrorCode.UNSUPPORTED_VERSION
 
 
+def test_a_disk_that_fails_under_one_partition_is_told_in_its_slot_alone(
+    client: Asker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(timestamp: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(client.partition("orders").log, "find_timestamp", fail)
+    partitions = [{"partition_index": index, "timestamp": 1} for index in (0, 1)]
+    body = {"replica_id": -1, "topics": [{"name": "orders", "partitions": partitions}]}
+    (topic,) = client.ask(LIST_OFFSETS, 7, body)["topics"]
+    codes = [slot["error_code"] for slot in topic["partitions"]]
+    assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
+    assert "orders-0 cannot be read" in caplog.text
+
+
 def test_an_asker_in_another_epoch_is_fenced(client: Asker) -> None:
     assert _listed(client, 4, -1, current_leader_epoch=5)["error_code"] == 0
     older = _listed(client, 4, -1, current_leader_epoch=4)

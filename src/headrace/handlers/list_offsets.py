@@ -5,6 +5,7 @@ leader epoch of the record it found, so that a consumer can notice a truncation 
 There is no tiered storage: "earliest local" is earliest, and nothing is tiered or to be uploaded.
 """
 
+import logging
 from typing import TYPE_CHECKING
 
 from headrace.handlers.context import BrokerContext, RequestContext
@@ -31,6 +32,7 @@ _VERSION_MIN = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 _READ_COMMITTED = 1
+_log = logging.getLogger(__name__)
 _NOTHING: Message = {"timestamp": -1, "offset": -1, "leader_epoch": NO_EPOCH}
 
 
@@ -90,7 +92,11 @@ def _find(partition: "Partition", timestamp: int, is_committed_only: bool) -> Me
         return {"offset": start, "leader_epoch": log.epochs.epoch_for(start)}
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOTHING
-    found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_timestamp(timestamp)
+    try:
+        found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_timestamp(timestamp)
+    except OSError as error:
+        _log.error("%s-%d cannot be read: %s", partition.topic, partition.index, error)
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from None
     if found is None or found[1] >= end:
         return _NOTHING
     return {"timestamp": found[0], "offset": found[1], "leader_epoch": found[2]}
