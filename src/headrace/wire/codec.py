@@ -34,8 +34,8 @@ __all__ = [
     "preload",
 ]
 
-REQUEST_ITEMS_MAX = 100_000
-"""A hundred megabytes of empty names would take a minute to read and gigabytes to keep."""
+REQUEST_ITEMS_MAX = 50_000
+"""A hundred megabytes of empty names would take minutes to answer and gigabytes to keep."""
 
 RESPONSE_ITEMS_MAX = 20_000_000
 
