@@ -1,1 +1,74 @@
-"""A small Kafka client: a sans-IO core, an asyncio shell and a blocking shell."""
+"""The client library: a sans-IO core with a blocking shell and one for asyncio.
+
+    import headrace.client
+
+    with headrace.client.connect("localhost:9092") as client:
+        client.produce("lines", "hello")
+
+`headrace.client.aio.connect` is the same for asyncio. The core (engine.py and what it drives)
+takes bytes and the time and returns what to send; the shells only carry that out.
+"""
+
+from headrace.client.blocking import Client, Consumer, Delivery, Producer, connect
+from headrace.client.errors import (
+    ClientClosed,
+    ClientError,
+    Disconnected,
+    InvalidConfig,
+    InvalidTopic,
+    NotAuthorized,
+    OffsetOutOfRange,
+    ProtocolViolation,
+    RecordTooLarge,
+    RequestFailed,
+    TimedOut,
+    TopicExists,
+    UnknownTopic,
+    Unreachable,
+    UnsupportedVersion,
+)
+from headrace.client.values import (
+    AtTime,
+    ConfigChange,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    Record,
+    RecordMetadata,
+    TopicInfo,
+)
+from headrace.model.errors import ErrorCode
+from headrace.model.topics import TopicPartition
+
+__all__ = [
+    "AtTime",
+    "Client",
+    "ClientClosed",
+    "ClientError",
+    "ConfigChange",
+    "ConfigEntry",
+    "ConfigResource",
+    "Consumer",
+    "Delivery",
+    "Disconnected",
+    "ErrorCode",
+    "InvalidConfig",
+    "InvalidTopic",
+    "NewTopic",
+    "NotAuthorized",
+    "OffsetOutOfRange",
+    "Producer",
+    "ProtocolViolation",
+    "Record",
+    "RecordMetadata",
+    "RecordTooLarge",
+    "RequestFailed",
+    "TimedOut",
+    "TopicExists",
+    "TopicInfo",
+    "TopicPartition",
+    "UnknownTopic",
+    "Unreachable",
+    "UnsupportedVersion",
+    "connect",
+]

@@ -1,0 +1,125 @@
+"""The `headrace` command: finds the subcommand, and loads nothing but that.
+
+1. A command that fails says one sentence on standard error and ends with a code that is not 0;
+   a traceback means a bug of ours.
+2. Ctrl-C ends with 130, and a reader that goes away with 141, both without a word.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+from headrace.cli.failure import Failure
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class Command(NamedTuple):
+    summary: str
+    module: str
+    add_arguments: str
+    run: str
+
+
+COMMANDS = {
+    "up": Command(
+        "start a broker on this machine", "headrace.cli.up", "add_up_arguments", "run_up"
+    ),
+    "broker": Command(
+        "start a broker from a server.properties",
+        "headrace.cli.up",
+        "add_broker_arguments",
+        "run_broker",
+    ),
+    "topics": Command(
+        "create, list, describe, alter and delete topics",
+        "headrace.cli.topics",
+        "add_arguments",
+        "run",
+    ),
+    "configs": Command(
+        "show and change settings of topics and brokers",
+        "headrace.cli.configs",
+        "add_arguments",
+        "run",
+    ),
+    "produce": Command(
+        "write lines of standard input to a topic", "headrace.cli.produce", "add_arguments", "run"
+    ),
+    "consume": Command("print records of a topic", "headrace.cli.consume", "add_arguments", "run"),
+    "log": Command(
+        "look into a broker's files, and check them", "headrace.cli.log", "add_arguments", "run"
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except Failure as failure:
+        print(f"headrace: {failure.message}", file=sys.stderr)
+        return failure.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered would fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else ""
+    command = COMMANDS.get(name)
+    if command is None:
+        return _without_command(arguments)
+    module = import_module(command.module)
+    parser = argparse.ArgumentParser(prog=f"headrace {name}", description=_sentence(command))
+    getattr(module, command.add_arguments)(parser)
+    code: int = getattr(module, command.run)(parser.parse_args(arguments[1:]))
+    return code
+
+
+def _sentence(command: Command) -> str:
+    return command.summary[0].upper() + command.summary[1:] + "."
+
+
+def _without_command(arguments: list[str]) -> int:
+    """Help, the version, or what was wrong."""
+    width = max(map(len, COMMANDS))
+    listing = "\n".join(
+        f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()
+    )
+    parser = argparse.ArgumentParser(
+        prog="headrace",
+        description="A commit log that speaks the Kafka protocol.",
+        epilog=f"commands:\n{listing}\n\n'headrace COMMAND --help' says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="headrace [--version] COMMAND ...",
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
+    known, _ = parser.parse_known_args(arguments)
+    if known.version:
+        from headrace import __version__
+
+        print(f"headrace {__version__}")
+        return 0
+    if known.command is None:
+        parser.print_help()
+        return 0 if not arguments else 2
+    from difflib import get_close_matches
+
+    near = get_close_matches(known.command, COMMANDS, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(COMMANDS)}"
+    raise Failure(f"there is no command {known.command!r}; {hint}", 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

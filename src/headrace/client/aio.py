@@ -1,0 +1,265 @@
+"""The client for asyncio programs.
+
+    async with headrace.client.aio.connect("localhost:9092") as client:
+        await client.create_topic("lines", partitions=3)
+        await client.produce("lines", "hello", key="greeting")
+        async for record in client.consume("lines", until="end"):
+            print(record.partition, record.offset, record.value)
+
+One client holds one connection to each broker that it needs, and belongs to the loop on which it
+was opened. Errors are those of `headrace.client.errors`.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from headrace.client import admin, offsets
+from headrace.client.aio_driver import Driver
+from headrace.client.aio_streams import Consumer, Delivery, Producer
+from headrace.client.engine import Engine
+from headrace.client.errors import ClientClosed
+from headrace.client.inputs import Data, HeadersIn, client_options, plan_reading
+from headrace.client.operation import Ask, Operation
+from headrace.client.options import (
+    ClientSettings,
+    ConsumerOptions,
+    ConsumerSettings,
+    Isolation,
+    ProducerSettings,
+    producer_options,
+)
+from headrace.client.values import (
+    ActiveProducer,
+    ClusterInfo,
+    ConfigChange,
+    ConfigEntry,
+    ConfigResource,
+    ListedOffset,
+    LogDir,
+    NewTopic,
+    Record,
+    RecordMetadata,
+    Start,
+    TopicInfo,
+    Until,
+)
+from headrace.model.topics import TopicPartition
+
+__all__ = ["Client", "Consumer", "Delivery", "Producer", "connect"]
+
+T = TypeVar("T")
+
+
+def connect(
+    bootstrap: str | Sequence[str] = "localhost:9092", **settings: Unpack[ClientSettings]
+) -> "Client":
+    """A client for `async with`; entering it reaches a broker, or says why not."""
+    return Client(bootstrap, **settings)
+
+
+class Client:
+    """A connection to a cluster. Open it with `async with`, or `open` and `close`."""
+
+    def __init__(
+        self, bootstrap: str | Sequence[str] = "localhost:9092", **settings: Unpack[ClientSettings]
+    ) -> None:
+        self._options = client_options(bootstrap, settings)
+        self._driver: Driver | None = None
+        self._producer: Producer | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Reach a broker; Unreachable when none of the addresses answers."""
+        self._driver = Driver(self._options)
+        try:
+            await self._driver.run(offsets.connect(self._driver.engine))
+        except BaseException:
+            await self._driver.close()
+            raise
+
+    async def close(self) -> None:
+        """Close every connection; producers that were not flushed lose what they hold."""
+        if self._driver is not None:
+            await self._driver.close()
+
+    @property
+    def _open_driver(self) -> Driver:
+        if self._driver is None or self._driver.engine.closed:
+            raise ClientClosed("the client is not open: use it in 'async with'")
+        return self._driver
+
+    @property
+    def _engine(self) -> Engine:
+        return self._open_driver.engine
+
+    async def _run(self, operation: Operation[T]) -> T:
+        return await self._open_driver.run(operation)
+
+    # Records.
+
+    async def produce(
+        self,
+        topic: str,
+        value: Data,
+        *,
+        key: Data = None,
+        partition: int | None = None,
+        headers: HeadersIn = (),
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Write one record, and wait until the broker has it. For many, use a producer."""
+        if self._producer is None:
+            self._producer = self.producer(linger_ms=0)
+        return await self._producer.produce(
+            topic,
+            value,
+            key=key,
+            partition=partition,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+        )
+
+    def producer(self, **settings: Unpack[ProducerSettings]) -> Producer:
+        """A producer for many records; leaving its `async with` flushes it."""
+        return Producer(self._open_driver, producer_options(settings))
+
+    def consumer(self, **settings: Unpack[ConsumerSettings]) -> Consumer:
+        """A consumer to which partitions are assigned by hand."""
+        return Consumer(self._open_driver, ConsumerOptions(**settings))
+
+    async def consume(
+        self,
+        topic: str,
+        *,
+        start: Start = "earliest",
+        until: Until = None,
+        partitions: Sequence[int] | None = None,
+        max_records: int | None = None,
+        **settings: Unpack[ConsumerSettings],
+    ) -> AsyncGenerator[Record, None]:
+        """Read a topic, each partition in order, for ever unless `until` says otherwise."""
+        async with self.consumer(**settings) as consumer:
+            committed = settings.get("isolation") == "read_committed"
+            starts, limits = await self._run(
+                plan_reading(
+                    self._engine,
+                    topic,
+                    partitions,
+                    start,
+                    until,
+                    read_committed=committed,
+                    wall_ms=int(time.time() * 1000),
+                )
+            )
+            await consumer.assign(dict(starts))
+            async for record in consumer.until(limits, max_records):
+                yield record
+
+    async def list_offsets(
+        self,
+        at: Mapping[TopicPartition, Start],
+        *,
+        isolation: Isolation = "read_uncommitted",
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Offsets of starts of every kind; -1 where no record is as late as a time."""
+        return await self._run(
+            offsets.list_offsets(
+                self._engine,
+                offsets.timestamps(at),
+                read_committed=isolation == "read_committed",
+            )
+        )
+
+    # The cluster.
+
+    async def describe_cluster(self) -> ClusterInfo:
+        return await self._run(admin.describe_cluster(self._engine))
+
+    async def list_topics(self) -> dict[str, TopicInfo]:
+        """Every topic that the client may see, by name."""
+        return await self._run(offsets.list_topics(self._engine))
+
+    async def describe_topic(self, topic: str) -> TopicInfo:
+        return await self._run(admin.describe_topic(self._engine, topic))
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Create a topic, and wait until its partitions have leaders."""
+        topic = NewTopic(name, partitions, replication_factor, configs or {}, assignment)
+        await self.create_topics([topic], validate_only=validate_only)
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> None:
+        await self._run(admin.create_topics(self._engine, topics, validate_only=validate_only))
+
+    async def delete_topic(self, *names: str) -> None:
+        await self._run(admin.delete_topics(self._engine, names))
+
+    async def create_partitions(
+        self, topic: str, count: int, *, validate_only: bool = False
+    ) -> None:
+        """Raise a topic's number of partitions to `count`."""
+        await self._run(
+            admin.create_partitions(self._engine, topic, count, validate_only=validate_only)
+        )
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Delete what lies before an offset (-1: everything); returns the logs' new starts."""
+        return await self._run(admin.delete_records(self._engine, before))
+
+    async def describe_configs(
+        self, resource: ConfigResource, names: Sequence[str] | None = None
+    ) -> dict[str, ConfigEntry]:
+        return await self._run(admin.describe_configs(self._engine, resource, names))
+
+    async def alter_configs(
+        self,
+        resource: ConfigResource,
+        changes: Sequence[ConfigChange],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Change some settings; the others stay as they are."""
+        await self._run(
+            admin.alter_configs(self._engine, resource, changes, validate_only=validate_only)
+        )
+
+    async def describe_log_dirs(self, node_id: int) -> list[LogDir]:
+        return await self._run(admin.describe_log_dirs(self._engine, node_id))
+
+    async def describe_producers(self, partition: TopicPartition) -> list[ActiveProducer]:
+        return await self._run(admin.describe_producers(self._engine, partition))
+
+    async def request(
+        self, node_id: int, api_key: int, fields: Mapping[str, Any], **settings: Any
+    ) -> dict[str, Any]:
+        """Any request to one broker, as plain dicts, without retries; for other brokers."""
+
+        def ask() -> Operation[dict[str, Any]]:
+            return (yield Ask(node_id, api_key, fields, **settings))  # type: ignore[no-any-return]
+
+        return await self._run(ask())

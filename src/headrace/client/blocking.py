@@ -1,0 +1,255 @@
+"""The client for programs without a loop.
+
+    with headrace.client.connect("localhost:9092") as client:
+        client.create_topic("lines", partitions=3)
+        client.produce("lines", "hello", key="greeting")
+        for record in client.consume("lines", until="end"):
+            print(record.partition, record.offset, record.value)
+
+One client holds one connection to each broker that it needs. There is no thread behind it: use
+it from one thread at a time, and give each thread a client of its own. Errors are those of
+`headrace.client.errors`.
+"""
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from headrace.client import admin, offsets
+from headrace.client.blocking_driver import Driver
+from headrace.client.blocking_streams import Consumer, Delivery, Producer
+from headrace.client.engine import Engine
+from headrace.client.errors import ClientClosed
+from headrace.client.inputs import Data, HeadersIn, client_options, plan_reading
+from headrace.client.operation import Ask, Operation
+from headrace.client.options import (
+    ClientSettings,
+    ConsumerOptions,
+    ConsumerSettings,
+    Isolation,
+    ProducerSettings,
+    producer_options,
+)
+from headrace.client.values import (
+    ActiveProducer,
+    ClusterInfo,
+    ConfigChange,
+    ConfigEntry,
+    ConfigResource,
+    ListedOffset,
+    LogDir,
+    NewTopic,
+    Record,
+    RecordMetadata,
+    Start,
+    TopicInfo,
+    Until,
+)
+from headrace.model.topics import TopicPartition
+
+__all__ = ["Client", "Consumer", "Delivery", "Producer", "connect"]
+
+T = TypeVar("T")
+
+
+def connect(
+    bootstrap: str | Sequence[str] = "localhost:9092", **settings: Unpack[ClientSettings]
+) -> "Client":
+    """A client for `with`; entering it reaches a broker, or says why not."""
+    return Client(bootstrap, **settings)
+
+
+class Client:
+    """A connection to a cluster. Open it with `with`, or `open` and `close`."""
+
+    def __init__(
+        self, bootstrap: str | Sequence[str] = "localhost:9092", **settings: Unpack[ClientSettings]
+    ) -> None:
+        self._options = client_options(bootstrap, settings)
+        self._driver: Driver | None = None
+        self._producer: Producer | None = None
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Reach a broker; Unreachable when none of the addresses answers."""
+        self._driver = Driver(self._options)
+        try:
+            self._driver.run(offsets.connect(self._driver.engine))
+        except BaseException:
+            self._driver.close()
+            raise
+
+    def close(self) -> None:
+        """Close every connection; producers that were not flushed lose what they hold."""
+        if self._driver is not None:
+            self._driver.close()
+
+    @property
+    def _open_driver(self) -> Driver:
+        if self._driver is None or self._driver.engine.closed:
+            raise ClientClosed("the client is not open: use it in 'with'")
+        return self._driver
+
+    @property
+    def _engine(self) -> Engine:
+        return self._open_driver.engine
+
+    def _run(self, operation: Operation[T]) -> T:
+        return self._open_driver.run(operation)
+
+    # Records.
+
+    def produce(
+        self,
+        topic: str,
+        value: Data,
+        *,
+        key: Data = None,
+        partition: int | None = None,
+        headers: HeadersIn = (),
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Write one record, and wait until the broker has it. For many, use a producer."""
+        if self._producer is None:
+            self._producer = self.producer(linger_ms=0)
+        return self._producer.produce(
+            topic,
+            value,
+            key=key,
+            partition=partition,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+        )
+
+    def producer(self, **settings: Unpack[ProducerSettings]) -> Producer:
+        """A producer for many records; leaving its `with` flushes it."""
+        return Producer(self._open_driver, producer_options(settings))
+
+    def consumer(self, **settings: Unpack[ConsumerSettings]) -> Consumer:
+        """A consumer to which partitions are assigned by hand."""
+        return Consumer(self._open_driver, ConsumerOptions(**settings))
+
+    def consume(
+        self,
+        topic: str,
+        *,
+        start: Start = "earliest",
+        until: Until = None,
+        partitions: Sequence[int] | None = None,
+        max_records: int | None = None,
+        **settings: Unpack[ConsumerSettings],
+    ) -> Generator[Record, None, None]:
+        """Read a topic, each partition in order, for ever unless `until` says otherwise."""
+        with self.consumer(**settings) as consumer:
+            committed = settings.get("isolation") == "read_committed"
+            starts, limits = self._run(
+                plan_reading(
+                    self._engine,
+                    topic,
+                    partitions,
+                    start,
+                    until,
+                    read_committed=committed,
+                    wall_ms=int(time.time() * 1000),
+                )
+            )
+            consumer.assign(dict(starts))
+            yield from consumer.until(limits, max_records)
+
+    def list_offsets(
+        self,
+        at: Mapping[TopicPartition, Start],
+        *,
+        isolation: Isolation = "read_uncommitted",
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Offsets of starts of every kind; -1 where no record is as late as a time."""
+        return self._run(
+            offsets.list_offsets(
+                self._engine,
+                offsets.timestamps(at),
+                read_committed=isolation == "read_committed",
+            )
+        )
+
+    # The cluster.
+
+    def describe_cluster(self) -> ClusterInfo:
+        return self._run(admin.describe_cluster(self._engine))
+
+    def list_topics(self) -> dict[str, TopicInfo]:
+        """Every topic that the client may see, by name."""
+        return self._run(offsets.list_topics(self._engine))
+
+    def describe_topic(self, topic: str) -> TopicInfo:
+        return self._run(admin.describe_topic(self._engine, topic))
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Create a topic, and wait until its partitions have leaders."""
+        topic = NewTopic(name, partitions, replication_factor, configs or {}, assignment)
+        self.create_topics([topic], validate_only=validate_only)
+
+    def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> None:
+        self._run(admin.create_topics(self._engine, topics, validate_only=validate_only))
+
+    def delete_topic(self, *names: str) -> None:
+        self._run(admin.delete_topics(self._engine, names))
+
+    def create_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None:
+        """Raise a topic's number of partitions to `count`."""
+        self._run(admin.create_partitions(self._engine, topic, count, validate_only=validate_only))
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete what lies before an offset (-1: everything); returns the logs' new starts."""
+        return self._run(admin.delete_records(self._engine, before))
+
+    def describe_configs(
+        self, resource: ConfigResource, names: Sequence[str] | None = None
+    ) -> dict[str, ConfigEntry]:
+        return self._run(admin.describe_configs(self._engine, resource, names))
+
+    def alter_configs(
+        self,
+        resource: ConfigResource,
+        changes: Sequence[ConfigChange],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Change some settings; the others stay as they are."""
+        self._run(admin.alter_configs(self._engine, resource, changes, validate_only=validate_only))
+
+    def describe_log_dirs(self, node_id: int) -> list[LogDir]:
+        return self._run(admin.describe_log_dirs(self._engine, node_id))
+
+    def describe_producers(self, partition: TopicPartition) -> list[ActiveProducer]:
+        return self._run(admin.describe_producers(self._engine, partition))
+
+    def request(
+        self, node_id: int, api_key: int, fields: Mapping[str, Any], **settings: Any
+    ) -> dict[str, Any]:
+        """Any request to one broker, as plain dicts, without retries; for other brokers."""
+
+        def ask() -> Operation[dict[str, Any]]:
+            return (yield Ask(node_id, api_key, fields, **settings))  # type: ignore[no-any-return]
+
+        return self._run(ask())

@@ -1,0 +1,220 @@
+"""Carries out with plain sockets what the engine decides, in the caller's own thread.
+
+It makes no decision of its own. Nothing happens between calls: sockets are read and written, and
+timers run, while some call waits. TLS has its place in `_Socket`.
+"""
+
+import errno
+import selectors
+import socket
+import time
+from collections import deque
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+from headrace.client.engine import Engine
+from headrace.client.network import Effect, Open, Write
+from headrace.client.operation import Operation, Outcome
+from headrace.client.options import ClientOptions
+from headrace.client.transport import describe_failure, tune
+
+T = TypeVar("T")
+_READ_SIZE = 1 << 20
+_PIECES_MAX = 64
+
+
+def monotonic_ms() -> float:
+    return time.monotonic() * 1000
+
+
+class Awaited(Protocol):
+    @property
+    def done(self) -> bool: ...
+
+
+class Driver:
+    def __init__(self, options: ClientOptions) -> None:
+        self.engine = Engine(options, random=Random(), now_ms=monotonic_ms())
+        self._selector = selectors.DefaultSelector()
+        self._sockets: dict[int, _Socket] = {}
+
+    def run(self, operation: Operation[T]) -> T:
+        """Wait for an operation; an interrupted one is given up."""
+        outcome = self.engine.start(operation)
+        try:
+            return self.wait(outcome)
+        finally:
+            if not outcome.done:
+                self.engine.cancel(outcome)
+
+    def wait(self, outcome: Outcome[T]) -> T:
+        self.work_until(outcome)
+        return outcome.result()
+
+    def work_until(self, awaited: Awaited, deadline_ms: float | None = None) -> bool:
+        """Do I/O until something is done or the time is up; whether it is done."""
+        while True:
+            self._carry_out(self.engine.poll(monotonic_ms()))
+            if awaited.done:
+                return True
+            now_ms = monotonic_ms()
+            if deadline_ms is not None and now_ms >= deadline_ms:
+                return False
+            times = [self.engine.next_wakeup_ms(), deadline_ms]
+            wake_ms = min((at_ms for at_ms in times if at_ms is not None), default=None)
+            self._select(None if wake_ms is None else max(wake_ms - now_ms, 0) / 1000)
+
+    def work(self) -> None:
+        """Do the I/O that is possible without waiting."""
+        self._carry_out(self.engine.poll(monotonic_ms()))
+        self._select(0)
+        self._carry_out(self.engine.poll(monotonic_ms()))
+
+    def close(self) -> None:
+        if not self.engine.closed:
+            self._carry_out(self.engine.close(monotonic_ms()))
+            for link in list(self._sockets):
+                self._drop(link)
+            self._selector.close()
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Open):
+                self._open(effect)
+            elif isinstance(effect, Write):
+                connection = self._sockets.get(effect.link)
+                if connection is not None:
+                    connection.output.extend(map(memoryview, effect.data))
+                    self._flush(connection)
+            else:
+                self._drop(effect.link)
+
+    def _select(self, timeout_s: float | None) -> None:
+        for key, events in self._selector.select(timeout_s):
+            connection: _Socket = key.data
+            if self._sockets.get(connection.link) is not connection:
+                continue
+            if connection.opening:
+                self._finish_opening(connection)
+                continue
+            if events & selectors.EVENT_READ:
+                self._read(connection)
+            if events & selectors.EVENT_WRITE and connection.link in self._sockets:
+                self._flush(connection)
+
+    # Opening: one address of the host after the other.
+
+    def _open(self, effect: Open) -> None:
+        try:
+            found = socket.getaddrinfo(effect.host, effect.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            self.engine.failed(effect.link, describe_failure(error), monotonic_ms())
+            return
+        connection = _Socket(effect.link, deque((entry[0], entry[4]) for entry in found))
+        self._sockets[effect.link] = connection
+        self._open_next(connection, OSError(f"no address of {effect.host}"))
+
+    def _open_next(self, connection: "_Socket", trouble: OSError) -> None:
+        while connection.addresses:
+            family, address = connection.addresses.popleft()
+            try:
+                connection.dial(family, address)
+            except OSError as error:
+                connection.close()
+                trouble = error
+                continue
+            self._selector.register(connection.socket, selectors.EVENT_WRITE, connection)
+            return
+        del self._sockets[connection.link]
+        self.engine.failed(connection.link, describe_failure(trouble), monotonic_ms())
+
+    def _finish_opening(self, connection: "_Socket") -> None:
+        code = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._selector.unregister(connection.socket)
+            connection.close()
+            self._open_next(connection, OSError(code, ""))
+            return
+        tune(connection.socket)
+        connection.opening = False
+        self._selector.modify(connection.socket, selectors.EVENT_READ, connection)
+        self.engine.opened(connection.link, monotonic_ms())
+
+    # Reading and writing.
+
+    def _read(self, connection: "_Socket") -> None:
+        try:
+            data = connection.socket.recv(_READ_SIZE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(connection, describe_failure(error))
+            return
+        if data:
+            self.engine.received(connection.link, data, monotonic_ms())
+        else:
+            self._lost(connection, "the broker closed the connection")
+
+    def _flush(self, connection: "_Socket") -> None:
+        try:
+            connection.write()
+        except OSError as error:
+            self._lost(connection, describe_failure(error))
+            return
+        events = selectors.EVENT_READ
+        if connection.output:
+            events |= selectors.EVENT_WRITE
+        if events != connection.events:
+            connection.events = events
+            self._selector.modify(connection.socket, events, connection)
+
+    def _lost(self, connection: "_Socket", reason: str) -> None:
+        self._drop(connection.link)
+        self.engine.lost(connection.link, reason, monotonic_ms())
+
+    def _drop(self, link: int) -> None:
+        connection = self._sockets.pop(link, None)
+        if connection is not None:
+            self._selector.unregister(connection.socket)
+            connection.close()
+
+
+class _Socket:
+    """One socket, without any blocking call."""
+
+    def __init__(self, link: int, addresses: deque[tuple[int, Any]]) -> None:
+        self.link = link
+        self.addresses = addresses
+        self.opening = True
+        self.output: deque[memoryview] = deque()
+        self.events = selectors.EVENT_READ
+        self.socket: socket.socket
+
+    def dial(self, family: int, address: Any) -> None:
+        self.socket = socket.socket(family, socket.SOCK_STREAM)
+        self.socket.setblocking(False)
+        code = self.socket.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            raise OSError(code, "")
+
+    def write(self) -> None:
+        """Write as much as the kernel takes."""
+        output = self.output
+        while output:
+            pieces = [output[at] for at in range(min(len(output), _PIECES_MAX))]
+            try:
+                left = self.socket.sendmsg(pieces)
+            except (BlockingIOError, InterruptedError):
+                return
+            while left:
+                piece = output[0]
+                if left < len(piece):
+                    output[0] = piece[left:]
+                    return
+                left -= len(piece)
+                output.popleft()
+            while output and not len(output[0]):
+                output.popleft()
+
+    def close(self) -> None:
+        self.socket.close()

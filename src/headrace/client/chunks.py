@@ -1,0 +1,115 @@
+"""Records of one fetch response: which batches are whole, and which records to show. Pure.
+
+1. Positions move over whole batches, whatever of them is shown, so that gaps left by compaction,
+   control batches and aborted transactions never stop a reader.
+2. Under read_committed nothing of an aborted transaction is shown.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+
+from headrace.client.errors import RequestFailed, request_failed
+from headrace.client.values import Record
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicPartition
+from headrace.record.batch import HEADER_SIZE, Batch
+from headrace.record.build import CONTROL_ABORT
+from headrace.record.decode import LOG_APPENDED, control_type, read_batches, read_records
+
+# Base offset, length, and (after epoch, magic, CRC and attributes) the last offset's delta.
+_BATCH = Struct(">qi11xi")
+
+
+class Chunk:
+    """Whole batches of one partition, data[start:end], from `offset` up to `next_offset`.
+
+    The first batch may begin before `offset`: brokers never cut a batch in two.
+    """
+
+    __slots__ = ("aborted", "data", "end", "next_offset", "offset", "partition", "start")
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        data: bytes,
+        start: int,
+        end: int,
+        aborted: tuple[tuple[int, int], ...] | None,
+    ) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.data = data
+        self.start = start
+        self.aborted = aborted
+        """Aborted transactions as (producer id, first offset); None under read_uncommitted."""
+        self.end, self.next_offset = _whole_batches(partition, data, start, end, offset)
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    def batches(self, check_crc: bool = True) -> Iterator[Batch]:
+        """The batches to show, in order: no control batches, and nothing that was aborted."""
+        waiting = sorted(self.aborted or (), key=lambda entry: entry[1], reverse=True)
+        aborted: set[int] = set()
+        try:
+            for batch in read_batches(self.data, self.start, self.end, check_crc):
+                while waiting and waiting[-1][1] <= batch.last_offset():
+                    aborted.add(waiting.pop()[0])
+                if batch.is_control():
+                    if control_type(batch) == CONTROL_ABORT:
+                        aborted.discard(int(batch.producer_id))
+                elif not (batch.is_transactional() and int(batch.producer_id) in aborted):
+                    yield batch
+        except ApiError as error:
+            raise corrupt(self.partition, error) from error
+
+    def records(self, check_crc: bool = True) -> Iterator[list[Record]]:
+        """The records to show, batch by batch."""
+        topic, partition = self.partition
+        first = self.offset
+        for batch in self.batches(check_crc):
+            try:
+                stored = read_records(batch)
+            except ApiError as error:
+                raise corrupt(self.partition, error) from error
+            yield [
+                Record(
+                    topic,
+                    partition,
+                    record.offset,
+                    record.timestamp,
+                    record.key,
+                    record.value,
+                    record.headers,
+                    record.timestamp_type == LOG_APPENDED,
+                )
+                for record in stored
+                if record.offset >= first
+            ]
+
+
+def corrupt(partition: TopicPartition, error: ApiError) -> RequestFailed:
+    failure = request_failed(error.code, f"{partition}: {error.message}")
+    failure.retriable = False
+    return failure
+
+
+def _whole_batches(
+    partition: TopicPartition, data: bytes, start: int, end: int, offset: int
+) -> tuple[int, int]:
+    """Where the last whole batch ends, and the offset after it."""
+    at = start
+    while end - at >= HEADER_SIZE:
+        base_offset, length, last_delta = _BATCH.unpack_from(data, at)
+        if length < HEADER_SIZE - 12 or last_delta < 0:
+            raise corrupt(
+                partition,
+                ApiError(ErrorCode.CORRUPT_MESSAGE, f"no batch at offset {offset} or after it"),
+            )
+        if length + 12 > end - at:
+            break
+        at += length + 12
+        offset = max(offset, base_offset + last_delta + 1)
+    return at, offset

@@ -1,0 +1,255 @@
+"""One connection to one broker: requests out, bytes in, responses matched to their requests.
+
+Pure: it neither owns a socket nor reads a clock. It starts with ApiVersions, by hand, and holds
+every request back until it knows which versions both sides speak.
+
+1. Responses come in the order of their requests; a correlation id out of order is the peer's
+   fault, and the connection is of no more use.
+2. A request is encoded once, in the highest version that both sides and the request allow.
+3. Nothing is allocated by an announced size; one beyond the limit ends the connection.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, NamedTuple
+
+from headrace.client.errors import ClientError, ProtocolViolation, UnsupportedVersion
+from headrace.client.messages import version_range
+from headrace.model.errors import ErrorCode
+from headrace.wire.apis import API_VERSIONS, APIS
+from headrace.wire.cursor import Cursor, MalformedRequest
+
+_HEADER = Struct(">ihhih")
+_SIZE = Struct(">i")
+_API_VERSION = Struct(">hhh")
+_SOFTWARE = b"headrace"
+_FIRST_API_VERSIONS = 3
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What is asked of a broker, whatever version it turns out to speak."""
+
+    api_key: int
+    encode: Callable[[int], list[bytes]]
+    """The body in pieces, for a version."""
+    decode: Callable[[int, bytes, int, int], Any]
+    """The reply, from a version and the range of bytes that holds its body."""
+    finish: Callable[[Any, ClientError | None, float], None]
+    """Called once: with a reply, or with an error; and the time."""
+    deadline_ms: float
+    version_max: int = 0x7FFF
+    expects_reply: bool = True
+    started: bool = False
+    """Whether bytes of it may have left: then a failure says nothing of its outcome."""
+
+
+class Answer(NamedTuple):
+    """A response that has arrived; its body is data[at:end]."""
+
+    request: Request
+    version: int
+    data: bytes
+    at: int
+    end: int
+
+
+class _Sent(NamedTuple):
+    correlation_id: int
+    request: Request | None
+    version: int
+
+
+class Connection:
+    """The protocol's side of one connection, from the moment that it is open."""
+
+    def __init__(self, client_id: str, software_version: str, response_bytes_max: int) -> None:
+        self.ready = False
+        self.versions: dict[int, tuple[int, int]] = {}
+        self._client_id = client_id.encode()
+        self._software_version = software_version.encode()
+        self._response_bytes_max = response_bytes_max
+        self._held: list[Request] = []
+        self._sent: deque[_Sent] = deque()
+        self._output: list[bytes] = []
+        self._unanswered: list[Request] = []
+        self._pieces: list[bytes] = []
+        self._have = 0
+        self._need = 4
+        self._next_correlation_id = 0
+        self._ask_for_versions(_FIRST_API_VERSIONS)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._sent) + len(self._held)
+
+    def send(self, request: Request) -> None:
+        """Queue a request; UnsupportedVersion if the peer turned out not to know it."""
+        if not self.ready:
+            self._held.append(request)
+            return
+        version = self.choose_version(request.api_key, request.version_max)
+        self._put(request.api_key, version, request.encode(version), request)
+
+    def choose_version(self, api_key: int, version_max: int = 0x7FFF) -> int:
+        """The highest version that both sides speak."""
+        name = APIS[api_key].name
+        ours = version_range(api_key)
+        theirs = self.versions.get(api_key)
+        if theirs is None:
+            raise UnsupportedVersion(f"the broker does not know {name}")
+        version = min(ours[1], theirs[1], version_max)
+        if version < max(ours[0], theirs[0]):
+            raise UnsupportedVersion(
+                f"the broker speaks {name} {theirs[0]} to {theirs[1]}, "
+                f"this client {ours[0]} to {min(ours[1], version_max)}"
+            )
+        return version
+
+    def take_output(self) -> list[bytes]:
+        """What is to be written now, in order."""
+        output, self._output = self._output, []
+        return output
+
+    def take_unanswered(self) -> list[Request]:
+        """Requests that are written and will get no answer (acks=0): they are finished."""
+        unanswered, self._unanswered = self._unanswered, []
+        return unanswered
+
+    def unfinished(self) -> list[Request]:
+        """Every request without an answer, oldest first; asked when the connection is over."""
+        sent = [entry.request for entry in self._sent if entry.request is not None]
+        return sent + self._held
+
+    def next_deadline_ms(self) -> float | None:
+        """When the first of the requests under way is overdue."""
+        deadlines = [entry.request.deadline_ms for entry in self._sent if entry.request is not None]
+        deadlines += [request.deadline_ms for request in self._held]
+        return min(deadlines, default=None)
+
+    def received(self, data: bytes) -> tuple[list[Answer], list[tuple[Request, ClientError]]]:
+        """Take bytes in. Returns answers, and held requests that can never be sent."""
+        answers: list[Answer] = []
+        refused: list[tuple[Request, ClientError]] = []
+        for buffer, at, end in self._frames(data):
+            if end - at < 4 or not self._sent:
+                raise ProtocolViolation("the peer sent bytes that answer no request")
+            correlation_id = _SIZE.unpack_from(buffer, at)[0]
+            sent = self._sent.popleft()
+            if correlation_id != sent.correlation_id:
+                raise ProtocolViolation("the peer answered requests out of order")
+            if sent.request is None:
+                refused += self._negotiated(buffer, at + 4, end, sent.version)
+            else:
+                body_at = self._skip_header(sent, buffer, at + 4, end)
+                answers.append(Answer(sent.request, sent.version, buffer, body_at, end))
+        return answers, refused
+
+    def _put(self, api_key: int, version: int, body: list[bytes], request: Request | None) -> None:
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        tags = b"\0" if version >= APIS[api_key].flexible_since else b""
+        size = 10 + len(self._client_id) + len(tags) + sum(map(len, body))
+        head = _HEADER.pack(size, api_key, version, correlation_id, len(self._client_id))
+        self._output.append(head + self._client_id + tags)
+        self._output += body
+        if request is not None:
+            request.started = True
+            if not request.expects_reply:
+                self._unanswered.append(request)
+                return
+        self._sent.append(_Sent(correlation_id, request, version))
+
+    def _ask_for_versions(self, version: int) -> None:
+        body = b""
+        if version >= APIS[API_VERSIONS].flexible_since:
+            for text in (_SOFTWARE, self._software_version):
+                body += bytes([len(text) + 1]) + text
+            body += b"\0"
+        self._put(API_VERSIONS, version, [body], None)
+
+    def _negotiated(
+        self, data: bytes, at: int, end: int, version: int
+    ) -> list[tuple[Request, ClientError]]:
+        code, versions = _read_api_versions(data, at, end, version)
+        if code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
+            self._ask_for_versions(0)
+            return []
+        if code != ErrorCode.NONE:
+            raise ProtocolViolation(f"the broker refused ApiVersions with error {code}")
+        self.versions = versions
+        self.ready = True
+        held, self._held = self._held, []
+        refused: list[tuple[Request, ClientError]] = []
+        for request in held:
+            try:
+                self.send(request)
+            except UnsupportedVersion as error:
+                refused.append((request, error))
+        return refused
+
+    @staticmethod
+    def _skip_header(sent: _Sent, data: bytes, at: int, end: int) -> int:
+        request = sent.request
+        if request is None or sent.version < APIS[request.api_key].flexible_since:
+            return at
+        cursor = Cursor(data, at, end)
+        try:
+            cursor.skip_tags()
+        except MalformedRequest as error:
+            raise ProtocolViolation("the peer sent a malformed response header") from error
+        return int(cursor.at)
+
+    def _frames(self, data: bytes) -> list[tuple[bytes, int, int]]:
+        """Whole frames, without their sizes; what is left waits for more bytes."""
+        self._pieces.append(data)
+        self._have += len(data)
+        if self._have < self._need:
+            return []
+        buffer = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        frames: list[tuple[bytes, int, int]] = []
+        at = 0
+        self._need = 4
+        while len(buffer) - at >= 4:
+            size = _SIZE.unpack_from(buffer, at)[0]
+            if not 4 <= size <= self._response_bytes_max:
+                raise ProtocolViolation(_explain_size(size))
+            if len(buffer) - at - 4 < size:
+                self._need = 4 + size
+                break
+            frames.append((buffer, at + 4, at + 4 + size))
+            at += 4 + size
+        rest = buffer[at:]
+        self._pieces = [rest] if rest else []
+        self._have = len(rest)
+        return frames
+
+
+def _read_api_versions(
+    data: bytes, at: int, end: int, version: int
+) -> tuple[int, dict[int, tuple[int, int]]]:
+    cursor = Cursor(data, at, end)
+    try:
+        code = int(cursor.read_i16())
+        # A broker that does not know the version answers in version 0.
+        flexible = version >= 3 and code != ErrorCode.UNSUPPORTED_VERSION
+        versions: dict[int, tuple[int, int]] = {}
+        for _ in range(cursor.count(flexible, 6)):
+            key, low, high = _API_VERSION.unpack_from(data, cursor.take(6))
+            versions[key] = (low, high)
+            if flexible:
+                cursor.skip_tags()
+    except MalformedRequest as error:
+        raise ProtocolViolation("the peer's ApiVersions response is malformed") from error
+    return code, versions
+
+
+def _explain_size(size: int) -> str:
+    first = size.to_bytes(4, "big", signed=True)
+    if first == b"HTTP":
+        return "the peer speaks HTTP, not the Kafka protocol"
+    if first[:2] in (b"\x15\x03", b"\x16\x03"):
+        return "the peer speaks TLS, and this client was not told to"
+    return f"the peer announced a response of {size} bytes, which is no Kafka response"

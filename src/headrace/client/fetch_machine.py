@@ -1,0 +1,458 @@
+"""The consumer: positions in, Fetch requests out, chunks of records back. Pure.
+
+1. A partition's records come in order, from its position on, each once between two seeks.
+2. One fetch is open per leader, and asks for every partition there that is to be read; while one
+   of them has as much buffered as it may, that leader is left alone, so that a quiet partition's
+   long poll never holds a busy one up.
+3. What is buffered is bounded: by buffer_bytes_max, and one response beyond.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from math import inf
+from uuid import UUID
+
+from headrace.client.chunks import Chunk
+from headrace.client.connection import Request
+from headrace.client.errors import (
+    ClientClosed,
+    ClientError,
+    RequestFailed,
+    error_code,
+    request_failed,
+)
+from headrace.client.fetch_codec import (
+    FetchLimits,
+    FetchResponse,
+    FetchResult,
+    PartitionFetch,
+    TopicFetch,
+    decode_fetch,
+    encode_fetch,
+)
+from headrace.client.machine import Port
+from headrace.client.offsets import EARLIEST, LATEST, list_offsets
+from headrace.client.operation import Outcome
+from headrace.client.options import ConsumerOptions
+from headrace.client.values import ListedOffset, Record
+from headrace.model.errors import ErrorCode
+from headrace.model.topics import TopicPartition
+from headrace.wire.apis import FETCH
+
+_LEADERLESS_PAUSE_MS = 200.0
+
+
+class _Reading:
+    """One partition that is being read."""
+
+    __slots__ = (
+        "absent_since_ms",
+        "buffered",
+        "chunks",
+        "current",
+        "failures",
+        "fetch_offset",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "partition",
+        "paused",
+        "pending",
+        "position",
+        "resetting",
+        "retry_at_ms",
+    )
+
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        self.partition = partition
+        self.paused = False
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.chunks: deque[Chunk] = deque()
+        self.seek(offset)
+
+    def seek(self, offset: int) -> None:
+        self.position = offset
+        """The offset of the next record to hand out."""
+        self.fetch_offset = offset
+        """The offset to ask for next: what lies between is buffered."""
+        self.chunks.clear()
+        self.buffered = 0
+        self.current: tuple[Chunk, Iterator[list[Record]]] | None = None
+        self.pending: list[Record] = []
+        """Decoded and not handed out, last first."""
+        self.resetting = False
+        self.retry_at_ms = 0.0
+        self.failures = 0
+        self.absent_since_ms: float | None = None
+
+
+class FetchMachine:
+    def __init__(self, port: Port, options: ConsumerOptions) -> None:
+        self.options = options
+        self._port = port
+        self._readings: dict[TopicPartition, _Reading] = {}
+        self._open_fetches: set[int] = set()
+        self._errors: deque[ClientError] = deque()
+        self._waiting: list[Outcome[None]] = []
+        self._buffered = 0
+        self._closed = False
+        self._wakeup_ms: float | None = None
+
+    # What the consumer wants.
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        return tuple(self._readings)
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions, from these offsets, and no others."""
+        for partition in list(self._readings):
+            if partition not in positions:
+                self._buffered -= self._readings.pop(partition).buffered
+        for partition, offset in positions.items():
+            if partition in self._readings:
+                self.seek(partition, offset)
+            else:
+                self._readings[partition] = _Reading(partition, offset)
+
+    def unassign(self, partition: TopicPartition) -> None:
+        reading = self._readings.pop(partition, None)
+        if reading is not None:
+            self._buffered -= reading.buffered
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        reading = self._readings[partition]
+        self._buffered -= reading.buffered
+        reading.seek(offset)
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the record that comes next, or would."""
+        return self._readings[partition].position
+
+    def high_watermark(self, partition: TopicPartition) -> int:
+        """The end of what may be read, as of the last fetch; -1 before the first."""
+        reading = self._readings[partition]
+        if self.options.isolation == "read_committed":
+            return reading.last_stable_offset
+        return reading.high_watermark
+
+    def pause(self, partition: TopicPartition) -> None:
+        self._readings[partition].paused = True
+
+    def resume(self, partition: TopicPartition) -> None:
+        self._readings[partition].paused = False
+
+    def ready(self) -> Outcome[None]:
+        """Done as soon as there is something to take: records, progress, or an error."""
+        outcome: Outcome[None] = Outcome()
+        if self._errors or self._closed or any(map(_has_data, self._readings.values())):
+            outcome.succeed(None)
+        else:
+            self._waiting = [
+                waiting for waiting in self._waiting if not (waiting.done or waiting.abandoned)
+            ]
+            self._waiting.append(outcome)
+        return outcome
+
+    def take_chunk(self) -> Chunk | None:
+        """The next chunk of raw batches, whole; for readers with a decoder of their own."""
+        self._raise_error()
+        for reading in list(self._readings.values()):
+            if reading.paused or not reading.chunks:
+                continue
+            chunk = self._pop_chunk(reading)
+            reading.position = chunk.next_offset
+            self._to_the_end(reading)
+            return chunk
+        return None
+
+    def take_records(self, count_max: int) -> list[Record]:
+        """Up to that many records, in order within each partition; none if none are here."""
+        self._raise_error()
+        taken: list[Record] = []
+        for reading in list(self._readings.values()):
+            if reading.paused:
+                continue
+            self._take_from(reading, taken, count_max)
+            if len(taken) >= count_max:
+                break
+            if taken:
+                self._to_the_end(reading)
+        return taken
+
+    # What the engine drives.
+
+    def poll(self, now_ms: float) -> None:
+        """Ask every leader that may be asked."""
+        self._wakeup_ms = None
+        if self._closed or self._buffered >= self.options.buffer_bytes_max:
+            return
+        by_leader: dict[int, list[_Reading]] = {}
+        full: set[int] = set()
+        for reading in self._readings.values():
+            leader = self._leader_to_ask(reading, now_ms)
+            if leader is None:
+                continue
+            if reading.buffered >= self.options.partition_bytes_max:
+                full.add(leader)
+            by_leader.setdefault(leader, []).append(reading)
+        for leader, readings in by_leader.items():
+            if leader not in full:
+                self._fetch(leader, readings, now_ms)
+
+    def next_wakeup_ms(self) -> float | None:
+        return self._wakeup_ms
+
+    def close(self, error: ClientError, now_ms: float) -> None:
+        self._closed = True
+        self._readings.clear()
+        self._errors.append(error)
+        self._announce()
+
+    def _wake(self, at_ms: float) -> None:
+        if at_ms < inf and (self._wakeup_ms is None or at_ms < self._wakeup_ms):
+            self._wakeup_ms = at_ms
+
+    # Fetching.
+
+    def _leader_to_ask(self, reading: _Reading, now_ms: float) -> int | None:
+        if reading.paused or reading.resetting:
+            return None
+        if reading.retry_at_ms > now_ms:
+            self._wake(reading.retry_at_ms)
+            return None
+        leader = self._port.cluster.leader(*reading.partition)
+        if leader is None:
+            self._check_absent(reading, now_ms)
+            self._port.want_metadata()
+            reading.retry_at_ms = max(reading.retry_at_ms, now_ms + _LEADERLESS_PAUSE_MS)
+            self._wake(reading.retry_at_ms)
+            return None
+        reading.absent_since_ms = None
+        return leader if leader not in self._open_fetches else None
+
+    def _check_absent(self, reading: _Reading, now_ms: float) -> None:
+        """A topic that metadata does not know for a while is gone."""
+        code = self._port.cluster.topic_errors.get(reading.partition.topic)
+        if code is None:
+            return
+        if reading.absent_since_ms is None:
+            reading.absent_since_ms = now_ms
+        elif now_ms - reading.absent_since_ms >= self._port.options.topic_absent_ms:
+            topic = reading.partition.topic
+            self._stop(reading, request_failed(code, f"the topic {topic!r} is gone"))
+
+    def _fetch(self, leader: int, readings: list[_Reading], now_ms: float) -> None:
+        options = self.options
+        cluster = self._port.cluster
+        asked: dict[tuple[str, int], tuple[_Reading, int]] = {}
+        parts: dict[str, list[PartitionFetch]] = {}
+        for reading in readings:
+            topic, index = reading.partition
+            info = cluster.partition(topic, index)
+            epoch = info.leader_epoch if info is not None else -1
+            part = PartitionFetch(index, reading.fetch_offset, options.partition_bytes_max, epoch)
+            parts.setdefault(topic, []).append(part)
+            asked[(topic, index)] = (reading, reading.fetch_offset)
+        topics = [TopicFetch(name, cluster.topic_id(name), part) for name, part in parts.items()]
+        names = {topic.topic_id: topic.name for topic in topics}
+        limits = FetchLimits(
+            options.wait_ms_max,
+            options.fetch_bytes_min,
+            options.fetch_bytes_max,
+            options.isolation == "read_committed",
+            options.rack,
+        )
+        self._open_fetches.add(leader)
+        request = Request(
+            FETCH,
+            lambda version: [encode_fetch(version, limits, topics)],
+            decode_fetch,
+            lambda reply, error, now_ms: self._answered(leader, asked, names, reply, error, now_ms),
+            now_ms + options.wait_ms_max + self._port.options.request_timeout_ms,
+            version_max=0x7FFF if all(topic.topic_id is not None for topic in topics) else 12,
+        )
+        self._port.send(leader, request)
+
+    def _answered(
+        self,
+        leader: int,
+        asked: dict[tuple[str, int], tuple[_Reading, int]],
+        names: dict[UUID | None, str],
+        reply: FetchResponse | None,
+        error: ClientError | None,
+        now_ms: float,
+    ) -> None:
+        self._open_fetches.discard(leader)
+        if self._closed:
+            return
+        if error is None and reply is not None and reply.error_code:
+            error = request_failed(reply.error_code)
+        if error is not None or reply is None:
+            for reading, offset in asked.values():
+                if self._is_current(reading, offset):
+                    self._failed(reading, error or ClientClosed(), now_ms)
+            return
+        for result in reply.results:
+            topic = names.get(result.topic, "") if isinstance(result.topic, UUID) else result.topic
+            question = asked.get((topic, result.partition))
+            # A seek since then has made the answer one to another question.
+            if question is not None and self._is_current(*question):
+                self._take_result(question[0], result, now_ms)
+
+    def _is_current(self, reading: _Reading, offset: int) -> bool:
+        same = self._readings.get(reading.partition) is reading
+        return same and not reading.resetting and reading.fetch_offset == offset
+
+    def _take_result(self, reading: _Reading, result: FetchResult, now_ms: float) -> None:
+        if result.leader is not None:
+            self._port.cluster.moved(*reading.partition, *result.leader)
+        if result.error_code:
+            code = error_code(result.error_code)
+            if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._out_of_range(reading)
+            else:
+                what = f"fetching {reading.partition} failed ({code.name})"
+                self._failed(reading, request_failed(result.error_code, what), now_ms)
+            return
+        reading.failures = 0
+        reading.high_watermark = result.high_watermark
+        reading.last_stable_offset = result.last_stable_offset
+        reading.log_start_offset = result.log_start_offset
+        committed = self.options.isolation == "read_committed"
+        try:
+            chunk = Chunk(
+                reading.partition,
+                reading.fetch_offset,
+                result.data,
+                result.start,
+                result.end,
+                result.aborted if committed else None,
+            )
+        except RequestFailed as error:
+            self._stop(reading, error)
+            return
+        if chunk.size == 0:
+            return
+        reading.chunks.append(chunk)
+        reading.fetch_offset = chunk.next_offset
+        reading.buffered += chunk.size
+        self._buffered += chunk.size
+        self._announce()
+
+    # Trouble.
+
+    def _failed(self, reading: _Reading, error: ClientError, now_ms: float) -> None:
+        if error.stale_metadata:
+            self._port.want_metadata()
+        if not error.retriable:
+            self._stop(reading, error)
+            return
+        options = self._port.options
+        pause = min(
+            options.retry_backoff_ms * 2.0 ** min(reading.failures, 10),
+            options.retry_backoff_ms_max,
+        )
+        reading.failures += 1
+        reading.retry_at_ms = now_ms + pause
+
+    def _stop(self, reading: _Reading, error: ClientError) -> None:
+        """Show an error, and leave the partition alone until somebody seeks."""
+        reading.retry_at_ms = inf
+        self._errors.append(error)
+        self._announce()
+
+    def _out_of_range(self, reading: _Reading) -> None:
+        partition, offset = reading.partition, reading.fetch_offset
+        policy = self.options.out_of_range
+        if policy == "error":
+            code = ErrorCode.OFFSET_OUT_OF_RANGE
+            self._stop(reading, request_failed(code, f"{partition} has no offset {offset}"))
+            return
+        reading.resetting = True
+        at = EARLIEST if policy == "earliest" else LATEST
+        committed = self.options.isolation == "read_committed"
+        operation = list_offsets(self._port, {partition: at}, read_committed=committed)
+
+        def reset(outcome: Outcome[dict[TopicPartition, ListedOffset]]) -> None:
+            if self._readings.get(partition) is not reading or not reading.resetting:
+                return
+            reading.resetting = False
+            if outcome.error is None:
+                self._buffered -= reading.buffered
+                reading.seek(outcome.result()[partition].offset)
+            elif isinstance(outcome.error, ClientError):
+                self._stop(reading, outcome.error)
+
+        self._port.start(operation).on_done(reset)
+
+    def _raise_error(self) -> None:
+        if self._errors:
+            error = self._errors[0]
+            if not self._closed:
+                self._errors.popleft()
+            raise error
+
+    # Taking.
+
+    def _announce(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for outcome in waiting:
+            if not outcome.done:
+                outcome.succeed(None)
+
+    def _to_the_end(self, reading: _Reading) -> None:
+        """The next one to take from, and to ask for first, is another partition."""
+        self._readings[reading.partition] = self._readings.pop(reading.partition)
+
+    def _pop_chunk(self, reading: _Reading) -> Chunk:
+        chunk = reading.chunks.popleft()
+        reading.buffered -= chunk.size
+        self._buffered -= chunk.size
+        return chunk
+
+    def _take_from(self, reading: _Reading, taken: list[Record], count_max: int) -> None:
+        while len(taken) < count_max:
+            if reading.pending:
+                room = count_max - len(taken)
+                if len(reading.pending) <= room:
+                    part, reading.pending = reading.pending, []
+                    part.reverse()
+                else:
+                    part = [reading.pending.pop() for _ in range(room)]
+                taken += part
+                reading.position = part[-1].offset + 1
+            elif reading.current is not None:
+                self._decode_next(reading)
+            elif reading.chunks:
+                chunk = self._pop_chunk(reading)
+                reading.current = (chunk, chunk.records(self.options.check_crcs))
+            else:
+                return
+
+    def _decode_next(self, reading: _Reading) -> None:
+        assert reading.current is not None
+        chunk, batches = reading.current
+        try:
+            records = next(batches, None)
+        except RequestFailed as error:
+            self._stop(reading, error)
+            reading.current = None
+            reading.chunks.clear()
+            self._buffered -= reading.buffered
+            reading.buffered = 0
+            return
+        if records is None:
+            reading.current = None
+            reading.position = chunk.next_offset
+        else:
+            records.reverse()
+            reading.pending = records
+
+
+def _has_data(reading: _Reading) -> bool:
+    if reading.paused:
+        return False
+    return bool(reading.chunks or reading.pending or reading.current)

@@ -1,0 +1,190 @@
+"""The client's picture of the cluster, and when it is time for a new one. Pure.
+
+1. A partition's leader epoch never falls while its topic keeps its id: an answer from a broker
+   that lags behind does not undo what a better informed one said. An unknown epoch (-1) is no
+   news.
+2. A topic deleted and created again has a new id, and starts with the epoch that it is given.
+3. Refreshes that are asked for in a row are spaced by a growing pause.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from headrace.client.errors import error_code
+from headrace.client.options import ClientOptions
+from headrace.client.values import ClusterInfo, Node, PartitionInfo, TopicInfo
+from headrace.model.errors import ErrorCode
+
+
+class Cluster:
+    """Brokers, topics and leaders as far as they are known."""
+
+    def __init__(self) -> None:
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+        self.nodes: dict[int, Node] = {}
+        self.topics: dict[str, TopicInfo] = {}
+        self.topic_errors: dict[str, ErrorCode] = {}
+        """What the last answer said of topics that it could not describe."""
+        self.names_by_id: dict[UUID, str] = {}
+        self.version = 0
+        """Counts answers; a change tells that something may be different."""
+
+    def info(self) -> ClusterInfo:
+        nodes = tuple(self.nodes[node_id] for node_id in sorted(self.nodes))
+        return ClusterInfo(self.cluster_id, self.controller_id, nodes)
+
+    def partition(self, topic: str, index: int) -> PartitionInfo | None:
+        info = self.topics.get(topic)
+        if info is None or not 0 <= index < len(info.partitions):
+            return None
+        return info.partitions[index]
+
+    def leader(self, topic: str, index: int) -> int | None:
+        """The leading broker, or None while there is none that could be asked."""
+        partition = self.partition(topic, index)
+        if partition is None or partition.leader not in self.nodes:
+            return None
+        return partition.leader
+
+    def topic_id(self, topic: str) -> UUID | None:
+        info = self.topics.get(topic)
+        return info.topic_id if info is not None else None
+
+    def available(self, topic: str) -> tuple[int, ...]:
+        """Partitions that have a leader; all of them when none has."""
+        partitions = self.topics[topic].partitions
+        led = tuple(partition.index for partition in partitions if partition.leader >= 0)
+        return led or tuple(partition.index for partition in partitions)
+
+    def apply(self, response: Mapping[str, Any], asked: Iterable[str] | None) -> None:
+        """Take over an answer to a question about some topics, or about all (None)."""
+        self.version += 1
+        self.cluster_id = response.get("cluster_id") or self.cluster_id
+        self.controller_id = response["controller_id"]
+        self.nodes = {
+            broker["node_id"]: Node(
+                broker["node_id"], broker["host"], broker["port"], broker["rack"]
+            )
+            for broker in response["brokers"]
+        }
+        before, errors_before = self.topics, self.topic_errors
+        self.topics, self.topic_errors = {}, {}
+        if asked is not None:
+            # An answer about some topics says nothing of the others.
+            named = frozenset(asked)
+            self.topics = {name: info for name, info in before.items() if name not in named}
+            self.topic_errors = {
+                name: code for name, code in errors_before.items() if name not in named
+            }
+        for topic in response["topics"]:
+            if topic["name"] is not None:
+                self._apply_topic(topic, before.get(topic["name"]))
+        self.names_by_id = {
+            info.topic_id: name for name, info in self.topics.items() if info.topic_id is not None
+        }
+
+    def _apply_topic(self, topic: Mapping[str, Any], before: TopicInfo | None) -> None:
+        name: str = topic["name"]
+        code = error_code(topic["error_code"])
+        if code != ErrorCode.NONE and not topic["partitions"]:
+            self.topic_errors[name] = code
+            return
+        topic_id: UUID | None = topic.get("topic_id")
+        if before is not None and before.topic_id != topic_id:
+            before = None
+        partitions = sorted(
+            (self._partition(partition, before) for partition in topic["partitions"]),
+            key=lambda partition: partition.index,
+        )
+        self.topics[name] = TopicInfo(name, topic_id, tuple(partitions), topic["is_internal"])
+
+    @staticmethod
+    def _partition(partition: Mapping[str, Any], before: TopicInfo | None) -> PartitionInfo:
+        index: int = partition["partition_index"]
+        epoch: int = partition.get("leader_epoch", -1)
+        if before is not None and 0 <= index < len(before.partitions):
+            known = before.partitions[index]
+            if 0 <= epoch < known.leader_epoch:
+                return known
+        return PartitionInfo(
+            index,
+            partition["leader_id"],
+            epoch,
+            tuple(partition["replica_nodes"]),
+            tuple(partition["isr_nodes"]),
+            tuple(partition.get("offline_replicas", ())),
+        )
+
+    def moved(self, topic: str, index: int, leader: int, leader_epoch: int) -> bool:
+        """A leader named its successor (KIP-951); whether that was news."""
+        info = self.topics.get(topic)
+        known = self.partition(topic, index)
+        if info is None or known is None or leader_epoch <= known.leader_epoch:
+            return False
+        partitions = list(info.partitions)
+        partitions[index] = PartitionInfo(
+            index, leader, leader_epoch, known.replicas, known.isr, known.offline_replicas
+        )
+        self.topics[topic] = TopicInfo(
+            info.name, info.topic_id, tuple(partitions), info.is_internal
+        )
+        return True
+
+
+class RefreshPolicy:
+    """When to ask for metadata, and about which topics."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._options = options
+        self._topics: dict[str, bool] = {}
+        self._wanted = False
+        self._under_way = False
+        self._streak = 0
+        self._not_before_ms = 0.0
+        self._refreshed_ms: float | None = None
+
+    @property
+    def topics(self) -> Mapping[str, bool]:
+        """Topics in use, and whether the broker may create them."""
+        return self._topics
+
+    def use(self, topic: str, create: bool) -> None:
+        """Include a topic from now on."""
+        self._topics[topic] = self._topics.get(topic, False) or create
+
+    def forget(self, topic: str) -> None:
+        self._topics.pop(topic, None)
+
+    def want(self) -> None:
+        """Something did not fit the picture: refresh as soon as the pause allows."""
+        self._wanted = True
+
+    def due(self, now_ms: float) -> bool:
+        at = self.next_ms()
+        return at is not None and at <= now_ms
+
+    def next_ms(self) -> float | None:
+        """When the next refresh is due; None while one is under way, or nothing is in use."""
+        if self._under_way:
+            return None
+        if self._wanted:
+            return self._not_before_ms
+        if self._refreshed_ms is None or not self._topics:
+            return None
+        return self._refreshed_ms + self._options.metadata_age_ms_max
+
+    def started(self, now_ms: float) -> None:
+        self._wanted = False
+        self._under_way = True
+        pause = self._options.retry_backoff_ms * 2.0 ** min(self._streak, 10)
+        self._not_before_ms = now_ms + min(pause, self._options.retry_backoff_ms_max)
+        self._streak += 1
+
+    def finished(self, now_ms: float, *, useful: bool) -> None:
+        """An answer came (or not); a useful one, without open questions, ends the streak."""
+        self._under_way = False
+        if useful:
+            self._streak = 0
+            self._refreshed_ms = now_ms

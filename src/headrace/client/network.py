@@ -1,0 +1,321 @@
+"""Every connection of a client: which to open, when to try again, what to write.
+
+Pure: inputs are what happened to a link (`opened`, `failed`, `received`, `lost`) and the time;
+outputs are the imperatives Open, Write and Close, which a shell carries out. A link is one
+attempt to connect and has a number of its own, so that late news of a former link is ignored.
+
+1. A request finishes exactly once, with a reply or an error.
+2. A broker that cannot be reached is tried again after a growing pause, never in a tight loop.
+3. When no broker of the cluster can be reached, the bootstrap addresses are tried again.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from headrace.client.connection import Connection, Request
+from headrace.client.errors import (
+    ClientClosed,
+    ClientError,
+    Disconnected,
+    ProtocolViolation,
+    Unreachable,
+    UnsupportedVersion,
+)
+from headrace.client.options import Address, ClientOptions
+from headrace.client.values import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Connect to an address; answer with `opened` or `failed`."""
+
+    link: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    link: int
+    data: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a link, or stop opening it; nothing is heard of it again."""
+
+    link: int
+
+
+Effect = Open | Write | Close
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """One address that may be talked to: a broker by its id, a bootstrap address below zero."""
+
+    peer_id: int
+    address: Address
+    link: int | None = None
+    connection: Connection | None = None
+    waiting: list[Request] = field(default_factory=list)
+    open_by_ms: float = 0
+    failures: int = 0
+    retry_at_ms: float = 0
+    reason: str = ""
+
+    @property
+    def load(self) -> int:
+        in_flight = self.connection.in_flight if self.connection is not None else 0
+        return in_flight + len(self.waiting)
+
+
+class Network:
+    def __init__(self, options: ClientOptions, random: Random, software_version: str) -> None:
+        self._options = options
+        self._random = random
+        self._software_version = software_version
+        self._bootstrap = [
+            _Peer(-1 - index, address) for index, address in enumerate(options.bootstrap)
+        ]
+        self._nodes: dict[int, _Peer] = {}
+        self._links: dict[int, _Peer] = {}
+        self._next_link = 0
+        self._effects: list[Effect] = []
+        self._closed = False
+
+    # Questions.
+
+    def choose_any(self, now_ms: float) -> int:
+        """A peer to ask what any broker can answer: an idle open one, else one worth a try."""
+        peers = [*self._nodes.values(), *self._bootstrap]
+        ready = [peer for peer in peers if peer.connection is not None and peer.connection.ready]
+        if ready:
+            return min(ready, key=lambda peer: peer.load).peer_id
+        opening = [peer for peer in peers if peer.link is not None]
+        if opening:
+            return opening[0].peer_id
+        for group in (list(self._nodes.values()), self._bootstrap):
+            rested = [peer for peer in group if peer.retry_at_ms <= now_ms]
+            if rested:
+                fewest = min(peer.failures for peer in rested)
+                fresh = [peer for peer in rested if peer.failures == fewest]
+                return self._random.choice(fresh).peer_id
+        return min(peers, key=lambda peer: peer.retry_at_ms).peer_id
+
+    def bootstrap_is_exhausted(self) -> bool:
+        """Whether every bootstrap address has been tried, and none answers."""
+        return not self._links and all(peer.failures for peer in self._bootstrap)
+
+    def unreachable(self) -> Unreachable:
+        """The sentence that tells a person what is wrong, and what to look at."""
+        reasons: dict[str, None] = {}
+        for peer in [*self._bootstrap, *self._nodes.values()]:
+            if peer.reason:
+                reasons[peer.reason] = None
+        text = "; ".join(reasons) or "no answer"
+        return Unreachable(
+            f"cannot reach any of {self._options.bootstrap_text}: {text}; is the broker running?"
+        )
+
+    def next_wakeup_ms(self) -> float | None:
+        """When `poll` has something to do though nothing happened."""
+        times: list[float] = []
+        for peer in self._peers():
+            if peer.connection is not None:
+                deadline = peer.connection.next_deadline_ms()
+                if deadline is not None:
+                    times.append(deadline)
+                continue
+            if peer.link is not None:
+                times.append(peer.open_by_ms)
+            elif peer.waiting:
+                times.append(peer.retry_at_ms)
+            times += [request.deadline_ms for request in peer.waiting]
+        return min(times, default=None)
+
+    # What the client wants.
+
+    def set_nodes(self, nodes: Iterable[Node], now_ms: float) -> None:
+        """Take over the brokers that metadata names; those that it lacks are dropped."""
+        fresh: dict[int, _Peer] = {}
+        for node in nodes:
+            address = Address(node.host, node.port)
+            peer = self._nodes.pop(node.node_id, None)
+            if peer is not None and peer.address != address:
+                self._end(peer, "its address changed", now_ms, failed=False)
+                peer = None
+            fresh[node.node_id] = peer or self._adopt(node.node_id, address)
+        gone, self._nodes = self._nodes, fresh
+        for peer in gone.values():
+            self._end(peer, "it left the cluster", now_ms, failed=False)
+
+    def send(self, peer_id: int, request: Request, now_ms: float) -> None:
+        """Send, or keep until the connection is open."""
+        peer = self._peer(peer_id)
+        if self._closed:
+            request.finish(None, ClientClosed("the client is closed"), now_ms)
+        elif peer is None:
+            request.finish(None, Disconnected(f"broker {peer_id} has no known address"), now_ms)
+        elif peer.connection is None:
+            peer.waiting.append(request)
+        else:
+            self._send_now(peer.connection, request, now_ms)
+
+    def close(self, now_ms: float) -> None:
+        """Close every link; what was under way fails."""
+        self._closed = True
+        for peer in self._peers():
+            self._end(peer, "the client was closed", now_ms, failed=False)
+
+    # What happened.
+
+    def opened(self, link: int, now_ms: float) -> None:
+        peer = self._links.get(link)
+        if peer is None or peer.connection is not None:
+            return
+        options = self._options
+        peer.connection = Connection(
+            options.client_id, self._software_version, options.response_bytes_max
+        )
+        waiting, peer.waiting = peer.waiting, []
+        for request in waiting:
+            self._send_now(peer.connection, request, now_ms)
+
+    def failed(self, link: int, reason: str, now_ms: float) -> None:
+        """A link could not be opened."""
+        peer = self._links.get(link)
+        if peer is not None:
+            self._end(peer, reason, now_ms, failed=True, close=False)
+
+    def lost(self, link: int, reason: str, now_ms: float) -> None:
+        """A link is closed, by the peer or by trouble on the way."""
+        peer = self._links.get(link)
+        if peer is not None:
+            was_ready = peer.connection is not None and peer.connection.ready
+            self._end(peer, reason, now_ms, failed=not was_ready, close=False)
+
+    def received(self, link: int, data: bytes, now_ms: float) -> None:
+        peer = self._links.get(link)
+        if peer is None or peer.connection is None:
+            return
+        try:
+            answers, refused = peer.connection.received(data)
+        except ProtocolViolation as error:
+            self._end(peer, str(error), now_ms, failed=True, cause=error)
+            return
+        if peer.connection.ready:
+            peer.failures = 0
+            peer.reason = ""
+        for request, refusal in refused:
+            request.finish(None, refusal, now_ms)
+        for answer in answers:
+            reply, problem = None, None
+            try:
+                reply = answer.request.decode(answer.version, answer.data, answer.at, answer.end)
+            except ProtocolViolation as error:
+                problem = error
+            answer.request.finish(reply, problem, now_ms)
+
+    def poll(self, now_ms: float) -> list[Effect]:
+        """Do what is due, and hand out everything that the shell has to carry out."""
+        for peer in self._peers():
+            self._expire(peer, now_ms)
+            if peer.link is None and peer.waiting and peer.retry_at_ms <= now_ms:
+                self._open(peer, now_ms)
+            if peer.connection is not None and peer.link is not None:
+                data = peer.connection.take_output()
+                if data:
+                    self._effects.append(Write(peer.link, data))
+                for request in peer.connection.take_unanswered():
+                    request.finish(None, None, now_ms)
+        effects, self._effects = self._effects, []
+        return effects
+
+    # Inside.
+
+    def _peers(self) -> list[_Peer]:
+        return [*self._nodes.values(), *self._bootstrap]
+
+    def _peer(self, peer_id: int) -> _Peer | None:
+        if peer_id >= 0:
+            return self._nodes.get(peer_id)
+        index = -1 - peer_id
+        return self._bootstrap[index] if index < len(self._bootstrap) else None
+
+    def _adopt(self, node_id: int, address: Address) -> _Peer:
+        """A broker's peer: the bootstrap connection to the same address is as good as its own."""
+        for index, peer in enumerate(self._bootstrap):
+            if peer.address == address and peer.connection is not None:
+                self._bootstrap[index] = _Peer(peer.peer_id, address)
+                peer.peer_id = node_id
+                return peer
+        return _Peer(node_id, address)
+
+    def _open(self, peer: _Peer, now_ms: float) -> None:
+        link = self._next_link
+        self._next_link += 1
+        peer.link = link
+        peer.open_by_ms = now_ms + self._options.connect_timeout_ms
+        self._links[link] = peer
+        self._effects.append(Open(link, peer.address.host, peer.address.port))
+
+    def _send_now(self, connection: Connection, request: Request, now_ms: float) -> None:
+        try:
+            connection.send(request)
+        except UnsupportedVersion as error:
+            request.finish(None, error, now_ms)
+
+    def _expire(self, peer: _Peer, now_ms: float) -> None:
+        connection = peer.connection
+        if connection is not None:
+            deadline = connection.next_deadline_ms()
+            if deadline is not None and deadline <= now_ms:
+                # Answers come in order: one that is overdue holds back all that follow.
+                self._end(peer, f"{peer.address} did not answer in time", now_ms, failed=True)
+            return
+        if peer.link is not None and peer.open_by_ms <= now_ms:
+            self._end(peer, f"connecting to {peer.address} timed out", now_ms, failed=True)
+            return
+        overdue = [request for request in peer.waiting if request.deadline_ms <= now_ms]
+        if overdue:
+            peer.waiting = [request for request in peer.waiting if request.deadline_ms > now_ms]
+            reason = peer.reason or f"connecting to {peer.address} timed out"
+            for request in overdue:
+                request.finish(None, Disconnected(reason), now_ms)
+
+    def _end(
+        self,
+        peer: _Peer,
+        reason: str,
+        now_ms: float,
+        *,
+        failed: bool,
+        close: bool = True,
+        cause: ClientError | None = None,
+    ) -> None:
+        """End a peer's link, if it has one, and fail everything that waited for it."""
+        unfinished = peer.waiting
+        if peer.connection is not None:
+            unfinished = peer.connection.unfinished() + unfinished
+        if peer.link is not None:
+            del self._links[peer.link]
+            if close:
+                self._effects.append(Close(peer.link))
+        peer.link, peer.connection, peer.waiting = None, None, []
+        peer.reason = reason
+        if failed:
+            peer.failures += 1
+            base = min(
+                self._options.retry_backoff_ms * 2.0 ** min(peer.failures - 1, 10),
+                self._options.retry_backoff_ms_max,
+            )
+            peer.retry_at_ms = now_ms + base * (0.8 + 0.4 * self._random.random())
+        for request in unfinished:
+            request.finish(None, cause or self._disconnected(peer, reason), now_ms)
+
+    def _disconnected(self, peer: _Peer, reason: str) -> ClientError:
+        if self._closed:
+            return ClientClosed("the client is closed")
+        return Disconnected(f"lost broker at {peer.address}: {reason}")

@@ -1,0 +1,268 @@
+"""Asking for metadata and for offsets, as operations. Pure."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from headrace.client.errors import (
+    ClientError,
+    RequestFailed,
+    TimedOut,
+    UnknownTopic,
+    error_code,
+    request_failed,
+)
+from headrace.client.metadata import Cluster
+from headrace.client.operation import (
+    ANY,
+    Ask,
+    AskAll,
+    Operation,
+    Pause,
+    Refresh,
+    Session,
+    backoff_ms,
+    retrying,
+)
+from headrace.client.values import AtTime, ClusterInfo, ListedOffset, Start, TopicInfo
+from headrace.model.errors import ErrorCode
+from headrace.model.topics import TopicPartition
+from headrace.wire.apis import LIST_OFFSETS, METADATA
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+
+
+def metadata_fields(topics: Iterable[str] | None, create: bool) -> dict[str, Any]:
+    """The fields of a Metadata request about some topics, or about all (None)."""
+    named = None if topics is None else [{"name": name, "topic_id": None} for name in topics]
+    return {
+        "topics": named,
+        "allow_auto_topic_creation": create,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
+
+
+def connect(session: Session) -> Operation[ClusterInfo]:
+    """Reach any broker; when none of the given addresses answers, fail without waiting long."""
+    deadline_ms = session.now_ms + session.options.connect_timeout_ms
+    attempt = 0
+    while True:
+        try:
+            yield Refresh()
+        except ClientError as error:
+            failure = session.unreachable()
+            if failure is not None:
+                raise failure from error
+            if not error.retriable:
+                raise
+            if session.now_ms >= deadline_ms:
+                raise TimedOut(f"cannot connect: {error}") from error
+            yield Pause(backoff_ms(session, attempt))
+            attempt += 1
+        else:
+            return session.cluster.info()
+
+
+def ensure_topics(session: Session, topics: Iterable[str], create: bool) -> Operation[None]:
+    """Wait until every topic is known; one that stays unknown is an error."""
+    wanted = tuple(dict.fromkeys(topics))
+    started_ms = session.now_ms
+    attempt = 0
+    while any(topic not in session.cluster.topics for topic in wanted):
+        trouble: ClientError | None = None
+        try:
+            yield Refresh(wanted, create)
+        except ClientError as error:
+            if not error.retriable:
+                raise
+            trouble = error
+        missing = [topic for topic in wanted if topic not in session.cluster.topics]
+        if not missing:
+            break
+        waited_ms = session.now_ms - started_ms
+        for topic in missing:
+            code = session.cluster.topic_errors.get(topic)
+            if code is not None:
+                trouble = _topic_trouble(topic, code)
+                gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if not trouble.retriable or (gone and waited_ms >= session.options.topic_absent_ms):
+                    session.forget_topic(topic)
+                    raise trouble
+        if waited_ms >= session.options.operation_timeout_ms:
+            raise session.unreachable() or TimedOut(f"no metadata of {missing[0]!r}: {trouble}")
+        yield Pause(backoff_ms(session, attempt))
+        attempt += 1
+
+
+def _topic_trouble(topic: str, code: ErrorCode) -> RequestFailed:
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return UnknownTopic(code, f"the topic {topic!r} does not exist")
+    return request_failed(code, f"the topic {topic!r} cannot be used ({code.name})")
+
+
+def list_topics(
+    session: Session, topics: Iterable[str] | None = None
+) -> Operation[dict[str, TopicInfo]]:
+    """Every topic of the cluster, or those named; an unknown one is an error."""
+    named = None if topics is None else tuple(topics)
+
+    def attempt() -> Operation[dict[str, TopicInfo]]:
+        reply = yield Ask(ANY, METADATA, metadata_fields(named, create=False))
+        view = Cluster()
+        view.apply(reply, None)
+        for topic, code in view.topic_errors.items():
+            trouble = _topic_trouble(topic, code)
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                trouble.retriable = False
+            if named is not None:
+                raise trouble
+        return {name: view.topics[name] for name in sorted(view.topics)}
+
+    return (yield from retrying(session, "listing topics", attempt))
+
+
+def list_offsets(
+    session: Session,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    read_committed: bool = False,
+    timeout_ms: float | None = None,
+) -> Operation[dict[TopicPartition, ListedOffset]]:
+    """Offsets by timestamp: EARLIEST, LATEST, MAX_TIMESTAMP, or milliseconds.
+
+    An offset of -1 means that no record is as late as the timestamp.
+    """
+    yield from ensure_topics(session, (partition.topic for partition in wanted), create=False)
+    found: dict[TopicPartition, ListedOffset] = {}
+
+    def attempt() -> Operation[None]:
+        left = {partition: at for partition, at in wanted.items() if partition not in found}
+        by_leader, trouble = _group_by_leader(session, left)
+        asks = [
+            Ask(leader, LIST_OFFSETS, _list_offsets_fields(session, group, read_committed))
+            for leader, group in by_leader.items()
+        ]
+        for reply in (yield AskAll(asks)):
+            if isinstance(reply, ClientError):
+                trouble = reply
+                continue
+            trouble = _take_offsets(reply, found) or trouble
+        if trouble is not None:
+            raise trouble
+
+    yield from retrying(session, "looking up offsets", attempt, timeout_ms)
+    return {partition: found[partition] for partition in wanted}
+
+
+def _group_by_leader(
+    session: Session, wanted: Mapping[TopicPartition, int]
+) -> tuple[dict[int, dict[TopicPartition, int]], ClientError | None]:
+    groups: dict[int, dict[TopicPartition, int]] = {}
+    trouble: ClientError | None = None
+    for partition, at in wanted.items():
+        if session.cluster.partition(*partition) is None:
+            error = UnknownTopic(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}"
+            )
+            error.retriable = False
+            raise error
+        leader = session.cluster.leader(*partition)
+        if leader is None:
+            trouble = request_failed(
+                ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader just now"
+            )
+            continue
+        groups.setdefault(leader, {})[partition] = at
+    return groups, trouble
+
+
+def _list_offsets_fields(
+    session: Session, group: Mapping[TopicPartition, int], read_committed: bool
+) -> dict[str, Any]:
+    topics: dict[str, list[dict[str, int]]] = {}
+    for partition, at in group.items():
+        info = session.cluster.partition(*partition)
+        topics.setdefault(partition.topic, []).append(
+            {
+                "partition_index": partition.partition,
+                "current_leader_epoch": info.leader_epoch if info is not None else -1,
+                "timestamp": at,
+            }
+        )
+    return {
+        "replica_id": -1,
+        "isolation_level": int(read_committed),
+        "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
+        "timeout_ms": int(session.options.request_timeout_ms),
+    }
+
+
+def _take_offsets(
+    reply: Mapping[str, Any], found: dict[TopicPartition, ListedOffset]
+) -> ClientError | None:
+    trouble: ClientError | None = None
+    for topic in reply["topics"]:
+        for part in topic["partitions"]:
+            partition = TopicPartition(topic["name"], part["partition_index"])
+            code = error_code(part["error_code"])
+            if code == ErrorCode.NONE:
+                found[partition] = ListedOffset(
+                    part["offset"], part["timestamp"], part.get("leader_epoch", -1)
+                )
+            else:
+                trouble = request_failed(code, f"no offset of {partition} ({code.name})")
+                if not trouble.retriable:
+                    raise trouble
+    return trouble
+
+
+def start_timestamp(start: Start) -> int | None:
+    """What to ask ListOffsets for a start, or None if the start is an offset already."""
+    if isinstance(start, AtTime):
+        return start.timestamp_ms
+    if isinstance(start, datetime):
+        return int(start.timestamp() * 1000)
+    if start == "earliest":
+        return EARLIEST
+    if start == "latest":
+        return LATEST
+    if isinstance(start, int) and start >= 0:
+        return None
+    raise ValueError(
+        f"cannot start at {start!r}: use 'earliest', 'latest', an offset, a datetime, or AtTime"
+    )
+
+
+def timestamps(at: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
+    """What to ask ListOffsets for starts that are not offsets."""
+    wanted: dict[TopicPartition, int] = {}
+    for partition, start in at.items():
+        timestamp = start_timestamp(start)
+        if timestamp is None:
+            raise ValueError(f"{start!r} is an offset already")
+        wanted[partition] = timestamp
+    return wanted
+
+
+def resolve_starts(
+    session: Session,
+    starts: Mapping[TopicPartition, Start],
+    *,
+    read_committed: bool = False,
+) -> Operation[dict[TopicPartition, int]]:
+    """Offsets for starts of every kind; a time after the last record is the log's end."""
+    yield from ensure_topics(session, (partition.topic for partition in starts), create=False)
+    asked = {partition: start_timestamp(start) for partition, start in starts.items()}
+    wanted = {partition: at for partition, at in asked.items() if at is not None}
+    offsets = {partition: start for partition, start in starts.items() if isinstance(start, int)}
+    if wanted:
+        listed = yield from list_offsets(session, wanted, read_committed=read_committed)
+        offsets |= {partition: found.offset for partition, found in listed.items()}
+    late = {partition: LATEST for partition, offset in offsets.items() if offset < 0}
+    if late:
+        listed = yield from list_offsets(session, late, read_committed=read_committed)
+        offsets |= {partition: found.offset for partition, found in listed.items()}
+    return {partition: offsets[partition] for partition in starts}

@@ -1,0 +1,157 @@
+"""Calls of several steps, written as generators that yield what they wait for. Pure.
+
+An operation is a generator: it yields Ask, AskAll, Pause or Refresh, is resumed with what came
+of it, and returns its result. The engine drives it; a shell only waits for its Outcome. So the
+same few lines serve the asyncio client, the blocking one, and tests with scripted brokers.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Generic, Protocol, TypeVar
+
+from headrace.client.errors import ClientError, TimedOut
+from headrace.client.metadata import Cluster
+from headrace.client.options import ClientOptions
+
+T = TypeVar("T")
+ANY = -1_000_001
+CONTROLLER = -1_000_002
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send a request to a broker by id, to ANY, or to the CONTROLLER; resumes with the reply."""
+
+    node: int
+    api_key: int
+    fields: Mapping[str, Any]
+    timeout_ms: float | None = None
+    version_max: int = 0x7FFF
+
+
+@dataclass(frozen=True, slots=True)
+class AskAll:
+    """Ask several at once; resumes with a reply or an error for each, in order."""
+
+    asks: Sequence[Ask]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    duration_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """Wait for metadata that was asked for after now; of these topics too, from now on."""
+
+    topics: tuple[str, ...] = ()
+    create: bool = False
+
+
+Step = Ask | AskAll | Pause | Refresh
+Operation = Generator[Step, Any, T]
+
+
+class Session(Protocol):
+    """What an operation may look at while it runs."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def options(self) -> ClientOptions: ...
+    @property
+    def random(self) -> Random: ...
+    @property
+    def now_ms(self) -> float:
+        """The time of the input that is being dealt with."""
+
+    def unreachable(self) -> ClientError | None:
+        """The error to show when no broker answers, if none does."""
+
+    def forget_topic(self, topic: str) -> None:
+        """Ask about a topic no more."""
+
+
+class Outcome(Generic[T]):
+    """The result of something under way: a value or an error, set once."""
+
+    __slots__ = ("_callbacks", "_error", "_value", "abandoned", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.abandoned = False
+        """Nobody waits for it any more."""
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[Outcome[T]], None]] = []
+
+    def result(self) -> T:
+        """The value, or the error raised; only once it is done."""
+        assert self.done
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._error
+
+    def on_done(self, callback: Callable[["Outcome[T]"], None]) -> None:
+        if self.done:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def succeed(self, value: T) -> None:
+        self._value = value
+        self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        assert not self.done
+        self.done = True
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+
+def backoff_ms(session: Session, attempt: int) -> float:
+    """The pause after the attempt of that number, from 0: it grows, and is spread a little."""
+    options = session.options
+    base = min(options.retry_backoff_ms * 2.0 ** min(attempt, 10), options.retry_backoff_ms_max)
+    return base * (0.8 + 0.4 * session.random.random())
+
+
+def retrying(
+    session: Session,
+    what: str,
+    attempt: Callable[[], Operation[T]],
+    timeout_ms: float | None = None,
+) -> Operation[T]:
+    """Run attempts until one succeeds, one fails for good, or the time is up."""
+    if timeout_ms is None:
+        timeout_ms = session.options.operation_timeout_ms
+    deadline_ms = session.now_ms + timeout_ms
+    number = 0
+    while True:
+        try:
+            return (yield from attempt())
+        except ClientError as error:
+            if not error.retriable:
+                raise
+            trouble = error
+        pause_ms = backoff_ms(session, number)
+        if session.now_ms + pause_ms >= deadline_ms:
+            unreachable = session.unreachable()
+            if unreachable is not None:
+                raise unreachable from trouble
+            raise TimedOut(f"{what} did not succeed in {timeout_ms:.0f} ms: {trouble}") from trouble
+        yield Pause(pause_ms)
+        if trouble.stale_metadata:
+            yield Refresh()
+        number += 1

@@ -1,0 +1,30 @@
+"""What both shells know of sockets: how to set them up, and how to name their troubles."""
+
+import errno
+import socket
+
+_REASONS = {
+    errno.ECONNREFUSED: "connection refused",
+    errno.ECONNRESET: "connection reset",
+    errno.EPIPE: "connection reset",
+    errno.ETIMEDOUT: "connection timed out",
+    errno.EHOSTUNREACH: "host unreachable",
+    errno.ENETUNREACH: "network unreachable",
+}
+
+
+def describe_failure(error: Exception) -> str:
+    """A short reason, in words."""
+    if isinstance(error, socket.gaierror):
+        return f"the host name cannot be resolved ({error.strerror})"
+    if isinstance(error, OSError) and error.errno in _REASONS:
+        return _REASONS[error.errno]
+    if isinstance(error, TimeoutError):
+        return "connection timed out"
+    return str(error) or type(error).__name__
+
+
+def tune(connection: socket.socket) -> None:
+    """Requests are whole when they are written: waiting for more only adds latency."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

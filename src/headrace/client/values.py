@@ -1,0 +1,160 @@
+"""The plain values that go into the client and come out of it. Pure; nothing here does I/O."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+Header = tuple[str, bytes | None]
+Headers = Sequence[Header]
+
+
+class Record(NamedTuple):
+    """One record as a consumer sees it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    is_append_time: bool = False
+    """Whether the broker set the timestamp when it appended, instead of the producer."""
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was written."""
+
+    topic: str
+    partition: int
+    offset: int
+    """-1 when the broker was not asked (acks=0), or no longer knows (a very late retry)."""
+    timestamp_ms: int
+
+
+class AtTime(NamedTuple):
+    """The first record whose timestamp is at or after this one."""
+
+    timestamp_ms: int
+
+
+Start = Literal["earliest", "latest"] | int | AtTime | datetime
+"""Where to begin: the log's start, its end, an offset, or a time."""
+Until = Literal["end"] | int | AtTime | datetime | None
+"""Where to stop: the log's end as it is now, an offset or a time (exclusive), or never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One broker as metadata names it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    index: int
+    leader: int
+    """-1 while there is none."""
+    leader_epoch: int = -1
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    offline_replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    name: str
+    topic_id: UUID | None
+    partitions: tuple[PartitionInfo, ...]
+    is_internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    cluster_id: str | None
+    controller_id: int
+    brokers: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; -1 leaves a number to the cluster's defaults."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    assignment: Mapping[int, Sequence[int]] | None = None
+    """Brokers by partition; instead of the two numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """An offset that a leader named, with the timestamp of the record there, or -1."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+class ConfigResource(NamedTuple):
+    """What has settings: a topic, or a broker (a name of "" means every broker)."""
+
+    kind: Literal["topic", "broker"]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    name: str
+    value: str | None
+    source: str
+    """Whence the value comes: "topic", "broker", "cluster", "file" or "default"."""
+    is_read_only: bool = False
+    is_sensitive: bool = False
+    documentation: str | None = None
+    synonyms: tuple[tuple[str, str | None, str], ...] = ()
+    """Name, value and source of each place that could have given the value, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One change of one setting; "append" and "subtract" are for lists."""
+
+    name: str
+    value: str | None = None
+    operation: Literal["set", "unset", "append", "subtract"] = "set"
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirPartition:
+    topic: str
+    partition: int
+    size_bytes: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """One data directory of one broker."""
+
+    node_id: int
+    path: str
+    partitions: tuple[LogDirPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """A producer that a partition's leader remembers."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    transaction_start_offset: int
