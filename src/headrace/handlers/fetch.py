@@ -1,0 +1,293 @@
+"""Fetch (key 1), versions 4 to 18: sessions, topic ids, long polls.  # HOT
+
+Nothing is read here but the place: an answer is a list of slices that the server sends from file
+to socket. An offset inside a batch gets that whole batch (clients skip), the first batch is sent
+whole whatever the limits say (KIP-74), and a long poll counts only what its reader may see.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, final
+
+from mypy_extensions import i64
+
+from headrace.handlers.fetch_sessions import Session, SessionCache
+from headrace.handlers.turn import Turn
+from headrace.log.file import NotCached
+from headrace.log.log import Log
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.replication.partition import Partition
+from headrace.runtime.exchange import Exchange, Peer
+from headrace.wire.fetch import (
+    TOPIC_IDS_SINCE,
+    FetchPart,
+    FetchRequest,
+    FetchResult,
+    read_fetch,
+    write_fetch_response,
+)
+
+if TYPE_CHECKING:
+    from headrace.handlers.partitions import PartitionTable
+    from headrace.runtime.worker import Worker
+
+INLINE_BYTES_MAX = 4096
+WAIT_MS_MAX = 5 * 60 * 1000
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+@final
+class FetchExchange(Exchange):
+    def __init__(
+        self,
+        peer: Peer,
+        correlation_id: i64,
+        version: i64,
+        request: FetchRequest,
+    ) -> None:
+        super().__init__(peer, correlation_id, version)
+        self.request = request
+        self.session: Session | None = None
+        self.parts: list[FetchPart] = request.parts
+        self.waits_on: list[Partition] = []
+        self.timer: Timer | None = None
+
+
+@final
+class FetchHandler:
+    def __init__(
+        self,
+        partitions: "PartitionTable",
+        turn: Turn,
+        reader: "Worker",
+        call_later: "Callable[[float, Callable[[FetchExchange], None], FetchExchange], Timer]",
+        random_id: Callable[[], int],
+        response_bytes_max: i64,
+        session_slots_max: i64,
+    ) -> None:
+        self.partitions = partitions
+        self.turn = turn
+        self.reader = reader
+        self.call_later = call_later
+        self.random_id = random_id
+        self.response_bytes_max: i64 = response_bytes_max
+        self.sessions = SessionCache(session_slots_max)
+        self.waiting: dict[FetchExchange, None] = {}
+        """The long polls under way, in order of arrival."""
+
+    def handle(
+        self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
+    ) -> None:
+        request = read_fetch(data, at, end, version)
+        exchange = FetchExchange(peer, correlation_id, version, request)
+        peer.exchanges.append(exchange)
+        by_id = version >= TOPIC_IDS_SINCE
+        if request.session_epoch != -1 or request.session_id != 0:
+            try:
+                exchange.session = self.sessions.resolve(
+                    request, by_id, self.random_id(), self.turn.now_ms
+                )
+            except ApiError as error:
+                exchange.pieces = write_fetch_response(
+                    correlation_id, version, error.code, 0, [], 0
+                )
+                self.turn.completed.append(exchange)
+                return
+            if exchange.session is not None:
+                exchange.parts = exchange.session.asked()
+        self._advance(exchange, request.wait_ms_max <= 0)
+
+    def _advance(self, exchange: FetchExchange, must_answer: bool) -> None:
+        """Answer, or wait: for data, or for the disk."""
+        try:
+            is_answered = self._try(exchange, must_answer)
+        except NotCached as cold:
+            self._warm(exchange, cold, must_answer)
+            return
+        if is_answered:
+            self._stop_waiting(exchange)
+        elif exchange not in self.waiting:
+            self._wait(exchange)
+
+    def _warm(self, exchange: FetchExchange, cold: NotCached, must_answer: bool) -> None:
+        """Let a thread read what the search for an offset needs, then search again."""
+        exchange.peer.muted = True
+        exchange.woken = True
+
+        def done(_result: object, error: BaseException | None) -> None:
+            if error is not None:
+                exchange.peer.fail(f"the log cannot be read: {error}")
+                return
+            exchange.woken = False
+            if not exchange.peer.closed:
+                exchange.peer.muted = False
+                self._advance(exchange, must_answer)
+                self.turn.deliver()
+
+        self.reader.submit(cold.run, done)
+
+    def _wait(self, exchange: FetchExchange) -> None:
+        exchange.peer.muted = True
+        self.waiting[exchange] = None
+        by_id = exchange.version >= TOPIC_IDS_SINCE
+        for part in exchange.parts:
+            partition = self.partitions.find(part.key, part.index, by_id)
+            if partition is not None:
+                partition.waiters[exchange] = None
+                exchange.waits_on.append(partition)
+        wait_ms: i64 = exchange.request.wait_ms_max
+        if wait_ms > WAIT_MS_MAX:
+            wait_ms = WAIT_MS_MAX
+        exchange.timer = self.call_later(int(wait_ms) / 1000, self.expire, exchange)
+
+    def retry_woken(self) -> None:
+        """After a flush: answer the long polls that now have enough."""
+        woken = self.turn.woken
+        if not woken:
+            return
+        self.turn.woken = []
+        for exchange in woken:
+            assert isinstance(exchange, FetchExchange)
+            exchange.woken = False
+            if exchange in self.waiting:
+                self._advance(exchange, False)
+
+    def expire(self, exchange: FetchExchange) -> None:
+        """The wait is over, or the partition is gone: answer with what there is."""
+        if exchange in self.waiting:
+            self._advance(exchange, True)
+            self.turn.deliver()
+
+    def forget(self, peer: Peer) -> None:
+        """The peer has gone: its long poll waits for nobody."""
+        for exchange in peer.exchanges:
+            if isinstance(exchange, FetchExchange):
+                self._stop_waiting(exchange)
+
+    def _stop_waiting(self, exchange: FetchExchange) -> None:
+        if exchange not in self.waiting:
+            return
+        del self.waiting[exchange]
+        exchange.peer.muted = False
+        for partition in exchange.waits_on:
+            partition.waiters.pop(exchange, None)
+        exchange.waits_on = []
+        if exchange.timer is not None:
+            exchange.timer.cancel()
+            exchange.timer = None
+
+    def _try(self, exchange: FetchExchange, must_answer: bool) -> bool:
+        """Answer if there is enough, if something is wrong, or if it must be."""
+        request = exchange.request
+        results: list[FetchResult] = []
+        budget: i64 = self.response_bytes_max
+        if request.size_max < budget:
+            budget = request.size_max
+        total: i64 = 0
+        has_error = not exchange.parts
+        by_id = exchange.version >= TOPIC_IDS_SINCE
+        for part in exchange.parts:
+            result = FetchResult(part.key, part.index)
+            try:
+                self._read(result, part, request, by_id, budget - total, total == 0)
+            except ApiError as error:
+                result.error = error.code
+            total += result.size
+            if result.error != 0 or result.diverging_epoch >= 0:
+                has_error = True
+            results.append(result)
+        if total < request.size_min and not has_error and not must_answer:
+            return False
+        self._answer(exchange, results)
+        return True
+
+    def _answer(self, exchange: FetchExchange, results: list[FetchResult]) -> None:
+        session_id: i64 = 0
+        session = exchange.session
+        if session is not None:
+            session_id = session.session_id
+            told = session.news(results)
+            if exchange.request.session_epoch > 0:
+                results = told
+        exchange.pieces = write_fetch_response(
+            exchange.correlation_id, exchange.version, 0, session_id, results, 0
+        )
+        self.turn.completed.append(exchange)
+
+    def _read(
+        self,
+        result: FetchResult,
+        part: FetchPart,
+        request: FetchRequest,
+        by_id: bool,
+        budget: i64,
+        is_first: bool,
+    ) -> None:
+        partition = self.partitions.find(part.key, part.index, by_id)
+        if partition is None:
+            known = not by_id or self.partitions.knows_id(part.key)
+            result.error = (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.UNKNOWN_TOPIC_ID
+            )
+            return
+        if not partition.is_leader:
+            result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return
+        epoch: i64 = part.current_leader_epoch
+        if epoch != -1 and epoch != partition.leader_epoch:
+            is_behind = epoch < partition.leader_epoch
+            result.error = (
+                ErrorCode.FENCED_LEADER_EPOCH if is_behind else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+            return
+        log = partition.log
+        result.high_watermark = partition.high_watermark
+        result.last_stable_offset = log.last_stable_offset(partition.high_watermark)
+        result.log_start_offset = log.log_start_offset
+        if part.last_fetched_epoch >= 0 and self._diverges(result, part, partition):
+            return
+        bound: i64 = result.last_stable_offset if request.read_committed else result.high_watermark
+        if part.fetch_offset > result.high_watermark:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if request.read_committed:
+            result.aborted = []
+        if part.fetch_offset >= bound and part.fetch_offset >= log.log_start_offset:
+            return
+        size_max: i64 = part.size_max if part.size_max < budget else budget
+        if size_max <= 0 and not is_first:
+            return
+        found = log.read(part.fetch_offset, size_max, bound, is_first, False)
+        if found is None:
+            return
+        if request.read_committed:
+            result.aborted = _aborted(log, part.fetch_offset, bound)
+        result.size = found.size
+        result.records = found
+        if found.size <= INLINE_BYTES_MAX:
+            file = found.file
+            inline = file.files.pread_cached(file.fd, found.size, found.position)
+            if inline is not None and len(inline) == found.size:
+                result.records = inline
+
+    def _diverges(self, result: FetchResult, part: FetchPart, partition: Partition) -> bool:
+        """Whether the reader follows a history that is not ours (KIP-595)."""
+        epoch, end_offset = partition.log.end_offset_for_epoch(part.last_fetched_epoch)
+        if epoch == part.last_fetched_epoch and end_offset >= part.fetch_offset:
+            return False
+        if epoch < 0:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        result.diverging_epoch = epoch
+        result.diverging_end_offset = end_offset
+        return True
+
+
+def _aborted(log: Log, offset: i64, bound: i64) -> list[tuple[int, int]]:
+    """What to skip in an answer from `offset` on, which lies within one segment."""
+    following = bisect_right(log.base_offsets, offset)
+    end: i64 = bound
+    if following < len(log.base_offsets) and log.base_offsets[following] < bound:
+        end = log.base_offsets[following]
+    return [(one.producer_id, one.first_offset) for one in log.aborted_transactions(offset, end)]

@@ -1,0 +1,142 @@
+"""Incremental fetch sessions (KIP-227): what a consumer asked before, so it need not repeat it.
+
+Pure: time and randomness are arguments. The cache is bounded; where no slot can be had, a
+consumer simply goes on with full fetches (session id 0). librdkafka never asks for a session; the
+Java client and franz-go do.
+
+S1  a session's next epoch is 1..2^31-1, and 0 never comes again
+S2  a session names topics by id or by name throughout, as its first request did
+"""
+
+from typing import final
+
+from mypy_extensions import i64
+
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.fetch import FetchPart, FetchRequest, FetchResult
+
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+EVICTION_AGE_MS = 120_000
+_EPOCH_MAX = 0x7FFFFFFF
+
+
+@final
+class CachedPart:
+    """What was last asked of a partition, and what was last said of it."""
+
+    def __init__(self, part: FetchPart) -> None:
+        self.part = part
+        self.high_watermark: i64 = -1
+        self.log_start_offset: i64 = -1
+        self.has_error = False
+
+    def changed_by(self, result: FetchResult) -> bool:
+        """Whether an answer is news; remembers it as told."""
+        is_news = (
+            result.size > 0
+            or result.error != 0
+            or self.has_error
+            or result.diverging_epoch >= 0
+            or result.high_watermark != self.high_watermark
+            or result.log_start_offset != self.log_start_offset
+        )
+        self.has_error = result.error != 0
+        self.high_watermark = result.high_watermark
+        self.log_start_offset = result.log_start_offset
+        return is_news
+
+
+@final
+class Session:
+    def __init__(self, session_id: i64, by_id: bool, now_ms: i64) -> None:
+        self.session_id: i64 = session_id
+        self.by_id = by_id
+        self.epoch: i64 = 1
+        self.used_ms: i64 = now_ms
+        self.parts: dict[tuple[bytes, int], CachedPart] = {}
+
+    def update(self, request: FetchRequest) -> None:
+        for part in request.parts:
+            cached = self.parts.get((part.key, part.index))
+            if cached is None:
+                self.parts[(part.key, part.index)] = CachedPart(part)
+            else:
+                cached.part = part
+        for part in request.forgotten:
+            self.parts.pop((part.key, part.index), None)
+
+    def asked(self) -> list[FetchPart]:
+        """The partitions in turn, those of one topic together."""
+        topics: dict[bytes, list[FetchPart]] = {}
+        for cached in self.parts.values():
+            topics.setdefault(cached.part.key, []).append(cached.part)
+        return [part for parts in topics.values() for part in parts]
+
+    def news(self, results: list[FetchResult]) -> list[FetchResult]:
+        """Only what the consumer does not know; who got data goes to the end of the line."""
+        told: list[FetchResult] = []
+        for result in results:
+            key = (result.key, result.index)
+            cached = self.parts.get(key)
+            if cached is None or cached.changed_by(result):
+                told.append(result)
+            if cached is not None and result.size > 0:
+                del self.parts[key]
+                self.parts[key] = cached
+        return told
+
+
+@final
+class SessionCache:
+    def __init__(self, slots_max: i64) -> None:
+        self.slots_max: i64 = slots_max
+        self.sessions: dict[int, Session] = {}
+        """Least recently used first."""
+
+    def resolve(
+        self, request: FetchRequest, by_id: bool, fresh_id: i64, now_ms: i64
+    ) -> Session | None:
+        """The session that this request continues or opens; None for a plain full fetch."""
+        if request.session_epoch == FINAL_EPOCH:
+            self.sessions.pop(request.session_id, None)
+            return None
+        if request.session_epoch == INITIAL_EPOCH:
+            self.sessions.pop(request.session_id, None)
+            return self._open(request, by_id, fresh_id, now_ms)
+        return self._continue(request, by_id, now_ms)
+
+    def _open(
+        self, request: FetchRequest, by_id: bool, fresh_id: i64, now_ms: i64
+    ) -> Session | None:
+        if not request.parts or fresh_id in self.sessions or not self._make_room(now_ms):
+            return None
+        session = Session(fresh_id, by_id, now_ms)
+        session.update(request)
+        self.sessions[fresh_id] = session
+        return session
+
+    def _make_room(self, now_ms: i64) -> bool:
+        if len(self.sessions) < self.slots_max:
+            return True
+        for oldest in self.sessions.values():
+            if now_ms - oldest.used_ms > EVICTION_AGE_MS:
+                del self.sessions[oldest.session_id]
+                return True
+            break
+        return False
+
+    def _continue(self, request: FetchRequest, by_id: bool, now_ms: i64) -> Session:
+        session = self.sessions.get(request.session_id)
+        if session is None:
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_id != by_id:
+            raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.update(request)
+        session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
+        session.used_ms = now_ms
+        del self.sessions[session.session_id]
+        self.sessions[session.session_id] = session
+        return session

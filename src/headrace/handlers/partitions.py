@@ -1,0 +1,52 @@
+"""The partitions that this broker serves, found by what a request names them with.  # HOT"""
+
+from collections.abc import Iterator
+from typing import final
+
+from mypy_extensions import i64
+
+from headrace.replication.partition import Partition
+
+
+@final
+class PartitionTable:
+    """By topic name for people, by raw name and raw id for the two hot APIs."""
+
+    def __init__(self) -> None:
+        self.by_topic: dict[str, dict[int, Partition]] = {}
+        self._by_name: dict[bytes, dict[int, Partition]] = {}
+        self._by_id: dict[bytes, dict[int, Partition]] = {}
+
+    def find(self, key: bytes, index: i64, by_id: bool) -> Partition | None:
+        topic = self._by_id.get(key) if by_id else self._by_name.get(key)
+        return None if topic is None else topic.get(index)
+
+    def knows_id(self, key: bytes) -> bool:
+        return key in self._by_id
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        partitions = self.by_topic.get(topic)
+        return None if partitions is None else partitions.get(index)
+
+    def add(self, partition: Partition) -> None:
+        partitions = self.by_topic.get(partition.topic)
+        if partitions is None:
+            partitions = {}
+            self.by_topic[partition.topic] = partitions
+            self._by_name[partition.topic.encode()] = partitions
+            self._by_id[partition.topic_id.bytes] = partitions
+        partitions[partition.index] = partition
+
+    def drop_topic(self, topic: str) -> list[Partition]:
+        partitions = self.by_topic.pop(topic, None)
+        if partitions is None:
+            return []
+        dropped = list(partitions.values())
+        del self._by_name[topic.encode()]
+        for partition in dropped:
+            self._by_id.pop(partition.topic_id.bytes, None)
+        return dropped
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self.by_topic.values():
+            yield from partitions.values()

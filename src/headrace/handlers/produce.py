@@ -1,0 +1,161 @@
+"""Produce (key 0), versions 3 to 13; 0 to 2 are advertised and refused (KAFKA-18659).  # HOT
+
+A batch is checked whole before it is staged: header, CRC, and every record's frame, after a
+bounded decompression where it is compressed. Decompressions of more than 64 KiB of input leave the
+loop; the connection waits so that its requests keep their order. One partition's trouble is an
+error in its own slot. Transactions are not built: a transactional producer gets a fatal error.
+"""
+
+from typing import TYPE_CHECKING, final
+
+from mypy_extensions import i64
+
+from headrace.handlers.produce_exchange import ProduceExchange
+from headrace.handlers.turn import Turn
+from headrace.model.errors import ApiError, ErrorCode, RecordError
+from headrace.record.batch import Batch, read_batch
+from headrace.replication.admission import admit
+from headrace.replication.partition import Partition
+from headrace.runtime.exchange import Peer
+from headrace.wire.cursor import MalformedRequest
+from headrace.wire.produce import OLDEST, TOPIC_IDS_SINCE, ProducePart, read_produce
+
+if TYPE_CHECKING:
+    from headrace.handlers.partitions import PartitionTable
+    from headrace.runtime.worker import Worker
+
+ON_LOOP_BYTES_MAX = 64 * 1024
+
+
+@final
+class ProduceHandler:
+    def __init__(self, partitions: "PartitionTable", turn: Turn, worker: "Worker") -> None:
+        self.partitions = partitions
+        self.turn = turn
+        self.worker = worker
+
+    def handle(
+        self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
+    ) -> None:
+        if version < OLDEST:
+            raise MalformedRequest("Produce below version 3 carries a message format long gone")
+        request = read_produce(data, at, end, version)
+        exchange = ProduceExchange(peer, correlation_id, version, request, data)
+        peer.exchanges.append(exchange)
+        if request.acks < -1 or request.acks > 1:
+            _refuse_all(exchange, ErrorCode.INVALID_REQUIRED_ACKS, "acks is -1, 0 or 1.")
+        elif request.transactional_id is not None:
+            _refuse_all(
+                exchange,
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "Transactions are not supported by this broker.",
+            )
+        elif not self._stage_parts(exchange):
+            return
+        self.turn.produced.append(exchange)
+
+    def _stage_parts(self, exchange: ProduceExchange) -> bool:
+        """Stage part after part; False where one has left the loop, to go on when it is back."""
+        parts = exchange.request.parts
+        while exchange.next < len(parts):
+            part = parts[exchange.next]
+            exchange.next += 1
+            partition = self._find(part, exchange.version)
+            if partition is None:
+                continue
+            batch = self._read(partition, part, exchange.data)
+            if batch is None:
+                continue
+            if batch.codec() != 0 and part.end - part.start > ON_LOOP_BYTES_MAX:
+                self._stage_later(exchange, partition, part, batch)
+                return False
+            try:
+                batch = admit(batch, partition.rules, self.turn.now_ms)
+                self._stage(exchange, partition, part, batch)
+            except ApiError as error:
+                _refuse(part, error)
+        return True
+
+    def _find(self, part: ProducePart, version: i64) -> Partition | None:
+        by_id = version >= TOPIC_IDS_SINCE
+        partition = self.partitions.find(part.key, part.index, by_id)
+        if partition is not None and partition.is_leader:
+            return partition
+        if partition is not None:
+            part.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif by_id and not self.partitions.knows_id(part.key):
+            part.error = ErrorCode.UNKNOWN_TOPIC_ID
+        else:
+            part.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return None
+
+    def _read(self, partition: Partition, part: ProducePart, data: bytes) -> Batch | None:
+        if part.end - part.start > partition.rules.batch_bytes_max:
+            part.error = ErrorCode.MESSAGE_TOO_LARGE
+            part.message = (
+                f"A batch of {part.end - part.start} bytes is larger than max.message.bytes, "
+                f"{partition.rules.batch_bytes_max}."
+            )
+            return None
+        try:
+            batch = read_batch(data, part.start, part.end)
+            if batch.is_transactional():
+                raise ApiError(ErrorCode.INVALID_TXN_STATE, "There is no open transaction.")
+            return batch
+        except ApiError as error:
+            _refuse(part, error)
+            return None
+
+    def _stage(
+        self, exchange: ProduceExchange, partition: Partition, part: ProducePart, batch: Batch
+    ) -> None:
+        base_offset: i64 = partition.stage(batch, self.turn.now_ms)
+        part.base_offset = base_offset
+        part.end_offset = base_offset + batch.last_offset_delta + 1
+        part.log_start_offset = partition.log.log_start_offset
+        if batch.attributes & 8:
+            part.append_time_ms = batch.max_timestamp
+        exchange.parts.append(part)
+        exchange.partitions.append(partition)
+        self.turn.touch(partition)
+
+    def _stage_later(
+        self, exchange: ProduceExchange, partition: Partition, part: ProducePart, batch: Batch
+    ) -> None:
+        """Check one large batch on a thread, stage it, and go on with the parts after it."""
+        peer = exchange.peer
+        peer.muted = True
+        rules = partition.rules
+        now_ms: i64 = self.turn.now_ms
+
+        def job() -> object:
+            return admit(batch, rules, now_ms)
+
+        def done(admitted: object, error: BaseException | None) -> None:
+            self.turn.begin()
+            try:
+                if error is not None:
+                    raise error
+                assert isinstance(admitted, Batch)
+                self._stage(exchange, partition, part, admitted)
+            except ApiError as refused:
+                _refuse(part, refused)
+            if self._stage_parts(exchange):
+                peer.muted = False
+                self.turn.produced.append(exchange)
+            self.turn.deliver()
+
+        self.worker.submit(job, done)
+
+
+def _refuse(part: ProducePart, error: ApiError) -> None:
+    part.error = error.code
+    part.message = error.message
+    if isinstance(error, RecordError):
+        part.bad_records = error.record_indexes
+
+
+def _refuse_all(exchange: ProduceExchange, code: i64, message: str) -> None:
+    for part in exchange.request.parts:
+        part.error = code
+        part.message = message

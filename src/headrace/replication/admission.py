@@ -1,0 +1,67 @@
+"""What a topic lets in: the records' frames are walked, then the topic's own rules hold.  # HOT
+
+`admit` touches nothing but the batch that it is given, so it runs on any thread.
+"""
+
+from typing import final
+
+from mypy_extensions import i64
+
+from headrace.config.topic import PRODUCER_CODEC, TopicConfig
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.record.batch import HEADER_SIZE, Batch, walk_batch
+
+
+@final
+class AppendRules:
+    """A topic's settings that concern each append, as native numbers."""
+
+    def __init__(self, config: TopicConfig, decompressed_bytes_max: i64) -> None:
+        self.batch_bytes_max: i64 = config.max_message_bytes
+        self.decompressed_bytes_max: i64 = decompressed_bytes_max
+        self.keys_required = config.compacts
+        self.stamps_append_time = config.uses_log_append_time
+        self.ahead_ms_max: i64 = config.message_timestamp_after_max_ms
+        self.behind_ms_max: i64 = config.message_timestamp_before_max_ms
+        self.codec: i64 = config.compression_codec
+        self.level = config.compression_level
+
+
+def admit(batch: Batch, rules: AppendRules, now_ms: i64) -> Batch:
+    """Check every record, and return the batch as the topic wants it stored."""
+    payload: bytes | None = None
+    if batch.codec() == 0:
+        walk_batch(batch, batch.frame, batch.start + HEADER_SIZE, batch.end, rules.keys_required)
+    else:
+        from headrace.record.compression import decompress
+
+        payload = decompress(batch.codec(), batch.payload(), rules.decompressed_bytes_max)
+        walk_batch(batch, payload, 0, len(payload), rules.keys_required)
+    if rules.stamps_append_time:
+        from headrace.record.rewrite import with_append_time
+
+        batch = with_append_time(batch, now_ms)
+    else:
+        _check_timestamps(batch, rules, now_ms)
+    if rules.codec != PRODUCER_CODEC and rules.codec != batch.codec():
+        from headrace.record.rewrite import recompressed
+
+        batch = recompressed(batch, rules.codec, payload=payload, level=rules.level)
+    return batch
+
+
+def _check_timestamps(batch: Batch, rules: AppendRules, now_ms: i64) -> None:
+    """Refuse records from too far ahead or behind: they would pin retention, or wipe it."""
+    if batch.max_timestamp - now_ms > rules.ahead_ms_max:
+        raise ApiError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"Timestamp {batch.max_timestamp} is ahead of the broker's clock by more than "
+            f"message.timestamp.after.max.ms, {rules.ahead_ms_max}.",
+        )
+    # A record without a timestamp (-1) is of no age.
+    if batch.min_timestamp >= 0 and now_ms - batch.min_timestamp > rules.behind_ms_max:
+        raise ApiError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"Timestamp {batch.min_timestamp} is behind the broker's clock by more than "
+            f"message.timestamp.before.max.ms, {rules.behind_ms_max}.",
+        )

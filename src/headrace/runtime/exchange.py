@@ -1,0 +1,35 @@
+"""One request on its way through the broker, and the connection that it came by.  # HOT
+
+A connection answers in the order it was asked, so each request takes a place in its peer's queue
+at once and is filled in when its answer is known: in the same turn, after a sync, or when a long
+poll ends. Nothing here does I/O.
+"""
+
+from collections import deque
+
+from mypy_extensions import i64, mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Peer:
+    """A connection as handlers see it."""
+
+    def __init__(self) -> None:
+        self.exchanges: deque[Exchange] = deque()
+        self.closed = False
+        self.muted = False
+        """Set while an answer must come before the next request is even read."""
+
+    def fail(self, reason: str) -> None:
+        """End the connection: there is no other way to tell this peer."""
+        raise NotImplementedError
+
+
+class Exchange:
+    def __init__(self, peer: Peer, correlation_id: i64, version: i64) -> None:
+        self.peer = peer
+        self.correlation_id: i64 = correlation_id
+        self.version: i64 = version
+        self.pieces: list[object] | None = None
+        """The answer: bytes and file slices in order; empty where none is due; None: not yet."""
+        self.woken = False

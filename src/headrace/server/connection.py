@@ -1,0 +1,313 @@
+"""One client's socket: bytes in, requests out; answers in, bytes out.  # HOT
+
+Reads go through one scratch buffer that all connections share; what a read brought becomes one
+`bytes` object that requests are parsed from in place. Answers leave in the order of their
+requests; file slices go by sendfile, and what is not in the page cache is fetched by a thread
+first, so that one reader of old data does not hold up the others.
+
+C1  at most one read's worth of unparsed input is held, and none is read while it cannot be parsed
+C2  bytes leave in the order in which their exchanges were queued
+"""
+
+import os
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, final
+
+from librt.strings import read_i32_be
+from mypy_extensions import i64
+
+from headrace.log.file import FileSlice
+from headrace.runtime.exchange import Peer
+from headrace.server.cache import is_cached, warm
+from headrace.wire.cursor import MalformedRequest
+
+if TYPE_CHECKING:
+    from headrace.server.plane import Plane
+
+EPOLLIN = 0x001
+EPOLLOUT = 0x004
+EPOLLRDHUP = 0x2000
+REQUEST_SIZE_MIN = 8
+LARGE_FRAME_BYTES = 64 * 1024
+LARGE_START_BYTES = 256 * 1024
+SEND_GATHER_MAX = 512
+SENDFILE_BYTES_MAX = 512 * 1024
+SEND_ROUNDS_MAX = 4
+EXCHANGES_MAX = 1000
+
+
+@final
+class Connection(Peer):
+    def __init__(
+        self, plane: "Plane", sock: socket.socket, name: str, listener: str, now: float
+    ) -> None:
+        super().__init__()
+        self.plane = plane
+        self.sock = sock
+        self.fd: int = sock.fileno()
+        self.name = name
+        self.listener = listener
+        self.events: i64 = EPOLLIN | EPOLLRDHUP
+        self.input = b""
+        self.input_at: i64 = 0
+        self.has_backlog = False
+        """Whole requests may be left in `input`: parsing stopped because answers must go first."""
+        self.large: bytearray | None = None
+        self.large_size: i64 = 0
+        self.large_fill: i64 = 0
+        self.out: deque[object] = deque()
+        self.out_bytes: i64 = 0
+        """Of answers in memory; file slices take none."""
+        self.slice_sent: i64 = 0
+        self.is_warming = False
+        self.is_sending = False
+        """Already in the plane's list of connections to serve before the turn ends."""
+        self.moved_at: float = now
+        """When a whole request last came in, part of a large one, or an answer moved on."""
+
+    # Reading.
+
+    def can_parse(self) -> bool:
+        return not (
+            self.muted
+            or self.closed
+            or self.out_bytes > self.plane.response_bytes_max
+            or len(self.exchanges) >= EXCHANGES_MAX
+        )
+
+    def readable(self) -> None:
+        if self.has_backlog or not self.can_parse():
+            self._pause_reading()
+            return
+        if self.large is not None:
+            self._read_large()
+            return
+        try:
+            size: i64 = self.sock.recv_into(self.plane.scratch_view())
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.plane.close(self, f"read failed: {error.strerror}")
+            return
+        if size == 0:
+            self.plane.close(self, "")
+            return
+        data = bytes(self.plane.scratch[:size])
+        if self.input:
+            data = self.input + data
+        self.input = data
+        self.input_at = 0
+        self.parse()
+
+    def _pause_reading(self) -> None:
+        """Stop listening for input that could not be parsed; but notice an end."""
+        try:
+            if not self.sock.recv(1, socket.MSG_PEEK):
+                self.plane.close(self, "")
+                return
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.plane.close(self, "")
+            return
+        self.watch(self.events & ~EPOLLIN)
+
+    def watch(self, events: i64) -> None:
+        if events != self.events and not self.closed:
+            self.events = events
+            self.plane.epoll.modify(self.fd, events)
+
+    def parse(self) -> None:
+        """Handle every whole request at hand, as long as the answers can be taken."""
+        data = self.input
+        at: i64 = self.input_at
+        size: i64 = len(data)
+        self.has_backlog = False
+        while size - at >= 4:
+            if not self.can_parse():
+                self.input_at = at
+                self.has_backlog = True
+                return
+            length: i64 = i64(read_i32_be(data, at))
+            if length > self.plane.request_bytes_max or length < REQUEST_SIZE_MIN:
+                self.plane.close(self, f"a request announces {length} bytes")
+                return
+            if size - at - 4 < length:
+                if length >= LARGE_FRAME_BYTES:
+                    self._begin_large(data, at + 4, length)
+                    return
+                break
+            at += 4 + length
+            self.input_at = at
+            self._handle(data, at - length, at)
+            if self.closed:
+                return
+        self.input = data[at:] if at < size else b""
+        self.input_at = 0
+        if at > 0:
+            self.moved_at = self.plane.now
+        if self.events & EPOLLIN == 0 and self.can_parse():
+            self.watch(self.events | EPOLLIN)
+
+    def _handle(self, data: bytes, at: i64, end: i64) -> None:
+        try:
+            self.plane.request(self, data, at, end)
+        except MalformedRequest as error:
+            self.plane.close(self, str(error))
+
+    def _begin_large(self, data: bytes, at: i64, length: i64) -> None:
+        self.input = b""
+        self.input_at = 0
+        self.large_size = length
+        have = data[at:]
+        self.large_fill = len(have)
+        buffer = self.plane.spare_buffer(length)
+        if len(buffer) < len(have) or not self.plane.memory.grow(self, len(buffer)):
+            # No room now: hold what one small read brought, and wait.
+            self.large = bytearray(have)
+            return
+        buffer[: len(have)] = have
+        self.large = buffer
+
+    def _read_large(self) -> None:
+        buffer = self.large
+        assert buffer is not None
+        capacity: i64 = len(buffer)
+        if self.large_fill == capacity:
+            capacity = max(capacity * 2, LARGE_START_BYTES)
+            if capacity > self.large_size:
+                capacity = self.large_size
+            if not self.plane.memory.grow(self, capacity):
+                self.watch(self.events & ~EPOLLIN)
+                return
+            buffer.extend(bytes(capacity - self.large_fill))
+        end: i64 = capacity if capacity < self.large_size else self.large_size
+        try:
+            with memoryview(buffer) as view:
+                size: i64 = self.sock.recv_into(view[self.large_fill : end])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.plane.close(self, f"read failed: {error.strerror}")
+            return
+        if size == 0:
+            self.plane.close(self, "the peer ended in the middle of a request")
+            return
+        self.large_fill += size
+        self.moved_at = self.plane.now
+        if self.large_fill == self.large_size:
+            self._end_large(buffer)
+
+    def _end_large(self, buffer: bytearray) -> None:
+        with memoryview(buffer) as view:
+            data = bytes(view[: self.large_size])
+        self.large = None
+        self.plane.release_memory(self)
+        self.plane.keep_buffer(buffer)
+        self._handle(data, 0, len(data))
+
+    # Answering.
+
+    def collect(self) -> None:
+        """Queue the answers that are known, up to the first that is not."""
+        exchanges = self.exchanges
+        while exchanges:
+            pieces = exchanges[0].pieces
+            if pieces is None:
+                return
+            exchanges.popleft()
+            for piece in pieces:
+                self.out.append(piece)
+                if isinstance(piece, bytes):
+                    self.out_bytes += len(piece)
+
+    def pump(self) -> None:
+        """Send until nothing is left, the socket is full, or others should have their turn."""
+        rounds: i64 = 0
+        try:
+            while self.out and not self.closed and not self.is_warming:
+                if rounds == SEND_ROUNDS_MAX:
+                    self.watch(self.events | EPOLLOUT)
+                    return
+                rounds += 1
+                if isinstance(self.out[0], bytes):
+                    self._send_bytes()
+                else:
+                    self._send_file()
+        except BlockingIOError:
+            self.watch(self.events | EPOLLOUT)
+            return
+        except OSError as error:
+            self.plane.close(self, f"write failed: {error.strerror}")
+            return
+        if self.events & EPOLLOUT:
+            self.watch(self.events & ~EPOLLOUT)
+
+    def _send_bytes(self) -> None:
+        out = self.out
+        data = out.popleft()
+        assert isinstance(data, bytes)
+        if out and isinstance(out[0], bytes):
+            pieces = [data]
+            while out and len(pieces) < SEND_GATHER_MAX:
+                following = out[0]
+                if not isinstance(following, bytes):
+                    break
+                pieces.append(following)
+                out.popleft()
+            data = b"".join(pieces)
+        more = socket.MSG_MORE if out and isinstance(out[0], FileSlice) else 0
+        try:
+            sent: i64 = self.sock.send(data, more)
+        except BlockingIOError:
+            out.appendleft(data)
+            raise
+        self.out_bytes -= sent
+        self.moved_at = self.plane.now
+        if sent < len(data):
+            out.appendleft(data[sent:])
+
+    def _send_file(self) -> None:
+        piece = self.out[0]
+        assert isinstance(piece, FileSlice)
+        at: i64 = piece.position + self.slice_sent
+        size: i64 = piece.size - self.slice_sent
+        if size > SENDFILE_BYTES_MAX:
+            size = SENDFILE_BYTES_MAX
+        fd: int = piece.file.fd
+        if not is_cached(fd, at, size):
+            self._warm(piece, at)
+            return
+        sent: i64 = os.sendfile(self.fd, fd, at, size)
+        if sent == 0:
+            # The segment is shorter than promised: it was truncated under a slow reader.
+            self.plane.close(self, "the log was truncated under this read")
+            return
+        self.slice_sent += sent
+        self.moved_at = self.plane.now
+        if self.slice_sent == piece.size:
+            self.slice_sent = 0
+            self.out.popleft()
+
+    def _warm(self, piece: FileSlice, at: i64) -> None:
+        """Have a thread bring the next stretch of the file into the page cache."""
+        self.is_warming = True
+        file = piece.file
+        end: i64 = piece.position + piece.size
+
+        def job() -> object:
+            warm(file.fd, at, end)
+            return None
+
+        def done(_result: object, error: BaseException | None) -> None:
+            self.is_warming = False
+            if error is not None:
+                self.plane.close(self, f"read of the log failed: {error}")
+            elif not self.closed:
+                self.plane.resume(self)
+
+        self.plane.reader.submit(job, done)
+
+    def fail(self, reason: str) -> None:
+        self.plane.close(self, reason)

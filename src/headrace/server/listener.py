@@ -1,0 +1,143 @@
+"""Listening sockets, and who is let in: limits in all and per address."""
+
+import ipaddress
+import logging
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from headrace.server.connection import Connection
+
+if TYPE_CHECKING:
+    from headrace.server.plane import Plane
+
+ACCEPTS_PER_TURN_MAX = 64
+SEND_BUFFER_BYTES = 256 * 1024
+_log = logging.getLogger("headrace.server")
+
+
+class Admission:
+    """Counts connections over all listeners.
+
+    A1  the sum of `per_address` is `total`, and an address with none has no entry
+    """
+
+    def __init__(self, connections_max: int, per_address_max: int) -> None:
+        self.connections_max = connections_max
+        self.per_address_max = per_address_max
+        self.total = 0
+        self.per_address: dict[str, int] = {}
+        self._refused = 0
+        self._complained_at = float("-inf")
+
+    def admit(self, address: str) -> bool:
+        held = self.per_address.get(address, 0)
+        if self.total >= self.connections_max or held >= self.per_address_max:
+            self._complain(address)
+            return False
+        self.total += 1
+        self.per_address[address] = held + 1
+        return True
+
+    def leave(self, address: str) -> None:
+        self.total -= 1
+        left = self.per_address[address] - 1
+        if left:
+            self.per_address[address] = left
+        else:
+            del self.per_address[address]
+
+    def _complain(self, address: str) -> None:
+        """One line a second at most: a storm of connections must not become a storm of lines."""
+        self._refused += 1
+        now = time.monotonic()
+        if now - self._complained_at < 1:
+            return
+        _log.warning(
+            "refused %d connections (last from %s): max.connections or max.connections.per.ip "
+            "is reached",
+            self._refused,
+            address,
+        )
+        self._complained_at = now
+        self._refused = 0
+
+
+class Listener:
+    def __init__(
+        self, plane: "Plane", name: str, sock: socket.socket, admission: Admission
+    ) -> None:
+        self.name = name
+        self.sock = sock
+        self._plane = plane
+        self._admission = admission
+        plane.listen(self, sock)
+
+    def accept(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN_MAX):
+            try:
+                sock, address = self.sock.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # Out of descriptors, most likely: those who are in stay served.
+                _log.error("cannot accept a connection: %s", error.strerror)
+                return
+            host = str(address[0])
+            if not self._admission.admit(host):
+                sock.close()
+                continue
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            name = f"{host}:{address[1]}"
+            self._plane.add(Connection(self._plane, sock, name, self.name, self._plane.now))
+
+    def close(self) -> None:
+        self._plane.listeners.pop(self.sock.fileno(), None)
+        self._plane.epoll.unregister(self.sock.fileno())
+        self.sock.close()
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets for a host name; `localhost` and the empty host get both address families.
+
+    librdkafka may resolve `localhost` to ::1 (G40), so 127.0.0.1 brings ::1 along where the
+    machine has it. Port 0 picks one, and the second family takes the same.
+    """
+    sockets = [_bind_one(_family(host), _bind_address(host), port)]
+    port = sockets[0].getsockname()[1]
+    also = {"": "::", "0.0.0.0": "::", "127.0.0.1": "::1", "localhost": "::1"}.get(host)
+    if also is not None and socket.has_ipv6:
+        try:
+            sockets.append(_bind_one(socket.AF_INET6, also, port))
+        except OSError as error:
+            _log.debug("not listening on [%s]:%d: %s", also, port, error.strerror)
+    return sockets
+
+
+def _bind_address(host: str) -> str:
+    return {"": "0.0.0.0", "localhost": "127.0.0.1"}.get(host, host)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    try:
+        version = ipaddress.ip_address(_bind_address(host)).version
+    except ValueError:
+        return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+    return socket.AF_INET6 if version == 6 else socket.AF_INET
+
+
+def _bind_one(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((host, port))
+        sock.listen(1024)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,268 @@
+"""All plaintext client sockets, in one epoll of their own, nested in the event loop.  # HOT
+
+asyncio watches only this epoll's descriptor. A turn takes in what has arrived on every socket,
+then writes, acknowledges and wakes once for all of it: no task, future or callback per request.
+Turns are bounded, so that timers and tasks get their share.
+"""
+
+import asyncio
+import select
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, final
+
+from librt.strings import read_i16_be, read_i32_be
+from mypy_extensions import i64
+
+from headrace.handlers.fetch import FetchHandler
+from headrace.handlers.produce import ProduceHandler
+from headrace.handlers.turn import Turn
+from headrace.runtime.exchange import Exchange
+from headrace.server.connection import (
+    EPOLLIN,
+    EPOLLOUT,
+    EPOLLRDHUP,
+    LARGE_START_BYTES,
+    Connection,
+)
+from headrace.server.memory import RequestMemory
+from headrace.wire import fetch as fetch_codec
+from headrace.wire import produce as produce_codec
+from headrace.wire.cursor import Cursor
+
+if TYPE_CHECKING:
+    from headrace.runtime.worker import Worker
+    from headrace.server.listener import Listener
+
+PRODUCE = 0
+FETCH = 1
+SCRATCH_BYTES = 256 * 1024
+SMALL_READ_BYTES = 64 * 1024
+SPARE_BUFFERS_MAX = 4
+SPARE_BUFFER_BYTES_MAX = 4 * 1024 * 1024
+ROUNDS_MAX = 64
+EPOLLERR = 0x008
+EPOLLHUP = 0x010
+
+ColdHandler = Callable[[Connection, bytes], "bytes | Awaitable[bytes]"]
+
+
+@final
+class Plane:
+    def __init__(
+        self,
+        turn: Turn,
+        produce: ProduceHandler,
+        fetch: FetchHandler,
+        cold: ColdHandler,
+        reader: "Worker",
+        monotonic: Callable[[], float],
+        request_bytes_max: i64,
+        queued_bytes_max: i64,
+        response_bytes_max: i64,
+        on_close: Callable[[Connection, str], None],
+    ) -> None:
+        self.turn = turn
+        self.produce = produce
+        self.fetch = fetch
+        self.cold = cold
+        self.reader = reader
+        self.monotonic = monotonic
+        self.request_bytes_max: i64 = request_bytes_max
+        self.response_bytes_max: i64 = response_bytes_max
+        self.on_close = on_close
+        self.memory = RequestMemory(queued_bytes_max)
+        self.epoll = select.epoll()
+        self.connections: dict[int, Connection] = {}
+        self.listeners: dict[int, Listener] = {}
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.small_scratch = self.scratch[:SMALL_READ_BYTES]
+        self.spares: list[bytearray] = []
+        self.sending: list[Connection] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.now: float = monotonic()
+        self.is_draining = False
+
+    # One turn.
+
+    def run(self) -> None:
+        """Called by the event loop when any socket has something to say."""
+        rounds: i64 = 0
+        while rounds < ROUNDS_MAX:
+            rounds += 1
+            events = self.epoll.poll(0, 256)
+            if not events:
+                return
+            self.now = self.monotonic()
+            self.turn.begin()
+            for fd, mask in events:
+                self._event(fd, mask)
+            self.deliver()
+
+    def _event(self, fd: int, mask: i64) -> None:
+        connection = self.connections.get(fd)
+        if connection is None:
+            listener = self.listeners.get(fd)
+            if listener is not None:
+                listener.accept()
+            return
+        if mask & EPOLLOUT:
+            self.resume(connection)
+        if mask & EPOLLIN and not connection.closed:
+            connection.readable()
+        elif mask & (EPOLLERR | EPOLLHUP | EPOLLRDHUP) and not connection.closed:
+            self.close(connection, "")
+
+    def deliver(self) -> None:
+        """End a turn: write, acknowledge, wake, send; again while that lets new input in."""
+        turn = self.turn
+        while True:
+            turn.flush()
+            self.fetch.retry_woken()
+            completed = turn.completed
+            if completed:
+                turn.completed = []
+                for exchange in completed:
+                    connection = exchange.peer
+                    assert isinstance(connection, Connection)
+                    self.queue(connection)
+            sending = self.sending
+            if not sending:
+                return
+            self.sending = []
+            for connection in sending:
+                self._serve(connection)
+
+    def queue(self, connection: Connection) -> None:
+        if not connection.is_sending and not connection.closed:
+            connection.is_sending = True
+            self.sending.append(connection)
+
+    def _serve(self, connection: Connection) -> None:
+        """Send what is known, then take in what had to wait for that."""
+        connection.is_sending = False
+        if connection.closed:
+            return
+        connection.collect()
+        connection.pump()
+        if connection.closed or not connection.can_parse() or self.is_draining:
+            return
+        if connection.has_backlog:
+            connection.parse()
+        elif connection.events & EPOLLIN == 0:
+            connection.watch(connection.events | EPOLLIN)
+
+    def resume(self, connection: Connection) -> None:
+        """Go on with a connection outside of its own input: its socket or its data is ready."""
+        self.queue(connection)
+        self.deliver()
+
+    # Requests.
+
+    def request(self, connection: Connection, data: bytes, at: i64, end: i64) -> None:
+        api_key: i64 = i64(read_i16_be(data, at))
+        version: i64 = i64(read_i16_be(data, at + 2))
+        correlation_id: i64 = i64(read_i32_be(data, at + 4))
+        if api_key == PRODUCE and version <= produce_codec.NEWEST:
+            flexible = version >= produce_codec.FLEXIBLE_SINCE
+            body: i64 = _skip_header(data, at + 8, end, flexible)
+            self.produce.handle(connection, correlation_id, version, data, body, end)
+            return
+        self._settle_own(connection)
+        if api_key == FETCH and fetch_codec.OLDEST <= version <= fetch_codec.NEWEST:
+            flexible = version >= fetch_codec.FLEXIBLE_SINCE
+            body = _skip_header(data, at + 8, end, flexible)
+            self.fetch.handle(connection, correlation_id, version, data, body, end)
+        else:
+            self._cold(connection, data[at:end])
+
+    def _settle_own(self, connection: Connection) -> None:
+        """A connection sees its own writes: what it produced in this turn is written first."""
+        if connection.exchanges and self.turn.produced:
+            self.turn.flush()
+
+    def _cold(self, connection: Connection, frame: bytes) -> None:
+        exchange = Exchange(connection, 0, 0)
+        connection.exchanges.append(exchange)
+        answer = self.cold(connection, frame)
+        if isinstance(answer, bytes):
+            exchange.pieces = [len(answer).to_bytes(4, "big"), answer]
+            self.turn.completed.append(exchange)
+            return
+        connection.muted = True
+        task = asyncio.get_running_loop().create_task(self._finish(connection, exchange, answer))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _finish(
+        self, connection: Connection, exchange: Exchange, answer: Awaitable[bytes]
+    ) -> None:
+        reason = "an internal error; see the broker's log"
+        frame: bytes | None = None
+        try:
+            frame = await answer
+        finally:
+            connection.muted = False
+            if frame is None:
+                self.close(connection, reason)
+            else:
+                exchange.pieces = [len(frame).to_bytes(4, "big"), frame]
+                self.turn.completed.append(exchange)
+            self.deliver()
+
+    # Connections.
+
+    def add(self, connection: Connection) -> None:
+        self.connections[connection.fd] = connection
+        self.epoll.register(connection.fd, EPOLLIN | EPOLLRDHUP)
+
+    def close(self, connection: Connection, reason: str) -> None:
+        """End a connection; a reason is a broken peer's, and is logged."""
+        if connection.closed:
+            return
+        connection.closed = True
+        del self.connections[connection.fd]
+        self.epoll.unregister(connection.fd)
+        connection.sock.close()
+        self.fetch.forget(connection)
+        connection.exchanges.clear()
+        connection.out.clear()
+        connection.input = b""
+        connection.large = None
+        self.release_memory(connection)
+        self.on_close(connection, reason)
+
+    def release_memory(self, connection: Connection) -> None:
+        self.memory.release(connection)
+        for other in self.memory.ready():
+            other.watch(other.events | EPOLLIN)
+
+    def scratch_view(self) -> memoryview:
+        """Where the next read goes; small while memory is short, for it may have to be kept."""
+        if self.memory.used + SCRATCH_BYTES > self.memory.bytes_max:
+            return self.small_scratch
+        return self.scratch
+
+    def spare_buffer(self, size: i64) -> bytearray:
+        if self.spares:
+            return self.spares.pop()
+        return bytearray(min(size, LARGE_START_BYTES))
+
+    def keep_buffer(self, buffer: bytearray) -> None:
+        if len(self.spares) < SPARE_BUFFERS_MAX and len(buffer) <= SPARE_BUFFER_BYTES_MAX:
+            self.spares.append(buffer)
+
+    def listen(self, listener: "Listener", sock: socket.socket) -> None:
+        self.listeners[sock.fileno()] = listener
+        self.epoll.register(sock.fileno(), EPOLLIN)
+
+
+def _skip_header(data: bytes, at: i64, end: i64, flexible: bool) -> i64:
+    """Step over the client id, and the tags of a flexible header; both hot APIs need neither."""
+    cursor = Cursor(data, at, end)
+    size: i64 = cursor.read_i16()
+    if size > 0:
+        cursor.take(size)
+    if flexible:
+        cursor.skip_tags()
+    return cursor.at

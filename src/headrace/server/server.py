@@ -1,0 +1,140 @@
+"""One broker's front: its listeners, its plane of connections, and their upkeep.
+
+Owns what happens by the clock: idle connections, large frames that stall, and the drain at the
+end. It knows nothing of topics; requests go to the handlers it is given.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.dispatch import handle_frame
+from headrace.handlers.fetch import FetchHandler
+from headrace.handlers.produce import ProduceHandler
+from headrace.handlers.turn import Turn
+from headrace.runtime.worker import Worker
+from headrace.server.connection import EPOLLIN, Connection
+from headrace.server.listener import Admission, Listener, bind
+from headrace.server.plane import Plane
+from headrace.wire.header import read_header
+
+if TYPE_CHECKING:
+    from headrace.handlers.partitions import PartitionTable
+
+UPKEEP_SECONDS = 0.5
+DRAIN_SECONDS = 0.5
+_log = logging.getLogger("headrace.server")
+
+
+class Server:
+    def __init__(self, broker: BrokerContext, partitions: "PartitionTable") -> None:
+        config = broker.config
+        self._loop = asyncio.get_running_loop()
+        self._broker = broker
+        self._clock = broker.clock
+        self.sync_worker = Worker("sync", self._loop)
+        self._read_worker = Worker("read", self._loop)
+        self._check_worker = Worker("check", self._loop)
+        self.turn = Turn(self._clock, self.sync_worker, self._deliver)
+        self.fetch = FetchHandler(
+            partitions,
+            self.turn,
+            self._read_worker,
+            self._loop.call_later,
+            lambda: random.randint(1, 0x7FFFFFFF),
+            config.get_int("fetch.max.bytes"),
+            config.get_int("max.incremental.fetch.session.cache.slots"),
+        )
+        produce = ProduceHandler(partitions, self.turn, self._check_worker)
+        self.plane = Plane(
+            self.turn,
+            produce,
+            self.fetch,
+            self._cold,
+            self._read_worker,
+            self._clock.monotonic,
+            config.get_int("socket.request.max.bytes"),
+            config.get_int("queued.max.request.bytes"),
+            config.get_int("headrace.response.queue.bytes.max"),
+            self._closed,
+        )
+        self._admission = Admission(
+            config.get_int("max.connections"), config.get_int("max.connections.per.ip")
+        )
+        self._idle_seconds = config.get_int("connections.max.idle.ms") / 1000
+        self._listeners: list[Listener] = []
+        self._upkeep: asyncio.TimerHandle | None = None
+
+    def listen(self, name: str, host: str, port: int) -> int:
+        """Open a listener and return its port; clients are served from `start` on."""
+        sockets = bind(host, port)
+        for sock in sockets:
+            self._listeners.append(Listener(self.plane, name, sock, self._admission))
+        return int(sockets[0].getsockname()[1])
+
+    def start(self) -> None:
+        self._loop.add_reader(self.plane.epoll.fileno(), self.plane.run)
+        self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
+
+    async def drain(self) -> None:
+        """Take no more requests, let those under way end, then close every connection."""
+        for listener in self._listeners:
+            listener.close()
+        self.plane.is_draining = True
+        for connection in list(self.plane.connections.values()):
+            connection.watch(connection.events & ~EPOLLIN)
+        for exchange in list(self.fetch.waiting):
+            self.fetch.expire(exchange)
+        deadline = self._clock.monotonic() + DRAIN_SECONDS
+        while self._is_busy() and self._clock.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        self.close()
+
+    def close(self) -> None:
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            self._loop.remove_reader(self.plane.epoll.fileno())
+        for connection in list(self.plane.connections.values()):
+            self.plane.close(connection, "")
+        for worker in (self._read_worker, self._check_worker, self.sync_worker):
+            worker.stop()
+        self.plane.epoll.close()
+
+    def _is_busy(self) -> bool:
+        return any(
+            connection.exchanges or connection.out for connection in self.plane.connections.values()
+        )
+
+    def _deliver(self) -> None:
+        self.plane.deliver()
+
+    def _cold(self, connection: Connection, frame: bytes) -> bytes | Awaitable[bytes]:
+        header = read_header(frame)
+        context = RequestContext(
+            header.api_key,
+            header.api_version,
+            header.correlation_id,
+            header.client_id,
+            connection.name,
+            connection.listener,
+        )
+        return handle_frame(self._broker, context, frame, header.body_at)
+
+    def _closed(self, connection: Connection, reason: str) -> None:
+        self._admission.leave(connection.name.rpartition(":")[0])
+        if reason:
+            _log.warning("closed the connection of %s: %s", connection.name, reason)
+
+    def _keep_up(self) -> None:
+        self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
+        plane = self.plane
+        now = plane.now = self._clock.monotonic()
+        while (stalled := plane.memory.stalled(now)) is not None:
+            plane.close(stalled, "its unfinished request held memory that others wait for")
+        for connection in list(plane.connections.values()):
+            idle_seconds = now - connection.moved_at
+            if idle_seconds > self._idle_seconds and not connection.muted:
+                plane.close(connection, "" if not connection.out else "it does not read")

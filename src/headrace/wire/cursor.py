@@ -1,0 +1,91 @@
+"""A bounds-checked reader over one frame inside a buffer of bytes.  # HOT
+
+It owns a position and a limit. It never looks past the limit, never allocates by an announced
+count, and raises MalformedRequest for everything that a well-behaved peer would not send.
+"""
+
+from typing import final
+
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
+from mypy_extensions import i64
+
+TAGGED_FIELDS_MAX = 1024
+
+
+class MalformedRequest(Exception):  # noqa: N818 (it is the peer's doing, not an error of ours)
+    """A peer broke the protocol: its connection is closed, with one log line."""
+
+
+@final
+class Cursor:
+    def __init__(self, data: bytes, at: i64, end: i64) -> None:
+        self.data = data
+        self.at: i64 = at
+        self.end: i64 = end
+
+    def take(self, size: i64) -> i64:
+        """Step over `size` bytes and return where they start."""
+        start: i64 = self.at
+        if size < 0 or size > self.end - start:
+            raise MalformedRequest("a field reaches past the end of its frame")
+        self.at = start + size
+        return start
+
+    def read_i8(self) -> i64:
+        value: i64 = self.data[self.take(1)]
+        return value - 256 if value > 127 else value
+
+    def read_i16(self) -> i64:
+        start: i64 = self.take(2)
+        return i64(read_i16_be(self.data, start))
+
+    def read_i32(self) -> i64:
+        start: i64 = self.take(4)
+        return i64(read_i32_be(self.data, start))
+
+    def read_i64(self) -> i64:
+        start: i64 = self.take(8)
+        return read_i64_be(self.data, start)
+
+    def uvarint(self) -> i64:
+        """An unsigned varint of at most five bytes that fits 32 bits."""
+        value: i64 = 0
+        shift: i64 = 0
+        while shift < 35:
+            byte: i64 = self.data[self.take(1)]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value > 0xFFFFFFFF:
+                    break
+                return value
+            shift += 7
+        raise MalformedRequest("a varint is longer than 32 bits")
+
+    def count(self, flexible: bool, item_size_min: i64) -> i64:
+        """An array's length, or -1 for null; refused if its items could not fit the frame."""
+        count: i64 = self.uvarint() - 1 if flexible else self.read_i32()
+        if count < -1 or count * item_size_min > self.end - self.at:
+            raise MalformedRequest("an array announces more items than its frame can hold")
+        return count
+
+    def bytes_range(self, flexible: bool) -> i64:
+        """The size of a bytes field, or -1 for null; the caller takes the bytes themselves."""
+        return self.uvarint() - 1 if flexible else self.read_i32()
+
+    def string(self, flexible: bool) -> bytes | None:
+        """A string as the bytes it is; nobody decodes what only has to be compared."""
+        size: i64 = self.uvarint() - 1 if flexible else self.read_i16()
+        if size == -1:
+            return None
+        start: i64 = self.take(size)
+        return self.data[start : start + size]
+
+    def skip_tags(self) -> None:
+        """Step over tagged fields that mean nothing to us."""
+        count: i64 = self.uvarint()
+        if count > TAGGED_FIELDS_MAX:
+            raise MalformedRequest("too many tagged fields")
+        while count > 0:
+            self.uvarint()
+            self.take(self.uvarint())
+            count -= 1
