@@ -9,6 +9,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+import tempfile
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from timeit import Timer
@@ -74,7 +77,43 @@ def fetch_pieces() -> Iterator[Piece]:
     yield "write_fetch_response", lambda: write_fetch_response(7, 12, 0, 0, [result], 0)
 
 
-GROUPS = (record_pieces, produce_pieces, fetch_pieces)
+def log_pieces() -> Iterator[Piece]:
+    """Appends to a log in a temporary directory that goes when the next piece is asked for."""
+    from headrace.config.broker import BrokerConfig
+    from headrace.env.clock import SystemClock
+    from headrace.env.files import SystemFiles
+    from headrace.log.directory import LogDirectory
+    from headrace.log.log import Log
+    from headrace.model.topics import TopicPartition
+    from headrace.record.batch import Batch, read_batch
+
+    now_ms = time.time_ns() // 1_000_000
+
+    def append(log: Log, batch: Batch, count: int) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(count):
+                log.stage(batch, 0, now_ms)
+            log.write(now_ms)
+
+        return run
+
+    config = BrokerConfig.load({}).topic_config()
+    turns = [(shape, load, 1) for shape, load in _SHAPES.items()]
+    turns += [("40 of 1 x 100 B", SMALL, 40), ("20 of 160 x 100 B", TYPICAL, 20)]
+    for shape, load, count in turns:
+        with tempfile.TemporaryDirectory(prefix="headrace-micro-") as path:
+            directory = LogDirectory(path, SystemFiles(), SystemClock())
+            directory.open()
+            log = directory.create(TopicPartition("topic", 0), uuid.uuid4(), config)
+            frame = workloads.batch_of(load)
+            yield f"stage and write, {shape}", append(log, read_batch(frame, 0, len(frame)), count)
+            if shape == "1 x 100 B":
+                last = log.log_end_offset - 1
+                yield "read at the end", lambda: log.read(last, 1 << 20, last + 1, True)  # noqa: B023
+            directory.close({})
+
+
+GROUPS = (record_pieces, produce_pieces, fetch_pieces, log_pieces)
 
 
 def best_us(call: Callable[[], object], seconds: float = 0.3) -> float:
