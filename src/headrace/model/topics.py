@@ -33,6 +33,8 @@ class PartitionState:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     partition_epoch: int = 0
+    isr_epochs: tuple[int, ...] = ()
+    """The broker epoch under which each member of `isr` was in sync, in the same order (B6)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,144 @@
+"""A broker's place in the store: the rooms it needs, its registration, the controller's election.
+
+Owns these three steps, each safe to repeat after an unknown outcome. It keeps no state; the
+service does.
+
+1. A registration found in the way is removed only if a former session of this very process made
+   it; that of anybody else is waited for (B9).
+2. Becoming the controller and raising the controller epoch is one `multi` (B8).
+"""
+
+import asyncio
+from collections.abc import Collection
+from typing import NamedTuple
+
+from headrace.coordination import layout
+from headrace.coordination.port import (
+    Create,
+    Delete,
+    MultiFailed,
+    NoNode,
+    Op,
+    Set,
+    Store,
+    StoreUnavailable,
+    UnknownOutcome,
+    Watch,
+    WatchEvent,
+)
+from headrace.model.errors import ApiError, ErrorCode
+
+_ATTEMPTS_MAX = 20
+
+
+class Election(NamedTuple):
+    controller_id: int
+    controller_epoch: int
+    fence: int | None
+    """Version of /controller_epoch that every write of this controller checks; None if another
+    broker is the controller."""
+
+
+async def prepare(store: Store, cluster_id: str) -> None:
+    """Make what is missing of the rooms, the cluster id and the counters."""
+    wanted = [
+        *(Create(room) for room in layout.ROOMS),
+        Create(layout.CLUSTER_ID, layout.encode_cluster_id(cluster_id)),
+        Create(layout.CONTROLLER_EPOCH, layout.encode_controller_epoch(0)),
+        Create(layout.PRODUCER_IDS, layout.encode_producer_ids(0)),
+    ]
+    for _ in range(_ATTEMPTS_MAX):
+        missing = [op for op in wanted if await store.exists(op.path) is None]
+        if not missing:
+            return
+        try:
+            await store.multi(missing)
+        except (MultiFailed, UnknownOutcome):
+            # Another broker made some of them meanwhile, or nobody knows: look again.
+            await store.sync()
+    raise StoreUnavailable("the first nodes could not be made")
+
+
+async def register(
+    store: Store, node_id: int, document: bytes, former_sessions: Collection[int], wait_s: float
+) -> int:
+    """Register this broker and return its epoch, the creation id of its node."""
+    path = layout.broker_path(node_id)
+    for _ in range(_ATTEMPTS_MAX):
+        gone = asyncio.Event()
+        stat = await store.exists(path, _setting(gone))
+        if stat is not None and stat.ephemeral_owner == store.session_id:
+            return stat.czxid
+        ops: list[Op] = [Create(path, document, ephemeral=True)]
+        if stat is not None and stat.ephemeral_owner in former_sessions:
+            ops.insert(0, Delete(path, stat.version))
+        elif stat is not None:
+            await _wait_until_gone(gone, node_id, wait_s)
+            continue
+        ops.append(await _next_incarnation(store, node_id))
+        try:
+            await store.multi(ops)
+        except (MultiFailed, UnknownOutcome):
+            await store.sync()
+    raise StoreUnavailable(f"broker {node_id} could not be registered")
+
+
+def _setting(event: asyncio.Event) -> Watch:
+    def watch(_: WatchEvent) -> None:
+        event.set()
+
+    return watch
+
+
+async def _next_incarnation(store: Store, node_id: int) -> Op:
+    path = layout.incarnation_path(node_id)
+    return Create(path) if await store.exists(path) is None else Set(path, b"")
+
+
+async def _wait_until_gone(gone: asyncio.Event, node_id: int, wait_s: float) -> None:
+    try:
+        await asyncio.wait_for(gone.wait(), wait_s)
+    except TimeoutError:
+        raise ApiError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"A broker with the id {node_id} is registered already: stop that one, or give this "
+            "one another node.id.",
+        ) from None
+
+
+async def elect(store: Store, node_id: int) -> Election:
+    """Become the controller if there is none; say who it is."""
+    for _ in range(_ATTEMPTS_MAX):
+        try:
+            data, stat = await store.get(layout.CONTROLLER)
+        except NoNode:
+            election = await _stand(store, node_id)
+            if election is not None:
+                return election
+            continue
+        epoch_data, epoch_stat = await store.get(layout.CONTROLLER_EPOCH)
+        mine = stat.ephemeral_owner == store.session_id
+        return Election(
+            layout.decode_controller(data),
+            layout.decode_controller_epoch(epoch_data),
+            epoch_stat.version if mine else None,
+        )
+    raise StoreUnavailable("no controller could be elected")
+
+
+async def _stand(store: Store, node_id: int) -> Election | None:
+    data, stat = await store.get(layout.CONTROLLER_EPOCH)
+    epoch = layout.decode_controller_epoch(data) + 1
+    try:
+        results = await store.multi(
+            [
+                Create(layout.CONTROLLER, layout.encode_controller(node_id), ephemeral=True),
+                Set(layout.CONTROLLER_EPOCH, layout.encode_controller_epoch(epoch), stat.version),
+            ]
+        )
+    except (MultiFailed, UnknownOutcome):
+        await store.sync()
+        return None
+    raised = results[1]
+    assert raised is not None
+    return Election(node_id, epoch, raised.version)

@@ -1,0 +1,90 @@
+"""This broker's picture of the cluster: the image, and those who are told when it changes.
+
+Owns the image, the versions of the nodes it was read from, and the listeners. It reads the store
+and never writes it; it decides nothing.
+
+1. The image changes on the loop, between two awaits, and listeners are called before anything
+   else runs.
+2. The ClusterImage object is the same for life: handlers hold it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from headrace.controller import reading
+from headrace.controller.changes import ImageChange, topic_change
+from headrace.coordination import layout
+from headrace.coordination.port import Store
+from headrace.model.cluster import ClusterImage
+from headrace.model.topics import TopicState
+
+_log = logging.getLogger(__name__)
+
+
+class Picture:
+    def __init__(self, store: Store) -> None:
+        self.image = ClusterImage("")
+        self.versions: dict[str, int] = {}
+        self.replica_count = 0
+        self.telling = False
+        self._store = store
+        self._listeners: list[Callable[[ImageChange], None]] = []
+
+    def on_change(self, listener: Callable[[ImageChange], None]) -> None:
+        self._listeners.append(listener)
+
+    def show_topic(self, name: str, after: TopicState | None) -> None:
+        before = self.image.topics.get(name)
+        change = topic_change(before, after)
+        if change is None:
+            return
+        self.replica_count += _replicas_of(after) - _replicas_of(before)
+        if change.deleted:
+            self.image.drop_topic(name)
+        if after is not None:
+            self.image.put_topic(after)
+        self._tell(change)
+
+    def show_broker_config(self, node_id: int | None, config: Mapping[str, str]) -> None:
+        self.image.broker_configs[node_id] = config
+        self._tell(ImageChange(broker_configs=(node_id,)))
+
+    async def read_topic(self, name: str) -> None:
+        found = await reading.read_topic(self._store, name)
+        for path in _paths_of(name, self.image.topics.get(name)):
+            self.versions.pop(path, None)
+        if found is not None:
+            self.versions |= found.versions
+        self.show_topic(name, None if found is None else found.state)
+
+    async def read_broker_configs(self) -> None:
+        configs, versions = await reading.read_broker_configs(self._store)
+        self.versions |= versions
+        for node_id, config in configs.items():
+            if self.image.broker_configs.get(node_id) != config:
+                self.show_broker_config(node_id, config)
+
+    async def read_brokers(self) -> None:
+        self.image.brokers = await reading.read_brokers(self._store)
+
+    async def names(self) -> list[str]:
+        """Every topic that is in the image, in the store, or in both."""
+        stored = await self._store.children(layout.TOPICS)
+        return sorted(dict.fromkeys([*stored, *self.image.topics]))
+
+    def _tell(self, change: ImageChange) -> None:
+        for listener in self._listeners.copy() if self.telling else ():
+            try:
+                listener(change)
+            except Exception:  # noqa: BLE001 - its bug is not the store's, nor its neighbour's
+                _log.exception("A listener failed on %s", change)
+
+
+def _replicas_of(topic: TopicState | None) -> int:
+    return 0 if topic is None else sum(len(state.replicas) for state in topic.partitions)
+
+
+def _paths_of(name: str, topic: TopicState | None) -> list[str]:
+    count = 0 if topic is None else len(topic.partitions)
+    states = [layout.states_path(name, first) for first in layout.states_firsts(count)]
+    return [layout.topic_path(name), layout.topic_config_path(name), *states]

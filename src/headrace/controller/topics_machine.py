@@ -1,0 +1,334 @@
+"""Decisions about topics: may it be made, where do its replicas go, who leads after a restart.
+
+Pure: the image, the limits and a random number are arguments, the answer is new state or an
+ApiError. It must not change the image, which is the service's, after the store has agreed.
+
+1. A partition's replicas are different brokers, and its first leader is a broker that is live.
+2. Leaders are spread evenly over the live brokers, and replicas over as many racks as there are.
+3. A leader that restarted, or registered anew, leads under a higher epoch than before (B7).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.model.cluster import BrokerInfo, ClusterImage
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import (
+    INTERNAL_TOPICS,
+    NO_LEADER,
+    PartitionState,
+    TopicState,
+    check_topic_name,
+)
+
+DEFAULT = -1
+_RESERVED_TOPICS = INTERNAL_TOPICS | {"__cluster_metadata"}
+_RESERVED_IDS = (UUID(int=0), UUID(int=1))
+
+Assignment = tuple[tuple[int, ...], ...]
+
+
+class TopicLimits(NamedTuple):
+    partitions_default: int = 1
+    replication_factor_default: int = 1
+    partitions_per_topic_max: int = 10_000
+    """Also what one topic may take in the store, see coordination.layout."""
+    partitions_per_broker_max: int = 20_000
+
+
+class NewTopic(NamedTuple):
+    """What a client asks for; DEFAULT where it leaves the number to the broker."""
+
+    name: str
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    assignment: Mapping[int, Sequence[int]] | None = None
+    internal: bool = False
+    """Asked for by the broker itself, which alone may make the internal topics."""
+
+
+def collision_key(name: str) -> str:
+    """Names with the same key would be one name in metrics, where '.' becomes '_'."""
+    return name.replace(".", "_")
+
+
+def decide_creation(
+    image: ClusterImage, new: NewTopic, limits: TopicLimits, start: int, replicas_before: int
+) -> tuple[PartitionState, ...]:
+    """The first state of each partition of a new topic.
+
+    `start` is any number: where the round over the brokers begins. `replicas_before` are all that
+    the brokers hold, or that are decided and on their way.
+    """
+    _check_new_name(image, new)
+    if new.assignment:
+        if (new.partitions, new.replication_factor) != (DEFAULT, DEFAULT):
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                "With an assignment the number of partitions and the replication factor must be "
+                "left out (-1): the assignment says both.",
+            )
+        _check_count(len(new.assignment), limits)
+        assignment = _explicit(image, new.assignment)
+    else:
+        assignment = _placed(image, new, limits, start)
+    _check_load(image, assignment, limits, replicas_before)
+    return tuple(_first_state(image, replicas) for replicas in assignment)
+
+
+def decide_growth(
+    image: ClusterImage,
+    name: str,
+    count: int,
+    assignment: Sequence[Sequence[int]] | None,
+    limits: TopicLimits,
+    start: int,
+    replicas_before: int,
+) -> tuple[PartitionState, ...]:
+    """The first states of the partitions that bring a topic up to `count`."""
+    topic = existing(image, name)
+    _refuse_internal(name)
+    have = len(topic.partitions)
+    if count <= have:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic {name} has {have} partition(s); {count} would not be an increase.",
+        )
+    _check_count(count, limits)
+    replication_factor = len(topic.partitions[0].replicas)
+    if assignment is None:
+        added = place(_live(image), count - have, replication_factor, start)
+    elif len(assignment) != count - have:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{count - have} partition(s) are to be added to {name}, but {len(assignment)} "
+            "assignment(s) were given.",
+        )
+    else:
+        added = tuple(tuple(replicas) for replicas in assignment)
+        for index, replicas in enumerate(added, have):
+            _check_replicas(image, index, replicas, replication_factor)
+    _check_load(image, added, limits, replicas_before)
+    return tuple(_first_state(image, replicas) for replicas in added)
+
+
+def decide_deletion(
+    image: ClusterImage, name: str, topic_id: UUID | None, internal: bool
+) -> TopicState:
+    """The topic that is to go."""
+    topic = existing(image, name)
+    if topic_id is not None and topic.topic_id != topic_id:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
+    if not internal:
+        _refuse_internal(name)
+    return topic
+
+
+def existing(image: ClusterImage, name: str) -> TopicState:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name[:260]!r}.")
+    return topic
+
+
+def place(
+    brokers: Sequence[BrokerInfo], partitions: int, replication_factor: int, start: int
+) -> Assignment:
+    """Round-robin from `start`; followers shift by one at each round, racks come before that.
+
+    Without the shift the load of a dead broker would fall on its one neighbour.
+    """
+    ring = _interleaved(brokers)
+    size = len(ring)
+    if replication_factor > size:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor {replication_factor} is larger than the number of live "
+            f"brokers, {size}.",
+        )
+    assignment = []
+    for partition in range(start, start + partitions):
+        leader = partition % size
+        others = [ring[(leader + step) % size] for step in range(1, size)]
+        shift = (partition // size) % max(1, size - 1)
+        order = [ring[leader], *others[shift:], *others[:shift]]
+        assignment.append(_over_racks(order, replication_factor))
+    return tuple(assignment)
+
+
+def take_leadership(
+    state: PartitionState, node_id: int, broker_epoch: int, live: Iterable[int]
+) -> PartitionState | None:
+    """The partition once broker `node_id` is registered under this epoch; None if it stays as is.
+
+    It takes up what it led, or what nobody live leads, if it was in sync; never under an epoch
+    that was led before. The last ISR is never emptied.
+    """
+    if node_id not in state.isr:
+        return None
+    if state.leader != node_id and state.leader in live:
+        return None
+    if state.leader == node_id and state.isr_epochs[state.isr.index(node_id)] == broker_epoch:
+        return None
+    epochs = tuple(
+        broker_epoch if member == node_id else epoch
+        for member, epoch in zip(state.isr, state.isr_epochs, strict=True)
+    )
+    return PartitionState(
+        node_id,
+        state.leader_epoch + 1,
+        state.replicas,
+        state.isr,
+        state.partition_epoch + 1,
+        epochs,
+    )
+
+
+def id_from_entropy(entropy: bytes) -> UUID | None:
+    """A random id out of 16 random bytes, or None if these would make one that may not be.
+
+    Kafka's clients take zero and one for special ids; one whose text starts with a dash would be
+    taken for an option by command-line tools.
+    """
+    id_ = UUID(bytes=entropy, version=4)
+    # The first six bits are the first character of the text, and '-' stands for 62.
+    if id_ in _RESERVED_IDS or id_.bytes[0] >> 2 == 62:
+        return None
+    return id_
+
+
+def _check_new_name(image: ClusterImage, new: NewTopic) -> None:
+    name = new.name
+    check_topic_name(name)
+    if not new.internal:
+        _refuse_internal(name)
+    if name in image.topics:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists.")
+    if "." not in name and "_" not in name:
+        return
+    key = collision_key(name)
+    for other in image.topics:
+        if len(other) == len(name) and collision_key(other) == key:
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC,
+                f"The name {name!r} is too like the existing topic {other!r}: metrics show both "
+                "'.' and '_' as '_'.",
+            )
+
+
+def _refuse_internal(name: str) -> None:
+    if name in _RESERVED_TOPICS:
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC, f"{name!r} is an internal topic, kept by the brokers alone."
+        )
+
+
+def _placed(image: ClusterImage, new: NewTopic, limits: TopicLimits, start: int) -> Assignment:
+    partitions, replication_factor = new.partitions, new.replication_factor
+    if replication_factor == 0 or replication_factor < DEFAULT:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "The replication factor must be larger than 0, or -1 for the default.",
+        )
+    if partitions == 0 or partitions < DEFAULT:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            "The number of partitions must be larger than 0, or -1 for the default.",
+        )
+    if partitions == DEFAULT:
+        partitions = limits.partitions_default
+    if replication_factor == DEFAULT:
+        replication_factor = limits.replication_factor_default
+    _check_count(partitions, limits)
+    return place(_live(image), partitions, replication_factor, start)
+
+
+def _explicit(image: ClusterImage, assignment: Mapping[int, Sequence[int]]) -> Assignment:
+    if sorted(assignment) != list(range(len(assignment))):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "The assignment must name partitions from 0 on without a gap.",
+        )
+    replication_factor = len(assignment[0])
+    for index in range(len(assignment)):
+        _check_replicas(image, index, assignment[index], replication_factor)
+    return tuple(tuple(assignment[index]) for index in range(len(assignment)))
+
+
+def _check_replicas(
+    image: ClusterImage, index: int, replicas: Sequence[int], replication_factor: int
+) -> None:
+    unknown = [node for node in replicas if node not in image.brokers]
+    if not replicas:
+        trouble = "names no broker"
+    elif unknown:
+        trouble = f"names broker {unknown[0]}, which is not registered"
+    elif len(dict.fromkeys(replicas)) != len(replicas):
+        trouble = "names a broker more than once"
+    elif len(replicas) != replication_factor:
+        trouble = f"names {len(replicas)} broker(s) where others name {replication_factor}"
+    else:
+        return
+    raise ApiError(
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The assignment of partition {index} {trouble}."
+    )
+
+
+def _check_count(partitions: int, limits: TopicLimits) -> None:
+    if partitions > limits.partitions_per_topic_max:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{partitions} partitions are more than a topic may have here, "
+            f"{limits.partitions_per_topic_max}.",
+        )
+
+
+def _check_load(
+    image: ClusterImage, assignment: Assignment, limits: TopicLimits, replicas_before: int
+) -> None:
+    after = replicas_before + sum(len(replicas) for replicas in assignment)
+    room = limits.partitions_per_broker_max * len(image.brokers)
+    if after > room:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"This would make {after} replicas, and the live brokers hold {room} at most.",
+        )
+
+
+def _first_state(image: ClusterImage, replicas: tuple[int, ...]) -> PartitionState:
+    isr = tuple(node for node in replicas if node in image.brokers)
+    leader = isr[0] if isr else NO_LEADER
+    return PartitionState(
+        leader, 0, replicas, isr, isr_epochs=tuple(image.brokers[node].epoch for node in isr)
+    )
+
+
+def _live(image: ClusterImage) -> list[BrokerInfo]:
+    return [image.brokers[node_id] for node_id in sorted(image.brokers)]
+
+
+def _interleaved(brokers: Sequence[BrokerInfo]) -> list[BrokerInfo]:
+    """One of each rack in turn, so that neighbours are in different racks."""
+    racks: dict[str, list[BrokerInfo]] = {}
+    for broker in sorted(brokers, key=lambda broker: (broker.rack or "", broker.node_id)):
+        racks.setdefault(broker.rack or "", []).append(broker)
+    longest = max((len(rack) for rack in racks.values()), default=0)
+    return [rack[turn] for turn in range(longest) for rack in racks.values() if turn < len(rack)]
+
+
+def _over_racks(order: Sequence[BrokerInfo], count: int) -> tuple[int, ...]:
+    """The first `count` in order, but a rack comes again only when every other one has been."""
+    chosen: list[int] = []
+    waiting = list(order)
+    while len(chosen) < count:
+        racks: dict[str | None, None] = {}
+        later = []
+        for broker in waiting:
+            if broker.rack in racks and len(chosen) < count:
+                later.append(broker)
+            elif len(chosen) < count:
+                racks[broker.rack] = None
+                chosen.append(broker.node_id)
+        waiting = later
+    return tuple(chosen)

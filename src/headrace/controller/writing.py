@@ -1,0 +1,116 @@
+"""How the controller writes: fenced, compared, and one thing at a time.
+
+Owns the fence (the version of /controller_epoch), the versions of the nodes that were last seen,
+and which error a client is told when the store does not answer. It must not touch the image.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from headrace.coordination import layout
+from headrace.coordination.port import (
+    REQUEST_BYTES_MAX,
+    Check,
+    Create,
+    Delete,
+    MultiFailed,
+    Op,
+    Set,
+    Stat,
+    Store,
+    StoreUnavailable,
+    TooLarge,
+    UnknownOutcome,
+)
+from headrace.model.errors import ApiError, ErrorCode
+
+
+class Writer:
+    def __init__(self, store: Store, versions: dict[str, int]) -> None:
+        self.fence: int | None = None
+        self._store = store
+        self._versions = versions
+
+    async def commit(
+        self, ops: Sequence[Op], too_large: ErrorCode = ErrorCode.INVALID_REQUEST
+    ) -> bool:
+        """Write all of `ops`. False: read again what they are about, and decide anew.
+
+        NOT_CONTROLLER means that nothing was written. Clients look for the controller and ask it
+        again: it may be another, or this one when its store is back.
+        """
+        if self.fence is None:
+            raise _not_controller()
+        try:
+            results = await self._store.multi([Check(layout.CONTROLLER_EPOCH, self.fence), *ops])
+        except UnknownOutcome:
+            return False
+        except MultiFailed as failed:
+            if failed.index == 0:
+                self.fence = None
+                raise _not_controller() from None
+            return False
+        except StoreUnavailable:
+            raise _not_controller() from None
+        except TooLarge:
+            raise ApiError(too_large, "This is more than the store takes at once.") from None
+        for op, result in zip(ops, results[1:], strict=True):
+            self._remember(op, result)
+        return True
+
+    def _remember(self, op: Op, result: Stat | None) -> None:
+        if isinstance(op, Create):
+            self._versions[op.path] = 0
+        elif isinstance(op, Delete):
+            self._versions.pop(op.path, None)
+        elif result is not None:
+            self._versions[op.path] = result.version
+
+    def set(self, path: str, data: bytes) -> Set:
+        return Set(path, data, self._versions[path])
+
+    def put(self, path: str, data: bytes) -> Set | Create:
+        return self.set(path, data) if path in self._versions else Create(path, data)
+
+    def delete(self, path: str) -> Delete:
+        return Delete(path, self._versions[path])
+
+
+def _not_controller() -> ApiError:
+    return ApiError(
+        ErrorCode.NOT_CONTROLLER, "This broker is not the controller now, or its store is away."
+    )
+
+
+def in_requests(ops: Sequence[Set]) -> list[list[Set]]:
+    """Split what need not happen together into requests that the store takes."""
+    requests: list[list[Set]] = []
+    room = 0
+    for op in ops:
+        size = len(op.path) + len(op.data) + 32
+        if size > room:
+            requests.append([])
+            room = REQUEST_BYTES_MAX // 2
+        requests[-1].append(op)
+        room -= size
+    return requests
+
+
+class KeyedLocks:
+    """Locks by name, which exist while somebody holds one or waits for it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def hold(self, key: str) -> AsyncIterator[None]:
+        lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
+        self._locks[key] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks.pop(key)
+            if users > 1:
+                self._locks[key] = (lock, users - 1)

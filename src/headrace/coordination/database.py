@@ -1,0 +1,215 @@
+"""The embedded store's file: one SQLite database that holds the durable nodes.
+
+Owns the schema and every SQL statement. It is used by one thread at a time, never the loop's: each
+call may wait for the disk. It must not decide anything about versions or sessions.
+
+1. `commit` returns after its transaction is on disk (write-ahead log, synchronous=FULL).
+2. After a failure that leaves the disk's state in doubt no later commit is tried (B13); only a
+   full disk, where the transaction was rolled back for certain, can be tried again.
+3. Ephemeral nodes are never written, so those of a former process are gone when it is opened.
+"""
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.coordination.port import PERSISTENT, Stat
+from headrace.coordination.tree import Change, Node
+
+if TYPE_CHECKING:
+    import sqlite3
+
+FORMAT = 1
+APPLICATION_ID = 0x48524353
+_SCHEMA = (
+    f"PRAGMA application_id={APPLICATION_ID}",
+    f"PRAGMA user_version={FORMAT}",
+    "CREATE TABLE node (path TEXT PRIMARY KEY, data BLOB NOT NULL, czxid INTEGER NOT NULL,"
+    " mzxid INTEGER NOT NULL, pzxid INTEGER NOT NULL, version INTEGER NOT NULL,"
+    " cversion INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE epoch (only INTEGER PRIMARY KEY CHECK (only = 0), value INTEGER NOT NULL)",
+    "INSERT INTO epoch VALUES (0, 0)",
+)
+
+
+class StoreFileError(Exception):
+    """The file cannot be used; the sentence says what to do about it."""
+
+
+class DiskFull(Exception):
+    """The transaction was rolled back for want of space; the next one may succeed."""
+
+
+class Loaded(NamedTuple):
+    epoch: int
+    """Epochs up to this one may have been used for zxids."""
+    nodes: list[tuple[str, Node]]
+
+
+class Database:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        self._failed = False
+
+    def open(self) -> Loaded:
+        # Not at the top: whoever talks to a ZooKeeper never needs it, and it costs start-up time.
+        import sqlite3
+
+        try:
+            if not os.path.exists(self._path):
+                self._create()
+            self._connection = self._connect(self._path)
+            return self._prepare(self._connection)
+        except sqlite3.Error as error:
+            self.close()
+            raise self._unusable(error) from None
+        except OSError as error:
+            raise StoreFileError(
+                f"The store {self._path} cannot be made: {error.strerror or error}."
+            ) from None
+        except StoreFileError:
+            self.close()
+            raise
+
+    def _connect(self, path: str) -> "sqlite3.Connection":
+        import sqlite3
+
+        return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+
+    def _create(self) -> None:
+        # Aside, and synced once: SQLite left to itself syncs seven times for an empty database.
+        new = self._path + ".new"
+        # A log without its database would be replayed into the new one.
+        for leftover in (new, new + "-journal", new + "-wal", self._path + "-wal"):
+            if os.path.exists(leftover):
+                os.remove(leftover)
+        connection = self._connect(new)
+        try:
+            connection.execute("PRAGMA synchronous=OFF")
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("BEGIN")
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+        _sync(new)
+        os.rename(new, self._path)
+        _sync(os.path.dirname(self._path) or ".")
+
+    def _prepare(self, connection: "sqlite3.Connection") -> Loaded:
+        # Exclusive before the first access: then the log's index is in memory, not in a file, and
+        # a second process is kept out.
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        self._check(connection)
+        loaded = self._load(connection)
+        connection.execute("ROLLBACK")
+        return loaded
+
+    def _check(self, connection: "sqlite3.Connection") -> None:
+        if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise StoreFileError(f"The file {self._path} is a database, but not a Headrace store.")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > FORMAT:
+            raise StoreFileError(
+                f"The store {self._path} was written by a newer Headrace (format {version}, this "
+                f"one knows {FORMAT}): start that version."
+            )
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise self._corrupt(str(verdict))
+
+    def _load(self, connection: "sqlite3.Connection") -> Loaded:
+        epoch = connection.execute("SELECT value FROM epoch").fetchone()[0]
+        rows = connection.execute(
+            "SELECT path, data, czxid, mzxid, pzxid, version, cversion FROM node"
+        )
+        nodes = [
+            (path, Node(bytes(data), Stat(czxid, mzxid, pzxid, version, cversion, PERSISTENT)))
+            for path, data, czxid, mzxid, pzxid, version, cversion in rows
+        ]
+        return Loaded(epoch, nodes)
+
+    def _corrupt(self, reason: str) -> StoreFileError:
+        return StoreFileError(
+            f"The store {self._path} is damaged ({reason.splitlines()[-1].rstrip('.')}): put back "
+            "a copy of it, or move it away to start without the topics and settings it held."
+        )
+
+    def _unusable(self, error: "sqlite3.Error") -> StoreFileError:
+        import sqlite3
+
+        # The low byte is the primary code; the rest only says where it happened.
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return StoreFileError(
+                f"The store {self._path} is in use by another process: stop that one, or choose "
+                "another data directory."
+            )
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return self._corrupt(str(error))
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            return StoreFileError(
+                f"The store {self._path} cannot be written ({error}): give this user the right to "
+                f"write in {os.path.dirname(self._path) or '.'}."
+            )
+        return StoreFileError(f"The store {self._path} cannot be used: {error}.")
+
+    def commit(self, changes: Iterable[Change], epoch: int | None) -> None:
+        import sqlite3
+
+        connection = self._connection
+        if connection is None or self._failed:
+            raise OSError(f"The store {self._path} failed before and takes no more writes.")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            self._write(connection, changes, epoch)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_FULL and self._rolled_back(connection):
+                raise DiskFull(f"There is no space left for the store {self._path}.") from None
+            self._failed = True
+            raise OSError(f"The store {self._path} could not be written: {error}.") from error
+
+    def _write(
+        self, connection: "sqlite3.Connection", changes: Iterable[Change], epoch: int | None
+    ) -> None:
+        if epoch is not None:
+            connection.execute("UPDATE epoch SET value = ?", (epoch,))
+        for path, node in {c.path: c.node for c in changes if c.durable}.items():
+            if node is None:
+                connection.execute("DELETE FROM node WHERE path = ?", (path,))
+                continue
+            stat = node.stat
+            connection.execute(
+                "INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (path, node.data, stat.czxid, stat.mzxid, stat.pzxid, stat.version, stat.cversion),
+            )
+
+    def _rolled_back(self, connection: "sqlite3.Connection") -> bool:
+        import sqlite3
+
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            return False
+        return True
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

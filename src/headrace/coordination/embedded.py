@@ -1,0 +1,435 @@
+"""The store for one process: a tree in memory, made durable by SQLite in a thread of its own.
+
+Owns the order of writes, the sessions, their watches and ephemerals, and the fault switches that
+tests turn. It must never wait for the disk on the loop.
+
+1. Reads see only what is durable: `_ahead` takes a write when it is decided, `tree` when its
+   commit has returned, and reads and watches know only `tree`.
+2. One commit is under way at a time, and it holds all writes that were queued when it started.
+3. zxids are the epoch of this opening of the file (32 bits up) and a counter. The epoch is on
+   disk before a zxid of it is given away, so none is given twice, whatever was lost in a crash.
+4. After a commit whose outcome is in doubt every session is LOST for good (B13).
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from headrace.coordination.database import Database, DiskFull
+from headrace.coordination.port import (
+    ANY_VERSION,
+    ConnectionLost,
+    Create,
+    Delete,
+    EventType,
+    MultiFailed,
+    Op,
+    SessionExpired,
+    SessionListener,
+    SessionState,
+    Set,
+    Stat,
+    UnknownOutcome,
+    Watch,
+    WatchEvent,
+    check_ops,
+    check_path,
+)
+from headrace.coordination.tree import Change, Commit, Tree
+
+STORE_FILE = "headrace-store.db"
+_COUNTER_BITS = 32
+_log = logging.getLogger(__name__)
+
+
+class _Write:
+    """One request on its way: asked for, decided, durable, landed."""
+
+    __slots__ = ("applied", "commit", "ends_session", "error", "landed", "ops", "session_id")
+
+    def __init__(self, session_id: int, ops: Sequence[Op], landed: "asyncio.Future[None]") -> None:
+        self.session_id = session_id
+        self.ops = ops
+        self.applied = True
+        self.ends_session = False
+        self.commit = Commit()
+        self.error: Exception | None = None
+        self.landed = landed
+
+    def land(self, error: Exception | None = None) -> None:
+        self.error = error or self.error
+        if not self.landed.done():
+            self.landed.set_result(None)
+
+
+class EmbeddedServer:
+    """The tree, its file and the queue of writes. Several sessions may share it."""
+
+    def __init__(self, database: Database, executor: ThreadPoolExecutor) -> None:
+        self.tree = Tree()
+        self.failure: str | None = None
+        self._loop = asyncio.get_running_loop()
+        self._database = database
+        self._executor = executor
+        self._ahead = Tree()
+        self._zxid = 0
+        self._epoch_durable = 0
+        self._queue: list[_Write] = []
+        self._flying: list[_Write] | None = None
+        self._launch_due = False
+        self._sessions: list[EmbeddedStore] = []
+        self._sessions_ended: set[int] = set()
+
+    @classmethod
+    async def open(cls, path: str) -> "EmbeddedServer":
+        """Raises StoreFileError, a sentence for whoever started the process."""
+        executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-store")
+        return await cls.over(Database(path), executor)
+
+    @classmethod
+    async def over(cls, database: Database, executor: ThreadPoolExecutor) -> "EmbeddedServer":
+        server = cls(database, executor)
+        try:
+            epoch, nodes = await server._loop.run_in_executor(executor, database.open)
+        except BaseException:
+            executor.shutdown(wait=False)
+            raise
+        server.tree = Tree(nodes)
+        server._ahead = server.tree.copy()
+        server._epoch_durable = epoch
+        server._zxid = (epoch + 1) << _COUNTER_BITS
+        return server
+
+    def session(self) -> "EmbeddedStore":
+        store = EmbeddedStore(self)
+        self._sessions.append(store)
+        return store
+
+    def forget(self, store: "EmbeddedStore") -> None:
+        if store in self._sessions:
+            self._sessions.remove(store)
+
+    async def close(self) -> None:
+        for store in self._sessions.copy():
+            await store.close()
+        await self._loop.run_in_executor(self._executor, self._database.close)
+        self._executor.shutdown(wait=True)
+
+    def next_zxid(self) -> int:
+        self._zxid += 1
+        return self._zxid
+
+    def submit(self, session_id: int, ops: Sequence[Op], *, applied: bool = True) -> _Write:
+        write = _Write(session_id, ops, self._loop.create_future())
+        write.applied = applied
+        self._enqueue(write)
+        return write
+
+    async def end_session(self, session_id: int) -> None:
+        """Remove what the session owned, after the writes it had asked for before."""
+        write = _Write(session_id, (), self._loop.create_future())
+        write.ends_session = True
+        self._enqueue(write)
+        await write.landed
+
+    def _enqueue(self, write: _Write) -> None:
+        if self.failure is not None:
+            write.land(SessionExpired(self.failure))
+            return
+        self._queue.append(write)
+        self._launch_soon()
+
+    def _launch_soon(self) -> None:
+        # Not at once: what else is asked for in this turn of the loop shares the commit.
+        if not self._launch_due and self._flying is None:
+            self._launch_due = True
+            self._loop.call_soon(self._launch)
+
+    def _launch(self) -> None:
+        self._launch_due = False
+        self._flying, self._queue = self._queue, []
+        changes: list[Change] = []
+        for write in self._flying:
+            changes += self._decide(write)
+        epoch = self._zxid >> _COUNTER_BITS
+        if not changes or (
+            epoch == self._epoch_durable and not any(change.durable for change in changes)
+        ):
+            self._landed()
+            return
+        job = self._loop.run_in_executor(self._executor, self._database.commit, changes, epoch)
+        job.add_done_callback(self._committed)
+
+    def _decide(self, write: _Write) -> list[Change]:
+        if not write.applied:
+            return []
+        if write.session_id in self._sessions_ended and not write.ends_session:
+            write.error = SessionExpired("the session with the store is over")
+            return []
+        if write.ends_session:
+            self._sessions_ended.add(write.session_id)
+            write.ops = [Delete(path) for path in self._ahead.owned_by(write.session_id)]
+        try:
+            write.commit = self._ahead.commit(write.ops, write.session_id, self._zxid + 1)
+        except MultiFailed as error:
+            write.error = error
+        if write.commit.changes:
+            self._zxid += 1
+        return write.commit.changes
+
+    def _committed(self, job: "asyncio.Future[None]") -> None:
+        error = job.exception()
+        if error is None:
+            self._epoch_durable = self._zxid >> _COUNTER_BITS
+            self._landed()
+            return
+        _log.error("%s", error)
+        if isinstance(error, DiskFull):
+            self._drop(ConnectionLost(str(error)))
+            return
+        self.failure = str(error)
+        self._drop(UnknownOutcome(self.failure))
+        for store in self._sessions.copy():
+            store.faults.lose()
+
+    def _landed(self) -> None:
+        writes, self._flying = self._flying or [], None
+        for write in writes:
+            self.tree.replay(write.commit.changes)
+            for event in write.commit.events:
+                for store in self._sessions.copy():
+                    store.fire(event)
+            write.land()
+        if self._queue:
+            self._launch_soon()
+
+    def _drop(self, error: Exception) -> None:
+        """Nothing of this commit is on disk, or nobody knows: what was decided on it is void."""
+        writes, self._flying = self._flying or [], None
+        self._ahead = self.tree.copy()
+        for write in writes:
+            if write.ends_session and self.failure is None:
+                self._queue.insert(0, write)
+            else:
+                write.land(error)
+        if self.failure is not None:
+            writes, self._queue = self._queue, []
+            for write in writes:
+                write.land(SessionExpired(self.failure))
+        elif self._queue:
+            self._launch_soon()
+
+
+class EmbeddedStore:
+    """One session: the Store port over an EmbeddedServer."""
+
+    def __init__(self, server: EmbeddedServer, *, owns_server: bool = False) -> None:
+        self._server = server
+        self._owns_server = owns_server
+        self._loop = asyncio.get_running_loop()
+        self._state = SessionState.CONNECTED
+        self._session_id = server.next_zxid()
+        self._listeners: list[SessionListener] = []
+        self._data_watches: dict[str, dict[Watch, None]] = {}
+        self._child_watches: dict[str, dict[Watch, None]] = {}
+        self._last_landed: asyncio.Future[None] | None = None
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._closed = False
+        self.faults = Faults(self, server)
+
+    @classmethod
+    async def open(cls, path: str) -> "EmbeddedStore":
+        """A server with one session, closed together. Raises StoreFileError."""
+        store = (await EmbeddedServer.open(path)).session()
+        store._owns_server = True
+        return store
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    def on_session(self, listener: SessionListener) -> None:
+        self._listeners.append(listener)
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        await self._ready_to_read(path)
+        node = self._server.tree.node(path)
+        self._arm(self._data_watches, path, watch)
+        return node.data, node.stat
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        await self._ready_to_read(path)
+        node = self._server.tree.nodes.get(path)
+        self._arm(self._data_watches, path, watch)
+        return None if node is None else node.stat
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        await self._ready_to_read(path)
+        names = self._server.tree.children(path)
+        self._arm(self._child_watches, path, watch)
+        return names
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Stat:
+        changes = (await self._one(Create(path, data, ephemeral))).changes
+        assert changes[0].node is not None
+        return changes[0].node.stat
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        stat = (await self._one(Set(path, data, version))).results[0]
+        assert stat is not None
+        return stat
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self._one(Delete(path, version))
+
+    async def multi(self, ops: Sequence[Op]) -> list[Stat | None]:
+        return (await self._write(ops)).results
+
+    async def sync(self) -> None:
+        await self._ready_to_read("/")
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._server.end_session(self._session_id)
+            self.change_state(SessionState.LOST)
+            self._server.forget(self)
+        if self._owns_server:
+            self._owns_server = False
+            await self._server.close()
+
+    async def _one(self, op: Op) -> Commit:
+        try:
+            return await self._write([op])
+        except MultiFailed as failed:
+            raise failed.error from None
+
+    async def _write(self, ops: Sequence[Op]) -> Commit:
+        check_ops(ops)
+        self._check_state()
+        unknown, applied = self.faults.next_outcome()
+        write = self._server.submit(self._session_id, ops, applied=applied)
+        answer: asyncio.Future[None] = self._loop.create_future()
+        self._waiting[answer] = None
+        self._last_landed = write.landed
+
+        def landed(_: object) -> None:
+            self._waiting.pop(answer, None)
+            if not answer.done():
+                answer.set_result(None)
+
+        write.landed.add_done_callback(landed)
+        await answer
+        if unknown:
+            raise UnknownOutcome("the connection broke before the answer came")
+        if write.error is not None:
+            raise write.error
+        return write.commit
+
+    async def _ready_to_read(self, path: str) -> None:
+        check_path(path)
+        self._check_state()
+        if self._last_landed is not None and not self._last_landed.done():
+            await asyncio.shield(self._last_landed)
+            self._check_state()
+
+    def _check_state(self) -> None:
+        if self._state is SessionState.SUSPENDED:
+            raise ConnectionLost("the connection to the store is suspended")
+        if self._state is SessionState.LOST:
+            raise SessionExpired(self._server.failure or "the session with the store is over")
+
+    def _arm(self, table: dict[str, dict[Watch, None]], path: str, watch: Watch | None) -> None:
+        if watch is not None:
+            table.setdefault(path, {})[watch] = None
+
+    def fire(self, event: WatchEvent) -> None:
+        """Called by the server, on the loop, when the change can be read."""
+        watches: dict[Watch, None] = {}
+        if event.type is not EventType.CHILDREN:
+            watches |= self._data_watches.pop(event.path, {})
+        if event.type in (EventType.CHILDREN, EventType.DELETED):
+            watches |= self._child_watches.pop(event.path, {})
+        for watch in watches:
+            try:
+                watch(event)
+            except Exception as error:  # noqa: BLE001 - a watcher's bug must not stop the store
+                self._report(error, watch)
+
+    def change_state(self, state: SessionState) -> None:
+        if state is self._state:
+            return
+        self._state = state
+        if state is not SessionState.CONNECTED:
+            self._data_watches.clear()
+            self._child_watches.clear()
+            waiting, self._waiting = self._waiting, {}
+            for answer in waiting:
+                if not answer.done():
+                    answer.set_exception(UnknownOutcome("the connection broke while writing"))
+        for listener in self._listeners.copy():
+            try:
+                listener(state)
+            except Exception as error:  # noqa: BLE001 - nor a listener's
+                self._report(error, listener)
+
+    def renew(self) -> None:
+        self._session_id = self._server.next_zxid()
+        self.change_state(SessionState.CONNECTED)
+
+    def _report(self, error: Exception, callback: object) -> None:
+        self._loop.call_exception_handler(
+            {"message": f"a callback of the store failed: {callback!r}", "exception": error}
+        )
+
+
+class Faults:
+    """What can go wrong with a real ensemble, as switches for tests."""
+
+    def __init__(self, store: EmbeddedStore, server: EmbeddedServer) -> None:
+        self._store = store
+        self._server = server
+        self._expired = False
+        self._next_unknown: bool | None = None
+
+    def suspend(self) -> None:
+        """Break the connection: writes under way are of unknown outcome, watches are lost."""
+        if self._store.state is SessionState.CONNECTED:
+            self._store.change_state(SessionState.SUSPENDED)
+
+    def resume(self) -> None:
+        """Reconnect: within the session, or to hear that it has expired meanwhile."""
+        if self._store.state is SessionState.SUSPENDED:
+            lost = self._expired
+            self._store.change_state(SessionState.LOST if lost else SessionState.CONNECTED)
+
+    async def expire(self) -> None:
+        """The server ends the session. A suspended client hears of it only when it resumes."""
+        await self._server.end_session(self._store.session_id)
+        self._expired = True
+        if self._store.state is SessionState.CONNECTED:
+            self.lose()
+
+    def lose(self) -> None:
+        self._expired = True
+        self._store.change_state(SessionState.LOST)
+
+    def renew(self) -> None:
+        """After LOST: connect again, as a new session."""
+        if self._store.state is SessionState.LOST and self._server.failure is None:
+            self._expired = False
+            self._store.renew()
+
+    def leave_next_outcome_unknown(self, *, applied: bool) -> None:
+        """The next write raises UnknownOutcome, and is carried out or not."""
+        self._next_unknown = applied
+
+    def next_outcome(self) -> tuple[bool, bool]:
+        """Whether the write now sent is of unknown outcome, and whether it is carried out."""
+        unknown, self._next_unknown = self._next_unknown, None
+        return unknown is not None, unknown is not False

@@ -1,0 +1,121 @@
+"""A controller on a real embedded store, for the scenarios of its tests."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from headrace.controller.changes import ImageChange
+from headrace.controller.service import Controller
+from headrace.coordination.database import Database
+from headrace.coordination.embedded import EmbeddedServer, EmbeddedStore
+from headrace.coordination.tree import Change
+from headrace.model.cluster import Endpoint
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicState
+
+T = TypeVar("T")
+ENDPOINTS = (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
+
+
+class GatedDatabase(Database):
+    """Holds a commit back while its gate is closed."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.reached = threading.Event()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def commit(self, changes: Iterable[Change], epoch: int | None) -> None:
+        self.reached.set()
+        assert self.gate.wait(30)
+        super().commit(changes, epoch)
+
+    async def close_gate(self, write: Coroutine[None, None, T]) -> "asyncio.Task[T]":
+        """Start a write that stays under way until the gate is opened."""
+        self.reached.clear()
+        self.gate.clear()
+        task = asyncio.create_task(write)
+        await until(self.reached.is_set)
+        return task
+
+
+class Broker:
+    """A store, a controller on it, and everything that its listener heard."""
+
+    def __init__(self, path: Path, node_id: int = 1) -> None:
+        self.path = str(path / "store.db")
+        self.node_id = node_id
+        self.changes: list[ImageChange] = []
+
+    async def start(self) -> Controller:
+        self.database = GatedDatabase(self.path)
+        self.server = await EmbeddedServer.over(self.database, ThreadPoolExecutor(1))
+        self.store: EmbeddedStore = self.server.session()
+        self.controller = Controller(
+            self.store,
+            self.node_id,
+            check_topic_config=check_config,
+            check_broker_config=lambda config, _: check_config(config),
+            entropy=Random(7).randbytes,
+            registration_wait_s=0.05,
+        )
+        self.controller.on_change(self.changes.append)
+        await self.controller.start(ENDPOINTS, rack="r1")
+        return self.controller
+
+    async def stop(self) -> None:
+        await self.controller.stop()
+        await self.server.close()
+
+    async def restart(self) -> Controller:
+        await self.stop()
+        return await self.start()
+
+    async def topics_in_store(self) -> dict[str, TopicState]:
+        """The topics as a controller would find them that starts now."""
+        other = Controller(self.server.session(), 99)
+        await other.start(())
+        found = dict(other.image.topics)
+        await other.stop()
+        return found
+
+
+def check_config(config: Mapping[str, str]) -> None:
+    if "bad" in config:
+        raise ApiError(ErrorCode.INVALID_CONFIG, "bad is bad")
+
+
+def scenario(test: Callable[[Broker], Awaitable[None]]) -> Callable[[Path], None]:
+    async def run(path: Path) -> None:
+        broker = Broker(path)
+        await broker.start()
+        try:
+            async with asyncio.timeout(30):
+                await test(broker)
+        finally:
+            await broker.stop()
+
+    def runner(tmp_path: Path) -> None:
+        asyncio.run(run(tmp_path))
+
+    runner.__name__ = runner.__qualname__ = test.__name__
+    return runner
+
+
+async def code_of(attempt: Awaitable[object]) -> ErrorCode:
+    with pytest.raises(ApiError) as refused:
+        await attempt
+    return refused.value.code
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - nobody sets an event for it
+            await asyncio.sleep(0.001)

@@ -1,0 +1,234 @@
+"""Pure decisions about topics: names, counts, placement, leadership."""
+
+from collections import Counter
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.controller.topics_machine import (
+    NewTopic,
+    TopicLimits,
+    decide_creation,
+    decide_deletion,
+    decide_growth,
+    id_from_entropy,
+    place,
+    take_leadership,
+)
+from headrace.coordination.layout import id_from_text, id_text
+from headrace.model.cluster import BrokerInfo, ClusterImage
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import PartitionState, TopicState
+
+LIMITS = TopicLimits(partitions_default=3, replication_factor_default=2)
+
+
+def cluster(count: int = 3, racks: str = "") -> ClusterImage:
+    image = ClusterImage("test")
+    for node_id in range(1, count + 1):
+        rack = racks[node_id - 1] if racks else None
+        image.brokers[node_id] = BrokerInfo(node_id, (), rack, epoch=100 + node_id)
+    return image
+
+
+def with_topic(image: ClusterImage, name: str, partitions: int = 2) -> ClusterImage:
+    states = decide_creation(image, NewTopic(name, partitions, 2, internal=True), LIMITS, 0, 0)
+    image.put_topic(TopicState(name, UUID(int=len(image.topics) + 7), states))
+    return image
+
+
+def refusal(image: ClusterImage, new: NewTopic, replicas_before: int = 0) -> ErrorCode:
+    with pytest.raises(ApiError) as refused:
+        decide_creation(image, new, LIMITS, 0, replicas_before)
+    return refused.value.code
+
+
+def growth_refusal(
+    image: ClusterImage, name: str, count: int, assignment: list[list[int]] | None = None
+) -> ErrorCode:
+    with pytest.raises(ApiError) as refused:
+        decide_growth(image, name, count, assignment, LIMITS, 0, 0)
+    return refused.value.code
+
+
+def test_a_new_topic_is_led_by_its_first_replicas_with_all_in_sync() -> None:
+    states = decide_creation(cluster(), NewTopic("t", 3, 2), LIMITS, 0, 0)
+    assert states == (
+        PartitionState(1, 0, (1, 2), (1, 2), 0, (101, 102)),
+        PartitionState(2, 0, (2, 3), (2, 3), 0, (102, 103)),
+        PartitionState(3, 0, (3, 1), (3, 1), 0, (103, 101)),
+    )
+
+
+def test_numbers_left_out_are_the_brokers_defaults() -> None:
+    states = decide_creation(cluster(), NewTopic("t"), LIMITS, 0, 0)
+    assert [len(state.replicas) for state in states] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../../etc/x", "a/b", "a" * 250, "é", "a b", "a\n", "__consumer_offsets"],
+)
+def test_a_name_that_may_not_be_is_an_invalid_topic(name: str) -> None:
+    assert refusal(cluster(), NewTopic(name, 1, 1)) == ErrorCode.INVALID_TOPIC
+
+
+def test_only_the_broker_itself_makes_and_deletes_internal_topics() -> None:
+    image = cluster()
+    new = NewTopic("__consumer_offsets", 2, 1, internal=True)
+    assert len(decide_creation(image, new, LIMITS, 0, 0)) == 2
+    with_topic(image, "__consumer_offsets")
+    with pytest.raises(ApiError) as refused:
+        decide_deletion(image, "__consumer_offsets", None, internal=False)
+    assert refused.value.code == ErrorCode.INVALID_TOPIC
+    assert decide_deletion(image, "__consumer_offsets", None, internal=True)
+    assert growth_refusal(image, "__consumer_offsets", 9) == ErrorCode.INVALID_TOPIC
+
+
+def test_a_topic_that_exists_already_is_said_to() -> None:
+    image = with_topic(cluster(), "a.b")
+    assert refusal(image, NewTopic("a.b", 1, 1)) == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+@pytest.mark.parametrize("name", ["a_b", "a.b.c", "a_b_c", "a.b_c"])
+def test_names_that_metrics_could_not_tell_apart_are_refused(name: str) -> None:
+    image = with_topic(with_topic(cluster(), "a.b"), "a_b.c")
+    assert refusal(image, NewTopic(name, 1, 1)) == ErrorCode.INVALID_TOPIC
+    assert decide_creation(image, NewTopic("a-b", 1, 1), LIMITS, 0, 0)
+
+
+@pytest.mark.parametrize("count", [0, -2, 10_001, 1_000_000, 2**31 - 1])
+def test_a_number_of_partitions_that_cannot_be_is_refused(count: int) -> None:
+    assert refusal(cluster(), NewTopic("t", count, 1)) == ErrorCode.INVALID_PARTITIONS
+
+
+@pytest.mark.parametrize("factor", [0, -2, 4, 100, 32767])
+def test_a_replication_factor_that_cannot_be_is_refused(factor: int) -> None:
+    assert refusal(cluster(), NewTopic("t", 1, factor)) == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_brokers_that_hold_all_they_may_take_no_more() -> None:
+    image = cluster()
+    room = LIMITS.partitions_per_broker_max * 3
+    assert refusal(image, NewTopic("t", 2, 2), room - 3) == ErrorCode.INVALID_PARTITIONS
+    assert decide_creation(image, NewTopic("t", 2, 2), LIMITS, 0, room - 4)
+
+
+def test_an_assignment_says_all_by_itself() -> None:
+    new = NewTopic("t", assignment={1: [2, 3], 0: [3, 1]})
+    states = decide_creation(cluster(), new, LIMITS, 0, 0)
+    assert [state.replicas for state in states] == [(3, 1), (2, 3)]
+    for numbers in ((2, -1), (-1, 2)):
+        new = NewTopic("t", *numbers, assignment={0: [1, 2], 1: [2, 1]})
+        assert refusal(cluster(), new) == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        {0: [9]},
+        {0: [1, 1]},
+        {0: []},
+        {1: [1]},
+        {0: [1], 2: [1]},
+        {0: [1], 1: [1, 2]},
+        {-1: [1]},
+    ],
+)
+def test_an_assignment_that_cannot_be_is_refused(assignment: dict[int, list[int]]) -> None:
+    new = NewTopic("t", assignment=assignment)
+    assert refusal(cluster(), new) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_an_assignment_of_too_many_partitions_is_refused() -> None:
+    new = NewTopic("t", assignment={index: [1] for index in range(10_001)})
+    assert refusal(cluster(), new) == ErrorCode.INVALID_PARTITIONS
+
+
+def test_a_topic_only_grows() -> None:
+    image = with_topic(cluster(), "t", partitions=2)
+    for count in (-1, 0, 1, 2, 10_001):
+        assert growth_refusal(image, "t", count) == ErrorCode.INVALID_PARTITIONS
+    added = decide_growth(image, "t", 5, None, LIMITS, 0, 0)
+    assert [len(state.replicas) for state in added] == [2, 2, 2]
+    assert growth_refusal(image, "unknown", 5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_the_assignment_of_added_partitions_is_checked() -> None:
+    image = with_topic(cluster(), "t", partitions=2)
+    added = decide_growth(image, "t", 4, [[3, 2], [1, 3]], LIMITS, 0, 0)
+    assert [state.replicas for state in added] == [(3, 2), (1, 3)]
+    for assignment in ([[1, 2]], [[1, 2], [1]], [[1, 2], [1, 9]], [[1, 2], [1, 1]], []):
+        code = growth_refusal(image, "t", 4, assignment)
+        assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_deletion_by_id_does_not_take_a_namesake() -> None:
+    image = with_topic(cluster(), "t")
+    topic = image.topics["t"]
+    assert decide_deletion(image, "t", topic.topic_id, internal=False) == topic
+    with pytest.raises(ApiError) as refused:
+        decide_deletion(image, "t", UUID(int=99), internal=False)
+    assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+brokers = st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=9).map(
+    lambda racks: [BrokerInfo(node, (), rack) for node, rack in enumerate(racks)]
+)
+
+
+@given(brokers, st.integers(1, 60), st.integers(1, 9), st.integers(0, 2**32 - 1))
+def test_replicas_are_different_brokers_in_as_many_racks_as_can_be(
+    nodes: list[BrokerInfo], partitions: int, replication_factor: int, start: int
+) -> None:
+    replication_factor = min(replication_factor, len(nodes))
+    assignment = place(nodes, partitions, replication_factor, start)
+    racks = {node.node_id: node.rack for node in nodes}
+    assert len(assignment) == partitions
+    for replicas in assignment:
+        assert len(set(replicas)) == replication_factor
+        used = len({racks[node] for node in replicas})
+        assert used == min(replication_factor, len(set(racks.values())))
+    leaders = Counter(replicas[0] for replicas in assignment)
+    counts = [leaders[node.node_id] for node in nodes]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_the_followers_of_one_leader_are_spread_over_the_others() -> None:
+    nodes = [BrokerInfo(node, ()) for node in range(5)]
+    assignment = place(nodes, 20, 2, 3)
+    followers = Counter(replicas[1] for replicas in assignment if replicas[0] == 0)
+    assert followers == {1: 1, 2: 1, 3: 1, 4: 1}
+
+
+def test_a_restarted_leader_leads_under_a_new_epoch() -> None:
+    state = PartitionState(1, 4, (1, 2), (1, 2), 9, (10, 20))
+    after = take_leadership(state, 1, 30, live=[1, 2])
+    assert after == PartitionState(1, 5, (1, 2), (1, 2), 10, (30, 20))
+    assert take_leadership(after, 1, 30, live=[1, 2]) is None
+
+
+def test_a_broker_takes_up_what_nobody_leads_only_if_it_was_in_sync() -> None:
+    led_by_nobody = PartitionState(-1, 4, (1, 2), (1,), 9, (10,))
+    after = take_leadership(led_by_nobody, 1, 30, live=[1])
+    assert after == PartitionState(1, 5, (1, 2), (1,), 10, (30,))
+    assert take_leadership(led_by_nobody, 2, 30, live=[2]) is None
+    led_by_another = PartitionState(2, 4, (1, 2), (1, 2), 9, (10, 20))
+    assert take_leadership(led_by_another, 1, 30, live=[1, 2]) is None
+    led_by_the_dead = take_leadership(led_by_another, 1, 30, live=[1])
+    assert led_by_the_dead is not None
+    assert (led_by_the_dead.leader, led_by_the_dead.leader_epoch) == (1, 5)
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_an_id_is_random_and_never_one_that_tools_would_stumble_on(entropy: bytes) -> None:
+    id_ = id_from_entropy(entropy)
+    if id_ is None:
+        assert id_text(UUID(bytes=entropy, version=4)).startswith("-")
+        return
+    assert id_.version == 4
+    assert not id_text(id_).startswith("-")
+    assert len(id_text(id_)) == 22
+    assert id_from_text(id_text(id_)) == id_
