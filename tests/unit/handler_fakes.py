@@ -170,10 +170,14 @@ class FakeController:
 
 @dataclass
 class FakeLogDirectory:
-    path: str = "/data"
+    path: str = "/"
 
-    def space(self) -> tuple[int, int]:
-        return 10_000, 4_000
+
+class FakeWorker:
+    """Does its jobs at once."""
+
+    async def run(self, job: Callable[[], object]) -> object:
+        return job()
 
 
 async def _result(answer: Awaitable[bytes]) -> bytes:
@@ -230,6 +234,6 @@ def asker(**settings: str) -> Asker:
         logs=cast(Any, FakeLogDirectory()),
         partitions=cast(Any, controller.partitions),
         clock=SystemClock(),
-        worker=cast(Any, None),
+        worker=cast(Any, FakeWorker()),
     )
     return Asker(broker, controller)

@@ -4,37 +4,47 @@ There is one directory. Null asks for all partitions; those that are asked for a
 left out, as in Kafka. Nothing is moved between directories, so no partition is a future one.
 """
 
+import logging
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.model.errors import ApiError
+from headrace.model.errors import ApiError, ErrorCode
 from headrace.wire.codec import Message
 
 if TYPE_CHECKING:
     from headrace.replication.partition import Partition
 
+_log = logging.getLogger(__name__)
 
-def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    total_bytes, usable_bytes = broker.logs.space()
-    return {
-        "results": [
-            {
-                "log_dir": broker.logs.path,
-                "topics": [
-                    {"name": name, "partitions": [_size(each) for each in partitions]}
-                    for name, partitions in _asked(broker, request["topics"])
-                ],
-                "total_bytes": total_bytes,
-                "usable_bytes": usable_bytes,
-            }
+
+async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    path = broker.logs.path
+    result: Message = {"log_dir": path}
+    try:
+        # A worker asks, because a file system that is in trouble may take its time.
+        total_bytes, usable_bytes = await broker.worker.run(lambda: _space(path))
+        result["total_bytes"], result["usable_bytes"] = total_bytes, usable_bytes
+        result["topics"] = [
+            {"name": name, "partitions": [_size(each) for each in partitions]}
+            for name, partitions in _asked(broker, request["topics"])
         ]
-    }
+    except OSError as error:
+        _log.error("%s cannot be described: %s", path, error)
+        result["error_code"] = ErrorCode.KAFKA_STORAGE_ERROR
+    return {"results": [result]}
 
 
 def refuse(request: Message, error: ApiError) -> Message:
     # Before version 3 the reply has no error of its own: an empty one is all that can be said.
     return {"error_code": error.code}
+
+
+def _space(path: str) -> tuple[int, int]:
+    """How many bytes the file system has, and how many are left for us."""
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
 def _asked(
