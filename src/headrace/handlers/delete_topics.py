@@ -56,7 +56,7 @@ async def _delete_all(broker: BrokerContext, request: Message) -> Message:
         try:
             if isinstance(topic, ApiError):
                 raise topic
-            slot["name"] = topic.name
+            slot.update(name=topic.name, topic_id=topic.topic_id)
             if topic.name in twice:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "The request names this topic twice.")
             await deadline.wait_for(
