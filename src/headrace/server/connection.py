@@ -87,6 +87,9 @@ class Connection(Peer):
             size: i64 = self.sock.recv_into(self.plane.scratch_view())
         except BlockingIOError:
             return
+        except ConnectionError:
+            self.plane.close(self, "")
+            return
         except OSError as error:
             self.plane.close(self, f"read failed: {error.strerror}")
             return
@@ -188,6 +191,9 @@ class Connection(Peer):
                 size: i64 = self.sock.recv_into(view[self.large_fill : end])
         except BlockingIOError:
             return
+        except ConnectionError:
+            self.plane.close(self, "")
+            return
         except OSError as error:
             self.plane.close(self, f"read failed: {error.strerror}")
             return
@@ -237,6 +243,9 @@ class Connection(Peer):
                     self._send_file()
         except BlockingIOError:
             self.watch(self.events | EPOLLOUT)
+            return
+        except ConnectionError:
+            self.plane.close(self, "")
             return
         except OSError as error:
             self.plane.close(self, f"write failed: {error.strerror}")
