@@ -7,11 +7,13 @@ sources, and only when a source has changed.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from bench.kafka import ROOT, say
 
 _CACHE = ROOT / ".cache" / "compiled"
 _FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+_KEPT = 4
 
 
 def _sources() -> list[Path]:
@@ -44,31 +47,46 @@ def site() -> Path:
         where = Path(installed.origin).parent.parent
         if is_compiled(where):
             return where
-    sources = _sources()
-    directory = _CACHE / _fingerprint(sources)
-    if directory.is_dir():
-        return directory
-    say("compiling Headrace")
-    shutil.rmtree(_CACHE, ignore_errors=True)
-    copy = _CACHE / "source"
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with (_CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        sources = _sources()
+        directory = _CACHE / f"site-{_fingerprint(sources)}"
+        if not directory.is_dir():
+            say("compiling Headrace")
+            with tempfile.TemporaryDirectory(dir=_CACHE, prefix="build-") as place:
+                _build(sources, Path(place)).rename(directory)
+            _forget_old()
+    return directory
+
+
+def _build(sources: list[Path], place: Path) -> Path:
     for path in sources:
-        target = copy / path.relative_to(ROOT)
+        target = place / "source" / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    wheels = _CACHE / "wheels"
+    wheels = place / "wheels"
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "-w", str(wheels), "."]
-    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=place / "source", capture_output=True, text=True, check=False
+    )
+    told = done.stdout + done.stderr
     if done.returncode != 0:
-        raise SystemExit(f"the wheel could not be built:\n{(done.stdout + done.stderr)[-3000:]}")
+        raise SystemExit(f"the wheel could not be built:\n{told[-3000:]}")
     (wheel,) = wheels.glob("*.whl")
-    arriving = _CACHE / "arriving"
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(arriving)
-    if not is_compiled(arriving):
-        told = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
-        say("\n".join(line for line in told if ": error:" in line or line.startswith("headrace:")))
-    arriving.rename(directory)
-    return directory
+        archive.extractall(place / "site")
+    if not is_compiled(place / "site"):
+        lines = (line.strip() for line in told.splitlines())
+        say("\n".join(line for line in lines if ": error:" in line or "headrace: the" in line))
+    return place / "site"
+
+
+def _forget_old() -> None:
+    """Keeps the newest few: another run may still be using the one before."""
+    sites = sorted(_CACHE.glob("site-*"), key=lambda path: path.stat().st_mtime)
+    for path in sites[:-_KEPT]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def is_compiled(directory: Path) -> bool:
