@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import final
 
+from headrace.client.backoff import Backoff
 from headrace.client.errors import ClientError
 from headrace.client.values import Headers, RecordMetadata
 from headrace.record.batch import read_batch
@@ -35,7 +36,6 @@ class ProducerBatch:
         "deadline_ms",
         "done",
         "error",
-        "not_before_ms",
         "observed",
         "order",
         "partition",
@@ -67,7 +67,6 @@ class ProducerBatch:
         self.observed = False
         """Somebody asked for a result, so that an error will not pass unseen."""
         self.attempts = 0
-        self.not_before_ms = 0.0
         self.sequence = NO_SEQUENCE
         self.trouble: ClientError | None = None
         """What the last attempt failed with."""
@@ -179,7 +178,9 @@ class PartitionQueue:
     __slots__ = (
         "_next_order",
         "_next_sequence",
+        "backoff",
         "batches",
+        "established",
         "in_flight",
         "must_renumber",
         "partition",
@@ -193,6 +194,12 @@ class PartitionQueue:
         self.partition = partition
         self.batches: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
+        self.backoff = Backoff()
+        self.established = False
+        """Whether the broker has taken a batch of the producer id and epoch in use.
+
+        Before that it takes any sequence, also the second batch when the first has failed.
+        """
         self.must_renumber = False
         self.producer_id = -1
         self.producer_epoch = -1
@@ -216,6 +223,7 @@ class PartitionQueue:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.must_renumber = False
+        self.established = False
         self._next_sequence = 0
         for batch in self.batches:
             batch.sequence = NO_SEQUENCE

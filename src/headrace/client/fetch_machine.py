@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from uuid import UUID
 
+from headrace.client.backoff import Backoff
 from headrace.client.chunks import Chunk
 from headrace.client.connection import Request
 from headrace.client.errors import (
@@ -47,10 +48,10 @@ class _Reading:
 
     __slots__ = (
         "absent_since_ms",
+        "backoff",
         "buffered",
         "chunks",
         "current",
-        "failures",
         "fetch_offset",
         "high_watermark",
         "last_stable_offset",
@@ -60,7 +61,6 @@ class _Reading:
         "pending",
         "position",
         "resetting",
-        "retry_at_ms",
     )
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
@@ -70,6 +70,7 @@ class _Reading:
         self.last_stable_offset = -1
         self.log_start_offset = -1
         self.chunks: deque[Chunk] = deque()
+        self.backoff = Backoff()
         self.seek(offset)
 
     def seek(self, offset: int) -> None:
@@ -83,8 +84,7 @@ class _Reading:
         self.pending: list[Record] = []
         """Decoded and not handed out, last first."""
         self.resetting = False
-        self.retry_at_ms = 0.0
-        self.failures = 0
+        self.backoff.clear()
         self.absent_since_ms: float | None = None
 
 
@@ -220,15 +220,15 @@ class FetchMachine:
     def _leader_to_ask(self, reading: _Reading, now_ms: float) -> int | None:
         if reading.paused or reading.resetting:
             return None
-        if reading.retry_at_ms > now_ms:
-            self._wake(reading.retry_at_ms)
+        if not reading.backoff.is_over(self._port.cluster, *reading.partition, now_ms):
+            self._wake(reading.backoff.next_ms(now_ms))
             return None
         leader = self._port.cluster.leader(*reading.partition)
         if leader is None:
-            self._check_absent(reading, now_ms)
             self._port.want_metadata()
-            reading.retry_at_ms = max(reading.retry_at_ms, now_ms + _LEADERLESS_PAUSE_MS)
-            self._wake(reading.retry_at_ms)
+            reading.backoff.pause(now_ms + _LEADERLESS_PAUSE_MS)
+            self._check_absent(reading, now_ms)
+            self._wake(reading.backoff.at_ms)
             return None
         reading.absent_since_ms = None
         return leader if leader not in self._open_fetches else None
@@ -317,7 +317,7 @@ class FetchMachine:
                 what = f"fetching {reading.partition} failed ({code.name})"
                 self._failed(reading, request_failed(result.error_code, what), now_ms)
             return
-        reading.failures = 0
+        reading.backoff.clear()
         reading.high_watermark = result.high_watermark
         reading.last_stable_offset = result.last_stable_offset
         reading.log_start_offset = result.log_start_offset
@@ -351,16 +351,20 @@ class FetchMachine:
             self._stop(reading, error)
             return
         options = self._port.options
-        pause = min(
-            options.retry_backoff_ms * 2.0 ** min(reading.failures, 10),
+        pause_ms = min(
+            options.retry_backoff_ms * 2.0 ** min(reading.backoff.failures, 10),
             options.retry_backoff_ms_max,
         )
-        reading.failures += 1
-        reading.retry_at_ms = now_ms + pause
+        reading.backoff.failed(
+            self._port.cluster,
+            *reading.partition,
+            until_ms=now_ms + pause_ms,
+            stale=error.stale_metadata,
+        )
 
     def _stop(self, reading: _Reading, error: ClientError) -> None:
         """Show an error, and leave the partition alone until somebody seeks."""
-        reading.retry_at_ms = inf
+        reading.backoff.stop()
         self._errors.append(error)
         self._announce()
 

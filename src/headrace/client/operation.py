@@ -153,5 +153,10 @@ def retrying(
             raise TimedOut(f"{what} did not succeed in {timeout_ms:.0f} ms: {trouble}") from trouble
         yield Pause(pause_ms)
         if trouble.stale_metadata:
-            yield Refresh()
+            try:
+                yield Refresh()
+            except ClientError as error:
+                # The next attempt meets the same trouble, and the deadline is kept there.
+                if not error.retriable:
+                    raise
         number += 1

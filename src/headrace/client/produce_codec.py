@@ -9,7 +9,7 @@ from struct import Struct
 from typing import NamedTuple
 from uuid import UUID
 
-from headrace.client.errors import ProtocolViolation
+from headrace.client.errors import ProtocolViolation, RequestFailed, request_failed
 from headrace.wire.cursor import Cursor, MalformedRequest
 
 FLEXIBLE_SINCE = 9
@@ -161,3 +161,12 @@ def read_leader(cursor: Cursor, tag_wanted: int) -> tuple[int, int] | None:
             leader = int(cursor.read_i32()), int(cursor.read_i32())
         cursor.take(after - cursor.at)
     return leader
+
+
+def result_error(result: ProduceResult) -> RequestFailed:
+    """The exception for a partition that was refused, with the record to blame if there is one."""
+    message = result.error_message
+    if result.record_errors:
+        index, reason = result.record_errors[0]
+        message = f"{message or 'the batch was refused'} (record {index}: {reason})"
+    return request_failed(result.error_code, message)

@@ -6,7 +6,7 @@
    is unknown. Batches get new sequences, under a raised epoch, only after the broker has said
    for certain that it did not take them.
 3. At most in_flight_max requests are open per broker; per partition as many batches, or one if
-   the producer is not idempotent.
+   the producer is not idempotent, or the broker has not yet taken any batch of it.
 4. Every batch is done by its delivery deadline.
 """
 
@@ -23,6 +23,7 @@ from headrace.client.errors import (
     RequestFailed,
     TimedOut,
     UnknownTopic,
+    Unreachable,
     request_failed,
 )
 from headrace.client.machine import Port
@@ -35,6 +36,7 @@ from headrace.client.produce_codec import (
     TopicBatches,
     decode_produce,
     encode_produce,
+    result_error,
 )
 from headrace.client.producer_id import ProducerId, init_producer_id
 from headrace.client.values import Headers
@@ -261,17 +263,17 @@ class ProducerMachine:
                 self._finish(batch, error)
                 return
         self._port.want_metadata()
-        batch.not_before_ms = now_ms + _LEADERLESS_PAUSE_MS
-        self._wake(batch.not_before_ms)
+        queue.backoff.pause(now_ms + _LEADERLESS_PAUSE_MS)
+        self._wake(queue.backoff.at_ms)
 
     def _is_due(self, queue: PartitionQueue, now_ms: float) -> bool:
         batch = queue.batches[0]
-        if batch.not_before_ms > now_ms:
-            self._wake(batch.not_before_ms)
+        cluster = self._port.cluster
+        if not queue.backoff.is_over(cluster, queue.topic, queue.partition, now_ms):
+            self._wake(queue.backoff.next_ms(now_ms))
             return False
-        if queue.in_flight and (
-            batch.attempts or queue.must_renumber or not self.options.idempotent
-        ):
+        alone = batch.attempts or queue.must_renumber or not queue.established
+        if queue.in_flight and alone:
             return False
         if len(queue.in_flight) >= self.options.in_flight_max:
             return False
@@ -374,6 +376,8 @@ class ProducerMachine:
         code = result.error_code
         if code == ErrorCode.NONE:
             batch.base_offset, batch.append_time_ms = result.base_offset, result.append_time_ms
+            queue.established = self.options.idempotent
+            queue.backoff.clear()
             self._finish(batch)
         elif code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             # It was written, so long ago that the broker no longer knows where.
@@ -382,7 +386,7 @@ class ProducerMachine:
             queue.give_back(batch)
             self._split(queue, batch)
         else:
-            self._not_taken(queue, batch, _result_error(result), now_ms)
+            self._not_taken(queue, batch, result_error(result), now_ms)
 
     def _not_taken(
         self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError, now_ms: float
@@ -408,8 +412,14 @@ class ProducerMachine:
             self._finish(batch, error)
             return
         batch.trouble = error
-        batch.not_before_ms = now_ms + self._pause_ms(batch.attempts)
         queue.requeue(batch)
+        queue.backoff.failed(
+            self._port.cluster,
+            queue.topic,
+            queue.partition,
+            until_ms=now_ms + self._pause_ms(batch.attempts),
+            stale=error.stale_metadata,
+        )
 
     def _pause_ms(self, attempts: int) -> float:
         options = self._port.options
@@ -475,14 +485,10 @@ class ProducerMachine:
             self._wake(self._port.now_ms)
             return
         assert isinstance(error, ClientError)
+        if isinstance(error, TimedOut | Unreachable):
+            # Each batch has a deadline of its own.
+            self._wake(self._port.now_ms)
+            return
         for batch in list(self._pending):
             self._queues[(batch.topic, batch.partition)].batches.clear()
             self._finish(batch, error)
-
-
-def _result_error(result: ProduceResult) -> RequestFailed:
-    message = result.error_message
-    if result.record_errors:
-        index, reason = result.record_errors[0]
-        message = f"{message or 'the batch was refused'} (record {index}: {reason})"
-    return request_failed(result.error_code, message)

@@ -1,0 +1,66 @@
+"""When to try a partition again after its leader could not serve it. Pure.
+
+1. A new leader, or a new epoch of the same one, is tried at once.
+2. Otherwise the pause grows with each failure; and after an answer that only stale metadata
+   explains, nothing is tried before fresh metadata has come, unless that takes very long.
+"""
+
+from math import inf
+
+from headrace.client.metadata import Cluster
+
+_METADATA_MS_MAX = 5_000.0
+
+
+class Backoff:
+    """The pause of one partition."""
+
+    __slots__ = ("_tried", "_version", "at_ms", "failures")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.at_ms = 0.0
+        self._tried: tuple[int, int] | None = None
+        self._version: int | None = None
+
+    def failed(
+        self, cluster: Cluster, topic: str, index: int, *, until_ms: float, stale: bool
+    ) -> None:
+        self.failures += 1
+        self.at_ms = until_ms
+        self._tried = _leadership(cluster, topic, index)
+        self._version = cluster.version if stale else None
+
+    def pause(self, until_ms: float) -> None:
+        """Wait, whatever metadata says meanwhile."""
+        self.at_ms = until_ms
+        self._tried = None
+        self._version = None
+
+    def stop(self) -> None:
+        """Never try again, until `clear`."""
+        self.pause(inf)
+
+    def clear(self) -> None:
+        self.failures = 0
+        self.pause(0.0)
+
+    def is_over(self, cluster: Cluster, topic: str, index: int, now_ms: float) -> bool:
+        if self._tried is not None:
+            current = _leadership(cluster, topic, index)
+            if current is not None and current != self._tried:
+                return True
+        if now_ms < self.at_ms:
+            return False
+        return self._version != cluster.version or now_ms >= self.at_ms + _METADATA_MS_MAX
+
+    def next_ms(self, now_ms: float) -> float:
+        """When it is worth looking again, though no metadata has come."""
+        return self.at_ms if now_ms < self.at_ms else self.at_ms + _METADATA_MS_MAX
+
+
+def _leadership(cluster: Cluster, topic: str, index: int) -> tuple[int, int] | None:
+    partition = cluster.partition(topic, index)
+    if partition is None or partition.leader not in cluster.nodes:
+        return None
+    return partition.leader, partition.leader_epoch

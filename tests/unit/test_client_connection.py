@@ -1,0 +1,159 @@
+"""One connection: negotiation, order, and peers that do not speak the protocol."""
+
+from typing import Any
+
+import pytest
+
+from headrace.client.connection import Answer, Connection, Request
+from headrace.client.errors import ProtocolViolation, UnsupportedVersion
+from headrace.wire.apis import API_VERSIONS, METADATA, PRODUCE
+from headrace.wire.codec import encode_response
+from headrace.wire.cursor import Cursor
+
+
+def request(api_key: int = METADATA, **settings: Any) -> Request:
+    return Request(
+        api_key,
+        lambda version: [b"body-%d" % version],
+        lambda version, data, at, end: data[at:end],
+        lambda reply, error, now_ms: None,
+        deadline_ms=1_000,
+        **settings,
+    )
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def versions(correlation_id: int, version: int = 3, code: int = 0, **ranges: Any) -> bytes:
+    known = ranges.get("ranges", {METADATA: (0, 12), PRODUCE: (0, 9)})
+    keys = [
+        {"api_key": key, "min_version": low, "max_version": high}
+        for key, (low, high) in known.items()
+    ]
+    reply = {"error_code": code, "api_keys": keys}
+    return framed(encode_response(API_VERSIONS, version, correlation_id, reply))
+
+
+def connection() -> Connection:
+    return Connection("me", "1.0", 1_000_000)
+
+
+def header(frame: bytes) -> tuple[int, int, int]:
+    cursor = Cursor(frame, 4, len(frame))
+    return int(cursor.read_i16()), int(cursor.read_i16()), int(cursor.read_i32())
+
+
+def ready() -> Connection:
+    peer = connection()
+    peer.take_output()
+    peer.received(versions(0))
+    return peer
+
+
+def test_requests_wait_until_the_versions_are_known() -> None:
+    peer = connection()
+    first = b"".join(peer.take_output())
+    assert header(first) == (API_VERSIONS, 3, 0)
+    peer.send(request())
+    assert peer.take_output() == []
+    peer.received(versions(0))
+    assert b"".join(peer.take_output()).endswith(b"body-12")
+
+
+def test_the_highest_common_version_is_chosen() -> None:
+    peer = ready()
+    assert peer.choose_version(METADATA) == 12
+    assert peer.choose_version(METADATA, version_max=4) == 4
+    assert peer.choose_version(PRODUCE) == 9
+
+
+def test_a_broker_that_does_not_know_the_version_is_asked_again_in_version_0() -> None:
+    peer = connection()
+    peer.take_output()
+    peer.received(versions(0, version=0, code=35, ranges={API_VERSIONS: (0, 2)}))
+    assert header(b"".join(peer.take_output())) == (API_VERSIONS, 0, 1)
+    peer.received(versions(1, version=0))
+    assert peer.ready
+    assert peer.choose_version(METADATA) == 12
+
+
+def test_an_api_without_a_common_version_is_refused_by_name() -> None:
+    peer = connection()
+    peer.send(request(PRODUCE))
+    answers, refused = peer.received(versions(0, ranges={PRODUCE: (0, 2)}))
+    assert answers == []
+    assert isinstance(refused[0][1], UnsupportedVersion)
+    assert "Produce 0 to 2" in str(refused[0][1])
+    with pytest.raises(UnsupportedVersion, match="does not know Metadata"):
+        peer.send(request())
+
+
+def test_answers_are_matched_however_the_bytes_arrive() -> None:
+    peer = ready()
+    questions = [request(version_max=4) for _ in range(3)]
+    for question in questions:
+        peer.send(question)
+    stream = b"".join(
+        framed(number.to_bytes(4, "big") + b"answer-%d" % number) for number in (1, 2, 3)
+    )
+    answers: list[Answer] = []
+    for at in range(0, len(stream), 5):
+        answers += peer.received(stream[at : at + 5])[0]
+    assert [answer.request for answer in answers] == questions
+    bodies = [answer.data[answer.at : answer.end] for answer in answers]
+    assert bodies == [b"answer-1", b"answer-2", b"answer-3"]
+
+
+def test_the_header_of_a_flexible_answer_is_skipped() -> None:
+    peer = ready()
+    peer.send(request())
+    answers, _ = peer.received(framed(b"\0\0\0\1" + b"\x01\x05\x02ab" + b"body"))
+    assert answers[0].data[answers[0].at : answers[0].end] == b"body"
+
+
+def test_answers_out_of_order_end_the_connection() -> None:
+    peer = ready()
+    peer.send(request())
+    peer.send(request())
+    with pytest.raises(ProtocolViolation, match="out of order"):
+        peer.received(framed(b"\0\0\0\2\0"))
+
+
+def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+    with pytest.raises(ProtocolViolation, match="no request"):
+        ready().received(framed(b"\0\0\0\1\0"))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request", "HTTP"),
+        (b"\x15\x03\x03\x00\x02\x02", "TLS"),
+        (b"\x7f\xff\xff\xff", "2147483647"),
+        (b"\x00\x00\x00\x00", "0 bytes"),
+    ],
+)
+def test_a_peer_of_another_protocol_is_named(data: bytes, words: str) -> None:
+    with pytest.raises(ProtocolViolation, match=words):
+        connection().received(data)
+
+
+def test_a_request_without_an_answer_is_finished_once_it_is_written() -> None:
+    peer = ready()
+    silent = request(PRODUCE, expects_reply=False)
+    peer.send(silent)
+    peer.send(request(version_max=4))
+    assert peer.take_unanswered() == [silent]
+    answers, _ = peer.received(framed(b"\0\0\0\2"))
+    assert len(answers) == 1
+
+
+def test_what_has_no_answer_is_known_when_the_connection_ends() -> None:
+    peer = ready()
+    questions = [request(), request()]
+    for question in questions:
+        peer.send(question)
+    assert peer.unfinished() == questions
+    assert peer.next_deadline_ms() == 1_000
