@@ -249,3 +249,5 @@ class Consumer:
     async def close(self) -> None:
         self._machine.close(ClientClosed("the consumer is closed"), monotonic_ms())
         self._driver.engine.detach(self._machine)
+        if not self._driver.engine.closed:
+            self._driver.pump_soon()

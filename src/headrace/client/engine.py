@@ -220,9 +220,16 @@ class Engine:
         if machine in self._machines:
             self._machines.remove(machine)
 
-    def send(self, node: int, request: Request) -> None:
+    def send(self, node: int, request: Request, lane: int = 0) -> None:
         """Send a machine's own request to a broker by id."""
-        self._network.send(node, request, self.now_ms)
+        self._network.send(node, request, self.now_ms, lane)
+
+    def open_lane(self) -> int:
+        """Connections for one machine alone, whose requests may wait long."""
+        return self._network.open_lane()
+
+    def close_lane(self, lane: int) -> None:
+        self._network.close_lane(lane, self.now_ms)
 
     def use_topic(self, topic: str, create: bool) -> None:
         self._policy.use(topic, create)

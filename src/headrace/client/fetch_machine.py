@@ -92,6 +92,7 @@ class FetchMachine:
     def __init__(self, port: Port, options: ConsumerOptions) -> None:
         self.options = options
         self._port = port
+        self._lane = port.open_lane()
         self._readings: dict[TopicPartition, _Reading] = {}
         self._open_fetches: set[int] = set()
         self._errors: deque[ClientError] = deque()
@@ -207,6 +208,7 @@ class FetchMachine:
 
     def close(self, error: ClientError, now_ms: float) -> None:
         self._closed = True
+        self._port.close_lane(self._lane)
         self._readings.clear()
         self._errors.append(error)
         self._announce()
@@ -274,7 +276,7 @@ class FetchMachine:
             now_ms + options.wait_ms_max + self._port.options.request_timeout_ms,
             version_max=0x7FFF if all(topic.topic_id is not None for topic in topics) else 12,
         )
-        self._port.send(leader, request)
+        self._port.send(leader, request, self._lane)
 
     def _answered(
         self,

@@ -7,6 +7,8 @@ attempt to connect and has a number of its own, so that late news of a former li
 1. A request finishes exactly once, with a reply or an error.
 2. A broker that cannot be reached is tried again after a growing pause, never in a tight loop.
 3. When no broker of the cluster can be reached, the bootstrap addresses are tried again.
+4. Answers come in order, so what may wait long (a consumer's fetch) goes by a lane of its own:
+   a connection that nobody else uses.
 """
 
 from collections.abc import Iterable
@@ -80,6 +82,8 @@ class Network:
             _Peer(-1 - index, address) for index, address in enumerate(options.bootstrap)
         ]
         self._nodes: dict[int, _Peer] = {}
+        self._lanes: dict[tuple[int, int], _Peer] = {}
+        self._next_lane = 1
         self._links: dict[int, _Peer] = {}
         self._next_link = 0
         self._effects: list[Effect] = []
@@ -147,13 +151,26 @@ class Network:
                 self._end(peer, "its address changed", now_ms, failed=False)
                 peer = None
             fresh[node.node_id] = peer or self._adopt(node.node_id, address)
-        gone, self._nodes = self._nodes, fresh
-        for peer in gone.values():
+        gone, self._nodes = list(self._nodes.values()), fresh
+        for (lane, node_id), peer in list(self._lanes.items()):
+            if node_id not in fresh or fresh[node_id].address != peer.address:
+                gone.append(self._lanes.pop((lane, node_id)))
+        for peer in gone:
             self._end(peer, "it left the cluster", now_ms, failed=False)
 
-    def send(self, peer_id: int, request: Request, now_ms: float) -> None:
+    def open_lane(self) -> int:
+        """The number of a lane that nobody else uses; 0 is the one that all share."""
+        self._next_lane += 1
+        return self._next_lane
+
+    def close_lane(self, lane: int, now_ms: float) -> None:
+        """Close the connections of a lane; what was under way there fails."""
+        for key in [key for key in self._lanes if key[0] == lane]:
+            self._end(self._lanes.pop(key), "its reader is done", now_ms, failed=False)
+
+    def send(self, peer_id: int, request: Request, now_ms: float, lane: int = 0) -> None:
         """Send, or keep until the connection is open."""
-        peer = self._peer(peer_id)
+        peer = self._peer(peer_id, lane)
         if self._closed:
             request.finish(None, ClientClosed("the client is closed"), now_ms)
         elif peer is None:
@@ -236,11 +253,14 @@ class Network:
     # Inside.
 
     def _peers(self) -> list[_Peer]:
-        return [*self._nodes.values(), *self._bootstrap]
+        return [*self._nodes.values(), *self._lanes.values(), *self._bootstrap]
 
-    def _peer(self, peer_id: int) -> _Peer | None:
+    def _peer(self, peer_id: int, lane: int) -> _Peer | None:
         if peer_id >= 0:
-            return self._nodes.get(peer_id)
+            peer = self._nodes.get(peer_id)
+            if lane == 0 or peer is None:
+                return peer
+            return self._lanes.setdefault((lane, peer_id), _Peer(peer_id, peer.address))
         index = -1 - peer_id
         return self._bootstrap[index] if index < len(self._bootstrap) else None
 
