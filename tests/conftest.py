@@ -1,5 +1,9 @@
 """Fixtures of every test. A live broker comes from the plugin that users get, too."""
 
+import os
+import re
+import uuid
+
 import pytest
 
 from headrace.testing import RunningBroker, plugin
@@ -21,3 +25,24 @@ def broker(headrace_broker: RunningBroker) -> RunningBroker:
 def shared_broker(headrace_session_broker: RunningBroker) -> RunningBroker:
     """A broker that other tests use, too: quicker, and to be left running."""
     return headrace_session_broker
+
+
+@pytest.fixture(scope="session")
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """The address of the shared broker, for tests of real clients.
+
+    With HEADRACE_TEST_BOOTSTRAP=host:port they run against that broker instead: run them against
+    Apache Kafka to see that what they ask for is what Kafka does.
+    """
+    given = os.environ.get("HEADRACE_TEST_BOOTSTRAP")
+    if given:
+        return given
+    address: str = request.getfixturevalue("headrace_session_broker").address
+    return address
+
+
+@pytest.fixture
+def new_topic(request: pytest.FixtureRequest) -> str:
+    """The name of a topic that does not exist yet, after the test that asks for it."""
+    about = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())
+    return f"{about[:80]}-{uuid.uuid4().hex[:8]}"
