@@ -6,6 +6,7 @@ Turns are bounded, so that timers and tasks get their share.
 """
 
 import asyncio
+import logging
 import select
 import socket
 from collections.abc import Awaitable, Callable
@@ -43,6 +44,8 @@ SPARE_BUFFER_BYTES_MAX = 4 * 1024 * 1024
 ROUNDS_MAX = 64
 EPOLLERR = 0x008
 EPOLLHUP = 0x010
+
+_log = logging.getLogger("headrace.server")
 
 ColdHandler = Callable[[Connection, bytes], "bytes | Awaitable[bytes]"]
 
@@ -96,16 +99,24 @@ class Plane:
             self.now = self.monotonic()
             self.turn.begin()
             for fd, mask in events:
-                self._event(fd, mask)
+                connection = self.connections.get(fd)
+                if connection is None:
+                    listener = self.listeners.get(fd)
+                    if listener is not None:
+                        listener.accept()
+                    continue
+                try:
+                    self._event(connection, mask)
+                except Exception:
+                    self._fault(connection)
             self.deliver()
 
-    def _event(self, fd: int, mask: i64) -> None:
-        connection = self.connections.get(fd)
-        if connection is None:
-            listener = self.listeners.get(fd)
-            if listener is not None:
-                listener.accept()
-            return
+    def _fault(self, connection: Connection) -> None:
+        """A bug of ours costs the connection that met it, and nobody else."""
+        _log.exception("serving %s failed", connection.name)
+        self.close(connection, "a fault of the broker's own")
+
+    def _event(self, connection: Connection, mask: i64) -> None:
         if mask & EPOLLOUT:
             self.resume(connection)
         if mask & EPOLLIN and not connection.closed:
@@ -131,7 +142,10 @@ class Plane:
                 return
             self.sending = []
             for connection in sending:
-                self._serve(connection)
+                try:
+                    self._serve(connection)
+                except Exception:
+                    self._fault(connection)
 
     def queue(self, connection: Connection) -> None:
         if not connection.is_sending and not connection.closed:
@@ -261,7 +275,7 @@ def _skip_header(data: bytes, at: i64, end: i64, flexible: bool) -> i64:
     """Step over the client id, and the tags of a flexible header; both hot APIs need neither."""
     cursor = Cursor(data, at, end)
     size: i64 = cursor.read_i16()
-    if size > 0:
+    if size != -1:
         cursor.take(size)
     if flexible:
         cursor.skip_tags()
