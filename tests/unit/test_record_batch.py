@@ -169,6 +169,7 @@ def test_a_control_batch_is_taken_from_a_leader_and_not_from_a_client() -> None:
     )
     assert refused(data) == ErrorCode.INVALID_RECORD
     assert read_batch(data, 0, len(data), from_client=False).is_control()
+    assert refused(put(sample(), at.ATTRIBUTES_AT, ">h", 0x20)) == ErrorCode.INVALID_RECORD
 
 
 def test_a_client_can_set_neither_append_time_nor_a_delete_horizon() -> None:
@@ -279,6 +280,7 @@ def test_the_largest_timestamps_that_are_taken_add_up(sign: int) -> None:
         record(headers=b"\x01"),
         record(headers=encode_varint(2**31 - 1)),
         record(headers=b"\x02\x01\x00"),
+        record(headers=b"\x02\x01"),
         record(headers=b"\x02\x00\x03"),
         record(headers=b"\x02\x00"),
         record(headers=b"\x04\x00\x00"),
@@ -301,6 +303,14 @@ def test_a_record_that_is_not_whole_is_refused(payload: bytes) -> None:
     batch = read_batch(data + record() * 3, 0, len(data))
     with pytest.raises(ApiError):
         walk_batch(batch, batch.frame, HEADER_SIZE, len(data), False)
+
+
+@pytest.mark.parametrize("length", [7, 9, 17])
+def test_a_length_must_be_right_even_where_the_records_could_be_read_without_it(
+    length: int,
+) -> None:
+    payload = record(length=encode_varint(length)) + record(offset=b"\x02")
+    assert refused(with_records(payload, 2)) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("offset", [b"\x80\x00", b"\x80\x80\x00", b"\x80\x80\x80\x80\x00"])

@@ -14,6 +14,8 @@ from headrace.record.rewrite import emptied
 from tests.unit import record_samples as at
 from tests.unit.record_samples import NOW_MS, THREE, admitted, put, sample, with_records
 
+WHOLE = b"\x0c\x00\x00\x00\x01\x01\x00"
+"""One record with neither key nor value."""
 TWO = [NewRecord(b"x", b"y", NOW_MS), NewRecord(None, None, NOW_MS)]
 
 
@@ -84,6 +86,27 @@ def test_records_compare_by_what_they_hold() -> None:
     assert first[0] != first[1]
     assert first[0] != "a record"
     assert "offset=1" in repr(first[1])
+
+
+@pytest.mark.parametrize(
+    ("payload", "count"),
+    [
+        (WHOLE + b"\x00", 1),
+        (b"\x0e" + WHOLE[1:] + b"\x00", 1),
+        (b"\x0a" + WHOLE[1:], 1),
+        (b"\x0e" + WHOLE[1:] + WHOLE, 2),
+        (WHOLE, 2),
+        (WHOLE[:-1], 1),
+        (b"\x01" + WHOLE, 1),
+        (b"\x0c\x00\x00\x00\x01\x01\x04", 1),
+        (b"", 1),
+    ],
+)
+def test_records_that_do_not_fill_their_batch_are_corrupt(payload: bytes, count: int) -> None:
+    (batch,) = read_batches(with_records(payload, count))
+    with pytest.raises(ApiError) as caught:
+        read_records(batch)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
 def test_a_timestamp_that_overflows_is_shown_as_java_shows_it() -> None:

@@ -155,7 +155,7 @@ def test_filtering_keeps_offsets_timestamps_headers_and_the_producer(
     assert result.record_count == len(kept)
     if not kept:
         assert result.size() == 61
-    elif horizon is not None:
+    elif horizon is not None and any(record.value is None for record in kept):
         assert result.attributes & DELETE_HORIZON
         assert result.base_timestamp == horizon
     elif len(kept) == len(records):
@@ -170,10 +170,19 @@ def test_a_delete_horizon_is_set_once() -> None:
     first = filtered(from_producer(THREE), lambda _: True, delete_horizon_ms=NOW_MS + 100)
     assert first.base_timestamp == NOW_MS + 100
     assert filtered(first, lambda _: True, delete_horizon_ms=NOW_MS + 900) is first
-    fewer = filtered(first, lambda record: record.offset == 500, delete_horizon_ms=NOW_MS + 900)
+    fewer = filtered(first, lambda record: record.offset != 501, delete_horizon_ms=NOW_MS + 900)
     assert fewer.base_timestamp == NOW_MS + 100
     assert fewer.attributes & DELETE_HORIZON
-    assert [record.timestamp for record in read_records(fewer)] == [NOW_MS]
+    assert [record.timestamp for record in read_records(fewer)] == [NOW_MS, NOW_MS + 3]
+
+
+def test_only_a_tombstone_that_stays_needs_a_delete_horizon() -> None:
+    batch = from_producer(THREE)
+    without = filtered(batch, lambda r: r.value is not None, delete_horizon_ms=NOW_MS + 9)
+    assert not without.attributes & DELETE_HORIZON
+    assert without.base_timestamp == batch.base_timestamp
+    values = from_producer(THREE[:2])
+    assert filtered(values, lambda _: True, delete_horizon_ms=NOW_MS + 9) is values
 
 
 @pytest.mark.parametrize("codec", range(5))

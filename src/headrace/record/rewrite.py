@@ -70,23 +70,20 @@ def filtered(
     """The batch without the records that `keep` refuses, as Kafka's cleaner leaves it.
 
     If none is kept the result is a bare header (`emptied`), which the caller may drop.
-    `delete_horizon_ms` is when the tombstones or the marker in it may go. It takes the place of
-    the base timestamp (KIP-534), and is set once: a batch that has one keeps it.
+    `delete_horizon_ms` is when what is kept of tombstones, or a control batch's marker, may go.
+    It takes the place of the base timestamp (KIP-534), and is set once: a batch keeps its first.
     """
     payload, at, end = plain_payload(batch, size_max)
     records = records_in(batch, payload, at, end)
     kept = [keep(record) for record in records]
-    if not any(kept):
+    remaining = [record for record, wanted in zip(records, kept, strict=True) if wanted]
+    if not remaining:
         return emptied(batch)
     horizon = None if batch.attributes & DELETE_HORIZON else delete_horizon_ms
+    if not batch.is_control() and all(record.value is not None for record in remaining):
+        horizon = None
     if all(kept) and horizon is None:
         return batch
-    max_timestamp = int(batch.max_timestamp)
-    if not batch.is_log_append_time():
-        remaining = (
-            record.timestamp for record, wanted in zip(records, kept, strict=True) if wanted
-        )
-        max_timestamp = max(NO_TIMESTAMP, *remaining)
     pieces = _record_frames(payload, at, kept)
     attributes = int(batch.attributes)
     base_timestamp = int(batch.base_timestamp)
@@ -99,7 +96,7 @@ def filtered(
         compress(batch.codec(), b"".join(pieces)),
         attributes=attributes,
         base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
+        max_timestamp=max(NO_TIMESTAMP, *(record.timestamp for record in remaining)),
         record_count=len(pieces),
     )
 
