@@ -107,7 +107,7 @@ class Plane:
                     continue
                 try:
                     self._event(connection, mask)
-                except Exception:
+                except Exception:  # noqa: BLE001 (others are served on)
                     self._fault(connection)
             self.deliver()
 
@@ -144,7 +144,7 @@ class Plane:
             for connection in sending:
                 try:
                     self._serve(connection)
-                except Exception:
+                except Exception:  # noqa: BLE001 (others are served on)
                     self._fault(connection)
 
     def queue(self, connection: Connection) -> None:
