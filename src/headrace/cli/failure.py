@@ -1,7 +1,7 @@
 """How a command ends when it cannot do what it was asked."""
 
 
-class Failure(Exception):  # noqa: N818 (what the person sees is a sentence, not an error)
+class Failure(Exception):
     """One sentence for standard error that says what to do, and an exit code that is not 0."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:

@@ -111,6 +111,8 @@ def _without_command(arguments: list[str]) -> int:
 
         print(f"headrace {__version__}")
         return 0
+    if arguments and arguments[0].startswith("-") and known.command is not None:
+        raise Failure("options come after the command: headrace COMMAND --option ...", 2)
     if known.command is None:
         parser.print_help()
         return 0 if not arguments else 2

@@ -6,12 +6,13 @@
         async for record in client.consume("lines", until="end"):
             print(record.partition, record.offset, record.value)
 
-One client holds one connection to each broker that it needs, and belongs to the loop on which it
-was opened. Errors are those of `headrace.client.errors`.
+One client holds one connection to each broker that it needs, and another for each consumer. It
+belongs to the loop on which it was opened. Errors are those of `headrace.client.errors`.
 """
 
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -151,6 +152,31 @@ class Client:
         **settings: Unpack[ConsumerSettings],
     ) -> AsyncGenerator[Record, None]:
         """Read a topic, each partition in order, for ever unless `until` says otherwise."""
+        lists = self.consume_lists(
+            topic,
+            start=start,
+            until=until,
+            partitions=partitions,
+            max_records=max_records,
+            **settings,
+        )
+        async with aclosing(lists):
+            async for records in lists:
+                for record in records:
+                    yield record
+
+    async def consume_lists(
+        self,
+        topic: str,
+        *,
+        start: Start = "earliest",
+        until: Until = None,
+        partitions: Sequence[int] | None = None,
+        max_records: int | None = None,
+        idle_ms: float | None = None,
+        **settings: Unpack[ConsumerSettings],
+    ) -> AsyncGenerator[list[Record], None]:
+        """As `consume`, in the portions in which records arrive; an empty one after `idle_ms`."""
         async with self.consumer(**settings) as consumer:
             committed = settings.get("isolation") == "read_committed"
             starts, limits = await self._run(
@@ -165,8 +191,8 @@ class Client:
                 )
             )
             await consumer.assign(dict(starts))
-            async for record in consumer.until(limits, max_records):
-                yield record
+            async for records in consumer.until(limits, max_records, idle_ms):
+                yield records
 
     async def list_offsets(
         self,

@@ -221,9 +221,9 @@ class Consumer:
         return deadline_ms is None or monotonic_ms() < deadline_ms
 
     async def until(
-        self, limits: Limits, max_records: int | None = None
-    ) -> AsyncGenerator[Record, None]:
-        """Records up to the limits; for `Client.consume`."""
+        self, limits: Limits, max_records: int | None = None, idle_ms: float | None = None
+    ) -> AsyncGenerator[list[Record], None]:
+        """Records up to the limits, as they come; for `Client.consume`."""
         left = max_records
         while left is None or left > 0:
             for partition in self._machine.partitions:
@@ -231,20 +231,21 @@ class Consumer:
                     self._machine.unassign(partition)
             if not self._machine.partitions:
                 return
-            timeout_ms = None
+            timeout_ms = idle_ms
             if limits.time_ms is not None:
-                timeout_ms = limits.time_ms - time.time() * 1000
-                if timeout_ms <= 0:
+                left_ms = limits.time_ms - time.time() * 1000
+                timeout_ms = left_ms if idle_ms is None else min(left_ms, idle_ms)
+                if left_ms <= 0:
                     partitions = self._machine.partitions
                     ends = end_offsets(self._driver.engine, partitions, self._committed)
                     limits.end_at(await self._driver.run(ends))
                     continue
             count = RECORDS_AT_ONCE if left is None else min(left, RECORDS_AT_ONCE)
-            for record in await self.poll(timeout_ms, count):
-                if limits.admits(record):
-                    if left is not None:
-                        left -= 1
-                    yield record
+            records = [r for r in await self.poll(timeout_ms, count) if limits.admits(r)]
+            if left is not None:
+                left -= len(records)
+            if records or idle_ms is not None:
+                yield records
 
     async def close(self) -> None:
         self._machine.close(ClientClosed("the consumer is closed"), monotonic_ms())

@@ -6,9 +6,9 @@
         for record in client.consume("lines", until="end"):
             print(record.partition, record.offset, record.value)
 
-One client holds one connection to each broker that it needs. There is no thread behind it: use
-it from one thread at a time, and give each thread a client of its own. Errors are those of
-`headrace.client.errors`.
+One client holds one connection to each broker that it needs, and another for each consumer. There
+is no thread behind it: use it from one thread at a time, and give each thread a client of its own.
+Errors are those of `headrace.client.errors`.
 """
 
 import time
@@ -152,6 +152,28 @@ class Client:
         **settings: Unpack[ConsumerSettings],
     ) -> Generator[Record, None, None]:
         """Read a topic, each partition in order, for ever unless `until` says otherwise."""
+        for records in self.consume_lists(
+            topic,
+            start=start,
+            until=until,
+            partitions=partitions,
+            max_records=max_records,
+            **settings,
+        ):
+            yield from records
+
+    def consume_lists(
+        self,
+        topic: str,
+        *,
+        start: Start = "earliest",
+        until: Until = None,
+        partitions: Sequence[int] | None = None,
+        max_records: int | None = None,
+        idle_ms: float | None = None,
+        **settings: Unpack[ConsumerSettings],
+    ) -> Generator[list[Record], None, None]:
+        """As `consume`, in the portions in which records arrive; an empty one after `idle_ms`."""
         with self.consumer(**settings) as consumer:
             committed = settings.get("isolation") == "read_committed"
             starts, limits = self._run(
@@ -166,7 +188,7 @@ class Client:
                 )
             )
             consumer.assign(dict(starts))
-            yield from consumer.until(limits, max_records)
+            yield from consumer.until(limits, max_records, idle_ms)
 
     def list_offsets(
         self,

@@ -1,0 +1,103 @@
+"""`headrace configs`: show and change settings of topics and brokers."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.connection import (
+    add_connection_arguments,
+    add_json_argument,
+    connected,
+    name_and_value,
+)
+from headrace.cli.failure import Failure
+from headrace.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from headrace.client import Client, ConfigResource
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    describe = _action(actions, "describe", "show settings and where they come from", _describe)
+    describe.add_argument("names", nargs="*", metavar="NAME", help="only these settings")
+    describe.add_argument("--all", action="store_true", help="also those that have their default")
+    add_json_argument(describe)
+    change = _action(actions, "set", "change settings", _set)
+    change.add_argument("settings", nargs="+", type=name_and_value, metavar="NAME=VALUE")
+    unset = _action(actions, "unset", "bring settings back to their defaults", _unset)
+    unset.add_argument("names", nargs="+", metavar="NAME")
+
+
+def _action(actions: Any, name: str, summary: str, run: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
+    parser.set_defaults(run_action=run)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--topic", metavar="NAME", help="of a topic")
+    where.add_argument("--broker", type=int, metavar="ID", help="of one broker")
+    where.add_argument("--brokers", action="store_true", help="of every broker")
+    add_connection_arguments(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    from headrace.client import ConfigResource
+
+    if args.topic is not None:
+        resource = ConfigResource("topic", args.topic)
+    else:
+        resource = ConfigResource("broker", "" if args.brokers else str(args.broker))
+    with connected(args) as client:
+        if resource.kind == "broker" and resource.name:
+            _check_broker(client, args.broker)
+        args.run_action(client, resource, args)
+    return 0
+
+
+def _check_broker(client: "Client", node_id: int) -> None:
+    known = [node.node_id for node in client.describe_cluster().brokers]
+    if node_id not in known:
+        raise Failure(f"there is no broker {node_id}; there are: {', '.join(map(str, known))}")
+
+
+def _describe(client: "Client", resource: "ConfigResource", args: argparse.Namespace) -> None:
+    entries = client.describe_configs(resource, args.names or None).values()
+    unknown = [name for name in args.names if name not in {entry.name for entry in entries}]
+    if unknown:
+        raise Failure(f"there is no setting {unknown[0]!r} of a {resource.kind}")
+    everything = args.all or bool(args.names)
+    shown = [entry for entry in entries if everything or entry.source != "default"]
+    if args.json:
+        print_json(
+            [
+                {
+                    "name": entry.name,
+                    "value": entry.value,
+                    "source": entry.source,
+                    "is_read_only": entry.is_read_only,
+                    "is_sensitive": entry.is_sensitive,
+                    "documentation": entry.documentation,
+                }
+                for entry in shown
+            ]
+        )
+        return
+    if not shown:
+        print("Everything has its default; --all shows it.")
+        return
+    rows = [
+        (entry.name, "(hidden)" if entry.is_sensitive else entry.value, entry.source)
+        for entry in shown
+    ]
+    print_table(("name", "value", "from"), rows)
+
+
+def _set(client: "Client", resource: "ConfigResource", args: argparse.Namespace) -> None:
+    from headrace.client import ConfigChange
+
+    client.alter_configs(resource, [ConfigChange(name, value) for name, value in args.settings])
+
+
+def _unset(client: "Client", resource: "ConfigResource", args: argparse.Namespace) -> None:
+    from headrace.client import ConfigChange
+
+    client.alter_configs(resource, [ConfigChange(name, None, "unset") for name in args.names])

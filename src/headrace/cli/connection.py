@@ -1,0 +1,59 @@
+"""What every command that talks to a cluster has in common."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from headrace.cli.failure import Failure
+
+if TYPE_CHECKING:
+    from headrace.client import Client
+
+VARIABLE = "HEADRACE_BOOTSTRAP"
+FALLBACK = "localhost:9092"
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        default=None,
+        help=f"broker to ask, or several with commas (default: ${VARIABLE}, else {FALLBACK})",
+    )
+
+
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+@contextmanager
+def connected(args: argparse.Namespace) -> Iterator["Client"]:
+    """A client for the cluster that the command names; its errors become failures."""
+    from headrace.client import ClientError, connect
+
+    address = args.bootstrap_server or os.environ.get(VARIABLE) or FALLBACK
+    try:
+        with connect(address, client_id="headrace-cli") as client:
+            yield client
+    except ClientError as error:
+        raise Failure(f"{describe(error)}") from error
+    except ValueError as error:
+        raise Failure(str(error), 2) from error
+
+
+def describe(error: Exception) -> str:
+    """An error as a person wants to read it: the sentence, without the code where it says more."""
+    from headrace.client import RequestFailed
+
+    text = error.message if isinstance(error, RequestFailed) else str(error)
+    return text[:1].upper() + text[1:] if text else type(error).__name__
+
+
+def name_and_value(text: str) -> tuple[str, str]:
+    """Reads NAME=VALUE, for argparse."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value

@@ -1,0 +1,127 @@
+"""`headrace consume TOPIC`: prints records, as text, by a template, or as JSON."""
+
+import argparse
+import select
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.connection import add_connection_arguments, add_json_argument, connected
+from headrace.cli.failure import Failure
+from headrace.cli.output import Progress, plural
+
+if TYPE_CHECKING:
+    from headrace.client import Record
+
+_IDLE_MS = 500
+_PLACES = "earliest, latest, an offset, a time as 2026-01-31T12:00 (UTC unless it says) or @MS"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument(
+        "--from",
+        dest="start",
+        default="earliest",
+        metavar="PLACE",
+        help=f"where to begin: {_PLACES} (default earliest)",
+    )
+    parser.add_argument(
+        "--until",
+        metavar="PLACE",
+        help="where to stop: end (of what is there now), an offset or a time, without it "
+        "(default: never)",
+    )
+    parser.add_argument("--max", type=int, metavar="N", help="stop after so many records")
+    parser.add_argument(
+        "--partition",
+        type=int,
+        action="append",
+        metavar="N",
+        help="read this partition only; may be repeated",
+    )
+    parser.add_argument(
+        "--format",
+        default="{value}",
+        metavar="TEMPLATE",
+        help=r"as '{partition}:{offset} {key}\t{value}'; there are topic, partition, offset, "
+        "timestamp (milliseconds), time, key, value and headers (default {value})",
+    )
+    parser.add_argument(
+        "--isolation",
+        default="read_uncommitted",
+        choices=["read_uncommitted", "read_committed"],
+        help="whether to show records of transactions that are open or aborted",
+    )
+    add_json_argument(parser)
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from headrace.cli.template import json_line, template
+
+    write_one: Callable[[Record], bytes] = json_line if args.json else template(args.format)
+    start = _start(args.start)
+    until = None if args.until is None else _until(args.until)
+    if args.max is not None and args.max < 0:
+        raise Failure("--max takes a number of records, not less than 0", 2)
+    count = 0
+    out = sys.stdout.buffer
+    with connected(args) as client, Progress() as progress:
+        show_progress = progress.visible and not sys.stdout.isatty()
+        for records in client.consume_lists(
+            args.topic,
+            start=start,
+            until=until,
+            partitions=args.partition,
+            max_records=args.max,
+            isolation=args.isolation,
+            out_of_range="earliest" if args.start == "earliest" else "error",
+            idle_ms=_IDLE_MS,
+        ):
+            if not records:
+                _check_reader(out.fileno())
+                continue
+            out.write(b"".join(map(write_one, records)))
+            out.flush()
+            count += len(records)
+            if show_progress:
+                progress.show(plural(count, "record"))
+        if show_progress:
+            progress.say(f"{plural(count, 'record')} read from {args.topic}.")
+    return 0
+
+
+def _check_reader(descriptor: int) -> None:
+    """While there is nothing to write, nothing else would tell that the reader has gone."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    if any(events & select.POLLERR for _, events in poll.poll(0)):
+        raise BrokenPipeError
+
+
+def _start(text: str) -> Any:
+    if text in ("earliest", "latest"):
+        return text
+    return _place(text, f"--from takes {_PLACES}")
+
+
+def _until(text: str) -> Any:
+    if text == "end":
+        return text
+    return _place(text, "--until takes end, an offset, a time as 2026-01-31T12:00, or @MS")
+
+
+def _place(text: str, usage: str) -> Any:
+    from headrace.client import AtTime
+
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if text.startswith("@") and text[1:].isascii() and text[1:].isdigit():
+        return AtTime(int(text[1:]))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Failure(f"{usage}, and not {text!r}", 2) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

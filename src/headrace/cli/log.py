@@ -1,0 +1,111 @@
+"""`headrace log`: look into the files of a broker, ours or Kafka's, and check them."""
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+from headrace.cli.connection import add_json_argument
+from headrace.cli.failure import Failure
+from headrace.cli.output import Progress, plural, print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    summary = "print what is in a .log, .index, .timeindex, .txnindex or .snapshot file"
+    dump = actions.add_parser("dump", help=summary, description=summary)
+    dump.add_argument("file", metavar="FILE")
+    dump.add_argument(
+        "--batches", action="store_true", help="of a .log file only the batches, not their records"
+    )
+    add_json_argument(dump)
+    dump.set_defaults(run_action=_dump)
+    summary = "verify every checksum and index under a data or partition directory"
+    check = actions.add_parser("check", help=summary, description=summary)
+    check.add_argument("directory", metavar="DIR")
+    add_json_argument(check)
+    check.set_defaults(run_action=_check)
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        code: int = args.run_action(args)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Failure(f"cannot read {error.filename}: {error.strerror}") from None
+    return code
+
+
+def _dump(args: argparse.Namespace) -> int:
+    from headrace.cli.dump import dump_file
+
+    return dump_file(args.file, batches_only=args.batches, as_json=args.json)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from headrace.env.files import SystemFiles
+    from headrace.log.check import Report, check_partition
+
+    files = SystemFiles()
+    directories = _partition_directories(args.directory)
+    reports: dict[str, Report] = {}
+    with Progress() as progress:
+        for path in directories:
+            name = os.path.basename(path)
+            reports[name] = check_partition(files, path, _progress(progress, name))
+    if args.json:
+        print_json({name: _as_json(report) for name, report in reports.items()})
+    else:
+        for name, report in reports.items():
+            _print_report(name, report)
+    return 1 if any(report.problems for report in reports.values()) else 0
+
+
+def _progress(progress: Progress, name: str) -> Callable[[int], None]:
+    return lambda size: progress.show(f"{name}: {size / 1e6:.0f} MB checked")
+
+
+def _partition_directories(directory: str) -> list[str]:
+    """A partition's own directory, or those inside a data directory."""
+    from headrace.log.directory import parse_partition
+
+    directory = os.path.abspath(directory)
+    with os.scandir(directory) as entries:
+        found = list(entries)
+    if any(entry.name.endswith(".log") and entry.is_file() for entry in found):
+        return [directory]
+    partitions = [
+        entry.path for entry in found if entry.is_dir() and parse_partition(entry.name) is not None
+    ]
+    if not partitions:
+        raise Failure(f"{directory} holds no partitions")
+    return sorted(partitions, key=_sort_key)
+
+
+def _sort_key(path: str) -> tuple[str, int]:
+    topic, _, partition = os.path.basename(path).rpartition("-")
+    return topic, int(partition)
+
+
+def _as_json(report: Any) -> dict[str, Any]:
+    return {
+        "segments": report.segments,
+        "batches": report.batches,
+        "records": report.records,
+        "size_bytes": report.size_bytes,
+        "first_offset": report.log_start_offset,
+        "log_end_offset": report.log_end_offset,
+        "problems": [problem._asdict() for problem in report.problems],
+    }
+
+
+def _print_report(name: str, report: Any) -> None:
+    verdict = "ok" if not report.problems else plural(len(report.problems), "problem")
+    print(
+        f"{name}: {verdict}; {plural(report.segments, 'segment')}, "
+        f"{plural(report.batches, 'batch')}, {plural(report.records, 'record')}, "
+        f"{plural(report.size_bytes, 'byte')}"
+    )
+    for problem in report.problems:
+        print(f"  {problem}")

@@ -1,0 +1,81 @@
+"""How commands print: tables for people, JSON for programs, progress for who watches."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+_INTERVAL_S = 0.2
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns as wide as they need to be; numbers to the right."""
+    cells = [[_text(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    numeric = [
+        bool(rows) and all(isinstance(row[at], int) for row in rows) for at in range(len(titles))
+    ]
+    for line in (list(titles), *cells):
+        parts = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        print("  ".join(parts).rstrip())
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, tuple | list):
+        return ",".join(map(str, cell))
+    return str(cell)
+
+
+def plural(count: int, noun: str) -> str:
+    """ "1 record", "2 records"."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}".replace(",", " ")
+
+
+class Progress:
+    """A line on standard error that changes while work goes on; silent if nobody can see it."""
+
+    def __init__(self) -> None:
+        self.visible = sys.stderr.isatty()
+        self._shown = False
+        self._due = time.monotonic() + _INTERVAL_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.clear()
+
+    def show(self, text: str) -> None:
+        """Show a text, if the last one has stood for a while."""
+        if self.visible and time.monotonic() >= self._due:
+            self._due = time.monotonic() + _INTERVAL_S
+            self._shown = True
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._shown:
+            self._shown = False
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """A last word, for who watches."""
+        self.clear()
+        if self.visible:
+            print(text, file=sys.stderr, flush=True)

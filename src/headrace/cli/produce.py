@@ -1,0 +1,104 @@
+"""`headrace produce TOPIC`: each line of standard input becomes a record."""
+
+import argparse
+import os
+import select
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from headrace.cli.connection import add_connection_arguments, connected, name_and_value
+from headrace.cli.escapes import unescape
+from headrace.cli.failure import Failure
+from headrace.cli.output import Progress, plural
+
+if TYPE_CHECKING:
+    from headrace.client import Producer
+
+_READ_SIZE = 1 << 16
+_QUIET_S = 0.005
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument(
+        "--key-separator",
+        metavar="TEXT",
+        type=unescape,
+        help=r"what stands between key and value in each line, as : or \t",
+    )
+    parser.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        type=name_and_value,
+        metavar="NAME=VALUE",
+        help="a header for every record; may be repeated",
+    )
+    parser.add_argument("--partition", type=int, metavar="N", help="write to this partition only")
+    parser.add_argument(
+        "--compression", default="none", choices=["none", "gzip", "snappy", "lz4", "zstd"]
+    )
+    parser.add_argument(
+        "--acks", default="all", choices=["all", "1", "0"], help="who must have it (default all)"
+    )
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    with connected(args) as client, Progress() as progress:
+        producer = client.producer(
+            acks="all" if args.acks == "all" else 0 if args.acks == "0" else 1,
+            compression=args.compression,
+            partitioner="round_robin",
+        )
+        with producer:
+            count = _send_lines(producer, args, progress)
+        progress.say(f"{plural(count, 'record')} written to {args.topic}.")
+    return 0
+
+
+def _send_lines(producer: "Producer", args: argparse.Namespace, progress: Progress) -> int:
+    headers = [(name, value.encode()) for name, value in args.header]
+    separator = None if args.key_separator is None else args.key_separator.encode()
+    count = 0
+    for line in lines(sys.stdin.fileno(), producer.flush):
+        key: bytes | None = None
+        value = line
+        if separator is not None:
+            key, found, value = line.partition(separator)
+            if not found:
+                producer.flush()
+                raise Failure(
+                    f"line {count + 1} has no {args.key_separator!r} between key and value; "
+                    f"{plural(count, 'record')} written before it"
+                )
+        producer.send(args.topic, value, key=key, partition=args.partition, headers=headers)
+        count += 1
+        if progress.visible and count % 1_000 == 0:
+            progress.show(plural(count, "record"))
+    return count
+
+
+def lines(descriptor: int, when_quiet: Callable[[], None]) -> Iterator[bytes]:
+    """Lines without their ends. `when_quiet` is called when no more come for a moment.
+
+    The client has no thread that would send what lingers, so a slow writer's last line has to
+    be sent before the next one is waited for.
+    """
+    rest = b""
+    pending = False
+    while True:
+        if pending and not select.select([descriptor], [], [], _QUIET_S)[0]:
+            when_quiet()
+            pending = False
+        data = os.read(descriptor, _READ_SIZE)
+        if not data:
+            break
+        parts = (rest + data).split(b"\n")
+        rest = parts.pop()
+        for line in parts:
+            pending = True
+            yield line
+    if rest:
+        yield rest

@@ -1,0 +1,263 @@
+"""Checks what lies on disk for one partition, without changing anything.
+
+Used by `headrace log check`; memory is bounded by one batch and sixteen bytes for each.
+
+1. Every batch is whole, its checksum right, its records readable, its offsets after those before.
+2. Every index entry points to where a batch begins, and promises nothing that is not so.
+3. What recovery rebuilds by itself (a missing index) is no problem; what it would have to cut is.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headrace.env.files import Files
+from headrace.log.checkpoints import LEADER_EPOCHS, decode_epochs
+from headrace.log.epochs import EpochCache
+from headrace.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
+from headrace.log.scan import Walk
+from headrace.log.snapshots import decode_snapshot
+from headrace.log.transactions import ENTRY_SIZE, decode_aborted
+from headrace.model.errors import ApiError
+from headrace.record.batch import Batch, read_batch
+from headrace.record.decode import read_records
+
+_PRODUCERS_MAX = 1 << 31
+_NAME_DIGITS = 20
+
+
+class Problem(NamedTuple):
+    file: str
+    position: int
+    """In bytes; -1 where the file as a whole is meant."""
+    what: str
+
+    def __str__(self) -> str:
+        at = f" at byte {self.position}" if self.position >= 0 else ""
+        return f"{self.file}{at}: {self.what}"
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found in one partition's directory."""
+
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    log_start_offset: int = -1
+    """The first segment's base offset: the log itself may start after it."""
+    log_end_offset: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+
+Progress = Callable[[int], None]
+"""Called now and then with the number of bytes checked so far."""
+
+
+def check_partition(files: Files, directory: str, progress: Progress | None = None) -> Report:
+    """Check every segment of one partition, and the files beside them."""
+    report = Report()
+    names = sorted(entry.name for entry in files.list_directory(directory))
+    epochs = _read_epochs(files, directory, names, report)
+    bases = [name for name in names if name.endswith(".log") and _base_offset(name) >= 0]
+    for number, name in enumerate(bases):
+        is_last = number + 1 == len(bases)
+        _Segment(files, directory, name, report, epochs, is_last, progress).check(names)
+    for name in names:
+        if name.endswith(".snapshot") and _base_offset(name) >= 0:
+            data = files.read_file(f"{directory}/{name}")
+            if decode_snapshot(data, _base_offset(name), _PRODUCERS_MAX) is None:
+                report.problems.append(Problem(name, -1, "the producers' snapshot is garbled"))
+    return report
+
+
+def _base_offset(name: str) -> int:
+    digits = name.partition(".")[0]
+    return int(digits) if len(digits) == _NAME_DIGITS and digits.isdigit() else -1
+
+
+def _read_epochs(
+    files: Files, directory: str, names: list[str], report: Report
+) -> EpochCache | None:
+    if LEADER_EPOCHS not in names:
+        return None
+    try:
+        entries = decode_epochs(files.read_file(f"{directory}/{LEADER_EPOCHS}"))
+    except ValueError:
+        report.problems.append(Problem(LEADER_EPOCHS, -1, "it is no checkpoint of version 0"))
+        return None
+    if sorted(entries) != entries or sorted(entries, key=lambda entry: entry[1]) != entries:
+        report.problems.append(Problem(LEADER_EPOCHS, -1, "epochs and offsets do not rise"))
+        return None
+    return EpochCache(entries)
+
+
+class _Segment:
+    """One segment under examination."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        name: str,
+        report: Report,
+        epochs: EpochCache | None,
+        is_last: bool,
+        progress: Progress | None,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._name = name
+        self._stem = name.removesuffix(".log")
+        self._base = _base_offset(name)
+        self._report = report
+        self._epochs = epochs
+        self._is_last = is_last
+        self._progress = progress
+        self._positions: array[int] = array("q")
+        self._last_offsets: array[int] = array("q")
+        self._largest_timestamps: array[int] = array("q")
+
+    def check(self, names: list[str]) -> None:
+        report = self._report
+        report.segments += 1
+        if report.log_start_offset < 0:
+            report.log_start_offset = self._base
+            report.log_end_offset = self._base
+        if self._base < report.log_end_offset:
+            end = report.log_end_offset
+            self._problem(-1, f"it begins before {end}, where the segment before it ends")
+        self._check_log()
+        for suffix, check in (
+            (".index", self._check_index),
+            (".timeindex", self._check_time_index),
+            (".txnindex", self._check_aborted),
+        ):
+            name = self._stem + suffix
+            if name in names:
+                check(name, self._files.read_file(f"{self._directory}/{name}"))
+
+    def _problem(self, position: int, what: str, name: str | None = None) -> None:
+        self._report.problems.append(Problem(name or self._name, position, what))
+
+    # The log.
+
+    def _check_log(self) -> None:
+        descriptor = self._files.open(f"{self._directory}/{self._name}")
+        try:
+            size = self._files.size(descriptor)
+            walk = Walk(self._files, descriptor, 0, size, True)
+            position = 0
+            while (batch := walk.next()) is not None:
+                self._check_batch(walk, batch, position)
+                position = int(walk.position)
+                if self._progress is not None:
+                    self._progress(self._report.size_bytes + position)
+        finally:
+            self._files.close(descriptor)
+        self._report.size_bytes += size
+        if walk.error:
+            left = size - position
+            cut = f"; recovery would cut the last {left} bytes" if self._is_last else ""
+            self._problem(position, walk.error.rstrip(".") + cut)
+
+    def _check_batch(self, walk: Walk, batch: Batch, position: int) -> None:
+        report = self._report
+        first, last = int(batch.base_offset), int(batch.last_offset())
+        if first < report.log_end_offset:
+            self._problem(
+                position, f"offset {first} comes after {report.log_end_offset - 1}, out of order"
+            )
+        self._check_epoch(batch, position)
+        frame = walk.records(batch)
+        try:
+            records = read_records(read_batch(frame, 0, len(frame), False, False))
+        except ApiError as error:
+            self._problem(position, error.message)
+        else:
+            if any(not first <= record.offset <= last for record in records):
+                self._problem(position, f"a record lies outside of offsets {first} to {last}")
+        report.batches += 1
+        report.records += int(batch.record_count)
+        report.log_end_offset = max(report.log_end_offset, last + 1)
+        largest = self._largest_timestamps[-1] if self._largest_timestamps else -1
+        self._positions.append(position)
+        self._last_offsets.append(last)
+        self._largest_timestamps.append(max(largest, int(batch.max_timestamp)))
+
+    def _check_epoch(self, batch: Batch, position: int) -> None:
+        """The checkpoint may lag behind the log, and must not contradict it."""
+        epochs = self._epochs
+        if epochs is None or not epochs.offsets or batch.base_offset < epochs.offsets[0]:
+            return
+        epoch = int(batch.leader_epoch)
+        known = epochs.epoch_for(int(batch.base_offset))
+        if 0 <= epoch != known and epoch <= epochs.latest():
+            offset = int(batch.base_offset)
+            self._problem(
+                position, f"offset {offset} has leader epoch {epoch}; {LEADER_EPOCHS} says {known}"
+            )
+
+    # What is derived from it.
+
+    def _check_index(self, name: str, data: bytes) -> None:
+        self._check_size(name, data, OFFSET_ENTRY_SIZE)
+        index = OffsetIndex.from_bytes(data)
+        before = (-1, -1)
+        for slot in range(_used(index.offsets, index.positions)):
+            entry = index.offsets[slot], index.positions[slot]
+            at = slot * OFFSET_ENTRY_SIZE
+            if entry[0] <= before[0] or entry[1] <= before[1]:
+                self._problem(at, "its entries do not rise", name)
+                return
+            before = entry
+            batch = bisect_left(self._positions, entry[1])
+            if batch == len(self._positions) or self._positions[batch] != entry[1]:
+                self._problem(at, f"no batch begins at byte {entry[1]} of the log", name)
+                return
+            start = self._last_offsets[batch - 1] + 1 if batch else self._base
+            if self._base + entry[0] < start:
+                offset = self._base + entry[0]
+                self._problem(at, f"offset {offset} lies before byte {entry[1]} of the log", name)
+                return
+
+    def _check_time_index(self, name: str, data: bytes) -> None:
+        self._check_size(name, data, TIME_ENTRY_SIZE)
+        index = TimeIndex.from_bytes(data)
+        before = (-1, -1)
+        for slot in range(_used(index.offsets, index.timestamps)):
+            entry = index.timestamps[slot], index.offsets[slot]
+            at = slot * TIME_ENTRY_SIZE
+            if entry[0] <= before[0] or entry[1] < before[1]:
+                self._problem(at, "its entries do not rise", name)
+                return
+            before = entry
+            offset = self._base + entry[1]
+            batch = bisect_left(self._last_offsets, offset + 1) - 1
+            if batch >= 0 and self._largest_timestamps[batch] > entry[0]:
+                self._problem(
+                    at, f"a record up to offset {offset} is later than timestamp {entry[0]}", name
+                )
+                return
+
+    def _check_aborted(self, name: str, data: bytes) -> None:
+        self._check_size(name, data, ENTRY_SIZE)
+        for slot, entry in enumerate(decode_aborted(data)):
+            if not entry.first_offset <= entry.last_offset:
+                self._problem(slot * ENTRY_SIZE, "a transaction ends before it begins", name)
+                return
+
+    def _check_size(self, name: str, data: bytes, entry_size: int) -> None:
+        if len(data) % entry_size:
+            self._problem(len(data) - len(data) % entry_size, "its last entry is cut off", name)
+
+
+def _used(first: "array[int]", second: "array[int]") -> int:
+    """Entries in use: Kafka sets room aside, filled with zeros, for an index that still grows."""
+    length = len(first)
+    while length and not first[length - 1] and not second[length - 1]:
+        length -= 1
+    return length
