@@ -1,0 +1,302 @@
+"""The disk, through a door that a test can hold.
+
+`Files` is all that the log knows of a file system; `SystemFiles` is the real one, and
+`headrace.testing.disk.SimulatedFiles` one that tears writes and loses power. Paths are strings,
+descriptors are integers, and every failure is an OSError with its errno.
+
+1. `append` writes all of its buffers or raises; after a failure any part of them may be there.
+2. Nothing is durable before `sync` has returned: for the bytes of a file its own, for the name of
+   a file that of its directory. `replace_file` does both.
+3. No method retries a failed sync: the kernel has dropped the dirty pages by then (fsyncgate).
+"""
+
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+Bytes = bytes | bytearray | memoryview
+"""What can be written."""
+
+_PIECES_MAX = 1024
+"""writev takes no more pieces in one call (IOV_MAX on Linux)."""
+_JOINED_BYTES_MAX = 65_536
+"""Up to here joining small pieces beats handing them to writev one by one."""
+
+
+class FileInfo(NamedTuple):
+    name: str
+    size: int
+    modified_ms: int
+    is_directory: bool
+
+
+class DirectoryInUse(OSError):
+    """Another process holds the lock; `holder` is what it wrote into the lock file."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(errno.EAGAIN, "locked by another process", path)
+        self.holder = holder
+
+
+class Files(Protocol):
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
+        """A descriptor to read, or with `write` also to append."""
+
+    def close(self, fd: int) -> None: ...
+
+    def append(self, fd: int, buffers: Sequence[Bytes]) -> None: ...
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def pread_cached(self, fd: int, size: int, position: int) -> bytes | None:
+        """The same, or None if that would wait for the disk."""
+
+    def truncate(self, fd: int, size: int) -> None: ...
+
+    def sync(self, fd: int) -> None:
+        """Make the bytes of the file, and its size, survive a power cut."""
+
+    def size(self, fd: int) -> int: ...
+
+    def drop_cached(self, fd: int, position: int, size: int) -> None:
+        """Tell the kernel that these bytes, already synced, will not be read soon."""
+
+    def read_ahead(self, fd: int, position: int, size: int) -> None:
+        """Tell the kernel that these bytes will be read soon."""
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def sync_everything(self) -> None:
+        """Push out all that is dirty at once, so that the single syncs to follow are quick.
+
+        A hint: it reports no error, and proves nothing.
+        """
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; that it is gone already is no error."""
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and what is above it; that it exists is no error."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+
+    def list_directory(self, path: str) -> list[FileInfo]:
+        """What is there, by name."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def read_file(self, path: str) -> bytes: ...
+
+    def write_file(self, path: str, data: Bytes, *, sync: bool) -> None:
+        """Write a whole file anew. A crash may leave any part of it."""
+
+    def replace_file(self, path: str, data: Bytes) -> None:
+        """Write a whole file anew, durably: a crash leaves either the old one or the new one."""
+
+    def create_file(self, path: str, data: Bytes) -> None:
+        """Write a whole file durably, unless there is one: then nothing happens."""
+
+    def lock(self, path: str, holder: str) -> int:
+        """Hold a lock file until `close`, or raise DirectoryInUse."""
+
+
+class SystemFiles:
+    """The operating system's files."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
+        flags = os.O_RDWR | os.O_APPEND if write else os.O_RDONLY
+        if create:
+            flags |= os.O_CREAT
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def append(self, fd: int, buffers: Sequence[Bytes]) -> None:
+        if len(buffers) > 1:
+            size = sum(map(len, buffers))
+            if size <= _JOINED_BYTES_MAX:
+                buffers = (b"".join(buffers),)
+        if len(buffers) == 1:
+            data = buffers[0]
+            written = os.write(fd, data)
+            if written != len(data):
+                self._append_rest(fd, [memoryview(data)[written:]])
+            return
+        for at in range(0, len(buffers), _PIECES_MAX):
+            pieces = buffers[at : at + _PIECES_MAX]
+            written = os.writev(fd, pieces)
+            if written != sum(map(len, pieces)):
+                self._append_rest(fd, _after(pieces, written))
+
+    def _append_rest(self, fd: int, pieces: list[memoryview]) -> None:
+        """Go on after a short write: what stopped it raises now (a full disk: ENOSPC)."""
+        while pieces:
+            written = os.writev(fd, pieces)
+            if written == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            pieces = _after(pieces, written)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        data = os.pread(fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(fd, size - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pread_cached(self, fd: int, size: int, position: int) -> bytes | None:
+        buffer = bytearray(size)
+        try:
+            got = os.preadv(fd, [buffer], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            return self.pread(fd, size, position)
+        if got < size:
+            # Either the file ends here or the next page is not cached: ask which.
+            if position + got < os.fstat(fd).st_size:
+                return None
+            del buffer[got:]
+        return bytes(buffer)
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def drop_cached(self, fd: int, position: int, size: int) -> None:
+        os.posix_fadvise(fd, position, size, os.POSIX_FADV_DONTNEED)
+
+    def read_ahead(self, fd: int, position: int, size: int) -> None:
+        os.posix_fadvise(fd, position, size, os.POSIX_FADV_WILLNEED)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def sync_everything(self) -> None:
+        os.sync()
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def list_directory(self, path: str) -> list[FileInfo]:
+        found: list[FileInfo] = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                try:
+                    stat = entry.stat(follow_symlinks=True)
+                except FileNotFoundError:
+                    continue
+                is_directory = entry.is_dir()
+                modified_ms = stat.st_mtime_ns // 1_000_000
+                found.append(FileInfo(entry.name, stat.st_size, modified_ms, is_directory))
+        found.sort()
+        return found
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def read_file(self, path: str) -> bytes:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return self.pread(fd, os.fstat(fd).st_size, 0)
+        finally:
+            os.close(fd)
+
+    def write_file(self, path: str, data: Bytes, *, sync: bool) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(path, flags, 0o644)
+        try:
+            if len(data):
+                self.append(fd, (data,))
+            if sync:
+                os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    def replace_file(self, path: str, data: Bytes) -> None:
+        temporary = _temporary(path)
+        self.write_file(temporary, data, sync=True)
+        os.rename(temporary, path)
+        self.sync_directory(os.path.dirname(path))
+
+    def create_file(self, path: str, data: Bytes) -> None:
+        temporary = _temporary(path)
+        self.write_file(temporary, data, sync=True)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+        except OSError:
+            # A file system without hard links.
+            if not os.path.exists(path):
+                os.rename(temporary, path)
+        self.remove(temporary)
+        self.sync_directory(os.path.dirname(path))
+
+    def lock(self, path: str, holder: str) -> int:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # The first keeps out this process and others like it, the second Apache Kafka, whose
+            # Java locks are POSIX ones.
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            other = os.pread(fd, 200, 0).decode(errors="replace").strip()
+            os.close(fd)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                raise DirectoryInUse(path, other) from None
+            raise
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, holder.encode(), 0)
+        return fd
+
+
+def _temporary(path: str) -> str:
+    """One name for each thread: two of them may write the same file."""
+    return f"{path}.{threading.get_ident():x}.tmp"
+
+
+def _after(pieces: Sequence[Bytes], written: int) -> list[memoryview]:
+    """What is left of the pieces once `written` bytes of them are gone."""
+    rest: list[memoryview] = []
+    for piece in pieces:
+        if written >= len(piece):
+            written -= len(piece)
+        else:
+            rest.append(memoryview(piece)[written:])
+            written = 0
+    return rest

@@ -1,0 +1,162 @@
+"""The small files: what is read at start-up so that the logs need not be.
+
+Kafka's own (offset checkpoints, leader epochs, partition metadata, meta.properties, the clean
+shutdown marker) are written as Kafka writes them. They carry no checksum, so none of them is
+believed where a wrong one could change an answer: that is in `headrace-checkpoint`, one for each
+partition, which does.
+
+1. A partition's checkpoint vouches only for what was synced before it was written.
+2. A file that does not parse is as good as none.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.model.topics import TopicPartition
+from headrace.record.batch import crc32c
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+LOG_CHECKPOINT = "headrace-checkpoint"
+
+
+class SegmentFacts(NamedTuple):
+    """What a checkpoint says of one segment; the checksums are those of its index files."""
+
+    base_offset: int
+    size: int
+    created_ms: int
+    first_timestamp: int
+    largest_timestamp: int
+    largest_timestamp_offset: int
+    index_size: int
+    index_crc: int
+    time_index_size: int
+    time_index_crc: int
+    aborted_size: int
+    aborted_crc: int
+
+
+class LogCheckpoint(NamedTuple):
+    topic_id: UUID
+    log_start_offset: int
+    recovery_point: int
+    """Everything below is synced, is in `segments` and in a snapshot, and need not be scanned."""
+    epochs: list[tuple[int, int]]
+    segments: list[SegmentFacts]
+
+
+def encode_log_checkpoint(checkpoint: LogCheckpoint) -> bytes:
+    lines = [
+        f"topic_id {checkpoint.topic_id.int}",
+        f"log_start_offset {checkpoint.log_start_offset}",
+        f"recovery_point {checkpoint.recovery_point}",
+    ]
+    lines += [f"epoch {epoch} {offset}" for epoch, offset in checkpoint.epochs]
+    lines += ["segment " + " ".join(map(str, facts)) for facts in checkpoint.segments]
+    body = "".join(line + "\n" for line in lines).encode()
+    return f"headrace 1 {crc32c(body):08x}\n".encode() + body
+
+
+def decode_log_checkpoint(data: bytes) -> LogCheckpoint | None:
+    head, _, body = data.partition(b"\n")
+    if head != b"headrace 1 %08x" % crc32c(body):
+        return None
+    numbers: dict[str, int] = {}
+    epochs: list[tuple[int, int]] = []
+    segments: list[SegmentFacts] = []
+    for line in body.decode().splitlines():
+        name, *words = line.split()
+        fields = list(map(int, words))
+        if name == "segment":
+            segments.append(SegmentFacts(*fields))
+        elif name == "epoch":
+            epochs.append((fields[0], fields[1]))
+        else:
+            numbers[name] = fields[0]
+    return LogCheckpoint(
+        UUID(int=numbers["topic_id"]),
+        numbers["log_start_offset"],
+        numbers["recovery_point"],
+        epochs,
+        segments,
+    )
+
+
+def _encode_lines(lines: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in ("0", str(len(lines)), *lines)).encode()
+
+
+def _decode_lines(data: bytes) -> list[list[str]]:
+    """The lines of a version 0 checkpoint, split into words; ValueError if it is not one."""
+    lines = data.decode().splitlines()
+    if len(lines) < 2 or int(lines[0]) != 0 or int(lines[1]) != len(lines) - 2:
+        raise ValueError("not a checkpoint of version 0")
+    return [line.split() for line in lines[2:]]
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    return _encode_lines([f"{t.topic} {t.partition} {o}" for t, o in sorted(offsets.items())])
+
+
+def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
+    """ValueError if the file is not sound."""
+    offsets: dict[TopicPartition, int] = {}
+    for topic, partition, offset in _decode_lines(data):
+        offsets[TopicPartition(topic, int(partition))] = int(offset)
+    return offsets
+
+
+def encode_epochs(entries: list[tuple[int, int]]) -> bytes:
+    return _encode_lines([f"{epoch} {offset}" for epoch, offset in entries])
+
+
+def decode_epochs(data: bytes) -> list[tuple[int, int]]:
+    """ValueError if the file is not sound."""
+    return [(int(epoch), int(offset)) for epoch, offset in _decode_lines(data)]
+
+
+def encode_uuid(identity: UUID) -> str:
+    """As Kafka prints one: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(identity.bytes).rstrip(b"=").decode()
+
+
+def decode_uuid(text: str) -> UUID:
+    """ValueError if it is not one."""
+    try:
+        return UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def encode_partition_metadata(topic_id: UUID) -> bytes:
+    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
+
+
+def decode_partition_metadata(data: bytes) -> UUID | None:
+    try:
+        pairs = dict(line.split(": ", 1) for line in data.decode().splitlines() if line)
+        return decode_uuid(pairs["topic_id"])
+    except (ValueError, KeyError):
+        return None
+
+
+def encode_meta_properties(properties: Mapping[str, str]) -> bytes:
+    return "".join(f"{name}={value}\n" for name, value in sorted(properties.items())).encode()
+
+
+def decode_meta_properties(data: bytes) -> dict[str, str]:
+    lines = (line.strip() for line in data.decode(errors="replace").splitlines())
+    pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,403 @@
+"""A broker's data directory: which partitions are there, whose they are, and the lock on it.
+
+Loop thread only, like the logs; start-up, `create` and `close` wait for the disk.
+
+1. One process at a time: the lock is held from `open` to `close`.
+2. The clean-shutdown marker is written last of all, and is gone before anything can be appended;
+   it counts only if its broker epoch is the one that is expected (I17).
+3. A directory is served only for the topic id that it was made for (B10); one that nobody knows
+   is left alone.
+"""
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Mapping
+from uuid import UUID
+
+from headrace.config.topic import TopicConfig
+from headrace.env.clock import Clock
+from headrace.env.files import DirectoryInUse, Files
+from headrace.log import checkpoints, errors, upkeep
+from headrace.log.file import OpenSegments
+from headrace.log.log import Log
+from headrace.log.recovery import Hints, read_log_checkpoint, recover
+from headrace.log.state import LogSettings
+from headrace.log.swap import offset_of
+from headrace.model.errors import ApiError
+from headrace.model.topics import TopicPartition, check_topic_name
+
+_LOG = logging.getLogger(__name__)
+
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+_CLOCKS_APART_MS_MAX = 600_000
+_SINGLE_SYNCS_MAX = 8
+_NAMED_MAX = 20
+
+
+class DirectoryError(Exception):
+    """The data directory cannot be used; the sentence says what to do."""
+
+
+class RemoveDirectory:
+    """Removes the directory of a deleted partition; for a worker."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self.path = path
+
+    def run(self) -> None:
+        try:
+            for info in self._files.list_directory(self.path):
+                self._files.remove(f"{self.path}/{info.name}")
+            self._files.remove_directory(self.path)
+        except OSError as error:
+            _LOG.warning("%s could not be removed: %s", self.path, error)
+
+
+class WriteCheckpoints:
+    """Writes Kafka's offset checkpoints; for a worker."""
+
+    def __init__(self, files: Files, contents: list[tuple[str, bytes]]) -> None:
+        self._files = files
+        self._contents = contents
+
+    def run(self) -> None:
+        try:
+            for path, data in self._contents:
+                self._files.replace_file(path, data)
+        except OSError as error:
+            _LOG.warning("checkpoints could not be written: %s", error)
+
+
+def parse_partition(name: str) -> TopicPartition | None:
+    """What partition a directory is named for; None if its name is not one."""
+    topic, dash, partition = name.rpartition("-")
+    if not dash or not partition.isascii() or not partition.isdigit():
+        return None
+    try:
+        check_topic_name(topic)
+    except ApiError:
+        return None
+    return TopicPartition(topic, int(partition))
+
+
+class LogDirectory:
+    def __init__(
+        self,
+        path: str,
+        files: Files,
+        clock: Clock,
+        settings: LogSettings | None = None,
+        open_max: int = 512,
+    ) -> None:
+        self.path = os.path.abspath(path)
+        self.files = files
+        self.clock = clock
+        self.settings = settings or LogSettings()
+        self.cache = OpenSegments(open_max)
+        self.was_clean = False
+        """Whether the last broker that was here shut down cleanly."""
+        self.previous_broker_epoch = -1
+        self.identity: dict[str, str] = {}
+        """What meta.properties says: cluster.id, node.id, directory.id."""
+        self.found: list[TopicPartition] = []
+        """Partition directories on disk that are not opened yet."""
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        """As checkpointed by the last broker."""
+        self.removals: list[RemoveDirectory] = []
+        """Directories of deleted partitions that a worker should remove."""
+        self._hints: dict[TopicPartition, Hints] = {}
+        self._logs: dict[TopicPartition, Log] = {}
+        self._lock = -1
+        self._wall_ms = 0
+        self._elapsed = 0.0
+        self._clocks_parted = False
+
+    # Start
+
+    def open(self, expected_broker_epoch: int | None = None) -> None:
+        """Lock the directory and see what is there. No log is opened yet: see `load`."""
+        try:
+            if not self.files.exists(self.path):
+                self.files.make_directory(self.path)
+                self.files.sync_directory(os.path.dirname(self.path))
+            self._lock = self.files.lock(self._file(checkpoints.LOCK), f"{os.getpid()}\n")
+        except DirectoryInUse as error:
+            process = f"process {error.holder}" if error.holder else "another process"
+            raise DirectoryError(
+                f"{self.path} is in use by {process}: stop it, or choose another directory."
+            ) from None
+        except OSError as error:
+            raise DirectoryError(f"{self.path} cannot be used: {error.strerror}.") from None
+        self._wall_ms = self.clock.wall_ms()
+        self._elapsed = self.clock.elapsed()
+        self.identity = checkpoints.decode_meta_properties(self._read(checkpoints.META_PROPERTIES))
+        self._read_marker(expected_broker_epoch)
+        self._read_hints()
+        for info in self.files.list_directory(self.path):
+            if info.is_directory and info.name.endswith(DELETE_SUFFIX):
+                self.removals.append(RemoveDirectory(self.files, self._file(info.name)))
+            elif info.is_directory:
+                partition = parse_partition(info.name)
+                if partition is not None:
+                    self.found.append(partition)
+
+    def claim(self, cluster_id: str, node_id: int) -> None:
+        """Make the directory this node's own, or refuse if it is another's."""
+        for name, value in (("cluster.id", cluster_id), ("node.id", str(node_id))):
+            known = self.identity.get(name)
+            if known is None and name == "node.id":
+                known = self.identity.get("broker.id")
+            if known is not None and known != value:
+                raise DirectoryError(
+                    f"{self.path} belongs to {name} {known}, and this broker has {value}: "
+                    "choose another directory, or set the id that it was made with."
+                )
+        identity = {
+            "version": "1",
+            "cluster.id": cluster_id,
+            "node.id": str(node_id),
+            "directory.id": self.identity.get("directory.id")
+            or checkpoints.encode_uuid(uuid.uuid4()),
+        }
+        if identity != self.identity:
+            data = checkpoints.encode_meta_properties(identity)
+            self.files.replace_file(self._file(checkpoints.META_PROPERTIES), data)
+            self.identity = identity
+
+    def load(self, wanted: Mapping[TopicPartition, tuple[UUID, TopicConfig]]) -> None:
+        """Open the logs that the cluster knows of. What else is there is named, and left alone."""
+        unknown: list[str] = []
+        for partition in self.found:
+            if partition not in wanted:
+                unknown.append(str(partition))
+                continue
+            topic_id, config = wanted[partition]
+            if self._is_for(partition, topic_id):
+                self._logs[partition] = self._open_log(partition, topic_id, config)
+        self.found = [partition for partition in self.found if partition not in wanted]
+        if unknown:
+            more = f" and {len(unknown) - _NAMED_MAX} more" if len(unknown) > _NAMED_MAX else ""
+            names = ", ".join(unknown[:_NAMED_MAX])
+            _LOG.warning("%s holds partitions of no known topic: %s%s", self.path, names, more)
+        # From here on appends may come: no crash after this may look like a clean shutdown.
+        if self.files.exists(self._file(checkpoints.CLEAN_SHUTDOWN)):
+            self.files.remove(self._file(checkpoints.CLEAN_SHUTDOWN))
+            self.files.sync_directory(self.path)
+
+    def _read_marker(self, expected_broker_epoch: int | None) -> None:
+        try:
+            content = json.loads(self._read(checkpoints.CLEAN_SHUTDOWN))
+            self.previous_broker_epoch = int(content["brokerEpoch"])
+        except (ValueError, KeyError, TypeError):
+            return
+        self.was_clean = expected_broker_epoch in (None, self.previous_broker_epoch)
+
+    def _read_hints(self) -> None:
+        self.high_watermarks = self._read_offsets(checkpoints.HIGH_WATERMARKS)
+        for partition, offset in self._read_offsets(checkpoints.LOG_START_OFFSETS).items():
+            self._hints.setdefault(partition, Hints()).log_start_offset = max(offset, 0)
+        for partition, offset in self._read_offsets(checkpoints.RECOVERY_POINTS).items():
+            self._hints.setdefault(partition, Hints()).recovery_point = offset
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        data = self._read(name)
+        try:
+            return checkpoints.decode_offsets(data) if data else {}
+        except ValueError:
+            _LOG.warning("%s is damaged, and not needed: ignoring it", self._file(name))
+            return {}
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return self.files.read_file(self._file(name))
+        except FileNotFoundError:
+            return b""
+
+    def _file(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    # Partitions
+
+    def _is_for(self, partition: TopicPartition, topic_id: UUID) -> bool:
+        """Whether a directory is this topic's; one of a former topic of that name steps aside."""
+        path = self._file(str(partition))
+        checkpoint = read_log_checkpoint(self.files, path)
+        if checkpoint is not None:
+            known: UUID | None = checkpoint.topic_id
+        else:
+            metadata = self._read(f"{partition}/{checkpoints.PARTITION_METADATA}")
+            known = checkpoints.decode_partition_metadata(metadata)
+        if known == topic_id or (known is None and self._is_empty(path)):
+            return True
+        aside = f"{path}.{uuid.uuid4().hex}{STRAY_SUFFIX}"
+        self.files.rename(path, aside)
+        self.files.sync_directory(self.path)
+        _LOG.warning("%s was of topic id %s, not %s: moved to %s", path, known, topic_id, aside)
+        return False
+
+    def _is_empty(self, path: str) -> bool:
+        return not any(
+            info.size > 0 and info.name.endswith(".log") and offset_of(info.name) >= 0
+            for info in self.files.list_directory(path)
+        )
+
+    def _open_log(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
+        path = self._file(str(partition))
+        now_ms = self.clock.wall_ms()
+        hints = self._hints.get(partition)
+        state = recover(self.files, self.cache, path, config, self.settings, now_ms, hints)
+        settings = self.settings
+        return Log(self.files, self.cache, path, partition, topic_id, config, state, settings)
+
+    def create(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
+        """The log of a partition: the one that is open, or on disk, or a new one."""
+        log = self._logs.get(partition)
+        if log is not None and log.topic_id == topic_id:
+            return log
+        if log is not None:
+            self.removals.append(self.delete(partition))
+        try:
+            log = self._create(partition, topic_id, config)
+        except OSError as error:
+            raise errors.not_written(partition, error) from None
+        self._logs[partition] = log
+        if partition in self.found:
+            self.found.remove(partition)
+        return log
+
+    def _create(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
+        path = self._file(str(partition))
+        if not self.files.exists(path) or not self._is_for(partition, topic_id):
+            self._hints.pop(partition, None)
+            self.files.make_directory(path)
+            self.files.write_file(
+                f"{path}/{checkpoints.PARTITION_METADATA}",
+                checkpoints.encode_partition_metadata(topic_id),
+                sync=False,
+            )
+        return self._open_log(partition, topic_id, config)
+
+    def get(self, partition: TopicPartition) -> Log | None:
+        return self._logs.get(partition)
+
+    def logs(self) -> list[Log]:
+        return list(self._logs.values())
+
+    def delete(self, partition: TopicPartition) -> RemoveDirectory:
+        """Forget a partition, and put its directory out of the way for a worker to remove."""
+        log = self._logs.pop(partition)
+        log.is_closed = True
+        log.is_offline = True
+        for segment in log.segments:
+            segment.forget()
+        self.high_watermarks.pop(partition, None)
+        # A file name has at most 255 bytes.
+        suffix = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
+        target = self._file(str(partition)[: 255 - len(suffix)] + suffix)
+        self.files.rename(log.path, target)
+        self.files.sync_directory(self.path)
+        return RemoveDirectory(self.files, target)
+
+    # Upkeep
+
+    def tick(self, now_ms: int) -> list[Log]:
+        """The logs that have a job to do now, even if nobody writes to them."""
+        due: list[Log] = []
+        for log in self._logs.values():
+            vouched_size = log.vouched.size if log.vouched is not None else 0
+            if (
+                log.synced_offset > log.recovery_point
+                and log.written_size - vouched_size >= self.settings.checkpoint_bytes
+            ):
+                log.checkpoint_asked = True
+            is_due = log.wants_job or log.checkpoint_asked or upkeep.is_flush_due(log, now_ms)
+            if is_due and log.job is None and not log.is_offline:
+                due.append(log)
+        return due
+
+    def apply_retention(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Let every log drop what it may. By time only while the clocks agree (I31)."""
+        now_ms = self.clock.wall_ms()
+        by_time = self._is_time_trusted()
+        for partition, log in self._logs.items():
+            log.apply_retention(now_ms, high_watermarks.get(partition, 0), by_time)
+
+    def _is_time_trusted(self) -> bool:
+        wall_ms = self.clock.wall_ms() - self._wall_ms
+        apart_ms = abs(wall_ms - (self.clock.elapsed() - self._elapsed) * 1000)
+        parted = apart_ms > _CLOCKS_APART_MS_MAX
+        if parted != self._clocks_parted:
+            self._clocks_parted = parted
+            if parted:
+                _LOG.warning(
+                    "the wall clock jumped by %d s: nothing is deleted by age until it is back, "
+                    "or the broker restarts",
+                    apart_ms / 1000,
+                )
+            else:
+                _LOG.warning("the wall clock is back: deletion by age goes on")
+        return not parted
+
+    def expire_producers(self, expiration_ms: int) -> int:
+        """Forget idempotent producers that were silent so long; returns how many.
+
+        Measured by offsets: who has not appended since a mark that is old enough. So neither the
+        wall clock nor a producer's own timestamps expire anybody (I31).
+        """
+        now = self.clock.monotonic()
+        count = 0
+        for log in self._logs.values():
+            if log.expiry_time >= 0 and now - log.expiry_time < expiration_ms / 1000:
+                continue
+            if log.expiry_time >= 0 and not log.has_staged:
+                count += log.producers.expire(log.expiry_offset)
+            log.expiry_offset = log.log_end_offset
+            log.expiry_time = now
+        return count
+
+    def checkpoint_job(self, high_watermarks: Mapping[TopicPartition, int]) -> WriteCheckpoints:
+        """Kafka's checkpoint files as of now."""
+        self.high_watermarks = dict(high_watermarks)
+        logs = self._logs.items()
+        recovery_points = {partition: int(log.recovery_point) for partition, log in logs}
+        starts = {p: int(log.log_start_offset) for p, log in logs if log.log_start_offset > 0}
+        encode = checkpoints.encode_offsets
+        contents = [
+            (self._file(checkpoints.RECOVERY_POINTS), encode(recovery_points)),
+            (self._file(checkpoints.LOG_START_OFFSETS), encode(starts)),
+            (self._file(checkpoints.HIGH_WATERMARKS), encode(high_watermarks)),
+        ]
+        return WriteCheckpoints(self.files, contents)
+
+    # Stop
+
+    def close(self, high_watermarks: Mapping[TopicPartition, int], broker_epoch: int = -1) -> bool:
+        """Make every log durable, then say so. True if the next start needs no recovery.
+
+        No job may be under way.
+        """
+        if self._lock < 0:
+            return False
+        now_ms = self.clock.wall_ms()
+        ahead = [log for log in self._logs.values() if not log.is_offline and upkeep.is_ahead(log)]
+        if len(ahead) > _SINGLE_SYNCS_MAX:
+            self.files.sync_everything()
+        is_clean = True
+        for log in self._logs.values():
+            is_clean = log.close(now_ms) and is_clean
+        self.checkpoint_job(high_watermarks).run()
+        if is_clean:
+            content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
+            try:
+                self.files.replace_file(self._file(checkpoints.CLEAN_SHUTDOWN), content)
+            except OSError as error:
+                _LOG.warning("%s: no clean-shutdown marker: %s", self.path, error)
+                is_clean = False
+        self._logs.clear()
+        self.files.close(self._lock)
+        self._lock = -1
+        return is_clean

@@ -1,0 +1,82 @@
+"""Which leader epoch begins where in one log.
+
+1. Epochs and offsets both rise along the cache (I14), and both come from the log: a scan of the
+   batches yields the same list.
+2. The first entry may begin at the log's start although its epoch began earlier: what retention
+   removed is nobody's business any more.
+"""
+
+from bisect import bisect_right
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+
+class EpochCache:
+    __slots__ = ("epochs", "offsets")
+
+    def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
+        self.epochs: list[int] = [epoch for epoch, _ in entries or ()]
+        self.offsets: list[int] = [offset for _, offset in entries or ()]
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    def entries(self) -> list[tuple[int, int]]:
+        return list(zip(self.epochs, self.offsets, strict=True))
+
+    def entries_from(self, offset: int) -> list[tuple[int, int]]:
+        """The entries as they are once the log starts at an offset."""
+        copy = EpochCache(self.entries())
+        copy.cut_start(offset)
+        return copy.entries()
+
+    def latest(self) -> int:
+        return self.epochs[-1] if self.epochs else UNDEFINED_EPOCH
+
+    def assign(self, epoch: int, offset: int) -> bool:
+        """Let an epoch begin at an offset. False if it is lower than one that has begun."""
+        if epoch < self.latest():
+            return False
+        if epoch == self.latest():
+            return True
+        while self.offsets and self.offsets[-1] >= offset:
+            # The former epoch has no record left in the log.
+            self.epochs.pop()
+            self.offsets.pop()
+        self.epochs.append(epoch)
+        self.offsets.append(offset)
+        return True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest epoch not above the one asked for, and where it ends (KIP-101, KIP-279).
+
+        Both undefined (-1) for an epoch that is above all; for one below all, the epoch itself and
+        the start of the first that is known.
+        """
+        if epoch == UNDEFINED_EPOCH or epoch > self.latest():
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == self.latest():
+            return epoch, log_end_offset
+        slot = bisect_right(self.epochs, epoch)
+        if slot == 0:
+            return epoch, self.offsets[0]
+        return self.epochs[slot - 1], self.offsets[slot]
+
+    def epoch_for(self, offset: int) -> int:
+        slot = bisect_right(self.offsets, offset)
+        return self.epochs[slot - 1] if slot else UNDEFINED_EPOCH
+
+    def cut_end(self, offset: int) -> None:
+        """Forget epochs that begin at or after an offset."""
+        while self.offsets and self.offsets[-1] >= offset:
+            self.epochs.pop()
+            self.offsets.pop()
+
+    def cut_start(self, offset: int) -> None:
+        """Let the log begin at an offset."""
+        slot = bisect_right(self.offsets, offset)
+        if slot:
+            del self.epochs[: slot - 1]
+            del self.offsets[: slot - 1]
+            self.offsets[0] = offset

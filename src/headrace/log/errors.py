@@ -1,0 +1,50 @@
+"""What the log refuses, in sentences."""
+
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicPartition
+
+
+def not_written(partition: TopicPartition, error: OSError) -> ApiError:
+    return ApiError(
+        ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be written: {error.strerror}."
+    )
+
+
+def offline(partition: TopicPartition) -> ApiError:
+    return ApiError(
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        f"The disk failed under {partition}: it takes no writes until the broker restarts.",
+    )
+
+
+def larger_than_segment(size: int, segment_bytes: int) -> ApiError:
+    return ApiError(
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        f"A batch of {size} bytes does not fit into a segment of {segment_bytes}.",
+    )
+
+
+def out_of_range(partition: TopicPartition, offset: int, start: int, end: int) -> ApiError:
+    return ApiError(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        f"{partition} has offsets from {start} to {end}, and {offset} was asked for.",
+    )
+
+
+def overlap(base_offset: int, log_end_offset: int) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_RECORD,
+        f"A batch at offset {base_offset} cannot follow offset {log_end_offset - 1}.",
+    )
+
+
+def epoch_is_over(epoch: int, latest: int) -> ApiError:
+    return ApiError(
+        ErrorCode.FENCED_LEADER_EPOCH, f"Leader epoch {epoch} is over: epoch {latest} has begun."
+    )
+
+
+def busy(partition: TopicPartition) -> ApiError:
+    return ApiError(
+        ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} is being synced: try again in a moment."
+    )

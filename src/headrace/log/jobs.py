@@ -1,0 +1,129 @@
+"""Work on one log's files that may wait for the disk: a worker thread runs it, not the loop.
+
+A job holds all that it needs: open files and finished bytes. It reads nothing that the loop owns,
+so the log goes on meanwhile; the loop is told afterwards (`Log.done`).
+
+1. Steps run in order and the first failure ends the job: what a later step vouches for has been
+   done by the ones before.
+2. `synced` is true once every log file of the job, and its name, are on the device. A full disk
+   after that costs only derived files, which the next job writes again.
+"""
+
+import errno
+from collections.abc import Callable
+from functools import partial
+
+from headrace.env.files import Bytes, Files
+from headrace.log.checkpoints import SegmentFacts
+from headrace.log.file import LogFile
+from headrace.log.segment import Segment
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The disk is full: nothing is broken, and it may have room again."""
+
+
+class LogJob:
+    __slots__ = (
+        "_files",
+        "_first",
+        "_steps",
+        "_synced_files",
+        "doomed",
+        "end_offset",
+        "error",
+        "has_data",
+        "named",
+        "recovery_point",
+        "rolled",
+        "settled",
+        "snapshots",
+        "start_offset",
+        "stray",
+        "synced",
+        "vouched",
+    )
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._synced_files: list[LogFile] = []
+        self._first: list[Callable[[], None]] = []
+        self._steps: list[Callable[[], None]] = []
+        self.error: OSError | None = None
+        self.has_data = False
+        """Whether all log files of the job are on the device."""
+        self.synced = False
+        """Whether their names are, too."""
+        # What the log takes over when the job is done; -1 where it changes nothing.
+        self.end_offset = -1
+        self.recovery_point = -1
+        self.start_offset = -1
+        self.vouched: SegmentFacts | None = None
+        self.named: Segment | None = None
+        """The segment whose name in the directory is synced."""
+        self.settled: list[Segment] = []
+        self.snapshots: list[int] = []
+        self.stray: list[int] = []
+        """Offsets of snapshots that are removed."""
+        self.rolled = 0
+        self.doomed = 0
+
+    def run(self) -> None:
+        """Never raises an OSError: `Log.done` looks at `error`."""
+        try:
+            for file in self._synced_files:
+                self._files.sync(file.fd)
+            self.has_data = True
+            for step in self._first:
+                step()
+            self.synced = True
+            for step in self._steps:
+                step()
+        except OSError as error:
+            self.error = error
+
+    def sync(self, file: LogFile) -> None:
+        self._synced_files.append(file)
+
+    def sync_name(self, directory: str) -> None:
+        """Sync a directory, before anything counts as synced."""
+        self._first.append(partial(self._files.sync_directory, directory))
+
+    def replace_name(self, path: str, data: Bytes) -> None:
+        """Replace a file, before anything counts as synced."""
+        self._first.append(partial(self._files.replace_file, path, data))
+
+    def create_name(self, path: str, data: Bytes) -> None:
+        """Write a file unless there is one, before anything counts as synced."""
+        self._first.append(partial(self._files.create_file, path, data))
+
+    def sync_directory(self, path: str) -> None:
+        self._steps.append(partial(self._files.sync_directory, path))
+
+    def write(self, path: str, data: Bytes) -> None:
+        self._steps.append(partial(self._files.write_file, path, data, sync=True))
+
+    def write_later(self, path: str, make: Callable[[], Bytes]) -> None:
+        """Write what `make` gives; it runs in the worker."""
+        self._steps.append(lambda: self._files.write_file(path, make(), sync=True))
+
+    def replace(self, path: str, data: Bytes) -> None:
+        self._steps.append(partial(self._files.replace_file, path, data))
+
+    def remove(self, path: str) -> None:
+        self._steps.append(partial(self._files.remove, path))
+
+    def rename(self, source: str, target: str) -> None:
+        self._steps.append(partial(self._rename, source, target))
+
+    def _rename(self, source: str, target: str) -> None:
+        try:
+            self._files.rename(source, target)
+        except FileNotFoundError:
+            return
+
+    def drop_cached(self, file: LogFile, position: int, size: int) -> None:
+        self._steps.append(partial(self._drop_cached, file, position, size))
+
+    def _drop_cached(self, file: LogFile, position: int, size: int) -> None:
+        # The partial holds the LogFile, and so keeps its descriptor open until the job is done.
+        self._files.drop_cached(file.fd, position, size)

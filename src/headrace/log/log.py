@@ -1,0 +1,493 @@
+# HOT
+"""One partition's log: batches are staged, written together, and read as slices of files.
+
+Loop thread only; no locks, no waiting. What may wait for the disk is handed out as a job
+(`next_job`, `done`) that a worker thread runs. Recovery, retention, look-ups by time and upkeep
+are in modules of their own and work on the fields of this class.
+
+1. `stage` changes memory only; `write` appends all that is staged with one call, or takes all of
+   it back: end offset, producers, epochs, indexes, and whatever part of it reached the file.
+2. Nothing beyond `written_end_offset` is ever read.
+3. After a failed write or sync that is not for want of space the log is offline: it takes nothing
+   more until a restart has recovered it (B13, I18). Reads go on.
+4. recovery_point <= synced_offset <= written_end_offset <= log_end_offset.
+"""
+
+import errno
+import logging
+from typing import Final, final
+from uuid import UUID
+
+from mypy_extensions import i64
+
+from headrace.config.topic import TopicConfig
+from headrace.env.files import Bytes, Files
+from headrace.log import errors, reading, replay, retention, timestamps, truncation, upkeep
+from headrace.log.checkpoints import SegmentFacts
+from headrace.log.epochs import EpochCache
+from headrace.log.file import FileSlice, LogFile, OpenSegments
+from headrace.log.jobs import FULL, LogJob
+from headrace.log.producers import ProducerEntry, ProducerTable
+from headrace.log.segment import RELATIVE_OFFSET_MAX, Segment
+from headrace.log.state import LogSettings, LogState
+from headrace.log.transactions import AbortedTransaction, read_end_marker
+from headrace.model.errors import ApiError
+from headrace.model.topics import TopicPartition
+from headrace.record.batch import PREFIX_SIZE, Batch, crc32c, read_batch
+
+_LOG: Final = logging.getLogger(__name__)
+
+_COPY_BYTES_MAX: Final = 8192
+"""Up to here a copied slice of a frame is cheaper than a memoryview of it."""
+_BOUNDARIES_MAX: Final = 256
+
+
+@final
+class Log:
+    def __init__(
+        self,
+        files: Files,
+        cache: OpenSegments,
+        path: str,
+        partition: TopicPartition,
+        topic_id: UUID,
+        config: TopicConfig,
+        state: LogState,
+        settings: LogSettings,
+    ) -> None:
+        self.files: Files = files
+        self.cache: OpenSegments = cache
+        self.path: str = path
+        self.partition: TopicPartition = partition
+        self.topic_id: UUID = topic_id
+        self.settings: LogSettings = settings
+        self.producers: ProducerTable = state.producers
+        self.epochs: EpochCache = state.epochs
+        self.segments: list[Segment] = state.segments
+        self.base_offsets: list[int] = [int(segment.base_offset) for segment in state.segments]
+        self.snapshots: list[int] = state.snapshots
+        self.log_start_offset: i64 = state.log_start_offset
+        self.log_end_offset: i64 = state.log_end_offset
+        """Where the next batch goes: what is staged is below."""
+        self.written_end_offset: i64 = state.log_end_offset
+        self.synced_offset: i64 = state.recovery_point
+        self.recovery_point: i64 = state.recovery_point
+        self.target_start_offset: i64 = state.log_start_offset
+        """Where the log will start once a checkpoint says so."""
+        self.has_staged: bool = False
+        self.is_offline: bool = False
+        self.is_closed: bool = False
+        self.wants_job: bool = bool(state.unsettled) or state.is_changed or not state.is_named
+        """Whether `next_job` has something to do."""
+        self.job: LogJob | None = None
+        self.unsettled: list[Segment] = state.unsettled
+        self.rolled: list[tuple[int, dict[int, ProducerEntry]]] = []
+        """Producers' states at the base offsets of new segments, not yet in snapshots."""
+        self.doomed: list[str] = []
+        """Files of removed segments, not yet removed themselves; in the order to do so."""
+        self.checkpoint_asked: bool = state.is_changed
+        self.vouched: SegmentFacts | None = state.vouched
+        """What the checkpoint says of the active segment, if the recovery point is inside of it."""
+        self.is_named: bool = state.is_named
+        """Whether the partition's directory and its topic id survive a power cut."""
+        self.is_short_of_space: bool = False
+        self.synced_ms: i64 = 0
+        self.drop_position: i64 = 0
+        self.drop_started_ms: i64 = 0
+        self.dropped_size: i64 = 0
+        self.drop_tail: LogFile | None = None
+        self.expiry_offset: i64 = 0
+        self.expiry_time: float = -1.0
+        self._pieces: list[Bytes] = []
+        self._staged_error: ApiError | None = None
+        self._epochs_before: list[tuple[int, int]] | None = None
+        self._boundaries: dict[int, int] = {}
+        self._active: Segment = state.segments[-1]
+        self.written_size: i64 = self._active.size
+        """How much of the active segment is in its file."""
+        self.leader_epoch: i64 = state.epochs.latest()
+        self.sealed_bytes: i64 = 0
+        for segment in state.segments[:-1]:
+            self.sealed_bytes += segment.size
+        self._is_ready: bool = False
+        """Whether the indexes of the active segment are in memory."""
+        self._drop_step: i64 = settings.drop_behind_step_bytes
+        self._segment_bytes: i64 = 0
+        self._segment_ms: i64 = 0
+        self._index_gap: i64 = 0
+        self._index_bytes: i64 = 0
+        self._flush_messages: i64 = 0
+        self.config: TopicConfig = config
+        self.set_config(config)
+
+    # Appending
+
+    def stage(self, batch: Batch, leader_epoch: i64, now_ms: i64) -> i64:
+        """Give a batch the next offset, and keep it for `write`. Returns its first offset.
+
+        A batch that a producer sent before gets the offset it has, and nothing is staged: it is
+        as safe as `written_end_offset`, or the write to come, makes it.
+        """
+        base_offset = self.log_end_offset
+        if batch.producer_id < 0:
+            self._stage_at(batch, base_offset, leader_epoch, now_ms)
+            return base_offset
+        if batch.is_control():
+            self._stage_marker(batch, base_offset, leader_epoch, now_ms, True)
+            return base_offset
+        producers = self.producers
+        if batch.base_sequence >= 0:
+            known = producers.duplicate_of(batch)
+            if known >= 0:
+                if self.is_offline or self._staged_error is not None:
+                    raise self._refusal()
+                return known
+        producers.check(batch)
+        self._stage_at(batch, base_offset, leader_epoch, now_ms)
+        producers.apply(batch, base_offset)
+        return base_offset
+
+    def stage_replica(self, batch: Batch, now_ms: i64) -> None:
+        """Stage a leader's batch as it is: with its offsets, its epoch, unchecked sequences."""
+        base_offset = batch.base_offset
+        if base_offset < self.log_end_offset:
+            raise errors.overlap(base_offset, self.log_end_offset)
+        if batch.producer_id >= 0 and batch.is_control():
+            self._stage_marker(batch, base_offset, batch.leader_epoch, now_ms, False)
+            return
+        self._stage_at(batch, base_offset, batch.leader_epoch, now_ms)
+        if batch.producer_id >= 0:
+            self.producers.apply(batch, base_offset)
+
+    def _stage_at(self, batch: Batch, base_offset: i64, leader_epoch: i64, now_ms: i64) -> None:
+        if self.is_offline or self._staged_error is not None:
+            raise self._refusal()
+        if not self._is_ready:
+            self._get_ready()
+        size = batch.end - batch.start
+        last_offset = base_offset + batch.last_offset_delta
+        timestamp = batch.max_timestamp
+        segment = self._active
+        position = segment.size
+        if (
+            position + size > self._segment_bytes
+            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+            or (
+                segment.bytes_since_index > self._index_gap
+                and not segment.has_room(self._index_bytes)
+            )
+            or (position > 0 and self._is_old(segment, timestamp, now_ms))
+        ):
+            if size > self._segment_bytes:
+                raise errors.larger_than_segment(size, self._segment_bytes)
+            self._roll_for(base_offset, last_offset, now_ms)
+            segment = self._active
+            position = segment.size
+        if leader_epoch != self.leader_epoch:
+            self._begin_epoch(leader_epoch, base_offset)
+        if position == 0:
+            segment.begin(timestamp, now_ms)
+        segment.note(position, size, last_offset, timestamp, self._index_gap)
+        segment.size = position + size
+        pieces = self._pieces
+        pieces.append(batch.prefix(base_offset, leader_epoch))
+        start = batch.start + PREFIX_SIZE
+        if size <= _COPY_BYTES_MAX:
+            pieces.append(batch.frame[start : batch.end])
+        else:
+            pieces.append(memoryview(batch.frame)[start : batch.end])
+        self.log_end_offset = last_offset + 1
+        self.has_staged = True
+
+    def _get_ready(self) -> None:
+        """Load the indexes that appending goes on with: at start-up they are left on disk."""
+        active = self._active
+        active.index()
+        active.time_index()
+        if active.aborted() is None:
+            replay.rebuild_aborted(self, active)
+        active.mark()
+        self._is_ready = True
+
+    def _is_old(self, segment: Segment, timestamp: i64, now_ms: i64) -> bool:
+        """Whether segment.ms has passed between the first batch and this one (by their time)."""
+        if segment.first_timestamp >= 0:
+            return timestamp - segment.first_timestamp > self._segment_ms
+        return now_ms - segment.created_ms > self._segment_ms
+
+    def _stage_marker(
+        self, batch: Batch, base_offset: i64, leader_epoch: i64, now_ms: i64, check: bool
+    ) -> None:
+        marker = read_end_marker(batch, batch.frame[batch.start : batch.end])
+        if marker is not None and check:
+            self.producers.check_marker(batch, marker)
+        self._stage_at(batch, base_offset, leader_epoch, now_ms)
+        if marker is not None:
+            aborted = self.producers.apply_marker(batch, base_offset, marker)
+            if aborted is not None:
+                transactions = self._active.aborted()
+                assert transactions is not None
+                transactions.append(aborted)
+
+    def _begin_epoch(self, leader_epoch: i64, offset: i64) -> None:
+        if self._epochs_before is None:
+            self._epochs_before = self.epochs.entries()
+        if not self.epochs.assign(leader_epoch, offset):
+            raise errors.epoch_is_over(leader_epoch, self.epochs.latest())
+        self.leader_epoch = leader_epoch
+
+    def write(self, now_ms: i64) -> None:
+        """Append all that is staged. If this raises, none of it since the last `write` counts.
+
+        (A part that had to be written before, because a segment was full, may be in the log all
+        the same: what is below `log_end_offset` then is there.)
+        """
+        if self._staged_error is not None:
+            error = self._staged_error
+            self._staged_error = None
+            self.has_staged = False
+            raise error
+        if not self.has_staged:
+            return
+        segment = self._active
+        try:
+            file = segment.file
+            if file is None:
+                file = segment.open()
+            self.files.append(file.fd, self._pieces)
+        except OSError as error:
+            raise self._take_back(error) from None
+        self._pieces.clear()
+        self.has_staged = False
+        self._epochs_before = None
+        boundaries = self._boundaries
+        if len(boundaries) >= _BOUNDARIES_MAX:
+            boundaries.clear()
+        boundaries[self.written_end_offset] = self.written_size
+        self.written_size = segment.size
+        self.written_end_offset = self.log_end_offset
+        segment.appended_ms = now_ms
+        segment.used = True
+        segment.mark()
+        self.producers.commit()
+        if (
+            self.written_end_offset - self.synced_offset >= self._flush_messages
+            or self.written_size - self.drop_position >= self._drop_step
+        ):
+            self.wants_job = True
+
+    def append(self, frame: bytes, leader_epoch: int, now_ms: int) -> int:
+        """Stage and write one batch, for callers that are not on the hot path."""
+        offset = self.stage(read_batch(frame, 0, len(frame), False), leader_epoch, now_ms)
+        self.write(now_ms)
+        return offset
+
+    def _take_back(self, error: OSError) -> ApiError:
+        """Undo what was staged, in memory and in the file."""
+        segment = self._active
+        self._pieces.clear()
+        self.has_staged = False
+        self.log_end_offset = self.written_end_offset
+        self.producers.undo(self.written_end_offset)
+        if self._epochs_before is not None:
+            self.epochs = EpochCache(self._epochs_before)
+            self._epochs_before = None
+            self.leader_epoch = self.epochs.latest()
+        segment.take_back()
+        try:
+            self.files.truncate(segment.open().fd, self.written_size)
+        except OSError as second:
+            self.go_offline(second)
+        if error.errno not in FULL:
+            self.go_offline(error)
+        return errors.not_written(self.partition, error)
+
+    def go_offline(self, error: OSError) -> None:
+        if not self.is_offline:
+            self.is_offline = True
+            _LOG.error("%s is offline until the broker restarts: %s", self.partition, error)
+
+    def _refusal(self) -> ApiError:
+        return self._staged_error or errors.offline(self.partition)
+
+    # Rolling
+
+    def roll(self, now_ms: i64) -> None:
+        """Seal the active segment and begin a new one at the end of the log."""
+        if self.has_staged:
+            self.write(now_ms)
+        if self._active.size == 0:
+            return
+        segment = Segment(self.files, self.cache, self.path, self.log_end_offset, now_ms)
+        try:
+            if not self.is_named:
+                upkeep.name_now(self)
+            segment.create()
+        except OSError as error:
+            if error.errno not in FULL and error.errno not in (errno.EMFILE, errno.ENFILE):
+                self.go_offline(error)
+            raise errors.not_written(self.partition, error) from None
+        sealed = self._active
+        sealed.seal()
+        self.unsettled.append(sealed)
+        self.rolled.append((int(self.log_end_offset), dict(self.producers.entries)))
+        self.sealed_bytes += sealed.size
+        self.segments.append(segment)
+        self.base_offsets.append(int(segment.base_offset))
+        self.use_active(segment)
+        self.wants_job = True
+
+    def _roll_for(self, base_offset: i64, last_offset: i64, now_ms: i64) -> None:
+        end_offset = self.log_end_offset
+        try:
+            self.roll(now_ms)
+        except ApiError as error:
+            if self.log_end_offset != end_offset:
+                # Batches staged before this one were lost with it: `write` must say so.
+                self._staged_error = error
+                self.has_staged = True
+            raise
+        if last_offset - self._active.base_offset > RELATIVE_OFFSET_MAX:
+            # A hole of 2^31 offsets (a compacted leader): begin beyond it. The hole must not look
+            # like a lost segment to recovery, so what is before it is made durable now.
+            truncation.skip_to(self, base_offset, now_ms)
+
+    def use_active(self, segment: Segment) -> None:
+        """Append to this segment from now on."""
+        self.written_size = segment.size
+        self.drop_position = 0
+        if self.dropped_size > 0:
+            self.drop_tail = self._active.file
+            self.dropped_size = 0
+        self._active = segment
+        self._boundaries.clear()
+        self._get_ready()
+        self._set_segment_ms()
+
+    # Reading
+
+    def read(
+        self, offset: i64, size_max: i64, offset_end: i64, at_least_one: bool, wait: bool = True
+    ) -> FileSlice | None:
+        """The batches from the one that holds `offset` on, as far as `offset_end` and `size_max`.
+
+        None if there is nothing (or, without `at_least_one`, if not even the first batch fits).
+        A slice is within one segment and may end inside a batch. With `wait` false it raises
+        NotCached rather than wait for the disk.
+        """
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            raise errors.out_of_range(
+                self.partition, offset, self.log_start_offset, self.log_end_offset
+            )
+        end = self.written_end_offset
+        if offset_end < end:
+            end = offset_end
+        if offset >= end:
+            return None
+        segment = self._active
+        if offset < segment.base_offset:
+            return reading.read_sealed(self, offset, size_max, end, at_least_one, wait)
+        limit = self.written_size
+        if end < self.written_end_offset:
+            limit = self._boundaries.get(end, -1)
+            if limit < 0:
+                limit, _ = segment.locate(end, self.written_size, wait)
+        position: i64 = self._boundaries.get(offset, -1)
+        if position >= 0:
+            file = segment.file
+            if file is None:
+                file = segment.open()
+            segment.used = True
+            if limit - position <= size_max:
+                return FileSlice(file, position, limit - position)
+            first_size = reading.batch_size(file, position)
+        else:
+            position, first_size = segment.locate(offset, limit, wait)
+            file = segment.open()
+        return reading.cut(file, position, limit, size_max, first_size, at_least_one)
+
+    def last_stable_offset(self, high_watermark: i64) -> i64:
+        """What a read_committed consumer may read up to."""
+        producers = self.producers
+        if not producers.open_transactions and not producers.undecided:
+            return high_watermark
+        first: i64 = producers.first_unstable_offset(high_watermark)
+        if first < 0 or first >= high_watermark:
+            return high_watermark
+        return first if first > self.log_start_offset else self.log_start_offset
+
+    def size_bytes(self) -> int:
+        return self.sealed_bytes + self.written_size
+
+    def active(self) -> Segment:
+        return self._active
+
+    # What others do with a log
+
+    def set_config(self, config: TopicConfig) -> None:
+        """Take new settings; they count from the next batch on."""
+        self.config = config
+        self._segment_bytes = config.segment_bytes
+        self._index_gap = config.index_interval_bytes
+        self._index_bytes = config.segment_index_bytes
+        self._flush_messages = config.flush_messages
+        self._set_segment_ms()
+
+    def _set_segment_ms(self) -> None:
+        """segment.ms of this segment, its jitter taken off: logs must not all roll at once."""
+        jitter_ms_max = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        jitter_ms = 0
+        if jitter_ms_max > 0:
+            name = f"{self.partition} {self._active.base_offset}"
+            jitter_ms = crc32c(name.encode()) % jitter_ms_max
+        self._segment_ms = self.config.segment_ms - jitter_ms
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above this one, and where it ends; (-1, -1) if above all."""
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def find_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first record that is not earlier."""
+        return timestamps.find(self, timestamp)
+
+    def max_timestamp(self) -> tuple[int, int, int] | None:
+        """The same for the first of the records with the largest timestamp."""
+        return timestamps.find_max(self)
+
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+        """What a read_committed consumer must skip in [start, end), by first offset (G20)."""
+        return timestamps.aborted(self, start, end)
+
+    def next_job(self, now_ms: int) -> LogJob | None:
+        """What a worker should do now; None if there is nothing, or one is under way."""
+        return upkeep.next_job(self, now_ms)
+
+    def done(self, job: LogJob) -> None:
+        """Learn how a job went. After a failed sync the log is offline."""
+        upkeep.done(self, job)
+
+    def delete_records(self, before: int, high_watermark: int) -> int:
+        """Let the log start at an offset (-1: the high watermark); returns the offset.
+
+        It counts, and is seen, once `log_start_offset` is there: after the next job.
+        """
+        return retention.delete_records(self, before, high_watermark)
+
+    def apply_retention(self, now_ms: int, high_watermark: int, by_time: bool = True) -> int:
+        """Let go of whole segments that nobody is owed any more; returns how many.
+
+        They are gone after the next job.
+        """
+        return retention.apply(self, now_ms, high_watermark, by_time)
+
+    def truncate_to(self, offset: int, now_ms: int) -> None:
+        """Drop everything from an offset on (a follower that diverged). Waits for the disk."""
+        truncation.truncate_to(self, offset, now_ms)
+
+    def start_at(self, offset: int, now_ms: int) -> None:
+        """Drop everything and begin anew at an offset. Waits for the disk."""
+        truncation.start_at(self, offset, now_ms)
+
+    def close(self, now_ms: int) -> bool:
+        """Make everything durable, and vouch for it. Waits for the disk; false if it failed."""
+        return upkeep.close(self, now_ms)

@@ -1,0 +1,299 @@
+# HOT
+"""What one partition remembers of its producers: epochs, sequences, open transactions.
+
+Entries and spans are never changed once they are in the table, only replaced; so a snapshot of the
+table is a copy of a dictionary, and taking back what a failed write had staged is putting the old
+entries back.
+
+1. A producer's last five batches are known: a retry of one is answered with its first offset.
+2. The next batch of a known epoch carries the next sequence, 0 after 2^31 - 1; a new epoch begins
+   at 0; a producer that is not known may begin anywhere (its state may have expired, G25).
+3. `open_transactions` is ordered by first offset, and has exactly the entries' first offsets.
+4. The table is bounded: beyond `producers_max` the producers that were silent longest are dropped,
+   never one with an open transaction.
+"""
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from headrace.log.transactions import AbortedTransaction, EndMarker
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.record.batch import Batch
+
+SEQUENCE_MAX: Final = 0x7FFFFFFF
+SPANS_KEPT: Final = 5
+NO_SEQUENCE: Final = -1
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+PRODUCERS_MAX: Final = 10_000
+
+
+@final
+class Span:
+    """One batch of a producer."""
+
+    __slots__ = ("last_offset", "last_sequence", "offset_delta", "timestamp")
+
+    def __init__(
+        self, last_sequence: i64, last_offset: i64, offset_delta: i64, timestamp: i64
+    ) -> None:
+        self.last_sequence: i64 = last_sequence
+        self.last_offset: i64 = last_offset
+        self.offset_delta: i64 = offset_delta
+        self.timestamp: i64 = timestamp
+
+
+@final
+class ProducerEntry:
+    """One producer's state after one of its batches."""
+
+    __slots__ = (
+        "changed_offset",
+        "coordinator_epoch",
+        "epoch",
+        "producer_id",
+        "spans",
+        "timestamp",
+        "transaction_first_offset",
+    )
+
+    def __init__(
+        self,
+        producer_id: i64,
+        epoch: i64,
+        spans: tuple[Span, ...],
+        timestamp: i64,
+        coordinator_epoch: i64,
+        transaction_first_offset: i64,
+        changed_offset: i64,
+    ) -> None:
+        self.producer_id: i64 = producer_id
+        self.epoch: i64 = epoch
+        self.spans: tuple[Span, ...] = spans
+        """The last batches of this epoch, the newest first; at most five."""
+        self.timestamp: i64 = timestamp
+        self.coordinator_epoch: i64 = coordinator_epoch
+        self.transaction_first_offset: i64 = transaction_first_offset
+        self.changed_offset: i64 = changed_offset
+        """The offset of the batch that made this entry: how recently the producer was heard."""
+
+    def last_sequence(self) -> i64:
+        return self.spans[0].last_sequence if self.spans else NO_SEQUENCE
+
+
+@final
+class ProducerTable:
+    __slots__ = (
+        "_replaced",
+        "_staged",
+        "entries",
+        "open_transactions",
+        "producers_max",
+        "undecided",
+    )
+
+    def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
+        self.entries: dict[int, ProducerEntry] = {}
+        self.open_transactions: dict[int, int] = {}
+        """First offset to producer id."""
+        self.undecided: list[tuple[int, int]] = []
+        """(first offset, marker offset) of ended transactions whose marker may be uncommitted."""
+        self.producers_max: i64 = producers_max
+        self._staged: list[ProducerEntry] = []
+        self._replaced: list[ProducerEntry | None] = []
+
+    def duplicate_of(self, batch: Batch) -> i64:
+        """The first offset of a batch that is here already; -1 if this one is new."""
+        entry = self.entries.get(batch.producer_id)
+        if entry is None or entry.epoch != batch.producer_epoch:
+            return NO_OFFSET
+        last_sequence = (batch.base_sequence + batch.last_offset_delta) & SEQUENCE_MAX
+        delta = batch.last_offset_delta
+        for span in entry.spans:
+            if span.last_sequence == last_sequence and span.offset_delta == delta:
+                return span.last_offset - delta
+        return NO_OFFSET
+
+    def check(self, batch: Batch) -> None:
+        """Refuse a batch that does not follow what is known of its producer."""
+        entry = self.entries.get(batch.producer_id)
+        if entry is None:
+            return
+        if batch.producer_epoch < entry.epoch:
+            raise _fenced(batch, entry)
+        if entry.transaction_first_offset >= 0 and not batch.is_transactional():
+            raise ApiError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Producer {batch.producer_id} has a transaction open here, and this batch is "
+                "not part of one.",
+            )
+        sequence = batch.base_sequence
+        if sequence < 0:
+            # Only a coordinator writes without sequences (a client's batch was refused before).
+            return
+        if batch.producer_epoch != entry.epoch:
+            if sequence != 0:
+                raise _out_of_order(batch, entry)
+        elif sequence != (entry.last_sequence() + 1) & SEQUENCE_MAX:
+            raise _out_of_order(batch, entry)
+
+    def check_marker(self, batch: Batch, marker: EndMarker) -> None:
+        """Refuse a marker of an earlier epoch of its producer, or of its coordinator."""
+        entry = self.entries.get(batch.producer_id)
+        if entry is None:
+            return
+        if batch.producer_epoch < entry.epoch:
+            raise _fenced(batch, entry)
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"The marker of coordinator epoch {marker.coordinator_epoch} comes after one of "
+                f"epoch {entry.coordinator_epoch}.",
+            )
+
+    def apply(self, batch: Batch, base_offset: i64) -> None:
+        """Take in a batch of data that is staged, or that the log holds already."""
+        producer_id = batch.producer_id
+        epoch = batch.producer_epoch
+        delta = batch.last_offset_delta
+        last_offset = base_offset + delta
+        last_sequence: i64 = NO_SEQUENCE
+        if batch.base_sequence >= 0:
+            last_sequence = (batch.base_sequence + delta) & SEQUENCE_MAX
+        older: tuple[Span, ...] = ()
+        coordinator_epoch: i64 = -1
+        first_offset: i64 = NO_OFFSET
+        before = self.entries.get(producer_id)
+        if before is not None:
+            if before.epoch == epoch:
+                older = before.spans
+                if len(older) == SPANS_KEPT:
+                    older = older[: SPANS_KEPT - 1]
+            coordinator_epoch = before.coordinator_epoch
+            first_offset = before.transaction_first_offset
+        timestamp = batch.max_timestamp
+        spans = (Span(last_sequence, last_offset, delta, timestamp), *older)
+        if first_offset < 0 and batch.is_transactional():
+            first_offset = base_offset
+            self.open_transactions[base_offset] = producer_id
+        entry = ProducerEntry(
+            producer_id, epoch, spans, timestamp, coordinator_epoch, first_offset, last_offset
+        )
+        self._put(entry, before)
+
+    def apply_marker(
+        self, batch: Batch, base_offset: i64, marker: EndMarker
+    ) -> AbortedTransaction | None:
+        """End a producer's transaction; returns it if it was aborted."""
+        producer_id = batch.producer_id
+        spans: tuple[Span, ...] = ()
+        first_offset: i64 = NO_OFFSET
+        before = self.entries.get(producer_id)
+        if before is not None:
+            if before.epoch == batch.producer_epoch:
+                spans = before.spans
+            first_offset = before.transaction_first_offset
+        entry = ProducerEntry(
+            producer_id,
+            batch.producer_epoch,
+            spans,
+            batch.max_timestamp,
+            marker.coordinator_epoch,
+            NO_OFFSET,
+            base_offset,
+        )
+        self._put(entry, before)
+        if first_offset < 0:
+            return None
+        self.open_transactions.pop(first_offset, None)
+        self.undecided.append((first_offset, base_offset))
+        if not marker.is_abort:
+            return None
+        stable: int = base_offset + 1
+        for offset in self.open_transactions:
+            stable = offset
+            break
+        return AbortedTransaction(producer_id, first_offset, base_offset, stable)
+
+    def _put(self, entry: ProducerEntry, before: ProducerEntry | None) -> None:
+        self.entries[entry.producer_id] = entry
+        self._staged.append(entry)
+        self._replaced.append(before)
+
+    def commit(self) -> None:
+        """What was applied is in the log: it is not taken back any more."""
+        self._staged.clear()
+        self._replaced.clear()
+        if len(self.entries) > self.producers_max:
+            self._drop_silent()
+
+    def undo(self, log_end_offset: int) -> None:
+        """Take back all that was applied since the last commit."""
+        while self._staged:
+            entry = self._staged.pop()
+            before = self._replaced.pop()
+            if before is None:
+                del self.entries[entry.producer_id]
+            else:
+                self.entries[entry.producer_id] = before
+        self.undecided = [pair for pair in self.undecided if pair[1] < log_end_offset]
+        self.reopen_transactions()
+
+    def reopen_transactions(self) -> None:
+        """Rebuild the ordered view from the entries."""
+        first_offsets = [
+            (entry.transaction_first_offset, producer_id)
+            for producer_id, entry in self.entries.items()
+            if entry.transaction_first_offset >= 0
+        ]
+        first_offsets.sort()
+        self.open_transactions = {int(offset): producer for offset, producer in first_offsets}
+
+    def first_unstable_offset(self, high_watermark: int) -> int:
+        """The first offset whose fate is not settled below the high watermark; -1 if none is."""
+        if self.undecided:
+            self.undecided = [pair for pair in self.undecided if pair[1] >= high_watermark]
+        first = min((pair[0] for pair in self.undecided), default=NO_OFFSET)
+        for offset in self.open_transactions:
+            return offset if first < 0 else min(offset, first)
+        return first
+
+    def expire(self, offset: int) -> int:
+        """Forget producers that were last heard below an offset; returns how many."""
+        silent = [
+            producer_id
+            for producer_id, entry in self.entries.items()
+            if entry.changed_offset < offset and entry.transaction_first_offset < 0
+        ]
+        for producer_id in silent:
+            del self.entries[producer_id]
+        return len(silent)
+
+    def _drop_silent(self) -> None:
+        """Drop the quietest tenth at once, so that this is rare."""
+        idle = [
+            (entry.changed_offset, producer_id)
+            for producer_id, entry in self.entries.items()
+            if entry.transaction_first_offset < 0
+        ]
+        idle.sort()
+        excess = len(self.entries) - self.producers_max + self.producers_max // 10
+        for _, producer_id in idle[:excess]:
+            del self.entries[producer_id]
+
+
+def _fenced(batch: Batch, entry: ProducerEntry) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"Producer {batch.producer_id} is at epoch {entry.epoch}, and this is epoch "
+        f"{batch.producer_epoch}.",
+    )
+
+
+def _out_of_order(batch: Batch, entry: ProducerEntry) -> ApiError:
+    return ApiError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"Producer {batch.producer_id}, epoch {batch.producer_epoch}: sequence "
+        f"{batch.base_sequence} does not follow {entry.last_sequence()} of epoch {entry.epoch}.",
+    )

@@ -1,0 +1,54 @@
+# HOT
+"""Reading behind the active segment, and where a slice ends. The tail is read in log.py."""
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from librt.strings import read_i32_be
+from mypy_extensions import i64
+
+from headrace.log.file import FileSlice, LogFile
+from headrace.record.batch import LENGTH_OVERHEAD
+
+if TYPE_CHECKING:
+    from headrace.log.log import Log
+
+
+def read_sealed(
+    log: "Log", offset: i64, size_max: i64, end: i64, at_least_one: bool, wait: bool
+) -> FileSlice | None:
+    """Look in the segment that should hold an offset, and on: compaction may have emptied it."""
+    segments = log.segments
+    base_offsets = log.base_offsets
+    at = bisect_right(base_offsets, offset) - 1
+    while at < len(segments):
+        segment = segments[at]
+        if segment.base_offset >= end:
+            return None
+        is_last = at + 1 == len(segments)
+        limit = log.written_size if is_last else segment.size
+        if is_last or end < base_offsets[at + 1]:
+            limit, _ = segment.locate(end, limit, wait)
+        position, first_size = segment.locate(offset, limit, wait)
+        if position < limit:
+            return cut(segment.open(), position, limit, size_max, first_size, at_least_one)
+        at += 1
+    return None
+
+
+def batch_size(file: LogFile, position: i64) -> i64:
+    return i64(read_i32_be(file.files.pread(file.fd, 12, position), 8)) + LENGTH_OVERHEAD
+
+
+def cut(
+    file: LogFile, position: i64, limit: i64, size_max: i64, first_size: i64, at_least_one: bool
+) -> FileSlice | None:
+    """The slice from a batch on that `size_max` allows, the first batch whole or not at all."""
+    if position >= limit:
+        return None
+    if size_max < first_size:
+        if not at_least_one:
+            return None
+        size_max = first_size
+    size = limit - position
+    return FileSlice(file, position, size if size < size_max else size_max)

@@ -1,0 +1,415 @@
+"""Opening a log: believe what a checkpoint vouches for, scan the rest, keep the longest sound part.
+
+Works on one partition's directory before anybody reads or writes it.
+
+1. At and beyond the recovery point every batch's checksum is verified, offsets must rise, and
+   segments must follow one another; at the first thing that does not fit the log ends, and what
+   lies behind is removed (I15).
+2. Below it nothing is read again, unless a derived file there is missing or garbled; and nothing
+   is removed either: damage there is for the reader to meet, not for us to widen.
+3. Whatever is rebuilt is what was there before: every derived file can be lost (I16).
+"""
+
+import logging
+from dataclasses import dataclass
+
+from headrace.config.topic import TopicConfig
+from headrace.env.files import FileInfo, Files
+from headrace.log.checkpoints import (
+    LEADER_EPOCHS,
+    LOG_CHECKPOINT,
+    LogCheckpoint,
+    SegmentFacts,
+    decode_epochs,
+    decode_log_checkpoint,
+    encode_log_checkpoint,
+)
+from headrace.log.epochs import EpochCache
+from headrace.log.file import OpenSegments
+from headrace.log.producers import ProducerTable
+from headrace.log.replay import producers_at, replay_segment, snapshot_path
+from headrace.log.scan import Walk
+from headrace.log.segment import RELATIVE_OFFSET_MAX, SUFFIXES, Segment
+from headrace.log.state import LogSettings, LogState
+from headrace.log.swap import offset_of, tidy
+from headrace.log.verify import verify_segment
+
+_LOG = logging.getLogger(__name__)
+_PROGRESS_BYTES = 1 << 30
+
+
+@dataclass(slots=True)
+class Hints:
+    """What Kafka's checkpoint files say of a partition; used only where ours is lost."""
+
+    log_start_offset: int = 0
+    recovery_point: int = 0
+
+
+def read_log_checkpoint(files: Files, path: str) -> LogCheckpoint | None:
+    try:
+        return decode_log_checkpoint(files.read_file(f"{path}/{LOG_CHECKPOINT}"))
+    except FileNotFoundError:
+        return None
+
+
+def recover(
+    files: Files,
+    cache: OpenSegments,
+    path: str,
+    config: TopicConfig,
+    settings: LogSettings,
+    now_ms: int,
+    hints: Hints | None = None,
+) -> LogState:
+    return _Recovery(files, cache, path, config, settings, now_ms, hints or Hints()).run()
+
+
+class _Recovery:
+    def __init__(
+        self,
+        files: Files,
+        cache: OpenSegments,
+        path: str,
+        config: TopicConfig,
+        settings: LogSettings,
+        now_ms: int,
+        hints: Hints,
+    ) -> None:
+        self.files = files
+        self.cache = cache
+        self.path = path
+        self.config = config
+        self.settings = settings
+        self.now_ms = now_ms
+        self.hints = hints
+        self.segments: list[Segment] = []
+        self.unsettled: list[Segment] = []
+        self.snapshots: list[int] = []
+        self.epochs = EpochCache()
+        self.producers = ProducerTable(settings.producers_max)
+        self.checkpoint: LogCheckpoint | None = None
+        self.end_offset = 0
+        self.scanned_bytes = 0
+        self.vouched: SegmentFacts | None = None
+        self.is_changed = False
+
+    def run(self) -> LogState:
+        listing = tidy(self.files, self.path)
+        self.checkpoint = read_log_checkpoint(self.files, self.path)
+        if self.checkpoint is None:
+            self.files.remove(f"{self.path}/{LOG_CHECKPOINT}")
+        self._find_files(listing)
+        start = self._log_start_offset()
+        self._drop_before(start)
+        if self.checkpoint is None:
+            point = self._recover_without_checkpoint()
+        else:
+            point = self._recover_from(self.checkpoint)
+        start, point = self._settle_start(start, point)
+        self._need_active()
+        self._guess_epoch()
+        self.epochs.cut_start(start)
+        self._drop_snapshots_beyond_end()
+        return LogState(
+            self.segments,
+            start,
+            self.end_offset,
+            min(point, self.end_offset),
+            self.producers,
+            self.epochs,
+            self.snapshots,
+            self.unsettled,
+            self.vouched,
+            is_named=self.checkpoint is not None,
+            is_changed=self.is_changed,
+        )
+
+    # What is there
+
+    def _find_files(self, listing: list[FileInfo]) -> None:
+        logs = {}
+        for info in listing:
+            offset = offset_of(info.name)
+            if offset >= 0 and info.name.endswith(".log"):
+                logs[offset] = info
+            elif offset >= 0 and info.name.endswith(".snapshot"):
+                self.snapshots.append(offset)
+        for info in listing:
+            offset = offset_of(info.name)
+            if offset >= 0 and info.name.endswith(SUFFIXES[1:]) and offset not in logs:
+                self.files.remove(f"{self.path}/{info.name}")
+        for offset, info in sorted(logs.items()):
+            segment = Segment(self.files, self.cache, self.path, offset, info.modified_ms)
+            segment.size = info.size
+            segment.is_sealed = True
+            self.segments.append(segment)
+
+    def _log_start_offset(self) -> int:
+        if self.checkpoint is not None:
+            return self.checkpoint.log_start_offset
+        return self.hints.log_start_offset
+
+    def _drop_before(self, start: int) -> None:
+        """Remove segments that retention had dropped already, but not their files."""
+        while len(self.segments) > 1 and self.segments[1].base_offset <= start:
+            self._remove(self.segments.pop(0))
+
+    def _remove(self, segment: Segment) -> None:
+        segment.forget()
+        for suffix in SUFFIXES:
+            self.files.remove(segment.stem + suffix)
+
+    # Below the recovery point
+
+    def _recover_from(self, checkpoint: LogCheckpoint) -> int:
+        """Believe what is below the recovery point, scan what is beyond; returns that point."""
+        point = checkpoint.recovery_point
+        facts = {each.base_offset: each for each in checkpoint.segments}
+        self.epochs = EpochCache(checkpoint.epochs)
+        below = [segment for segment in self.segments if segment.base_offset < point]
+        beyond = self.segments[len(below) :]
+        self.segments = below
+        for segment in below:
+            segment.synced_entry = True
+            known = facts.get(segment.base_offset)
+            if known is None:
+                self._survey(segment)
+            else:
+                self._believe(segment, known, is_last=segment is below[-1])
+        self.end_offset = point
+        if not below:
+            self.producers = self._producers_at(point)
+            self._scan(beyond, 0, checked=True)
+            return point
+        last = below[-1]
+        known = facts.get(last.base_offset)
+        if known is not None and last.size < known.size:
+            return self._recover_lost(last, beyond)
+        size = last.size
+        if known is not None:
+            last.size = known.size
+            self.vouched = known
+        self.producers = self._producers_at(point)
+        if last.size < size:
+            below.pop()
+            position, last.size = last.size, size
+            self._scan([last, *beyond], position, checked=True)
+        else:
+            self._scan(beyond, 0, checked=True)
+        return point
+
+    def _recover_lost(self, last: Segment, beyond: list[Segment]) -> int:
+        """A file is shorter than when it was synced: keep what there is of it."""
+        _LOG.error("%s.log has lost its end, although that was synced", last.stem)
+        self.segments.pop()
+        point = self.end_offset = last.base_offset
+        self.epochs.cut_end(point)
+        self._vouch_less(self._log_start_offset(), point)
+        self.producers = self._producers_at(point)
+        self._scan([last, *beyond], 0, checked=True)
+        return point
+
+    def _vouch_less(self, start: int, point: int) -> None:
+        """Durably take back what the checkpoint says beyond a point, before it is written anew."""
+        assert self.checkpoint is not None
+        less = LogCheckpoint(
+            self.checkpoint.topic_id,
+            start,
+            point,
+            [each for each in self.checkpoint.epochs if each[1] < point],
+            [each for each in self.checkpoint.segments if each.base_offset < point],
+        )
+        self.files.replace_file(f"{self.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(less))
+        self.vouched = None
+        self.is_changed = True
+
+    def _believe(self, segment: Segment, facts: SegmentFacts, *, is_last: bool) -> None:
+        """Take over what is noted of a segment. Its indexes are checked when they are opened."""
+        if not is_last:
+            if segment.size < facts.size:
+                _LOG.error("%s.log is damaged: it has lost its end", segment.stem)
+            segment.size = min(segment.size, facts.size)
+        segment.created_ms = facts.created_ms
+        segment.first_timestamp = facts.first_timestamp
+        segment.largest_timestamp = facts.largest_timestamp
+        segment.largest_timestamp_offset = facts.largest_timestamp_offset
+        segment.index_size = facts.index_size
+        segment.index_crc = facts.index_crc
+        segment.time_index_size = facts.time_index_size
+        segment.time_index_crc = facts.time_index_crc
+        segment.aborted_size = facts.aborted_size
+        segment.aborted_crc = facts.aborted_crc
+        segment.indexes_on_disk = True
+
+    def _survey(self, segment: Segment) -> None:
+        """Index a sealed segment that nothing vouches for (compaction put it there)."""
+        segment.start_indexes()
+        segment.reindex(self.config.index_interval_bytes)
+        table = self._producers_at(segment.base_offset)
+        end = segment.base_offset + RELATIVE_OFFSET_MAX
+        segment.set_aborted(replay_segment(self.files, segment, table, segment.base_offset, end))
+        self.unsettled.append(segment)
+
+    def _producers_at(self, offset: int) -> ProducerTable:
+        producers_max = self.settings.producers_max
+        return producers_at(
+            self.files, self.path, self.segments, self.snapshots, offset, producers_max
+        )
+
+    # Beyond the recovery point
+
+    def _recover_without_checkpoint(self) -> int:
+        """Scan everything. Kafka's own recovery point only says where damage is not a torn tail."""
+        everything, self.segments = self.segments, []
+        if not everything:
+            self.end_offset = self.hints.log_start_offset
+            return self.end_offset
+        point = everything[0].base_offset
+        self.end_offset = point
+        self.producers = self._producers_at(point)
+        self.is_changed = True
+        self._scan(everything, 0, checked=not self.config.compacts)
+        return point
+
+    def _scan(self, segments: list[Segment], position: int, *, checked: bool) -> None:
+        """Take in segments one after another; with `checked` each must begin where one ended."""
+        for at, segment in enumerate(segments):
+            if segment.base_offset != self.end_offset and position == 0:
+                if segment.base_offset < self.end_offset or checked:
+                    self._cut(segments[at:], f"does not follow offset {self.end_offset - 1}")
+                    return
+                self.end_offset = segment.base_offset
+            self.segments.append(segment)
+            is_last = at + 1 == len(segments)
+            error = self._scan_segment(segment, position, is_last)
+            position = 0
+            if error and not self._is_kept(segments, at):
+                _LOG.warning(
+                    "%s.log: cut off at byte %d, offset %d: %s",
+                    segment.stem,
+                    segment.size,
+                    self.end_offset,
+                    error,
+                )
+                self._truncate(segment)
+                self._cut(segments[at + 1 :], "lies behind a damaged one")
+                return
+            if not is_last:
+                segment.seal()
+                self.unsettled.append(segment)
+
+    def _is_kept(self, segments: list[Segment], at: int) -> bool:
+        """Whether a damaged segment is followed by others that were synced when it was whole."""
+        return (
+            self.checkpoint is None
+            and at + 1 < len(segments)
+            and segments[at + 1].base_offset <= self.hints.recovery_point
+        )
+
+    def _scan_segment(self, segment: Segment, position: int, is_last: bool) -> str:
+        """Verify a segment from a position on; returns why it ends early, if it does."""
+        if position == 0:
+            segment.start_indexes()
+        else:
+            self._resume_indexes(segment, position)
+        segment.is_sealed = not is_last
+        segment.file = None
+        size = segment.size
+        walk = Walk(self.files, segment.open().fd, position, size, True)
+        self.end_offset, error = verify_segment(
+            segment,
+            walk,
+            self.producers,
+            self.epochs,
+            self.end_offset,
+            self.config.index_interval_bytes,
+            self.now_ms,
+        )
+        self._progress(size - position)
+        return error
+
+    def _resume_indexes(self, segment: Segment, position: int) -> None:
+        """Take up the indexes of a segment that was checkpointed while it grew."""
+        size = segment.size
+        segment.size = position
+        index = segment.index()
+        segment.time_index()
+        if segment.aborted() is None:
+            table = self._producers_at(segment.base_offset)
+            segment.set_aborted(
+                replay_segment(self.files, segment, table, segment.base_offset, self.end_offset)
+            )
+        segment.bytes_since_index = position - (index.positions[-1] if len(index) else 0)
+        segment.indexes_on_disk = False
+        segment.size = size
+
+    def _progress(self, size: int) -> None:
+        before = self.scanned_bytes // _PROGRESS_BYTES
+        self.scanned_bytes += size
+        if self.scanned_bytes // _PROGRESS_BYTES > before:
+            _LOG.info("%s: %d GiB scanned", self.path, self.scanned_bytes // _PROGRESS_BYTES)
+
+    def _truncate(self, segment: Segment) -> None:
+        """Let a file end with its last sound batch, durably: what follows must not come back."""
+        self.is_changed = True
+        segment.is_sealed = False
+        segment.file = None
+        fd = segment.open().fd
+        self.files.truncate(fd, segment.size)
+        self.files.sync(fd)
+
+    def _cut(self, segments: list[Segment], why: str) -> None:
+        if segments:
+            self.is_changed = True
+            count, first = len(segments), segments[0]
+            _LOG.warning("%s.log %s: removing it (%d segments)", first.stem, why, count)
+        for segment in reversed(segments):
+            self._remove(segment)
+
+    # How it ends
+
+    def _settle_start(self, start: int, point: int) -> tuple[int, int]:
+        """Where the log starts, and its recovery point: neither may be beyond its end."""
+        if self.end_offset < start and self.checkpoint is not None:
+            _LOG.error("%s ends at %d, before its start %d", self.path, self.end_offset, start)
+            self._vouch_less(start, start)
+            for segment in reversed(self.segments):
+                self._remove(segment)
+            self.segments.clear()
+            self.unsettled.clear()
+            self.producers = ProducerTable(self.settings.producers_max)
+            self.end_offset = point = start
+        first = self.segments[0].base_offset if self.segments else self.end_offset
+        return (first if start > self.end_offset else max(start, first)), point
+
+    def _need_active(self) -> None:
+        """The last segment is the active one, whatever it was before."""
+        if not self.segments:
+            segment = Segment(self.files, self.cache, self.path, self.end_offset, self.now_ms)
+            segment.create()
+            self.segments.append(segment)
+            return
+        last = self.segments[-1]
+        if last.is_sealed:
+            last.is_sealed = False
+            last.file = None
+            last.bytes_since_index = last.size
+            self.unsettled = [segment for segment in self.unsettled if segment is not last]
+
+    def _guess_epoch(self) -> None:
+        """An empty log has no batch to tell its last epoch: Kafka's file may."""
+        if len(self.epochs) or self.checkpoint is not None:
+            return
+        try:
+            found = decode_epochs(self.files.read_file(f"{self.path}/{LEADER_EPOCHS}"))
+        except (FileNotFoundError, ValueError):
+            return
+        if found and found[-1][0] >= 0 and found[-1][1] <= self.end_offset:
+            self.epochs.assign(*found[-1])
+
+    def _drop_snapshots_beyond_end(self) -> None:
+        for offset in [each for each in self.snapshots if each > self.end_offset]:
+            self.snapshots.remove(offset)
+            self.files.remove(snapshot_path(self.path, offset))
+        self.snapshots.sort()

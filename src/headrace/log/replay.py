@@ -1,0 +1,91 @@
+"""Producers' states from snapshots and from the log itself.
+
+The newest sound snapshot at or before an offset, and then every batch from there on: the same
+`apply` as at the time of writing, so the outcome is the same state.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.env.files import Files
+from headrace.log.producers import ProducerTable
+from headrace.log.scan import Walk
+from headrace.log.segment import Segment
+from headrace.log.snapshots import decode_snapshot
+from headrace.log.transactions import AbortedTransaction
+from headrace.log.verify import replay_batch
+
+if TYPE_CHECKING:
+    from headrace.log.log import Log
+
+_COMMIT_EVERY = 1024
+
+
+def snapshot_path(directory: str, offset: int) -> str:
+    return f"{directory}/{offset:020d}.snapshot"
+
+
+def producers_at(
+    files: Files,
+    directory: str,
+    segments: Sequence[Segment],
+    snapshots: list[int],
+    offset: int,
+    producers_max: int,
+) -> ProducerTable:
+    """The table as it was before an offset. Snapshots that are not sound leave the list."""
+    table = ProducerTable(producers_max)
+    start = segments[0].base_offset if segments else offset
+    for candidate in sorted((s for s in snapshots if s <= offset), reverse=True):
+        try:
+            data = files.read_file(snapshot_path(directory, candidate))
+        except FileNotFoundError:
+            data = b""
+        loaded = decode_snapshot(data, candidate, producers_max)
+        if loaded is not None:
+            table, start = loaded, candidate
+            break
+        snapshots.remove(candidate)
+        files.remove(snapshot_path(directory, candidate))
+    for at, segment in enumerate(segments):
+        is_before = at + 1 < len(segments) and segments[at + 1].base_offset <= start
+        if not is_before and segment.base_offset < offset and start < offset:
+            replay_segment(files, segment, table, start, offset)
+    table.undecided.clear()
+    return table
+
+
+def replay_segment(
+    files: Files, segment: Segment, table: ProducerTable, start: int, end: int
+) -> list[AbortedTransaction]:
+    """Take in the batches of a segment in [start, end); returns what was aborted there."""
+    aborted: list[AbortedTransaction] = []
+    position = 0
+    if start > segment.base_offset:
+        position, _ = segment.locate(start, segment.size, True)
+    walk = Walk(files, segment.open().fd, position, segment.size, False)
+    count = 0
+    while (batch := walk.next()) is not None and batch.base_offset < end:
+        transaction = replay_batch(table, walk, batch)
+        if transaction is not None:
+            aborted.append(transaction)
+        count += 1
+        if count % _COMMIT_EVERY == 0:
+            table.commit()
+    table.commit()
+    return aborted
+
+
+def rebuild_aborted(log: "Log", segment: Segment) -> list[AbortedTransaction]:
+    """What was aborted in a segment whose index of that is missing or damaged."""
+    table = producers_at(
+        log.files,
+        log.path,
+        log.segments,
+        log.snapshots,
+        segment.base_offset,
+        log.settings.producers_max,
+    )
+    aborted = replay_segment(log.files, segment, table, segment.base_offset, log.log_end_offset)
+    segment.set_aborted(aborted)
+    return aborted

@@ -1,0 +1,121 @@
+"""Which segments a log may drop: too old, too much, or before its start.
+
+Whole segments only, oldest first, never beyond the high watermark. What is decided here is an
+offset; the next job writes it into the checkpoint, then the log starts there, and the files go
+with the job after that. So a start that was seen never goes back.
+
+1. A segment is as old as its latest record. A record from the far future ages with its file, one
+   without a timestamp too: neither a wrong clock nor a lying producer keeps data for ever (I31).
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.log import errors
+from headrace.log.replay import snapshot_path
+from headrace.log.segment import SUFFIXES, Segment
+from headrace.model.errors import ApiError
+
+if TYPE_CHECKING:
+    from headrace.log.log import Log
+
+_LOG = logging.getLogger(__name__)
+_DAY_MS = 86_400_000
+
+
+def delete_records(log: "Log", before: int, high_watermark: int) -> int:
+    if before == -1:
+        before = high_watermark
+    if before < 0 or before > high_watermark:
+        raise errors.out_of_range(log.partition, before, log.log_start_offset, high_watermark)
+    _aim_at(log, before)
+    return before
+
+
+def _aim_at(log: "Log", offset: int) -> None:
+    if offset > log.target_start_offset:
+        log.target_start_offset = offset
+        log.wants_job = True
+
+
+def apply(log: "Log", now_ms: int, high_watermark: int, by_time: bool) -> int:
+    if log.is_offline or log.is_closed:
+        return 0
+    count = 0
+    config = log.config
+    if config.deletes:
+        if config.retention_bytes >= 0:
+            excess = log.size_bytes() - config.retention_bytes
+
+            def is_excess(segment: Segment, _: int) -> bool:
+                nonlocal excess
+                if excess < segment.size:
+                    return False
+                excess -= segment.size
+                return True
+
+            count += _drop(log, now_ms, high_watermark, is_excess)
+        if config.retention_ms >= 0 and by_time:
+            oldest_ms = now_ms - config.retention_ms
+            count += _drop(log, now_ms, high_watermark, lambda s, _: newest_ms(s) < oldest_ms)
+    return count
+
+
+def newest_ms(segment: Segment) -> int:
+    """The time from which a segment's age is counted."""
+    if segment.largest_timestamp < 0:
+        return segment.appended_ms
+    return min(segment.largest_timestamp, segment.appended_ms + _DAY_MS)
+
+
+def _drop(
+    log: "Log", now_ms: int, high_watermark: int, is_due: Callable[[Segment, int], bool]
+) -> int:
+    """Aim behind the segments that are due, from the oldest on; returns how many they are."""
+    count = 0
+    for at, segment in enumerate(log.segments):
+        is_active = at + 1 == len(log.segments)
+        end = log.written_end_offset if is_active else log.base_offsets[at + 1]
+        if (is_active and segment.size == 0) or end > high_watermark or not is_due(segment, end):
+            break
+        count += 1
+    if count == len(log.segments):
+        try:
+            log.roll(now_ms)
+        except ApiError:
+            # No room for a new segment: the rest may make some.
+            count -= 1
+    if count:
+        _aim_at(log, log.base_offsets[count])
+    return count
+
+
+def start_here(log: "Log", offset: int) -> None:
+    """Let the log start at an offset that survives a crash, and let go of what is before it."""
+    if offset > log.log_start_offset:
+        log.log_start_offset = offset
+        log.epochs.cut_start(offset)
+    count = bisect_right(log.base_offsets, log.log_start_offset) - 1
+    if count <= 0:
+        return
+    removed = log.segments[:count]
+    del log.segments[:count]
+    del log.base_offsets[:count]
+    log.unsettled = [each for each in log.unsettled if each not in removed]
+    for segment in removed:
+        log.sealed_bytes -= segment.size
+        _doom(log, segment)
+    first, last = removed[0].base_offset, log.base_offsets[0] - 1
+    _LOG.info("%s: dropped %d segments, offsets %d to %d", log.partition, count, first, last)
+
+
+def _doom(log: "Log", segment: Segment) -> None:
+    """Let the next job remove a segment's files. Readers keep what they have open."""
+    log.doomed += [segment.stem + suffix for suffix in SUFFIXES]
+    segment.forget()
+    if segment.base_offset in log.snapshots:
+        log.snapshots.remove(int(segment.base_offset))
+        log.doomed.append(snapshot_path(log.path, segment.base_offset))
+    log.wants_job = True

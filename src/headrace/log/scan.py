@@ -1,0 +1,102 @@
+# HOT
+"""A walk over the batches of a log file, for those who read all of it: recovery and rebuilding.
+
+1. Memory is bounded by the chunk, not by a length that a torn header announces: the checksum of a
+   large batch is taken piece by piece.
+2. The walk stops at the first thing that is no sound batch, and says why. What that means is for
+   the caller to say: after a crash it is the end of the log.
+"""
+
+from typing import Final, final
+
+from librt.strings import read_i32_be
+from mypy_extensions import i64
+
+from headrace.env.files import Files
+from headrace.model.errors import ApiError
+from headrace.record.batch import HEADER_SIZE, LENGTH_OVERHEAD, Batch, crc32c, read_batch
+
+CHUNK_BYTES: Final = 1 << 20
+_WHOLE_BYTES_MAX: Final = 8 << 20
+"""Larger batches are not read into memory at once."""
+
+
+@final
+class Walk:
+    __slots__ = ("_check", "_chunk", "_chunk_at", "_fd", "_files", "end", "error", "position")
+
+    def __init__(self, files: Files, fd: int, position: i64, end: i64, check: bool) -> None:
+        """Walk from `position` to `end`; with `check` every checksum is verified."""
+        self._files: Files = files
+        self._fd: int = fd
+        self._check: bool = check
+        self._chunk: bytes = b""
+        self._chunk_at: i64 = position
+        self.position: i64 = position
+        """Where the next batch begins; once the walk is over, how far the file is sound."""
+        self.end: i64 = end
+        self.error: str = ""
+        """Why the walk ended before `end`; empty if it did not."""
+
+    def next(self) -> Batch | None:
+        """The batch at `position`, which then lies behind it. Its records may be left unread."""
+        position = self.position
+        left = self.end - position
+        if left == 0:
+            return None
+        if left < HEADER_SIZE:
+            return self._stop(f"{left} bytes are less than a header")
+        at = position - self._chunk_at
+        if at + HEADER_SIZE > len(self._chunk):
+            at = self._fill(position, CHUNK_BYTES)
+            if at + HEADER_SIZE > len(self._chunk):
+                return self._stop("the file is shorter than it was")
+        size = i64(read_i32_be(self._chunk, at + 8)) + LENGTH_OVERHEAD
+        if size < HEADER_SIZE or size > left:
+            return self._stop(f"a batch of {size} bytes cannot be where {left} are left")
+        if self._check:
+            if size > _WHOLE_BYTES_MAX:
+                return self._next_large(at, size)
+            if at + size > len(self._chunk):
+                at = self._fill(position, size if size > CHUNK_BYTES else CHUNK_BYTES)
+            try:
+                batch = read_batch(self._chunk, at, at + size, False)
+            except ApiError as error:
+                return self._stop(error.message)
+        elif self._chunk[at + 16] != 2:
+            return self._stop("there is no batch of magic 2")
+        else:
+            batch = Batch(self._chunk, at, at + size)
+        self.position = position + size
+        return batch
+
+    def records(self, batch: Batch) -> bytes:
+        """The whole batch that `next` just gave, as one frame (for control batches)."""
+        size = batch.end - batch.start
+        if batch.end <= len(batch.frame):
+            return batch.frame[batch.start : batch.end]
+        return self._files.pread(self._fd, size, self.position - size)
+
+    def _fill(self, position: i64, size: i64) -> i64:
+        left = self.end - position
+        self._chunk = self._files.pread(self._fd, size if size < left else left, position)
+        self._chunk_at = position
+        return 0
+
+    def _stop(self, why: str) -> Batch | None:
+        self.error = why
+        return None
+
+    def _next_large(self, at: i64, size: i64) -> Batch | None:
+        position = self.position
+        header = self._chunk[at : at + HEADER_SIZE]
+        crc = crc32c(header[21:])
+        done: i64 = HEADER_SIZE
+        while done < size:
+            piece = size - done if size - done < CHUNK_BYTES else CHUNK_BYTES
+            crc = crc32c(self._files.pread(self._fd, piece, position + done), crc)
+            done += piece
+        if header[16] != 2 or i64(read_i32_be(header, 17)) & 0xFFFFFFFF != crc:
+            return self._stop("the checksum of a large batch is wrong")
+        self.position = position + size
+        return Batch(header, 0, size)

@@ -1,0 +1,48 @@
+"""What a log is made of when it is opened, and the few numbers that it is run with."""
+
+from dataclasses import dataclass, field
+
+from headrace.log.checkpoints import SegmentFacts
+from headrace.log.epochs import EpochCache
+from headrace.log.producers import PRODUCERS_MAX, ProducerTable
+from headrace.log.segment import Segment
+
+
+@dataclass(slots=True)
+class LogSettings:
+    """Broker-wide settings of the log engine; each one is a `headrace.*` setting."""
+
+    drop_behind_bytes: int = 64 << 20
+    """How much of a fast partition stays in the page cache; 0 leaves the whole cache alone."""
+    drop_behind_step_bytes: int = 32 << 20
+    """How much is written between two such jobs."""
+    drop_behind_ms_max: int = 5_000
+    """A partition is fast if it wrote one step within this time."""
+    producers_max: int = PRODUCERS_MAX
+    """How many producers one partition remembers."""
+    decompressed_bytes_max: int = 128 << 20
+    """What a batch may grow to when a timestamp is looked for inside of it."""
+    checkpoint_bytes: int = 16 << 20
+    """A new checkpoint is worth its writes once this much was synced since the last."""
+
+
+@dataclass(slots=True)
+class LogState:
+    """All that recovery found: segments in order, the last one active."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    producers: ProducerTable
+    epochs: EpochCache
+    snapshots: list[int] = field(default_factory=list)
+    """Offsets of the producer snapshots on disk, rising."""
+    unsettled: list[Segment] = field(default_factory=list)
+    """Sealed segments that no checkpoint vouches for yet."""
+    vouched: SegmentFacts | None = None
+    """What the checkpoint says of the active segment, if the recovery point is inside of it."""
+    is_named: bool = True
+    """False for a partition that was just made, and not synced yet."""
+    is_changed: bool = False
+    """Whether recovery found anything that a new checkpoint should say."""

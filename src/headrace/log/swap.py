@@ -1,0 +1,74 @@
+"""What is left in a partition's directory of work that a crash interrupted.
+
+Replacing segments (compaction) follows Kafka's names and order: new files are written as
+`.cleaned`, renamed to `.swap` when all of them are durable, the old segments are removed, and
+`.swap` goes. So at start-up
+
+1. with any `.cleaned` file the replacement had not begun: it is undone;
+2. with only `.swap` files it had: it is finished;
+3. `.deleted` and temporary files belong to no one.
+"""
+
+import logging
+
+from headrace.env.files import FileInfo, Files
+from headrace.log.scan import Walk
+
+_LOG = logging.getLogger(__name__)
+
+CLEANED = ".cleaned"
+SWAP = ".swap"
+DELETED = ".deleted"
+TEMPORARY = ".tmp"
+
+
+def offset_of(name: str) -> int:
+    """The offset that a file is named by; -1 if it is named otherwise."""
+    head, dot, _ = name.partition(".")
+    return int(head) if dot and len(head) == 20 and head.isascii() and head.isdigit() else -1
+
+
+def tidy(files: Files, path: str) -> list[FileInfo]:
+    """Finish or undo what was under way; returns what is in the directory then."""
+    listing = files.list_directory(path)
+    names = [info.name for info in listing if not info.is_directory]
+    leftovers = [n for n in names if n.endswith((DELETED, TEMPORARY, CLEANED))]
+    swapped = [name for name in names if name.endswith(SWAP)]
+    cleaned = [offset_of(name) for name in leftovers if name.endswith(CLEANED)]
+    if cleaned:
+        undone = [name for name in swapped if offset_of(name) >= min(cleaned)]
+        leftovers += undone
+        swapped = [name for name in swapped if name not in undone]
+    if not leftovers and not swapped:
+        return listing
+    for name in leftovers:
+        files.remove(f"{path}/{name}")
+    if swapped:
+        _finish(files, path, names, swapped)
+    files.sync_directory(path)
+    return files.list_directory(path)
+
+
+def _finish(files: Files, path: str, names: list[str], swapped: list[str]) -> None:
+    logs = [name for name in swapped if name.endswith(".log" + SWAP)]
+    if logs:
+        start = min(map(offset_of, logs))
+        end = max(_end_of(files, f"{path}/{name}", offset_of(name)) for name in logs)
+        _LOG.info("%s: finishing to replace offsets %d to %d", path, start, end - 1)
+        for name in names:
+            if not name.endswith(SWAP) and start <= offset_of(name) < end:
+                files.remove(f"{path}/{name}")
+    for name in swapped:
+        files.rename(f"{path}/{name}", f"{path}/{name.removesuffix(SWAP)}")
+
+
+def _end_of(files: Files, path: str, base_offset: int) -> int:
+    fd = files.open(path)
+    try:
+        walk = Walk(files, fd, 0, files.size(fd), False)
+        end = base_offset
+        while (batch := walk.next()) is not None:
+            end = batch.last_offset() + 1
+        return end
+    finally:
+        files.close(fd)

@@ -1,0 +1,110 @@
+"""Look-ups in one log by something else than an offset: a timestamp, or an aborted transaction.
+
+Decodes batches, so it is not for the hot path. Reads only what is written.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from headrace.log import replay
+from headrace.log.scan import Walk
+from headrace.log.segment import Segment
+from headrace.log.transactions import AbortedTransaction
+from headrace.record.batch import Batch, read_varint, read_varlong
+from headrace.record.decode import plain_payload
+
+if TYPE_CHECKING:
+    from headrace.log.log import Log
+
+Found = tuple[int, int, int]
+"""Timestamp, offset, leader epoch."""
+
+
+def find(log: "Log", timestamp: int) -> Found | None:
+    """The first record at or after the log's start whose timestamp is not earlier."""
+    for segment in list(log.segments):
+        if segment.largest_timestamp < timestamp:
+            continue
+        before = segment.time_index().lookup(timestamp)
+        start = max(segment.base_offset + before + 1, log.log_start_offset)
+        found = _find_in(log, segment, start, timestamp)
+        if found is not None:
+            return found
+    return None
+
+
+def find_max(log: "Log") -> Found | None:
+    """The first of the records with the largest timestamp."""
+    best: Segment | None = None
+    for segment in log.segments:
+        if best is None or segment.largest_timestamp > best.largest_timestamp:
+            best = segment
+    if best is None or best.largest_timestamp < 0:
+        return None
+    start = max(best.base_offset, log.log_start_offset)
+    found = _find_in(log, best, start, best.largest_timestamp)
+    if found is not None or log.log_start_offset <= best.base_offset:
+        return found
+    # The record was deleted, its segment not yet: look at what is left.
+    return _find_max_from(log, log.log_start_offset)
+
+
+def _find_max_from(log: "Log", start: int) -> Found | None:
+    largest = -1
+    for segment in log.segments:
+        for batch, _ in _batches(log, segment, start):
+            largest = max(largest, batch.max_timestamp)
+    return None if largest < 0 else find(log, largest)
+
+
+def _find_in(log: "Log", segment: Segment, start: int, timestamp: int) -> Found | None:
+    for batch, walk in _batches(log, segment, start):
+        if batch.max_timestamp < timestamp:
+            continue
+        whole = Batch(walk.records(batch), 0, batch.end - batch.start)
+        found = _find_record(whole, start, timestamp, log.settings.decompressed_bytes_max)
+        if found is not None:
+            return found[0], found[1], batch.leader_epoch
+    return None
+
+
+def _batches(log: "Log", segment: Segment, start: int) -> Iterator[tuple[Batch, Walk]]:
+    """The batches of a segment from the one that holds an offset on, and the walk over them."""
+    limit = log.written_size if segment is log.active() else segment.size
+    position, _ = segment.locate(start, limit, True)
+    walk = Walk(log.files, segment.open().fd, position, limit, False)
+    while (batch := walk.next()) is not None:
+        yield batch, walk
+
+
+def _find_record(batch: Batch, start: int, timestamp: int, size_max: int) -> tuple[int, int] | None:
+    """Timestamp and offset of the first fitting record; only lengths and deltas are decoded."""
+    payload, at, _ = plain_payload(batch, size_max)
+    for _ in range(batch.record_count):
+        size, at = read_varint(payload, at)
+        stop = at + size
+        delta, at = read_varlong(payload, at + 1)
+        offset, at = read_varint(payload, at)
+        offset += batch.base_offset
+        found = batch.max_timestamp if batch.is_log_append_time() else batch.base_timestamp + delta
+        if found >= timestamp and offset >= start:
+            return found, offset
+        at = stop
+    return None
+
+
+def aborted(log: "Log", start: int, end: int) -> list[AbortedTransaction]:
+    """The aborted transactions that touch [start, end), by first offset."""
+    found: list[AbortedTransaction] = []
+    at = max(bisect_right(log.base_offsets, start) - 1, 0)
+    for segment in log.segments[at:]:
+        transactions = segment.aborted()
+        if transactions is None:
+            transactions = replay.rebuild_aborted(log, segment)
+        for transaction in transactions:
+            if transaction.last_offset >= start and transaction.first_offset < end:
+                found.append(transaction)
+            if transaction.last_stable_offset >= end:
+                return sorted(found, key=lambda each: each.first_offset)
+    return sorted(found, key=lambda each: each.first_offset)

@@ -1,0 +1,75 @@
+"""Transactions as a partition sees them: markers, and the index of what was aborted.
+
+Owns the layout of `.txnindex` (34 bytes an entry) and of the end marker inside a control batch.
+Which transactions are open is the producers' state.
+"""
+
+import struct
+from typing import NamedTuple
+
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.record.batch import HEADER_SIZE, Batch, read_varint, read_varlong
+
+_ENTRY = struct.Struct(">hqqqq")
+ENTRY_SIZE = _ENTRY.size
+_VERSION = 0
+
+ABORT = 0
+COMMIT = 1
+
+
+class AbortedTransaction(NamedTuple):
+    """One transaction whose records a read_committed consumer must skip."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """The offset of the abort marker."""
+    last_stable_offset: int
+    """What was stable once this one was decided: no earlier transaction ends beyond it."""
+
+
+class EndMarker(NamedTuple):
+    is_abort: bool
+    coordinator_epoch: int
+
+
+def encode_aborted(transactions: list[AbortedTransaction]) -> bytes:
+    return b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions)
+
+
+def decode_aborted(data: bytes) -> list[AbortedTransaction]:
+    whole = len(data) - len(data) % ENTRY_SIZE
+    return [
+        AbortedTransaction(*fields)
+        for version, *fields in _ENTRY.iter_unpack(data[:whole])
+        if version == _VERSION
+    ]
+
+
+def read_end_marker(batch: Batch, frame: bytes) -> EndMarker | None:
+    """What a control batch decides; None if it decides nothing that is known.
+
+    `frame` holds the batch from its first byte, uncompressed as control batches are.
+    """
+    if batch.record_count <= 0:
+        # Compaction emptied it: the transaction is gone from the log altogether.
+        return None
+    try:
+        _, at = read_varint(frame, HEADER_SIZE)
+        _, at = read_varlong(frame, at + 1)
+        _, at = read_varint(frame, at)
+        key_size, at = read_varint(frame, at)
+        if key_size < 4:
+            return None
+        kind = int.from_bytes(frame[at + 2 : at + 4], "big")
+        value_size, at = read_varint(frame, at + key_size)
+        if kind not in (ABORT, COMMIT):
+            return None
+        if value_size < 6 or at + 6 > len(frame):
+            raise IndexError
+        return EndMarker(kind == ABORT, int.from_bytes(frame[at + 2 : at + 6], "big", signed=True))
+    except IndexError:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD, "A control batch ends inside of its record."
+        ) from None

@@ -1,0 +1,298 @@
+"""What a log has done for it by a worker: syncing, checkpoints, removing files, dropping pages.
+
+One job is under way at a time for each log. It is built on the loop from finished bytes, and what
+it changes of the log is taken over in `done`, on the loop again.
+
+1. The order inside of a job is the order in which things may be lost: log files, index files and
+   snapshots, directory entries, the checkpoint that vouches for them, and only then removals.
+2. The recovery point moves with the checkpoint, never before it.
+"""
+
+import logging
+from bisect import bisect_right
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.log import retention
+from headrace.log.checkpoints import (
+    LEADER_EPOCHS,
+    LOG_CHECKPOINT,
+    PARTITION_METADATA,
+    LogCheckpoint,
+    SegmentFacts,
+    encode_epochs,
+    encode_log_checkpoint,
+    encode_partition_metadata,
+)
+from headrace.log.jobs import FULL, LogJob
+from headrace.log.replay import snapshot_path
+from headrace.log.segment import Segment
+from headrace.log.snapshots import encode_snapshot
+from headrace.model.errors import ApiError
+
+if TYPE_CHECKING:
+    from headrace.log.log import Log
+
+_LOG = logging.getLogger(__name__)
+
+
+def facts_of(segment: Segment, size: int) -> SegmentFacts:
+    return SegmentFacts(
+        segment.base_offset,
+        size,
+        segment.created_ms,
+        segment.first_timestamp,
+        segment.largest_timestamp,
+        segment.largest_timestamp_offset,
+        segment.index_size,
+        segment.index_crc,
+        segment.time_index_size,
+        segment.time_index_crc,
+        segment.aborted_size,
+        segment.aborted_crc,
+    )
+
+
+def next_job(log: "Log", now_ms: int) -> LogJob | None:
+    if log.job is not None or log.is_offline or log.is_closed or log.has_staged:
+        return None
+    log.wants_job = False
+    if log.is_short_of_space:
+        # Retention is what makes room: let go before the checkpoint, rather than never.
+        retention.start_here(log, log.target_start_offset)
+    drops = _is_drop_due(log, now_ms)
+    checkpoints = log.checkpoint_asked
+    settles = bool(log.unsettled or log.doomed)
+    starts = log.target_start_offset > log.log_start_offset
+    flushes = is_flush_due(log, now_ms) or drops or checkpoints
+    if not (flushes or settles or starts) and log.is_named:
+        return None
+    job = LogJob(log.files)
+    if log.is_short_of_space:
+        _add_removals(log, job)
+    _add_syncs(log, job, flushes)
+    if flushes:
+        log.synced_ms = now_ms
+    if checkpoints or settles or starts:
+        _add_checkpoint(log, job, checkpoints)
+    if drops:
+        _add_drop(log, job)
+    log.job = job
+    return job
+
+
+def is_flush_due(log: "Log", now_ms: int) -> bool:
+    unsynced = log.written_end_offset - log.synced_offset
+    if unsynced <= 0 or now_ms < log.synced_ms:
+        # Nothing to sync, or the wall clock went back: count from here.
+        log.synced_ms = now_ms
+    if unsynced <= 0:
+        return False
+    return unsynced >= log.config.flush_messages or now_ms - log.synced_ms >= log.config.flush_ms
+
+
+def _add_syncs(log: "Log", job: LogJob, with_active: bool) -> None:
+    for segment in log.unsettled:
+        job.sync(segment.open())
+    active = log.active()
+    job.end_offset = active.base_offset
+    if with_active:
+        job.sync(active.open())
+        job.end_offset = log.written_end_offset
+    if not log.is_named:
+        _add_name(log, job)
+    elif not active.synced_entry:
+        job.sync_name(log.path)
+    job.named = active
+
+
+def _add_name(log: "Log", job: LogJob) -> None:
+    """Make a new partition durable: who it is, and that it starts with its first segment."""
+    metadata = encode_partition_metadata(log.topic_id)
+    job.replace_name(f"{log.path}/{PARTITION_METADATA}", metadata)
+    job.sync_name(log.path.rpartition("/")[0])
+    start = log.segments[0].base_offset
+    if log.recovery_point <= start:
+        first = LogCheckpoint(log.topic_id, log.log_start_offset, start, [], [])
+        job.create_name(f"{log.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(first))
+
+
+def name_now(log: "Log") -> None:
+    """Do that at once: a second segment must not survive a crash that the first does not."""
+    job = LogJob(log.files)
+    _add_name(log, job)
+    job.run()
+    if job.error is not None:
+        raise job.error
+    log.is_named = True
+    log.segments[0].synced_entry = True
+
+
+def _add_checkpoint(log: "Log", job: LogJob, with_active: bool) -> None:
+    active = log.active()
+    start = log.target_start_offset
+    sealed = log.segments[max(bisect_right(log.base_offsets, start) - 1, 0) : -1]
+    job.settled = [s for s in sealed if not s.indexes_on_disk or s in log.unsettled]
+    for segment in job.settled:
+        _add_derived_files(job, segment)
+    for offset, entries in log.rolled:
+        _add_snapshot(log, job, offset, partial(encode_snapshot, entries))
+    job.rolled = len(log.rolled)
+    vouched = log.vouched if log.recovery_point > active.base_offset else None
+    recovery_point = max(log.recovery_point, active.base_offset)
+    if with_active and log.written_end_offset > recovery_point:
+        recovery_point = log.written_end_offset
+        active.end_time_index()
+        active.mark()
+        _add_derived_files(job, active)
+        vouched = facts_of(active, log.written_size)
+        entries = dict(log.producers.entries)
+        _add_snapshot(log, job, recovery_point, partial(encode_snapshot, entries))
+    epochs = log.epochs.entries_from(start)
+    job.write(f"{log.path}/{LEADER_EPOCHS}", encode_epochs(epochs))
+    facts = [facts_of(segment, segment.size) for segment in sealed]
+    if vouched is not None:
+        facts.append(vouched)
+    checkpoint = LogCheckpoint(
+        log.topic_id,
+        start,
+        recovery_point,
+        [each for each in epochs if each[1] < recovery_point or each[1] <= start],
+        facts,
+    )
+    job.sync_directory(log.path)
+    job.replace(f"{log.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(checkpoint))
+    job.recovery_point = recovery_point
+    job.vouched = vouched
+    job.start_offset = start
+    if not log.is_short_of_space:
+        _add_removals(log, job)
+    _add_stray_snapshots(log, job, recovery_point)
+    log.checkpoint_asked = False
+
+
+def _add_derived_files(job: LogJob, segment: Segment) -> None:
+    for path, data in segment.derived_files():
+        job.write(path, data)
+
+
+def _add_snapshot(log: "Log", job: LogJob, offset: int, encode: "partial[bytes]") -> None:
+    if offset not in log.snapshots and offset not in job.snapshots:
+        job.write_later(snapshot_path(log.path, offset), encode)
+        job.snapshots.append(offset)
+
+
+def _add_removals(log: "Log", job: LogJob) -> None:
+    """Remove the files of dropped segments, oldest first: a crash leaves no hole.
+
+    As a rule after the checkpoint that no longer names them; where the disk is full they have to
+    go before it.
+    """
+    for path in log.doomed:
+        job.rename(path, path + ".deleted")
+    for path in log.doomed:
+        job.remove(path + ".deleted")
+    job.doomed = len(log.doomed)
+
+
+def _add_stray_snapshots(log: "Log", job: LogJob, newest: int) -> None:
+    """One snapshot for each segment, and the newest of all: others serve no one."""
+    for offset in log.snapshots:
+        if offset not in log.base_offsets and offset != newest:
+            job.remove(snapshot_path(log.path, offset))
+            job.stray.append(offset)
+
+
+def done(log: "Log", job: LogJob) -> None:
+    log.job = None
+    if job.synced:
+        log.synced_offset = max(log.synced_offset, job.end_offset)
+        if job.named is not None:
+            job.named.synced_entry = True
+            log.is_named = True
+    if job.error is not None:
+        _failed(log, job, job.error)
+        return
+    log.is_short_of_space = False
+    if job.recovery_point >= 0:
+        for segment in job.settled:
+            segment.indexes_on_disk = True
+        log.unsettled = [each for each in log.unsettled if each not in job.settled]
+        del log.rolled[: job.rolled]
+        del log.doomed[: job.doomed]
+        kept = set(log.snapshots).difference(job.stray).union(job.snapshots)
+        log.snapshots = sorted(kept)
+        log.recovery_point = max(log.recovery_point, job.recovery_point)
+        retention.start_here(log, job.start_offset)
+        log.vouched = job.vouched
+    log.wants_job = bool(
+        log.unsettled
+        or log.doomed
+        or log.written_end_offset - log.synced_offset >= log.config.flush_messages
+    )
+
+
+def _failed(log: "Log", job: LogJob, error: OSError) -> None:
+    if not job.has_data or error.errno not in FULL:
+        log.go_offline(error)
+        return
+    # What is synced is safe. The rest is tried again with the next job.
+    if not log.is_short_of_space:
+        _LOG.warning("%s: no checkpoint for want of space", log.partition)
+    log.is_short_of_space = True
+    log.checkpoint_asked = True
+
+
+def _is_drop_due(log: "Log", now_ms: int) -> bool:
+    """Whether a step was written, and fast: a slow writer's pages hurt nobody."""
+    settings = log.settings
+    if log.written_size - log.drop_position < settings.drop_behind_step_bytes:
+        return False
+    is_fast = 0 <= now_ms - log.drop_started_ms <= settings.drop_behind_ms_max
+    log.drop_started_ms = now_ms
+    if is_fast and settings.drop_behind_bytes > 0:
+        return True
+    log.drop_position = log.written_size
+    return False
+
+
+def _add_drop(log: "Log", job: LogJob) -> None:
+    log.drop_position = log.written_size
+    keep_from = log.written_size - log.settings.drop_behind_bytes
+    if keep_from <= log.dropped_size:
+        return
+    if log.drop_tail is not None:
+        job.drop_cached(log.drop_tail, 0, 0)
+        log.drop_tail = None
+    job.drop_cached(log.active().open(), log.dropped_size, keep_from - log.dropped_size)
+    log.dropped_size = keep_from
+
+
+def close(log: "Log", now_ms: int) -> bool:
+    """Vouch for everything, then release the files. False if that failed."""
+    assert log.job is None, "a job is under way"
+    is_clean = not log.is_offline
+    if is_clean and not log.is_closed:
+        try:
+            log.write(now_ms)
+        except ApiError:
+            is_clean = False
+        log.checkpoint_asked = log.checkpoint_asked or is_ahead(log)
+        job = next_job(log, now_ms)
+        if job is not None:
+            job.run()
+            done(log, job)
+            is_clean = is_clean and job.error is None
+    log.is_closed = True
+    for segment in log.segments:
+        segment.file = None
+    return is_clean
+
+
+def is_ahead(log: "Log") -> bool:
+    """Whether the log has anything that its checkpoint does not vouch for."""
+    return (
+        log.written_end_offset != log.recovery_point
+        or log.log_start_offset != log.target_start_offset
+        or bool(log.unsettled)
+    )

@@ -1,0 +1,80 @@
+# HOT
+"""The loop of recovery: every batch of a segment checked, indexed and taken in.
+
+Apart from recovery.py so that it is compiled: after a crash a broker spends its start-up here.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from headrace.log.epochs import EpochCache
+from headrace.log.producers import ProducerTable
+from headrace.log.scan import Walk
+from headrace.log.segment import RELATIVE_OFFSET_MAX, Segment
+from headrace.log.transactions import AbortedTransaction, read_end_marker
+from headrace.record.batch import Batch
+
+_COMMIT_EVERY: Final = 1024
+
+
+def replay_batch(table: ProducerTable, walk: Walk, batch: Batch) -> AbortedTransaction | None:
+    """Take in one batch that a walk just gave; returns the transaction that it aborted."""
+    if batch.producer_id < 0:
+        return None
+    if not batch.is_control():
+        table.apply(batch, batch.base_offset)
+        return None
+    marker = read_end_marker(batch, walk.records(batch))
+    return None if marker is None else table.apply_marker(batch, batch.base_offset, marker)
+
+
+def verify_segment(
+    segment: Segment,
+    walk: Walk,
+    producers: ProducerTable,
+    epochs: EpochCache,
+    end_offset: i64,
+    gap: i64,
+    now_ms: i64,
+) -> tuple[i64, str]:
+    """Take in what is sound; returns the end offset then, and why it ends early if it does.
+
+    The segment's indexes go on from where they are, and its size becomes what was sound.
+    """
+    error = ""
+    count: i64 = 0
+    position = walk.position
+    leader_epoch: i64 = epochs.latest()
+    while True:
+        batch = walk.next()
+        if batch is None:
+            error = walk.error
+            break
+        last_offset = batch.base_offset + batch.last_offset_delta
+        if batch.base_offset < end_offset:
+            error = f"offset {batch.base_offset} comes after {end_offset - 1}"
+            break
+        if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+            error = f"offset {last_offset} is too far from the segment's first"
+            break
+        if position == 0:
+            segment.begin(batch.max_timestamp, now_ms)
+        segment.note(position, walk.position - position, last_offset, batch.max_timestamp, gap)
+        if batch.leader_epoch > leader_epoch:
+            leader_epoch = batch.leader_epoch
+            epochs.assign(leader_epoch, batch.base_offset)
+        if batch.producer_id >= 0:
+            aborted = replay_batch(producers, walk, batch)
+            if aborted is not None:
+                transactions = segment.aborted()
+                assert transactions is not None
+                transactions.append(aborted)
+            count += 1
+            if count % _COMMIT_EVERY == 0:
+                producers.commit()
+        position = walk.position
+        end_offset = last_offset + 1
+    producers.commit()
+    segment.size = position
+    return end_offset, error

@@ -1,0 +1,366 @@
+"""A disk in memory that crashes, loses power, tears writes, fills up and fails: `Files` for tests.
+
+Every file and directory has two images: what the processes see (cached) and what has been synced
+(durable). Each change and each sync is one operation with a number; a test runs a workload once to
+count them, and then again with a crash or an error at each.
+
+1. A kill keeps the cached image. A power cut keeps what was synced, and of what was not a random
+   subset: sectors of 512 bytes, sizes, names. What was never written reads as zeros.
+2. The operation at which a crash happens may be done, undone, or done in part.
+3. Everything random comes from one seeded generator.
+"""
+
+import errno
+import os
+import random
+from collections.abc import Sequence
+
+from headrace.env.files import Bytes, DirectoryInUse, FileInfo
+
+SECTOR_SIZE = 512
+
+
+class SimulatedCrash(BaseException):
+    """The machine stops here. Not an Exception: nothing may handle it."""
+
+
+class _File:
+    __slots__ = ("cached", "durable", "modified_ms")
+
+    def __init__(self) -> None:
+        self.cached = bytearray()
+        self.durable = b""
+        self.modified_ms = 0
+
+
+class _Directory:
+    __slots__ = ("cached", "durable")
+
+    def __init__(self) -> None:
+        self.cached: dict[str, _File | _Directory] = {}
+        self.durable: dict[str, _File | _Directory] = {}
+
+
+class SimulatedFiles:
+    """An empty disk. `killed()` and `power_lost()` give the disk that the next process finds."""
+
+    def __init__(self, seed: int = 0, capacity: int | None = None) -> None:
+        self.random = random.Random(seed)
+        self.capacity = capacity
+        """How many bytes fit; None for no limit."""
+        self.wall_ms = 0
+        """What file times are set to."""
+        self.operations = 0
+        """How many changes and syncs there were."""
+        self.crash_at = -1
+        """The operation (counted from 1) at which the machine stops."""
+        self.fail_at: dict[int, int] = {}
+        """Operation to the errno that it fails with."""
+        self.trace: list[str] = []
+        """Kind and path of every operation."""
+        self.uncached: set[str] = set()
+        """Paths that `pread_cached` would have to wait for."""
+        self._root = _Directory()
+        self._open: dict[int, tuple[_File, str]] = {}
+        self._next_fd = 1000
+        self._locks: set[str] = set()
+
+    # What a test asks for
+
+    def killed(self) -> "SimulatedFiles":
+        """The disk after the process is gone: all that it wrote is there."""
+        return self._successor(self._root)
+
+    def power_lost(self, seed: int = 0) -> "SimulatedFiles":
+        """The disk after the power is back."""
+        generator = random.Random(seed)
+        return self._successor(_power_lost(self._root, generator))
+
+    def _successor(self, root: _Directory) -> "SimulatedFiles":
+        successor = SimulatedFiles(self.random.randrange(1 << 30), self.capacity)
+        successor.wall_ms = self.wall_ms
+        successor._root = root
+        return successor
+
+    def patch(self, path: str, position: int, data: bytes) -> None:
+        """Change bytes behind everybody's back: bit rot."""
+        file = self._file(path)
+        file.cached[position : position + len(data)] = data
+        file.durable = bytes(file.cached)
+
+    def used_bytes(self) -> int:
+        return _size_of(self._root)
+
+    def open_count(self) -> int:
+        return len(self._open)
+
+    # Operations
+
+    def _operate(self, kind: str, path: str) -> None:
+        """Count an operation; crash or fail if it is its turn."""
+        self.operations += 1
+        self.trace.append(f"{kind} {path}")
+        if self.operations == self.crash_at:
+            raise SimulatedCrash(f"operation {self.operations}: {kind} {path}")
+        code = self.fail_at.get(self.operations)
+        if code is not None:
+            raise OSError(code, os.strerror(code), path)
+
+    def _is_done_anyway(self) -> bool:
+        """Whether the operation that crashed had its effect all the same."""
+        return self.operations == self.crash_at and self.random.random() < 0.5
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
+        directory, name = self._parent(path)
+        node = directory.cached.get(name)
+        if node is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            try:
+                self._operate("create", path)
+            except SimulatedCrash:
+                if self._is_done_anyway():
+                    directory.cached[name] = _File()
+                raise
+            node = directory.cached[name] = _File()
+            node.modified_ms = self.wall_ms
+        if isinstance(node, _Directory):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        self._next_fd += 1
+        self._open[self._next_fd] = (node, path)
+        return self._next_fd
+
+    def close(self, fd: int) -> None:
+        _, path = self._open.pop(fd)
+        self._locks.discard(path)
+
+    def append(self, fd: int, buffers: Sequence[Bytes]) -> None:
+        file, path = self._open[fd]
+        data = b"".join(buffers)
+        try:
+            self._operate("append", path)
+        except (SimulatedCrash, OSError):
+            # A write that stops is a write of some length.
+            file.cached += data[: self.random.randrange(len(data) + 1)]
+            raise
+        if self.capacity is not None:
+            room = max(self.capacity - self.used_bytes(), 0)
+            if room < len(data):
+                file.cached += data[:room]
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        file.cached += data
+        file.modified_ms = self.wall_ms
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        return bytes(self._open[fd][0].cached[position : position + size])
+
+    def pread_cached(self, fd: int, size: int, position: int) -> bytes | None:
+        return None if self._open[fd][1] in self.uncached else self.pread(fd, size, position)
+
+    def truncate(self, fd: int, size: int) -> None:
+        file, path = self._open[fd]
+        try:
+            self._operate("truncate", path)
+        except SimulatedCrash:
+            if self._is_done_anyway():
+                del file.cached[size:]
+            raise
+        del file.cached[size:]
+        file.cached += bytes(size - len(file.cached))
+
+    def sync(self, fd: int) -> None:
+        file, path = self._open[fd]
+        try:
+            self._operate("sync", path)
+        except SimulatedCrash:
+            if self._is_done_anyway():
+                file.durable = bytes(file.cached)
+            raise
+        file.durable = bytes(file.cached)
+
+    def size(self, fd: int) -> int:
+        return len(self._open[fd][0].cached)
+
+    def drop_cached(self, fd: int, position: int, size: int) -> None:
+        assert fd in self._open
+
+    def read_ahead(self, fd: int, position: int, size: int) -> None:
+        self.uncached.discard(self._open[fd][1])
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._directory(path)
+        try:
+            self._operate("sync_directory", path)
+        except SimulatedCrash:
+            if self._is_done_anyway():
+                directory.durable = dict(directory.cached)
+            raise
+        directory.durable = dict(directory.cached)
+
+    def sync_everything(self) -> None:
+        return
+
+    def rename(self, source: str, target: str) -> None:
+        from_directory, from_name = self._parent(source)
+        if from_name not in from_directory.cached:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+        to_directory, to_name = self._parent(target)
+        try:
+            self._operate("rename", target)
+        except SimulatedCrash:
+            if self._is_done_anyway():
+                to_directory.cached[to_name] = from_directory.cached.pop(from_name)
+            raise
+        to_directory.cached[to_name] = from_directory.cached.pop(from_name)
+
+    def remove(self, path: str) -> None:
+        directory, name = self._parent(path)
+        if name not in directory.cached:
+            return
+        try:
+            self._operate("remove", path)
+        except SimulatedCrash:
+            if self._is_done_anyway():
+                del directory.cached[name]
+            raise
+        del directory.cached[name]
+
+    def make_directory(self, path: str) -> None:
+        directory = self._root
+        for name in path.strip("/").split("/"):
+            node = directory.cached.get(name)
+            if node is None:
+                self._operate("make_directory", path)
+                node = directory.cached[name] = _Directory()
+            if isinstance(node, _File):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            directory = node
+
+    def remove_directory(self, path: str) -> None:
+        directory, name = self._parent(path)
+        node = directory.cached[name]
+        if isinstance(node, _Directory) and node.cached:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        self._operate("remove_directory", path)
+        del directory.cached[name]
+
+    def list_directory(self, path: str) -> list[FileInfo]:
+        found: list[FileInfo] = []
+        for name, node in sorted(self._directory(path).cached.items()):
+            if isinstance(node, _File):
+                found.append(FileInfo(name, len(node.cached), node.modified_ms, False))
+            else:
+                found.append(FileInfo(name, 0, 0, True))
+        return found
+
+    def exists(self, path: str) -> bool:
+        try:
+            directory, name = self._parent(path)
+        except FileNotFoundError:
+            return False
+        return name in directory.cached
+
+    def read_file(self, path: str) -> bytes:
+        self.uncached.discard(path)
+        return bytes(self._file(path).cached)
+
+    def write_file(self, path: str, data: Bytes, *, sync: bool) -> None:
+        fd = self.open(path, write=True, create=True)
+        try:
+            if self.size(fd):
+                self.truncate(fd, 0)
+            if len(data):
+                self.append(fd, (data,))
+            if sync:
+                self.sync(fd)
+        finally:
+            self.close(fd)
+
+    def replace_file(self, path: str, data: Bytes) -> None:
+        self.write_file(path + ".tmp", data, sync=True)
+        self.rename(path + ".tmp", path)
+        self.sync_directory(path.rpartition("/")[0])
+
+    def create_file(self, path: str, data: Bytes) -> None:
+        self.write_file(path + ".tmp", data, sync=True)
+        if self.exists(path):
+            self.remove(path + ".tmp")
+        else:
+            self.rename(path + ".tmp", path)
+        self.sync_directory(path.rpartition("/")[0])
+
+    def lock(self, path: str, holder: str) -> int:
+        if path in self._locks:
+            raise DirectoryInUse(path, bytes(self._file(path).cached).decode().strip())
+        fd = self.open(path, write=True, create=True)
+        self._locks.add(path)
+        self._open[fd][0].cached[:] = holder.encode()
+        return fd
+
+    # Names
+
+    def _directory(self, path: str) -> _Directory:
+        node: _File | _Directory = self._root
+        for name in filter(None, path.split("/")):
+            found = node.cached.get(name) if isinstance(node, _Directory) else None
+            if found is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            node = found
+        if isinstance(node, _File):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return node
+
+    def _parent(self, path: str) -> tuple[_Directory, str]:
+        parent, _, name = path.rpartition("/")
+        return self._directory(parent), name
+
+    def _file(self, path: str) -> _File:
+        directory, name = self._parent(path)
+        node = directory.cached.get(name)
+        if not isinstance(node, _File):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return node
+
+
+def _size_of(directory: _Directory) -> int:
+    nodes = directory.cached.values()
+    return sum(len(n.cached) if isinstance(n, _File) else _size_of(n) for n in nodes)
+
+
+def _power_lost(directory: _Directory, generator: random.Random) -> _Directory:
+    """What is left of a directory: each name as it was synced, or as it became since."""
+    survivor = _Directory()
+    done: dict[int, _File | _Directory] = {}
+    for name in sorted({*directory.cached, *directory.durable}):
+        before, after = directory.durable.get(name), directory.cached.get(name)
+        node = before if before is after or generator.random() < 0.5 else after
+        if node is None:
+            continue
+        if id(node) not in done:
+            if isinstance(node, _Directory):
+                done[id(node)] = _power_lost(node, generator)
+            else:
+                done[id(node)] = _torn(node, generator)
+        survivor.cached[name] = done[id(node)]
+    survivor.durable = dict(survivor.cached)
+    return survivor
+
+
+def _torn(file: _File, generator: random.Random) -> _File:
+    """What is left of a file: each sector, and its size, old or new."""
+    survivor = _File()
+    survivor.modified_ms = file.modified_ms
+    old, new = file.durable, bytes(file.cached)
+    if old == new:
+        content = new
+    else:
+        low, high = sorted((len(old), len(new)))
+        size = generator.choice((len(old), len(new), generator.randint(low, high)))
+        sectors = []
+        for at in range(0, size, SECTOR_SIZE):
+            source = generator.choice((old, new))
+            sectors.append(source[at : at + SECTOR_SIZE].ljust(SECTOR_SIZE, b"\0"))
+        content = b"".join(sectors)[:size]
+    survivor.cached = bytearray(content)
+    survivor.durable = content
+    return survivor
