@@ -1,0 +1,147 @@
+"""The house style, where a machine can tell: sizes, names, and what pure modules may not touch."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 80
+EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
+PURE_ROOMS = {"model", "wire", "record", "config"}
+# The client is a pure core and two shells around it.
+CLIENT_SHELLS = ("aio", "blocking", "transport")
+WORLD = {
+    "asyncio",
+    "multiprocessing",
+    "os",
+    "secrets",
+    "select",
+    "selectors",
+    "signal",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+}
+WORLD_CALLS = {"now", "today", "utcnow", "uuid1", "uuid4", "open"}
+
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+ALL = [*SOURCES, *TESTS, *sorted((ROOT / "bench").rglob("*.py"))]
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def is_pure(path: Path) -> bool:
+    if path.stem.endswith("machine"):
+        return True
+    room = path.relative_to(ROOT / "src" / "headrace").parts[0]
+    if room == "client":
+        return not path.stem.startswith(CLIENT_SHELLS)
+    return room in PURE_ROOMS
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def reaches_into_the_world(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = {alias.name.partition(".")[0] for alias in node.names}
+            # A random generator is an argument: its type may be named, the module not used.
+            yield from names & (WORLD | {"random"})
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            module = str(node.module).partition(".")[0]
+            names = {alias.name for alias in node.names}
+            if module in WORLD or (module == "random" and names != {"Random"}):
+                yield module
+        elif isinstance(node, ast.Call):
+            called = node.func
+            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            if name in WORLD_CALLS and not _is_own_method(called):
+                yield f"{name}()"
+
+
+def _is_own_method(called: ast.expr) -> bool:
+    if not isinstance(called, ast.Attribute):
+        return False
+    owner = called.value
+    return not (isinstance(owner, ast.Name) and owner.id in {"datetime", "date", "uuid", "io"})
+
+
+def test_a_module_holds_one_idea() -> None:
+    lengths = {named(path): path.read_text().count("\n") for path in ALL}
+    assert {name: length for name, length in lengths.items() if length > MODULE_LINES_MAX} == {}
+
+
+def test_a_function_fits_on_a_screen() -> None:
+    long = {
+        f"{named(path)} {function.name}": lines
+        for path in ALL
+        for function in functions(parsed(path))
+        if (lines := (function.end_lineno or 0) - function.lineno + 1) > FUNCTION_LINES_MAX
+    }
+    assert long == {}
+
+
+def test_a_module_says_what_it_is_for() -> None:
+    assert [named(path) for path in ALL if not ast.get_docstring(parsed(path))] == []
+
+
+def test_names_say_something() -> None:
+    empty = [named(path) for path in ALL if EMPTY_NAMES & {path.parent.name, *path.stem.split("_")}]
+    assert empty == []
+
+
+def test_a_pure_module_reaches_for_no_clock_no_chance_and_no_system() -> None:
+    pure = [path for path in SOURCES if is_pure(path)]
+    assert len(pure) > 20
+    found = {named(path): set(reaches_into_the_world(parsed(path))) for path in pure}
+    assert {name: reached for name, reached in found.items() if reached} == {}
+
+
+def test_a_test_waits_for_a_condition_and_never_sleeps() -> None:
+    asleep = [
+        f"{named(path)}:{node.lineno}"
+        for path in TESTS
+        for function in functions(parsed(path))
+        if function.name.startswith("test_")
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "sleep"
+        and not (node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)
+    ]
+    assert asleep == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import time", {"time"}),
+        ("import os.path", {"os"}),
+        ("from random import random", {"random"}),
+        ("from random import Random", set()),
+        ("from asyncio import sleep", {"asyncio"}),
+        ("from datetime import datetime\ndatetime.now()", {"now()"}),
+        ("self.clock.now()", set()),
+        ("open('x')", {"open()"}),
+    ],
+)
+def test_the_check_for_pure_modules_sees_what_it_should(source: str, found: set[str]) -> None:
+    assert set(reaches_into_the_world(ast.parse(source))) == found
