@@ -491,3 +491,17 @@ def test_without_a_producer_id_nothing_is_sent() -> None:
 def test_an_idempotent_producer_needs_all_acknowledgements() -> None:
     with pytest.raises(ValueError, match="acks='all'"):
         ProducerOptions(acks=1)
+
+
+def test_a_broker_that_comes_back_is_used_at_once() -> None:
+    scene = Scene()
+    scene.append(b"1", partition=0)
+    scene.flush()
+    scene.world.down = {1}
+    scene.world.cut(1)
+    delivery = scene.append(b"2", partition=0)
+    scene.world.until(lambda: scene.world.now_ms > 10_000)
+    back_ms = scene.world.now_ms
+    scene.world.down = set()
+    scene.world.until(lambda: delivery.done)
+    assert scene.world.now_ms - back_ms < 3_000

@@ -271,9 +271,10 @@ class Engine:
             self._network.set_nodes(self.cluster.nodes.values(), self.now_ms)
             useful = not self.cluster.topic_errors
         self._policy.finished(self.now_ms, useful=useful)
-        if len(asked) < len(self._policy.topics):
-            self._policy.want()
-        if self._next_refresh_waiters:
+        again = len(asked) < len(self._policy.topics) or bool(self._next_refresh_waiters)
+        # A producer or consumer may wait for just this before it tries again.
+        again |= error is not None and error.retriable and bool(self._machines)
+        if again:
             self._policy.want()
         for resume in waiters:
             resume(None, error)
