@@ -134,9 +134,10 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
     Setting(
         "socket.listen.backlog.size",
         INT,
-        "50",
-        "How many connections may wait to be accepted.",
+        "1024",
+        "How many connections may wait to be accepted; one more is tried again after a second.",
         low=1,
+        kafka_default="50",
     ),
     Setting(
         "fetch.max.bytes",

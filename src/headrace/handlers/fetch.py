@@ -5,6 +5,7 @@ to socket. An offset inside a batch gets that whole batch (clients skip), the fi
 whole whatever the limits say (KIP-74), and a long poll counts only what its reader may see.
 """
 
+import logging
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, final
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
     from headrace.runtime.worker import Worker
 
 INLINE_BYTES_MAX = 4096
+INLINE_TOTAL_BYTES_MAX = 256 * 1024
 WAIT_MS_MAX = 5 * 60 * 1000
+PARTS_PER_PAUSE_MS = 20
+_log = logging.getLogger("headrace.handlers")
 
 
 class Timer(Protocol):
@@ -54,6 +58,8 @@ class FetchExchange(Exchange):
         self.parts: list[FetchPart] = request.parts
         self.waits_on: list[Partition] = []
         self.timer: Timer | None = None
+        self.tried_ms: i64 = 0
+        """When its partitions were last looked at."""
 
 
 @final
@@ -77,6 +83,8 @@ class FetchHandler:
         self.sessions = SessionCache(session_slots_max)
         self.waiting: dict[FetchExchange, None] = {}
         """The long polls under way, in order of arrival."""
+        self.inline_left: i64 = 0
+        """How much of the answer at hand may still be read into memory."""
 
     def handle(
         self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
@@ -98,6 +106,7 @@ class FetchHandler:
                 return
             if exchange.session is not None:
                 exchange.parts = exchange.session.asked()
+        peer.work += 1 + len(exchange.parts)
         self._advance(exchange, request.wait_ms_max <= 0)
 
     def _advance(self, exchange: FetchExchange, must_answer: bool) -> None:
@@ -151,9 +160,23 @@ class FetchHandler:
         self.turn.woken = []
         for exchange in woken:
             assert isinstance(exchange, FetchExchange)
-            exchange.woken = False
-            if exchange in self.waiting:
-                self._advance(exchange, False)
+            pause_ms: i64 = len(exchange.parts) // PARTS_PER_PAUSE_MS
+            pause_ms -= self.turn.now_ms - exchange.tried_ms
+            if pause_ms > 0:
+                # A wide fetch that wants much must not be looked through at every write.
+                self.call_later(int(pause_ms) / 1000, self._retry_late, exchange)
+                continue
+            self._retry(exchange)
+
+    def _retry(self, exchange: FetchExchange) -> None:
+        exchange.woken = False
+        if exchange in self.waiting:
+            self._advance(exchange, False)
+
+    def _retry_late(self, exchange: FetchExchange) -> None:
+        self.turn.begin()
+        self._retry(exchange)
+        self.turn.deliver()
 
     def expire(self, exchange: FetchExchange) -> None:
         """The wait is over, or the partition is gone: answer with what there is."""
@@ -186,6 +209,9 @@ class FetchHandler:
         budget: i64 = self.response_bytes_max
         if request.size_max < budget:
             budget = request.size_max
+        enough: i64 = request.size_min if request.size_min < budget else budget
+        exchange.tried_ms = self.turn.now_ms
+        self.inline_left = INLINE_TOTAL_BYTES_MAX
         total: i64 = 0
         has_error = not exchange.parts
         by_id = exchange.version >= TOPIC_IDS_SINCE
@@ -195,11 +221,15 @@ class FetchHandler:
                 self._read(result, part, request, by_id, budget - total, total == 0)
             except ApiError as error:
                 result.error = error.code
+            except OSError as failure:
+                _log.error("a partition cannot be read: %s", failure)
+                result = FetchResult(part.key, part.index)
+                result.error = ErrorCode.KAFKA_STORAGE_ERROR
             total += result.size
             if result.error != 0 or result.diverging_epoch >= 0:
                 has_error = True
             results.append(result)
-        if total < request.size_min and not has_error and not must_answer:
+        if total < enough and not has_error and not must_answer:
             return False
         self._answer(exchange, results)
         return True
@@ -266,7 +296,8 @@ class FetchHandler:
             result.aborted = _aborted(log, part.fetch_offset, bound)
         result.size = found.size
         result.records = found
-        if found.size <= INLINE_BYTES_MAX:
+        if found.size <= INLINE_BYTES_MAX and found.size <= self.inline_left:
+            self.inline_left -= found.size
             file = found.file
             inline = file.files.pread_cached(file.fd, found.size, found.position)
             if inline is not None and len(inline) == found.size:

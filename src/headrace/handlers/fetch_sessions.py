@@ -2,10 +2,11 @@
 
 Pure: time and randomness are arguments. The cache is bounded; where no slot can be had, a
 consumer simply goes on with full fetches (session id 0). librdkafka never asks for a session; the
-Java client and franz-go do.
+Java client and franz-go do. All sessions together remember a bounded number of partitions.
 
 S1  a session's next epoch is 1..2^31-1, and 0 never comes again
 S2  a session names topics by id or by name throughout, as its first request did
+S3  parts_count is the sum of the sessions' parts, and at most PARTS_MAX after each request
 """
 
 from typing import final
@@ -18,6 +19,7 @@ from headrace.wire.fetch import FetchPart, FetchRequest, FetchResult
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EVICTION_AGE_MS = 120_000
+PARTS_MAX = 100_000
 _EPOCH_MAX = 0x7FFFFFFF
 
 
@@ -93,38 +95,48 @@ class SessionCache:
         self.slots_max: i64 = slots_max
         self.sessions: dict[int, Session] = {}
         """Least recently used first."""
+        self.parts_count: i64 = 0
 
     def resolve(
         self, request: FetchRequest, by_id: bool, fresh_id: i64, now_ms: i64
     ) -> Session | None:
         """The session that this request continues or opens; None for a plain full fetch."""
         if request.session_epoch == FINAL_EPOCH:
-            self.sessions.pop(request.session_id, None)
+            self._close(request.session_id)
             return None
         if request.session_epoch == INITIAL_EPOCH:
-            self.sessions.pop(request.session_id, None)
+            self._close(request.session_id)
             return self._open(request, by_id, fresh_id, now_ms)
         return self._continue(request, by_id, now_ms)
 
     def _open(
         self, request: FetchRequest, by_id: bool, fresh_id: i64, now_ms: i64
     ) -> Session | None:
-        if not request.parts or fresh_id in self.sessions or not self._make_room(now_ms):
+        count: i64 = len(request.parts)
+        if count == 0 or fresh_id in self.sessions or not self._make_room(count, now_ms):
             return None
         session = Session(fresh_id, by_id, now_ms)
         session.update(request)
         self.sessions[fresh_id] = session
+        self.parts_count += len(session.parts)
         return session
 
-    def _make_room(self, now_ms: i64) -> bool:
-        if len(self.sessions) < self.slots_max:
-            return True
-        for oldest in self.sessions.values():
-            if now_ms - oldest.used_ms > EVICTION_AGE_MS:
-                del self.sessions[oldest.session_id]
-                return True
-            break
-        return False
+    def _close(self, session_id: i64) -> None:
+        session = self.sessions.pop(session_id, None)
+        if session is not None:
+            self.parts_count -= len(session.parts)
+
+    def _make_room(self, count: i64, now_ms: i64) -> bool:
+        """Give up sessions that nobody used for long, as far as one more needs it."""
+        while len(self.sessions) >= self.slots_max or self.parts_count + count > PARTS_MAX:
+            oldest: Session | None = None
+            for session in self.sessions.values():
+                oldest = session
+                break
+            if oldest is None or now_ms - oldest.used_ms <= EVICTION_AGE_MS:
+                return False
+            self._close(oldest.session_id)
+        return True
 
     def _continue(self, request: FetchRequest, by_id: bool, now_ms: i64) -> Session:
         session = self.sessions.get(request.session_id)
@@ -134,7 +146,13 @@ class SessionCache:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        self.parts_count -= len(session.parts)
         session.update(request)
+        self.parts_count += len(session.parts)
+        if self.parts_count > PARTS_MAX:
+            # It asks for a new session, does not get one, and goes on with full fetches.
+            self._close(session.session_id)
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
         session.used_ms = now_ms
         del self.sessions[session.session_id]

@@ -1,11 +1,13 @@
 """Produce (key 0), versions 3 to 13; 0 to 2 are advertised and refused (KAFKA-18659).  # HOT
 
 A batch is checked whole before it is staged: header, CRC, and every record's frame, after a
-bounded decompression where it is compressed. Decompressions of more than 64 KiB of input leave the
-loop; the connection waits so that its requests keep their order. One partition's trouble is an
-error in its own slot. Transactions are not built: a transactional producer gets a fatal error.
+bounded decompression where it is compressed. Compressed batches of more than 64 KiB, and smaller
+ones that unfold to more than 1 MiB, leave the loop; the connection waits so that its requests keep
+their order. One partition's trouble is an error in its own slot. Transactions are not built: a
+transactional producer gets a fatal error.
 """
 
+import logging
 from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
@@ -14,7 +16,7 @@ from headrace.handlers.produce_exchange import ProduceExchange
 from headrace.handlers.turn import Turn
 from headrace.model.errors import ApiError, ErrorCode, RecordError
 from headrace.record.batch import Batch, read_batch
-from headrace.replication.admission import admit
+from headrace.replication.admission import admit, is_packed_anew
 from headrace.replication.partition import Partition
 from headrace.runtime.exchange import Peer
 from headrace.wire.cursor import MalformedRequest
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from headrace.handlers.partitions import PartitionTable
     from headrace.runtime.worker import Worker
 
+ACKS_ALL = -1
 ON_LOOP_BYTES_MAX = 64 * 1024
+_log = logging.getLogger("headrace.handlers")
 
 
 @final
@@ -42,6 +46,7 @@ class ProduceHandler:
         request = read_produce(data, at, end, version)
         exchange = ProduceExchange(peer, correlation_id, version, request, data)
         peer.exchanges.append(exchange)
+        peer.work += len(request.parts)
         if request.acks < -1 or request.acks > 1:
             _refuse_all(exchange, ErrorCode.INVALID_REQUIRED_ACKS, "acks is -1, 0 or 1.")
         elif request.transactional_id is not None:
@@ -63,17 +68,29 @@ class ProduceHandler:
             partition = self._find(part, exchange.version)
             if partition is None:
                 continue
+            if (
+                exchange.request.acks == ACKS_ALL
+                and partition.in_sync_replicas < partition.rules.min_insync_replicas
+            ):
+                part.error = ErrorCode.NOT_ENOUGH_REPLICAS
+                continue
             batch = self._read(partition, part, exchange.data)
             if batch is None:
                 continue
-            if batch.codec() != 0 and part.end - part.start > ON_LOOP_BYTES_MAX:
+            rules = partition.rules
+            if part.end - part.start > ON_LOOP_BYTES_MAX and is_packed_anew(batch, rules):
                 self._stage_later(exchange, partition, part, batch)
                 return False
             try:
-                batch = admit(batch, partition.rules, self.turn.now_ms)
-                self._stage(exchange, partition, part, batch)
+                batch = admit(batch, rules, self.turn.now_ms, rules.on_loop_bytes_max)
             except ApiError as error:
+                if error.code == ErrorCode.MESSAGE_TOO_LARGE:
+                    # It unfolds to more than the loop has time for: a thread finds out how much.
+                    self._stage_later(exchange, partition, part, batch)
+                    return False
                 _refuse(part, error)
+                continue
+            self._stage(exchange, partition, part, batch)
         return True
 
     def _find(self, part: ProducePart, version: i64) -> Partition | None:
@@ -109,7 +126,11 @@ class ProduceHandler:
     def _stage(
         self, exchange: ProduceExchange, partition: Partition, part: ProducePart, batch: Batch
     ) -> None:
-        base_offset: i64 = partition.stage(batch, self.turn.now_ms)
+        try:
+            base_offset: i64 = partition.stage(batch, self.turn.now_ms)
+        except ApiError as error:
+            _refuse(part, error)
+            return
         part.base_offset = base_offset
         part.end_offset = base_offset + batch.last_offset_delta + 1
         part.log_start_offset = partition.log.log_start_offset
@@ -129,17 +150,20 @@ class ProduceHandler:
         now_ms: i64 = self.turn.now_ms
 
         def job() -> object:
-            return admit(batch, rules, now_ms)
+            try:
+                return admit(batch, rules, now_ms, rules.decompressed_bytes_max)
+            except ApiError as error:
+                # Not raised: whoever keeps its traceback would keep all that was unfolded.
+                _refuse(part, error)
+                return None
 
         def done(admitted: object, error: BaseException | None) -> None:
             self.turn.begin()
-            try:
-                if error is not None:
-                    raise error
-                assert isinstance(admitted, Batch)
+            if isinstance(admitted, Batch):
                 self._stage(exchange, partition, part, admitted)
-            except ApiError as refused:
-                _refuse(part, refused)
+            elif error is not None:
+                _log.error("a batch could not be checked", exc_info=error)
+                part.error = ErrorCode.UNKNOWN_SERVER_ERROR
             if self._stage_parts(exchange):
                 peer.muted = False
                 self.turn.produced.append(exchange)

@@ -98,6 +98,7 @@ def _decompress_growing(
                 raise
             if size >= size_max:
                 raise _too_large(size_max) from None
+            output.close()  # Its memory goes before the next, larger one comes.
             size = min(size_max, size * _BUFFER_GROWTH)
             continue
         output.truncate(written)

@@ -9,7 +9,10 @@ from mypy_extensions import i64
 
 from headrace.config.topic import PRODUCER_CODEC, TopicConfig
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.record.batch import HEADER_SIZE, Batch, walk_batch
+from headrace.record.batch import HEADER_SIZE, NO_TIMESTAMP, Batch, walk_batch
+
+ON_LOOP_BYTES_MAX = 1024 * 1024
+"""What a batch may unfold to while everybody waits for it."""
 
 
 @final
@@ -19,6 +22,10 @@ class AppendRules:
     def __init__(self, config: TopicConfig, decompressed_bytes_max: i64) -> None:
         self.batch_bytes_max: i64 = config.max_message_bytes
         self.decompressed_bytes_max: i64 = decompressed_bytes_max
+        self.on_loop_bytes_max: i64 = decompressed_bytes_max
+        if self.on_loop_bytes_max > ON_LOOP_BYTES_MAX:
+            self.on_loop_bytes_max = ON_LOOP_BYTES_MAX
+        self.min_insync_replicas: i64 = config.min_insync_replicas
         self.keys_required = config.compacts
         self.stamps_append_time = config.uses_log_append_time
         self.ahead_ms_max: i64 = config.message_timestamp_after_max_ms
@@ -27,15 +34,18 @@ class AppendRules:
         self.level = config.compression_level
 
 
-def admit(batch: Batch, rules: AppendRules, now_ms: i64) -> Batch:
-    """Check every record, and return the batch as the topic wants it stored."""
+def admit(batch: Batch, rules: AppendRules, now_ms: i64, unfolded_bytes_max: i64) -> Batch:
+    """Check every record, and return the batch as the topic wants it stored.
+
+    MESSAGE_TOO_LARGE if the batch decompresses to more than `unfolded_bytes_max`.
+    """
     payload: bytes | None = None
     if batch.codec() == 0:
         walk_batch(batch, batch.frame, batch.start + HEADER_SIZE, batch.end, rules.keys_required)
     else:
         from headrace.record.compression import decompress
 
-        payload = decompress(batch.codec(), batch.payload(), rules.decompressed_bytes_max)
+        payload = decompress(batch.codec(), batch.payload(), unfolded_bytes_max)
         walk_batch(batch, payload, 0, len(payload), rules.keys_required)
     if rules.stamps_append_time:
         from headrace.record.rewrite import with_append_time
@@ -50,6 +60,11 @@ def admit(batch: Batch, rules: AppendRules, now_ms: i64) -> Batch:
     return batch
 
 
+def is_packed_anew(batch: Batch, rules: AppendRules) -> bool:
+    """Whether records are decompressed or compressed to admit the batch."""
+    return batch.codec() != 0 or (rules.codec != PRODUCER_CODEC and rules.codec != 0)
+
+
 def _check_timestamps(batch: Batch, rules: AppendRules, now_ms: i64) -> None:
     """Refuse records from too far ahead or behind: they would pin retention, or wipe it."""
     if batch.max_timestamp - now_ms > rules.ahead_ms_max:
@@ -59,7 +74,7 @@ def _check_timestamps(batch: Batch, rules: AppendRules, now_ms: i64) -> None:
             f"message.timestamp.after.max.ms, {rules.ahead_ms_max}.",
         )
     # A record without a timestamp (-1) is of no age.
-    if batch.min_timestamp >= 0 and now_ms - batch.min_timestamp > rules.behind_ms_max:
+    if batch.min_timestamp != NO_TIMESTAMP and now_ms - batch.min_timestamp > rules.behind_ms_max:
         raise ApiError(
             ErrorCode.INVALID_TIMESTAMP,
             f"Timestamp {batch.min_timestamp} is behind the broker's clock by more than "

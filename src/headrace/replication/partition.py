@@ -49,6 +49,7 @@ class Partition:
         self.rules = AppendRules(log.config, decompressed_bytes_max)
         self.leader_epoch: i64 = leader_epoch
         self.is_leader = True
+        self.in_sync_replicas: i64 = 1
         self.high_watermark: i64 = log.log_end_offset
         self.flush_messages: i64 = log.config.flush_messages
         self.waiters: dict[Exchange, None] = {}

@@ -19,6 +19,8 @@ class Peer:
         self.closed = False
         self.muted = False
         """Set while an answer must come before the next request is even read."""
+        self.work: i64 = 0
+        """What its requests cost since others last had their turn: about a microsecond each."""
 
     def fail(self, reason: str) -> None:
         """End the connection: there is no other way to tell this peer."""
@@ -33,3 +35,5 @@ class Exchange:
         self.pieces: list[object] | None = None
         """The answer: bytes and file slices in order; empty where none is due; None: not yet."""
         self.woken = False
+        self.request_bytes: i64 = 0
+        """What a large request holds of the memory for requests, until it is answered."""

@@ -50,14 +50,23 @@ class Worker:
 
     def _run(self) -> None:
         while (task := self._jobs.get()) is not None:
-            job, done = task
-            result: object = None
-            error: BaseException | None = None
-            try:
-                result = job()
-            except BaseException as raised:  # noqa: BLE001 (it is handed to the loop, whatever it is)
-                error = raised
-            try:
-                self._loop.call_soon_threadsafe(done, result, error)
-            except RuntimeError:
-                return  # The loop is closed: nobody is left to be told.
+            if not self._run_one(*task):
+                return
+            # While it waits the thread keeps nothing of the last job, which may be large.
+            del task
+
+    def _run_one(self, job: Callable[[], object], done: Done) -> bool:
+        result: object = None
+        error: BaseException | None = None
+        try:
+            result = job()
+        except BaseException as raised:  # noqa: BLE001 (it is handed to the loop, whatever it is)
+            error = raised
+        try:
+            self._loop.call_soon_threadsafe(done, result, error)
+        except RuntimeError:
+            return False  # The loop is closed: nobody is left to be told.
+        finally:
+            # An error's traceback has this frame: without this the two would keep each other.
+            del error
+        return True

@@ -29,12 +29,14 @@ EPOLLIN = 0x001
 EPOLLOUT = 0x004
 EPOLLRDHUP = 0x2000
 REQUEST_SIZE_MIN = 8
-LARGE_FRAME_BYTES = 64 * 1024
+SMALL_FRAME_BYTES_MAX = 64 * 1024
 LARGE_START_BYTES = 256 * 1024
+PROGRESS_BYTES_MIN = 64 * 1024
 SEND_GATHER_MAX = 512
 SENDFILE_BYTES_MAX = 512 * 1024
 SEND_ROUNDS_MAX = 4
 EXCHANGES_MAX = 1000
+WORK_MAX = 5000
 
 
 @final
@@ -56,6 +58,12 @@ class Connection(Peer):
         self.large: bytearray | None = None
         self.large_size: i64 = 0
         self.large_fill: i64 = 0
+        self.marked_fill: i64 = 0
+        """How far the large request had come at `moved_at`."""
+        self.large_held: i64 = 0
+        """What the large request takes of the memory for requests."""
+        self.input_held: i64 = 0
+        """What `input` takes of the memory for requests."""
         self.out: deque[object] = deque()
         self.out_bytes: i64 = 0
         """Of answers in memory; file slices take none."""
@@ -63,8 +71,10 @@ class Connection(Peer):
         self.is_warming = False
         self.is_sending = False
         """Already in the plane's list of connections to serve before the turn ends."""
+        self.is_postponed = False
+        """In the plane's list of connections to go on with after the others had their turn."""
         self.moved_at: float = now
-        """When a whole request last came in, part of a large one, or an answer moved on."""
+        """When a whole request last came in, a good part of a large one, or an answer moved on."""
 
     # Reading.
 
@@ -77,6 +87,8 @@ class Connection(Peer):
         )
 
     def readable(self) -> None:
+        if not self.has_backlog:
+            self.work = 0
         if self.has_backlog or not self.can_parse():
             self._pause_reading()
             return
@@ -96,6 +108,7 @@ class Connection(Peer):
         if size == 0:
             self.plane.close(self, "")
             return
+        self.plane.turn_bytes += size
         data = bytes(self.plane.scratch[:size])
         if self.input:
             data = self.input + data
@@ -127,17 +140,19 @@ class Connection(Peer):
         at: i64 = self.input_at
         size: i64 = len(data)
         self.has_backlog = False
+        if self.input_held > 0:
+            self.plane.release_memory(self, self.input_held)
+            self.input_held = 0
         while size - at >= 4:
-            if not self.can_parse():
-                self.input_at = at
-                self.has_backlog = True
+            if self.work >= WORK_MAX or not self.can_parse():
+                self._keep_backlog(data, at)
                 return
             length: i64 = i64(read_i32_be(data, at))
             if length > self.plane.request_bytes_max or length < REQUEST_SIZE_MIN:
                 self.plane.close(self, f"a request announces {length} bytes")
                 return
             if size - at - 4 < length:
-                if length >= LARGE_FRAME_BYTES:
+                if length > SMALL_FRAME_BYTES_MAX:
                     self._begin_large(data, at + 4, length)
                     return
                 break
@@ -153,6 +168,21 @@ class Connection(Peer):
         if self.events & EPOLLIN == 0 and self.can_parse():
             self.watch(self.events | EPOLLIN)
 
+    def _keep_backlog(self, data: bytes, at: i64) -> None:
+        """Parsing stops in front of `at`: keep the rest, and count what is more than a little."""
+        size: i64 = len(data) - at
+        if size > SMALL_FRAME_BYTES_MAX and self.plane.memory.grow(self, size):
+            self.input_held = size
+        self.input = data[at:]
+        self.input_at = 0
+        self.has_backlog = True
+        if self.work >= WORK_MAX:
+            self.plane.postpone(self)
+
+    def is_incomplete(self) -> bool:
+        """Whether what it holds of the memory for requests waits for the peer."""
+        return self.large is not None or self.input_held > 0
+
     def _handle(self, data: bytes, at: i64, end: i64) -> None:
         try:
             self.plane.request(self, data, at, end)
@@ -165,11 +195,16 @@ class Connection(Peer):
         self.large_size = length
         have = data[at:]
         self.large_fill = len(have)
-        buffer = self.plane.spare_buffer(length)
-        if len(buffer) < len(have) or not self.plane.memory.grow(self, len(buffer)):
+        self.marked_fill = self.large_fill
+        self.moved_at = self.plane.now
+        buffer = self.plane.spare_buffer(length, self.large_fill)
+        if not self.plane.memory.grow(self, len(buffer)):
             # No room now: hold what one small read brought, and wait.
+            self.plane.memory.wait(self)
             self.large = bytearray(have)
+            self.large_held = 0
             return
+        self.large_held = len(buffer)
         buffer[: len(have)] = have
         self.large = buffer
 
@@ -181,9 +216,11 @@ class Connection(Peer):
             capacity = max(capacity * 2, LARGE_START_BYTES)
             if capacity > self.large_size:
                 capacity = self.large_size
-            if not self.plane.memory.grow(self, capacity):
+            if not self.plane.memory.grow(self, capacity - self.large_held):
+                self.plane.memory.wait(self)
                 self.watch(self.events & ~EPOLLIN)
                 return
+            self.large_held = capacity
             buffer.extend(bytes(capacity - self.large_fill))
         end: i64 = capacity if capacity < self.large_size else self.large_size
         try:
@@ -200,18 +237,31 @@ class Connection(Peer):
         if size == 0:
             self.plane.close(self, "the peer ended in the middle of a request")
             return
+        self.plane.turn_bytes += size
         self.large_fill += size
-        self.moved_at = self.plane.now
+        if self.large_fill - self.marked_fill >= PROGRESS_BYTES_MIN:
+            self.marked_fill = self.large_fill
+            self.moved_at = self.plane.now
         if self.large_fill == self.large_size:
             self._end_large(buffer)
 
     def _end_large(self, buffer: bytearray) -> None:
+        """Handle a large request; its memory counts as taken until it is answered."""
         with memoryview(buffer) as view:
             data = bytes(view[: self.large_size])
         self.large = None
-        self.plane.release_memory(self)
+        self.moved_at = self.plane.now
+        if self.large_held > self.large_size:
+            self.plane.release_memory(self, self.large_held - self.large_size)
         self.plane.keep_buffer(buffer)
+        before: i64 = len(self.exchanges)
         self._handle(data, 0, len(data))
+        if self.closed:
+            return
+        if len(self.exchanges) > before:
+            self.exchanges[-1].request_bytes = self.large_size
+        else:
+            self.plane.release_memory(self, self.large_size)
 
     # Answering.
 
@@ -222,7 +272,10 @@ class Connection(Peer):
             pieces = exchanges[0].pieces
             if pieces is None:
                 return
-            exchanges.popleft()
+            answered = exchanges.popleft()
+            if answered.request_bytes > 0:
+                self.plane.release_memory(self, answered.request_bytes)
+                answered.request_bytes = 0
             for piece in pieces:
                 self.out.append(piece)
                 if isinstance(piece, bytes):

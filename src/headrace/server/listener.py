@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from headrace.server.plane import Plane
 
 ACCEPTS_PER_TURN_MAX = 64
-SEND_BUFFER_BYTES = 256 * 1024
 _log = logging.getLogger("headrace.server")
 
 
@@ -65,10 +64,21 @@ class Admission:
 
 class Listener:
     def __init__(
-        self, plane: "Plane", name: str, sock: socket.socket, admission: Admission
+        self,
+        plane: "Plane",
+        name: str,
+        sock: socket.socket,
+        admission: Admission,
+        send_buffer_bytes: int,
+        receive_buffer_bytes: int,
     ) -> None:
+        """Of both buffers -1 leaves the size to the operating system."""
         self.name = name
         self.sock = sock
+        self._buffers = {
+            socket.SO_SNDBUF: send_buffer_bytes,
+            socket.SO_RCVBUF: receive_buffer_bytes,
+        }
         self._plane = plane
         self._admission = admission
         plane.listen(self, sock)
@@ -89,7 +99,9 @@ class Listener:
                 continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            for option, size in self._buffers.items():
+                if size >= 0:
+                    sock.setsockopt(socket.SOL_SOCKET, option, size)
             name = f"{host}:{address[1]}"
             self._plane.add(Connection(self._plane, sock, name, self.name, self._plane.now))
 
@@ -99,18 +111,18 @@ class Listener:
         self.sock.close()
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
+def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Sockets for a host name; `localhost` and the empty host get both address families.
 
     librdkafka may resolve `localhost` to ::1 (G40), so 127.0.0.1 brings ::1 along where the
     machine has it. Port 0 picks one, and the second family takes the same.
     """
-    sockets = [_bind_one(_family(host), _bind_address(host), port)]
+    sockets = [_bind_one(_family(host), _bind_address(host), port, backlog)]
     port = sockets[0].getsockname()[1]
     also = {"": "::", "0.0.0.0": "::", "127.0.0.1": "::1", "localhost": "::1"}.get(host)
     if also is not None and socket.has_ipv6:
         try:
-            sockets.append(_bind_one(socket.AF_INET6, also, port))
+            sockets.append(_bind_one(socket.AF_INET6, also, port, backlog))
         except OSError as error:
             _log.debug("not listening on [%s]:%d: %s", also, port, error.strerror)
     return sockets
@@ -128,14 +140,14 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if version == 6 else socket.AF_INET
 
 
-def _bind_one(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+def _bind_one(family: socket.AddressFamily, host: str, port: int, backlog: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind((host, port))
-        sock.listen(1024)
+        sock.listen(backlog)
         sock.setblocking(False)
     except OSError:
         sock.close()

@@ -1,10 +1,11 @@
-"""The budget for request frames that have not arrived whole.
+"""The budget for requests that take more than a little memory.
 
 An announced size is no reason to allocate: a large frame's buffer grows with the bytes that came.
 Frames of up to 64 KiB never wait for the budget. When it is full, growing frames wait, and frames
 that make no progress are closed, largest first, so that silent peers cannot hold up the others.
+What a large request takes is given back when it is answered.
 
-M1  used == the sum of the capacities of all large frames under way
+M1  used == the sum of what all connections hold
 M2  used <= bytes_max
 """
 
@@ -16,30 +17,43 @@ if TYPE_CHECKING:
     from headrace.server.connection import Connection
 
 STALL_SECONDS = 1.0
+UNLIMITED = 1 << 62
 
 
 @final
 class RequestMemory:
     def __init__(self, bytes_max: i64) -> None:
-        self.bytes_max: i64 = bytes_max
+        self.bytes_max: i64 = bytes_max if bytes_max > 0 else UNLIMITED
         self.used: i64 = 0
-        self.growing: dict[Connection, int] = {}
-        """Capacity taken by each connection's large frame."""
+        self.held: dict[Connection, int] = {}
         self.waiting: dict[Connection, None] = {}
 
-    def grow(self, connection: "Connection", capacity: i64) -> bool:
-        """Let a frame's buffer grow to `capacity`; False: it has to wait for room."""
-        held: i64 = self.growing.get(connection, 0)
-        if self.used + capacity - held > self.bytes_max:
-            self.waiting[connection] = None
+    def grow(self, connection: "Connection", size: i64) -> bool:
+        """Take `size` bytes more for a connection; False: there is no room now."""
+        if self.used + size > self.bytes_max:
             return False
-        self.used += capacity - held
-        self.growing[connection] = capacity
+        self.used += size
+        self.held[connection] = self.held.get(connection, 0) + size
         return True
 
-    def release(self, connection: "Connection") -> None:
+    def wait(self, connection: "Connection") -> None:
+        """Have a connection try again when there is room."""
+        self.waiting[connection] = None
+
+    def shrink(self, connection: "Connection", size: i64) -> None:
+        self.used -= size
+        left: i64 = self.held[connection] - size
+        if left > 0:
+            self.held[connection] = left
+        else:
+            del self.held[connection]
+
+    def leave(self, connection: "Connection", kept: i64) -> None:
+        """The connection is gone; `kept` bytes are of requests that are still carried out."""
         self.waiting.pop(connection, None)
-        self.used -= self.growing.pop(connection, 0)
+        self.used += kept - self.held.pop(connection, 0)
+        if kept > 0:
+            self.held[connection] = kept
 
     def ready(self) -> "list[Connection]":
         """Who may try again, after something was released."""
@@ -48,19 +62,25 @@ class RequestMemory:
         return waiting
 
     def stalled(self, now: float) -> "Connection | None":
-        """Whom to close while others wait: the largest frame that does not move.
+        """Whom to close while others wait: the one with most, of those that do not move.
 
         Those that wait are only asked when nobody else can make room.
         """
         if not self.waiting:
             return None
-        candidates = [
-            connection
-            for connection in self.growing
-            if connection not in self.waiting and now - connection.moved_at > STALL_SECONDS
-        ]
-        if not candidates and all(connection in self.waiting for connection in self.growing):
-            candidates = list(self.growing)
+        candidates: list[Connection] = []
+        can_move = False
+        for connection in self.held:
+            if connection in self.waiting:
+                continue
+            if not connection.is_incomplete():
+                can_move = True  # Its request is being carried out.
+            elif now - connection.moved_at > STALL_SECONDS:
+                candidates.append(connection)
+            else:
+                can_move = True
+        if not candidates and not can_move:
+            candidates = [connection for connection in self.waiting if connection in self.held]
         if not candidates:
             return None
-        return max(candidates, key=lambda connection: self.growing[connection])
+        return max(candidates, key=lambda connection: self.held[connection])

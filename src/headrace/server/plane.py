@@ -17,13 +17,13 @@ from mypy_extensions import i64
 
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.produce import ProduceHandler
+from headrace.handlers.produce_exchange import ProduceExchange
 from headrace.handlers.turn import Turn
 from headrace.runtime.exchange import Exchange
 from headrace.server.connection import (
     EPOLLIN,
     EPOLLOUT,
     EPOLLRDHUP,
-    LARGE_START_BYTES,
     Connection,
 )
 from headrace.server.memory import RequestMemory
@@ -42,6 +42,11 @@ SMALL_READ_BYTES = 64 * 1024
 SPARE_BUFFERS_MAX = 4
 SPARE_BUFFER_BYTES_MAX = 4 * 1024 * 1024
 ROUNDS_MAX = 64
+ROUNDS_SECONDS_MAX = 0.01
+TURN_BYTES_MAX = 8 * 1024 * 1024
+COLD_WORK = 50
+BYTES_PER_WORK = 64
+SPIN_REQUESTS_MAX = 2
 EPOLLERR = 0x008
 EPOLLHUP = 0x010
 
@@ -63,6 +68,7 @@ class Plane:
         request_bytes_max: i64,
         queued_bytes_max: i64,
         response_bytes_max: i64,
+        spin_seconds: float,
         on_close: Callable[[Connection, str], None],
     ) -> None:
         self.turn = turn
@@ -73,6 +79,7 @@ class Plane:
         self.monotonic = monotonic
         self.request_bytes_max: i64 = request_bytes_max
         self.response_bytes_max: i64 = response_bytes_max
+        self.spin_seconds: float = spin_seconds
         self.on_close = on_close
         self.memory = RequestMemory(queued_bytes_max)
         self.epoll = select.epoll()
@@ -82,8 +89,13 @@ class Plane:
         self.small_scratch = self.scratch[:SMALL_READ_BYTES]
         self.spares: list[bytearray] = []
         self.sending: list[Connection] = []
+        self.postponed: list[Connection] = []
+        self.turn_bytes: i64 = 0
+        """What was read since the last flush."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.now: float = monotonic()
+        self.requests: i64 = 0
+        """Taken in this turn."""
         self.is_draining = False
 
     # One turn.
@@ -91,12 +103,18 @@ class Plane:
     def run(self) -> None:
         """Called by the event loop when any socket has something to say."""
         rounds: i64 = 0
+        began: float = self.monotonic()
         while rounds < ROUNDS_MAX:
             rounds += 1
             events = self.epoll.poll(0, 256)
+            if not events and 0 < self.requests <= SPIN_REQUESTS_MAX and self.spin_seconds > 0:
+                events = self._spin()
             if not events:
                 return
+            self.requests = 0
             self.now = self.monotonic()
+            if rounds > 1 and self.now - began > ROUNDS_SECONDS_MAX:
+                return
             self.turn.begin()
             for fd, mask in events:
                 connection = self.connections.get(fd)
@@ -109,7 +127,19 @@ class Plane:
                     self._event(connection, mask)
                 except Exception:  # noqa: BLE001 (others are served on)
                     self._fault(connection)
+                if self.turn_bytes > TURN_BYTES_MAX:
+                    self.deliver()
             self.deliver()
+
+    def _spin(self) -> list[tuple[int, int]]:
+        """Look again for a while: a lone client asks again sooner than a sleeper wakes up."""
+        give_up: float = self.monotonic() + self.spin_seconds
+        while self.monotonic() < give_up:
+            events = self.epoll.poll(0, 256)
+            if events:
+                return events
+        self.requests = 0
+        return []
 
     def _fault(self, connection: Connection) -> None:
         """A bug of ours costs the connection that met it, and nobody else."""
@@ -127,6 +157,7 @@ class Plane:
     def deliver(self) -> None:
         """End a turn: write, acknowledge, wake, send; again while that lets new input in."""
         turn = self.turn
+        self.turn_bytes = 0
         while True:
             turn.flush()
             self.fetch.retry_woken()
@@ -137,6 +168,9 @@ class Plane:
                     connection = exchange.peer
                     assert isinstance(connection, Connection)
                     self.queue(connection)
+                    if connection.closed and exchange.request_bytes > 0:
+                        self.release_memory(connection, exchange.request_bytes)
+                        exchange.request_bytes = 0
             sending = self.sending
             if not sending:
                 return
@@ -162,7 +196,8 @@ class Plane:
         if connection.closed or not connection.can_parse() or self.is_draining:
             return
         if connection.has_backlog:
-            connection.parse()
+            if not connection.is_postponed:
+                connection.parse()
         elif connection.events & EPOLLIN == 0:
             connection.watch(connection.events | EPOLLIN)
 
@@ -171,9 +206,30 @@ class Plane:
         self.queue(connection)
         self.deliver()
 
+    def postpone(self, connection: Connection) -> None:
+        """Go on with a connection's requests after the others, and the loop, had their turn."""
+        if connection.is_postponed:
+            return
+        if not self.postponed:
+            asyncio.get_running_loop().call_soon(self._resume_postponed)
+        connection.is_postponed = True
+        self.postponed.append(connection)
+
+    def _resume_postponed(self) -> None:
+        postponed = self.postponed
+        self.postponed = []
+        self.now = self.monotonic()
+        self.turn.begin()
+        for connection in postponed:
+            connection.is_postponed = False
+            connection.work = 0
+            self.queue(connection)
+        self.deliver()
+
     # Requests.
 
     def request(self, connection: Connection, data: bytes, at: i64, end: i64) -> None:
+        self.requests += 1
         api_key: i64 = i64(read_i16_be(data, at))
         version: i64 = i64(read_i16_be(data, at + 2))
         correlation_id: i64 = i64(read_i32_be(data, at + 4))
@@ -199,7 +255,9 @@ class Plane:
         exchange = Exchange(connection, 0, 0)
         connection.exchanges.append(exchange)
         answer = self.cold(connection, frame)
+        connection.work += COLD_WORK
         if isinstance(answer, bytes):
+            connection.work += len(answer) // BYTES_PER_WORK
             exchange.pieces = [len(answer).to_bytes(4, "big"), answer]
             self.turn.completed.append(exchange)
             return
@@ -239,17 +297,29 @@ class Plane:
         self.epoll.unregister(connection.fd)
         connection.sock.close()
         self.fetch.forget(connection)
+        kept: i64 = 0
+        for exchange in connection.exchanges:
+            # What was sent with acks=0 is written although its sender has gone.
+            if exchange.pieces is None and isinstance(exchange, ProduceExchange):
+                kept += exchange.request_bytes
+            else:
+                exchange.request_bytes = 0
         connection.exchanges.clear()
         connection.out.clear()
         connection.input = b""
         connection.large = None
-        self.release_memory(connection)
+        self.memory.leave(connection, kept)
+        self._wake_waiting()
         self.on_close(connection, reason)
 
-    def release_memory(self, connection: Connection) -> None:
-        self.memory.release(connection)
-        for other in self.memory.ready():
-            other.watch(other.events | EPOLLIN)
+    def release_memory(self, connection: Connection, size: i64) -> None:
+        self.memory.shrink(connection, size)
+        self._wake_waiting()
+
+    def _wake_waiting(self) -> None:
+        if self.memory.waiting and not self.is_draining:
+            for other in self.memory.ready():
+                other.watch(other.events | EPOLLIN)
 
     def scratch_view(self) -> memoryview:
         """Where the next read goes; small while memory is short, for it may have to be kept."""
@@ -257,10 +327,12 @@ class Plane:
             return self.small_scratch
         return self.scratch
 
-    def spare_buffer(self, size: i64) -> bytearray:
-        if self.spares:
+    def spare_buffer(self, size: i64, have: i64) -> bytearray:
+        """A buffer for a request of `size` bytes of which `have` are here."""
+        if self.spares and len(self.spares[-1]) >= have:
             return self.spares.pop()
-        return bytearray(min(size, LARGE_START_BYTES))
+        start: i64 = size if size < SMALL_READ_BYTES else SMALL_READ_BYTES
+        return bytearray(start if start > have else have)
 
     def keep_buffer(self, buffer: bytearray) -> None:
         if len(self.spares) < SPARE_BUFFERS_MAX and len(buffer) <= SPARE_BUFFER_BYTES_MAX:

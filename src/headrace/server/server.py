@@ -59,20 +59,32 @@ class Server:
             config.get_int("socket.request.max.bytes"),
             config.get_int("queued.max.request.bytes"),
             config.get_int("headrace.response.queue.bytes.max"),
+            config.get_int("headrace.spin.us") / 1_000_000,
             self._closed,
         )
         self._admission = Admission(
             config.get_int("max.connections"), config.get_int("max.connections.per.ip")
         )
-        self._idle_seconds = config.get_int("connections.max.idle.ms") / 1000
+        idle_ms = config.get_int("connections.max.idle.ms")
+        self._idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
         self._listeners: list[Listener] = []
         self._upkeep: asyncio.TimerHandle | None = None
 
     def listen(self, name: str, host: str, port: int) -> int:
         """Open a listener and return its port; clients are served from `start` on."""
-        sockets = bind(host, port)
-        for sock in sockets:
-            self._listeners.append(Listener(self.plane, name, sock, self._admission))
+        config = self._broker.config
+        sockets = bind(host, port, config.get_int("socket.listen.backlog.size"))
+        self._listeners.extend(
+            Listener(
+                self.plane,
+                name,
+                sock,
+                self._admission,
+                config.get_int("socket.send.buffer.bytes"),
+                config.get_int("socket.receive.buffer.bytes"),
+            )
+            for sock in sockets
+        )
         return int(sockets[0].getsockname()[1])
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from headrace.wire.apis import APIS
-from headrace.wire.cursor import Cursor, MalformedRequest
+from headrace.wire.cursor import REQUEST_ITEMS_MAX, Cursor, MalformedRequest
 from headrace.wire.header import (
     read_response_header,
     write_request_header,
@@ -25,6 +25,7 @@ from headrace.wire.schema import Side, load_shape
 from headrace.wire.writer import Write, writer_of
 
 __all__ = [
+    "REQUEST_ITEMS_MAX",
     "MalformedRequest",
     "Message",
     "decode_request",
@@ -33,9 +34,6 @@ __all__ = [
     "encode_response",
     "preload",
 ]
-
-REQUEST_ITEMS_MAX = 50_000
-"""A hundred megabytes of empty names would take minutes to answer and gigabytes to keep."""
 
 RESPONSE_ITEMS_MAX = 20_000_000
 

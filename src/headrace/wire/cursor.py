@@ -9,10 +9,16 @@ from typing import final
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
-TAGGED_FIELDS_MAX = 1024
+TAGGED_FIELDS_MAX = 100_000
+"""In all of a frame. Replicas send one for each partition that they fetch (KIP-858)."""
+
+REQUEST_ITEMS_MAX = 50_000
+"""In all of a request: a hundred megabytes of empty names would take minutes to answer."""
+
+_UNLIMITED = 1 << 62
 
 
-class MalformedRequest(Exception):  # noqa: N818 (it is the peer's doing, not an error of ours)
+class MalformedRequest(Exception):
     """A peer broke the protocol: its connection is closed, with one log line."""
 
 
@@ -22,6 +28,9 @@ class Cursor:
         self.data = data
         self.at: i64 = at
         self.end: i64 = end
+        self.items_left: i64 = _UNLIMITED
+        """How many array items the frame may still announce, of those that `count` reads."""
+        self.tags_left: i64 = TAGGED_FIELDS_MAX
 
     def take(self, size: i64) -> i64:
         """Step over `size` bytes and return where they start."""
@@ -66,6 +75,10 @@ class Cursor:
         count: i64 = self.uvarint() - 1 if flexible else self.read_i32()
         if count < -1 or count * item_size_min > self.end - self.at:
             raise MalformedRequest("an array announces more items than its frame can hold")
+        if count > 0:
+            self.items_left -= count
+            if self.items_left < 0:
+                raise MalformedRequest("a message holds too many items")
         return count
 
     def bytes_range(self, flexible: bool) -> i64:
@@ -80,11 +93,17 @@ class Cursor:
         start: i64 = self.take(size)
         return self.data[start : start + size]
 
+    def tag_count(self) -> i64:
+        """How many tagged fields follow."""
+        count: i64 = self.uvarint()
+        self.tags_left -= count
+        if self.tags_left < 0:
+            raise MalformedRequest("a message holds too many tagged fields")
+        return count
+
     def skip_tags(self) -> None:
         """Step over tagged fields that mean nothing to us."""
-        count: i64 = self.uvarint()
-        if count > TAGGED_FIELDS_MAX:
-            raise MalformedRequest("too many tagged fields")
+        count: i64 = self.tag_count()
         while count > 0:
             self.uvarint()
             self.take(self.uvarint())

@@ -9,7 +9,7 @@ from typing import final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from headrace.wire.cursor import TAGGED_FIELDS_MAX, Cursor, MalformedRequest
+from headrace.wire.cursor import REQUEST_ITEMS_MAX, Cursor, MalformedRequest
 from headrace.wire.response import (
     begin_response,
     finish_frame,
@@ -80,6 +80,7 @@ class FetchResult:
 def read_fetch(data: bytes, at: i64, end: i64, version: i64) -> FetchRequest:
     flexible = version >= FLEXIBLE_SINCE
     cursor = Cursor(data, at, end)
+    cursor.items_left = REQUEST_ITEMS_MAX
     request = FetchRequest()
     if version <= 14:
         request.replica_id = cursor.read_i32()
@@ -149,9 +150,7 @@ def _read_forgotten(cursor: Cursor, request: FetchRequest, version: i64, flexibl
 
 def _read_tags(cursor: Cursor, request: FetchRequest, version: i64) -> None:
     """Only the replica's identity matters here; a consumer sends none of these."""
-    count: i64 = cursor.uvarint()
-    if count > TAGGED_FIELDS_MAX:
-        raise MalformedRequest("too many tagged fields")
+    count: i64 = cursor.tag_count()
     while count > 0:
         tag: i64 = cursor.uvarint()
         size: i64 = cursor.uvarint()

@@ -10,7 +10,7 @@ from typing import final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from headrace.wire.cursor import Cursor, MalformedRequest
+from headrace.wire.cursor import REQUEST_ITEMS_MAX, Cursor, MalformedRequest
 from headrace.wire.response import (
     begin_response,
     finish_frame,
@@ -68,6 +68,7 @@ class ProduceRequest:
 def read_produce(data: bytes, at: i64, end: i64, version: i64) -> ProduceRequest:
     flexible = version >= FLEXIBLE_SINCE
     cursor = Cursor(data, at, end)
+    cursor.items_left = REQUEST_ITEMS_MAX
     transactional_id = cursor.string(flexible)
     acks: i64 = cursor.read_i16()
     timeout_ms: i64 = cursor.read_i32()

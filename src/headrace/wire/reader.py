@@ -15,7 +15,7 @@ from struct import Struct
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from headrace.wire.cursor import TAGGED_FIELDS_MAX, Cursor, MalformedRequest
+from headrace.wire.cursor import Cursor, MalformedRequest
 from headrace.wire.schema import FIXED_CODES, Field, Shape, packer_of
 
 Message: TypeAlias = dict[str, Any]
@@ -89,10 +89,7 @@ def _tags_step(shape: Shape) -> _Step:
 
     def step(cursor: Cursor, budget: Budget, message: Message) -> None:
         message.update((field.name, field.default) for field in tagged)
-        count = cursor.uvarint()
-        if count > TAGGED_FIELDS_MAX:
-            raise MalformedRequest("too many tagged fields")
-        for _ in range(count):
+        for _ in range(cursor.tag_count()):
             known = readers.get(cursor.uvarint())
             size = cursor.uvarint()
             end = cursor.take(size) + size
@@ -100,7 +97,9 @@ def _tags_step(shape: Shape) -> _Step:
                 continue
             name, read = known
             inside = Cursor(cursor.data, end - size, end)
+            inside.tags_left = cursor.tags_left
             message[name] = read(inside, budget)
+            cursor.tags_left = inside.tags_left
 
     return step
 
