@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -327,3 +328,45 @@ def test_a_reader_goes_on_after_a_restart(broker: RunningBroker) -> None:
         broker.restart()
         client.produce("t", b"after")
         assert next(reader).value == b"after"
+
+
+def test_an_answer_is_not_late_because_nobody_looked(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that does something else for an hour finds its batch and its reader as before."""
+    real = time.monotonic
+    skipped = 0.0
+    monkeypatch.setattr("headrace.client.blocking_driver.time.monotonic", lambda: real() + skipped)
+    producer = client.producer(linger_ms=0)
+    delivery = producer.send(topic, b"1", partition=0)
+    with client.consumer() as consumer:
+        consumer.assign({TopicPartition(topic, 0): "earliest"})
+        assert [record.value for record in consumer.poll()] == [b"1"]
+        skipped = 3_600.0
+        assert delivery.result().offset == 0
+        waiting = producer.send(topic, b"2", partition=0)
+        skipped = 7_200.0
+        assert [record.value for record in consumer.poll()] == [b"2"]
+        assert waiting.result().offset == 1
+
+
+def test_a_second_thread_is_told_that_it_may_not(client: Client, topic: str) -> None:
+    with client.consumer() as consumer:
+        consumer.assign({TopicPartition(topic, 0): "latest"})
+        entered = threading.Event()
+
+        def wait() -> None:
+            entered.set()
+            consumer.poll(timeout_ms=500)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        entered.wait()
+        refused = None
+        while thread.is_alive() and refused is None:
+            try:
+                client.list_topics()
+            except RuntimeError as error:
+                refused = error
+        assert "one thread at a time" in str(refused)
+        thread.join()

@@ -43,19 +43,21 @@ def _word(value: Any) -> str:
 
 
 def _offset_index(data: bytes, base: int) -> Iterator[Line]:
+    from headrace.log.check import entries_in_use
     from headrace.log.index import OffsetIndex
 
     index = OffsetIndex.from_bytes(data)
-    for offset, position in zip(index.offsets, index.positions, strict=True):
-        yield {"offset": base + offset, "position": position}
+    for slot in range(entries_in_use(index.offsets, index.positions)):
+        yield {"offset": base + index.offsets[slot], "position": index.positions[slot]}
 
 
 def _time_index(data: bytes, base: int) -> Iterator[Line]:
+    from headrace.log.check import entries_in_use
     from headrace.log.index import TimeIndex
 
     index = TimeIndex.from_bytes(data)
-    for timestamp, offset in zip(index.timestamps, index.offsets, strict=True):
-        yield {"timestamp": timestamp, "offset": base + offset}
+    for slot in range(entries_in_use(index.offsets, index.timestamps)):
+        yield {"timestamp": index.timestamps[slot], "offset": base + index.offsets[slot]}
 
 
 def _aborted_index(data: bytes, base: int) -> Iterator[Line]:

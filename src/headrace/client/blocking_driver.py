@@ -2,13 +2,20 @@
 
 It makes no decision of its own. Nothing happens between calls: sockets are read and written, and
 timers run, while some call waits. TLS has its place in `_Socket`.
+
+1. The engine's clock stands still while a program does something else for long: what the broker
+   answered meanwhile is not late because nobody looked.
+2. Two threads in one client are a mistake of the program, and are told so.
 """
 
 import errno
 import selectors
 import socket
+import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any, Protocol, TypeVar
 
@@ -21,10 +28,8 @@ from headrace.client.transport import describe_failure, tune
 T = TypeVar("T")
 _READ_SIZE = 1 << 20
 _PIECES_MAX = 64
-
-
-def monotonic_ms() -> float:
-    return time.monotonic() * 1000
+_GAP_MS_MAX = 1_000.0
+_ONE_THREAD = "a blocking client is for one thread at a time"
 
 
 class Awaited(Protocol):
@@ -34,12 +39,36 @@ class Awaited(Protocol):
 
 class Driver:
     def __init__(self, options: ClientOptions) -> None:
-        self.engine = Engine(options, random=Random(), now_ms=monotonic_ms())
+        self._skipped_ms = 0.0
+        self._left_ms = time.monotonic() * 1000
+        self._busy = threading.Lock()
+        self.engine = Engine(options, random=Random(), now_ms=self.now_ms())
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[int, _Socket] = {}
 
+    def now_ms(self) -> float:
+        """The engine's time."""
+        now_ms = time.monotonic() * 1000
+        if not self._busy.locked():
+            now_ms = min(now_ms, self._left_ms + _GAP_MS_MAX)
+        return now_ms - self._skipped_ms
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError(_ONE_THREAD)
+        try:
+            gap_ms = time.monotonic() * 1000 - self._left_ms
+            self._skipped_ms += max(gap_ms - _GAP_MS_MAX, 0)
+            yield
+        finally:
+            self._left_ms = time.monotonic() * 1000
+            self._busy.release()
+
     def run(self, operation: Operation[T]) -> T:
         """Wait for an operation; an interrupted one is given up."""
+        if self._busy.locked():
+            raise RuntimeError(_ONE_THREAD)
         outcome = self.engine.start(operation)
         try:
             return self.wait(outcome)
@@ -53,26 +82,28 @@ class Driver:
 
     def work_until(self, awaited: Awaited, deadline_ms: float | None = None) -> bool:
         """Do I/O until something is done or the time is up; whether it is done."""
-        while True:
-            self._carry_out(self.engine.poll(monotonic_ms()))
-            if awaited.done:
-                return True
-            now_ms = monotonic_ms()
-            if deadline_ms is not None and now_ms >= deadline_ms:
-                return False
-            times = [self.engine.next_wakeup_ms(), deadline_ms]
-            wake_ms = min((at_ms for at_ms in times if at_ms is not None), default=None)
-            self._select(None if wake_ms is None else max(wake_ms - now_ms, 0) / 1000)
+        with self._working():
+            self._select(0)
+            while True:
+                self._carry_out(self.engine.poll(self.now_ms()))
+                if awaited.done:
+                    return True
+                now_ms = self.now_ms()
+                if deadline_ms is not None and now_ms >= deadline_ms:
+                    return False
+                times = [self.engine.next_wakeup_ms(), deadline_ms]
+                wake_ms = min((at_ms for at_ms in times if at_ms is not None), default=None)
+                self._select(None if wake_ms is None else max(wake_ms - now_ms, 0) / 1000)
 
     def work(self) -> None:
         """Do the I/O that is possible without waiting."""
-        self._carry_out(self.engine.poll(monotonic_ms()))
-        self._select(0)
-        self._carry_out(self.engine.poll(monotonic_ms()))
+        with self._working():
+            self._select(0)
+            self._carry_out(self.engine.poll(self.now_ms()))
 
     def close(self) -> None:
         if not self.engine.closed:
-            self._carry_out(self.engine.close(monotonic_ms()))
+            self._carry_out(self.engine.close(self.now_ms()))
             for link in list(self._sockets):
                 self._drop(link)
             self._selector.close()
@@ -108,7 +139,7 @@ class Driver:
         try:
             found = socket.getaddrinfo(effect.host, effect.port, type=socket.SOCK_STREAM)
         except OSError as error:
-            self.engine.failed(effect.link, describe_failure(error), monotonic_ms())
+            self.engine.failed(effect.link, describe_failure(error), self.now_ms())
             return
         connection = _Socket(effect.link, deque((entry[0], entry[4]) for entry in found))
         self._sockets[effect.link] = connection
@@ -126,7 +157,7 @@ class Driver:
             self._selector.register(connection.socket, selectors.EVENT_WRITE, connection)
             return
         del self._sockets[connection.link]
-        self.engine.failed(connection.link, describe_failure(trouble), monotonic_ms())
+        self.engine.failed(connection.link, describe_failure(trouble), self.now_ms())
 
     def _finish_opening(self, connection: "_Socket") -> None:
         code = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -138,7 +169,7 @@ class Driver:
         tune(connection.socket)
         connection.opening = False
         self._selector.modify(connection.socket, selectors.EVENT_READ, connection)
-        self.engine.opened(connection.link, monotonic_ms())
+        self.engine.opened(connection.link, self.now_ms())
 
     # Reading and writing.
 
@@ -151,7 +182,7 @@ class Driver:
             self._lost(connection, describe_failure(error))
             return
         if data:
-            self.engine.received(connection.link, data, monotonic_ms())
+            self.engine.received(connection.link, data, self.now_ms())
         else:
             self._lost(connection, "the broker closed the connection")
 
@@ -170,7 +201,7 @@ class Driver:
 
     def _lost(self, connection: "_Socket", reason: str) -> None:
         self._drop(connection.link)
-        self.engine.lost(connection.link, reason, monotonic_ms())
+        self.engine.lost(connection.link, reason, self.now_ms())
 
     def _drop(self, link: int) -> None:
         connection = self._sockets.pop(link, None)

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from headrace.client import batches
-from headrace.client.blocking_driver import Driver, monotonic_ms
+from headrace.client.blocking_driver import Driver
 from headrace.client.chunks import Chunk
 from headrace.client.errors import ClientClosed, TimedOut
 from headrace.client.fetch_machine import FetchMachine
@@ -42,7 +42,7 @@ class Delivery:
         """Wait until the record is written, and say where."""
         if not self._delivery.done:
             self._machine.hurry(self._delivery)
-            deadline_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
+            deadline_ms = None if timeout_ms is None else self._driver.now_ms() + timeout_ms
             if not self._driver.work_until(self._delivery, deadline_ms):
                 raise TimedOut(f"the record was not written in {timeout_ms} ms; it may still be")
         return self._delivery.result()
@@ -97,7 +97,7 @@ class Producer:
             self._driver.run(ensure_topics(engine, [topic], machine.options.create_topics))
         if machine.buffered_bytes >= machine.options.buffer_bytes_max:
             self._driver.wait(machine.space())
-        now_ms = monotonic_ms()
+        now_ms = self._driver.now_ms()
         delivery = machine.append(
             topic,
             to_bytes(value),
@@ -108,8 +108,8 @@ class Producer:
             now_ms=now_ms,
         )
         if now_ms - self._worked_ms >= _WORK_INTERVAL_MS or delivery.batch.closed:
-            self._worked_ms = now_ms
             self._driver.work()
+            self._worked_ms = self._driver.now_ms()
         return Delivery(self._driver, machine, delivery)
 
     def produce(
@@ -143,7 +143,7 @@ class Producer:
         """Give up on what is not delivered; flush first to keep it."""
         if not self._closed:
             self._closed = True
-            self._machine.close(ClientClosed("the producer is closed"), monotonic_ms())
+            self._machine.close(ClientClosed("the producer is closed"), self._driver.now_ms())
             self._driver.engine.detach(self._machine)
 
 
@@ -208,7 +208,7 @@ class Consumer:
         return self._take(self._machine.take_chunk, timeout_ms)
 
     def _take(self, take: Callable[[], T | None], timeout_ms: float | None) -> T | None:
-        deadline_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
+        deadline_ms = None if timeout_ms is None else self._driver.now_ms() + timeout_ms
         while True:
             taken = take()
             if taken:
@@ -248,7 +248,7 @@ class Consumer:
                 yield records
 
     def close(self) -> None:
-        self._machine.close(ClientClosed("the consumer is closed"), monotonic_ms())
+        self._machine.close(ClientClosed("the consumer is closed"), self._driver.now_ms())
         self._driver.engine.detach(self._machine)
         if not self._driver.engine.closed:
             self._driver.work()

@@ -207,7 +207,7 @@ class _Segment:
         self._check_size(name, data, OFFSET_ENTRY_SIZE)
         index = OffsetIndex.from_bytes(data)
         before = (-1, -1)
-        for slot in range(_used(index.offsets, index.positions)):
+        for slot in range(entries_in_use(index.offsets, index.positions)):
             entry = index.offsets[slot], index.positions[slot]
             at = slot * OFFSET_ENTRY_SIZE
             if entry[0] <= before[0] or entry[1] <= before[1]:
@@ -228,7 +228,7 @@ class _Segment:
         self._check_size(name, data, TIME_ENTRY_SIZE)
         index = TimeIndex.from_bytes(data)
         before = (-1, -1)
-        for slot in range(_used(index.offsets, index.timestamps)):
+        for slot in range(entries_in_use(index.offsets, index.timestamps)):
             entry = index.timestamps[slot], index.offsets[slot]
             at = slot * TIME_ENTRY_SIZE
             if entry[0] <= before[0] or entry[1] < before[1]:
@@ -255,7 +255,7 @@ class _Segment:
             self._problem(len(data) - len(data) % entry_size, "its last entry is cut off", name)
 
 
-def _used(first: "array[int]", second: "array[int]") -> int:
+def entries_in_use(first: "array[int]", second: "array[int]") -> int:
     """Entries in use: Kafka sets room aside, filled with zeros, for an index that still grows."""
     length = len(first)
     while length and not first[length - 1] and not second[length - 1]:
