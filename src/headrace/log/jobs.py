@@ -104,7 +104,7 @@ class LogJob:
 
     def write_later(self, path: str, make: Callable[[], Bytes]) -> None:
         """Write what `make` gives; it runs in the worker."""
-        self._steps.append(lambda: self._files.write_file(path, make(), sync=True))
+        self._steps.append(partial(_write_made, self._files, path, make))
 
     def replace(self, path: str, data: Bytes) -> None:
         self._steps.append(partial(self._files.replace_file, path, data))
@@ -113,17 +113,27 @@ class LogJob:
         self._steps.append(partial(self._files.remove, path))
 
     def rename(self, source: str, target: str) -> None:
-        self._steps.append(partial(self._rename, source, target))
-
-    def _rename(self, source: str, target: str) -> None:
-        try:
-            self._files.rename(source, target)
-        except FileNotFoundError:
-            return
+        """Rename a file; that it is gone already is no error."""
+        self._steps.append(partial(_rename, self._files, source, target))
 
     def drop_cached(self, file: LogFile, position: int, size: int) -> None:
-        self._steps.append(partial(self._drop_cached, file, position, size))
+        self._steps.append(partial(_drop_cached, self._files, file, position, size))
 
-    def _drop_cached(self, file: LogFile, position: int, size: int) -> None:
-        # The partial holds the LogFile, and so keeps its descriptor open until the job is done.
-        self._files.drop_cached(file.fd, position, size)
+
+# None of these holds the job: it must go, with its open files, when its last user lets go of it.
+
+
+def _write_made(files: Files, path: str, make: Callable[[], Bytes]) -> None:
+    files.write_file(path, make(), sync=True)
+
+
+def _rename(files: Files, source: str, target: str) -> None:
+    try:
+        files.rename(source, target)
+    except FileNotFoundError:
+        return
+
+
+def _drop_cached(files: Files, file: LogFile, position: int, size: int) -> None:
+    # The file is held, rather than its number, so that it stays open until now.
+    files.drop_cached(file.fd, position, size)

@@ -152,6 +152,9 @@ class _Recovery:
 
     def _drop_before(self, start: int) -> None:
         """Remove segments that retention had dropped already, but not their files."""
+        if len(self.segments) > 1 and self.segments[1].base_offset <= start:
+            # What says so may be in the page cache only: it must not be lost after they are.
+            self.files.sync_directory(self.path)
         while len(self.segments) > 1 and self.segments[1].base_offset <= start:
             self._remove(self.segments.pop(0))
 
@@ -366,6 +369,9 @@ class _Recovery:
             _LOG.warning("%s.log %s: removing it (%d segments)", first.stem, why, count)
         for segment in reversed(segments):
             self._remove(segment)
+        if segments:
+            # Or a power cut brings one back in the place of a new one of that name.
+            self.files.sync_directory(self.path)
 
     # How it ends
 

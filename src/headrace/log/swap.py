@@ -50,6 +50,8 @@ def tidy(files: Files, path: str) -> list[FileInfo]:
 
 
 def _finish(files: Files, path: str, names: list[str], swapped: list[str]) -> None:
+    # The names may be in the page cache only: they must not be lost after the old segments are.
+    files.sync_directory(path)
     logs = [name for name in swapped if name.endswith(".log" + SWAP)]
     if logs:
         start = min(map(offset_of, logs))

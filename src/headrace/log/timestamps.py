@@ -53,8 +53,12 @@ def find_max(log: "Log") -> Found | None:
 def _find_max_from(log: "Log", start: int) -> Found | None:
     largest = -1
     for segment in log.segments:
-        for batch, _ in _batches(log, segment, start):
-            largest = max(largest, batch.max_timestamp)
+        for batch, walk in _batches(log, segment, start):
+            if batch.base_offset >= start:
+                largest = max(largest, batch.max_timestamp)
+            else:
+                found = list(_records(log, walk, batch))
+                largest = max(largest, *(t for t, offset in found if offset >= start))
     return None if largest < 0 else find(log, largest)
 
 
@@ -62,10 +66,9 @@ def _find_in(log: "Log", segment: Segment, start: int, timestamp: int) -> Found 
     for batch, walk in _batches(log, segment, start):
         if batch.max_timestamp < timestamp:
             continue
-        whole = Batch(walk.records(batch), 0, batch.end - batch.start)
-        found = _find_record(whole, start, timestamp, log.settings.decompressed_bytes_max)
-        if found is not None:
-            return found[0], found[1], batch.leader_epoch
+        for found, offset in _records(log, walk, batch):
+            if found >= timestamp and offset >= start:
+                return found, offset, batch.leader_epoch
     return None
 
 
@@ -78,20 +81,20 @@ def _batches(log: "Log", segment: Segment, start: int) -> Iterator[tuple[Batch, 
         yield batch, walk
 
 
-def _find_record(batch: Batch, start: int, timestamp: int, size_max: int) -> tuple[int, int] | None:
-    """Timestamp and offset of the first fitting record; only lengths and deltas are decoded."""
-    payload, at, _ = plain_payload(batch, size_max)
+def _records(log: "Log", walk: Walk, batch: Batch) -> Iterator[tuple[int, int]]:
+    """Timestamp and offset of each record; nothing else of it is decoded."""
+    whole = Batch(walk.records(batch), 0, batch.end - batch.start)
+    payload, at, _ = plain_payload(whole, log.settings.decompressed_bytes_max)
     for _ in range(batch.record_count):
         size, at = read_varint(payload, at)
         stop = at + size
         delta, at = read_varlong(payload, at + 1)
         offset, at = read_varint(payload, at)
-        offset += batch.base_offset
-        found = batch.max_timestamp if batch.is_log_append_time() else batch.base_timestamp + delta
-        if found >= timestamp and offset >= start:
-            return found, offset
+        timestamp = batch.base_timestamp + delta
+        if batch.is_log_append_time():
+            timestamp = batch.max_timestamp
+        yield timestamp, batch.base_offset + offset
         at = stop
-    return None
 
 
 def aborted(log: "Log", start: int, end: int) -> list[AbortedTransaction]:

@@ -11,6 +11,7 @@ from headrace.log import errors, upkeep
 from headrace.log.checkpoints import LOG_CHECKPOINT, LogCheckpoint, encode_log_checkpoint
 from headrace.log.producers import ProducerTable
 from headrace.log.replay import producers_at, snapshot_path
+from headrace.log.scan import Walk
 from headrace.log.segment import SUFFIXES, Segment
 
 if TYPE_CHECKING:
@@ -33,7 +34,13 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
         _vouch(log, kept[:-1], last.base_offset)
     for segment in reversed(removed):
         _remove(log, segment)
+    # Or a power cut brings back a file in the place of a new one of that name.
+    log.files.sync_directory(log.path)
     position, _ = last.locate(offset, last.size, True)
+    cut = Walk(log.files, last.open().fd, position, last.size, False).next()
+    if cut is not None:
+        # A batch goes whole: then the log ends with the one before.
+        offset = min(offset, cut.base_offset)
     aborted = [each for each in last.aborted() or [] if each.last_offset < offset]
     last.file = None
     last.is_sealed = False
@@ -60,6 +67,7 @@ def start_at(log: "Log", offset: int, now_ms: int) -> None:
     for segment in reversed(log.segments):
         _remove(log, segment)
     _cut_snapshots(log, -1)
+    log.files.sync_directory(log.path)
     segment = Segment(log.files, log.cache, log.path, offset, now_ms)
     segment.create()
     log.producers = ProducerTable(log.settings.producers_max)

@@ -1,0 +1,275 @@
+"""What compaction keeps: the decision for each batch of one log, in two passes over it. Pure.
+
+The first pass goes over what was never compacted and learns where each key was last seen; the
+second goes over everything from the start and says what becomes of each batch. Reading and
+writing are done elsewhere, in the order of the offsets.
+
+1. A record stays if no later one has its key, up to where the keys are known; beyond that, and
+   nowhere else, everything stays. Offsets, epochs, timestamps and headers of what stays are what
+   they were.
+2. A tombstone goes `delete.retention.ms` after the first cleaning that found nothing older of its
+   key left (KIP-534), a marker as long after the first that found its transaction empty: by then
+   what it was about has been gone from disk for a whole cleaning, in whatever order files survive.
+3. Records of aborted transactions go; a marker stays while any batch of its transaction does.
+4. The last batch of each known producer stays, without records if need be: its sequence and its
+   epoch are in there. So does the last batch of each new segment: segments follow one another.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from headrace.log.key_table import LOAD_MAX, KeyTable
+from headrace.log.segment import RELATIVE_OFFSET_MAX
+from headrace.log.transactions import AbortedTransaction, read_end_marker
+from headrace.record.batch import DELETE_HORIZON, Batch
+from headrace.record.compression import DECOMPRESSED_SIZE_MAX
+from headrace.record.decode import Record, read_records
+from headrace.record.rewrite import emptied, filtered
+
+
+class LastBatch(NamedTuple):
+    """What is known of a producer: where its last batch of data ends, or -1, and its epoch."""
+
+    last_offset: int
+    producer_epoch: int
+
+
+class SourceSegment(NamedTuple):
+    """A sealed segment that is to be cleaned."""
+
+    base_offset: int
+    end_offset: int
+    """Where the next segment begins."""
+    size: int
+    index_size: int
+    time_index_size: int
+    aborted_size: int
+    aborted_crc: int
+    created_ms: int
+    first_timestamp: int
+
+
+class Rules(NamedTuple):
+    """What the decisions depend on besides the log itself."""
+
+    first_dirty_offset: int
+    """Below, no two records have the same key."""
+    now_ms: int
+    delete_retention_ms: int
+    expires: bool = True
+    """Whether anything may go by its age: not while the clock is in doubt."""
+    table_bytes_max: int = 128 << 20
+    table_load_max: float = LOAD_MAX
+    decompressed_bytes_max: int = DECOMPRESSED_SIZE_MAX
+
+
+class Cleaner:
+    def __init__(self, rules: Rules, producers: Mapping[int, LastBatch]) -> None:
+        self._rules = rules
+        self._producers = producers
+        self._keys = KeyTable(rules.table_bytes_max, rules.table_load_max)
+        self._dirty_transactions = Transactions()
+        self._transactions = Transactions()
+        self.known_end_offset = rules.first_dirty_offset
+        """The keys of everything below are known."""
+        self.records_read = 0
+        self.records_kept = 0
+
+    @property
+    def key_count(self) -> int:
+        return self._keys.count
+
+    # The first pass
+
+    def expect_dirty(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """Hear of the aborted transactions that touch the segment to be learned next."""
+        self._dirty_transactions.expect(aborted)
+
+    def learn(self, batch: Batch) -> bool:
+        """Take in a batch of the dirty part. False if the table is full: then it ends here."""
+        if batch.is_control():
+            self._dirty_transactions.ended(batch)
+        elif not self._dirty_transactions.is_aborted(batch):
+            for record in read_records(batch, self._rules.decompressed_bytes_max):
+                if record.offset < self.known_end_offset:
+                    continue
+                if record.key is not None and not self._keys.put(record.key, record.offset):
+                    return False
+                self.known_end_offset = record.offset + 1
+        self.learned_to(batch.last_offset() + 1)
+        return True
+
+    def learned_to(self, offset: int) -> None:
+        """There is nothing more to learn below an offset."""
+        self.known_end_offset = max(self.known_end_offset, offset)
+
+    # The second pass
+
+    def expect(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """Hear of the aborted transactions that touch the segment to be cleaned next."""
+        self._transactions.expect(aborted)
+
+    def clean(self, batch: Batch, is_last: bool) -> Batch | None:
+        """What is left of a batch: itself, another in its place, or None.
+
+        `is_last` says that it is the last one of the new segment.
+        """
+        self.records_read += int(batch.record_count)
+        if batch.is_control():
+            left = self._clean_marker(batch)
+        elif self._transactions.is_aborted(batch):
+            left = None
+        else:
+            left = self._clean_data(batch)
+        if left is None and (is_last or self._is_last_of_producer(batch)):
+            left = batch if batch.record_count == 0 else emptied(batch)
+        if left is not None:
+            self.records_kept += int(left.record_count)
+        return left
+
+    def kept_aborted(self) -> list[AbortedTransaction]:
+        """The aborted transactions whose markers were seen since, and have to be remembered."""
+        kept, self._transactions.kept = self._transactions.kept, []
+        return kept
+
+    def _clean_marker(self, batch: Batch) -> Batch | None:
+        is_over = self._transactions.ended(batch)
+        if batch.record_count == 0:
+            return None
+        if not is_over:
+            return batch
+        if self._is_expired(batch):
+            return None
+        return filtered(batch, _everything, delete_horizon_ms=self._new_horizon_ms())
+
+    def _clean_data(self, batch: Batch) -> Batch | None:
+        if batch.record_count == 0:
+            return None
+        keys = self._keys
+        known_end_offset = self.known_end_offset
+        keeps_tombstones = not self._is_expired(batch)
+
+        def keep(record: Record) -> bool:
+            if record.offset >= known_end_offset:
+                return True
+            if record.key is None or record.offset < keys.get(record.key):
+                return False
+            return keeps_tombstones or record.value is not None
+
+        # A tombstone beyond what is known has its elders still before it: its time comes later.
+        is_known = batch.last_offset() < known_end_offset
+        left = filtered(
+            batch,
+            keep,
+            delete_horizon_ms=self._new_horizon_ms() if is_known else None,
+            size_max=self._rules.decompressed_bytes_max,
+        )
+        return left if left.record_count else None
+
+    def _new_horizon_ms(self) -> int:
+        return self._rules.now_ms + self._rules.delete_retention_ms
+
+    def _is_expired(self, batch: Batch) -> bool:
+        """Whether the delete horizon of a batch has passed: it is in place of its base timestamp."""
+        return (
+            self._rules.expires
+            and batch.attributes & DELETE_HORIZON != 0
+            and batch.base_timestamp <= self._rules.now_ms
+        )
+
+    def _is_last_of_producer(self, batch: Batch) -> bool:
+        if batch.producer_id < 0:
+            return False
+        last = self._producers.get(int(batch.producer_id))
+        if last is None:
+            return False
+        if last.last_offset >= 0:
+            return batch.last_offset() == last.last_offset
+        return batch.is_control() and batch.producer_epoch == last.producer_epoch
+
+
+class Transactions:
+    """Which transactions are under way while somebody reads a log from its start."""
+
+    def __init__(self) -> None:
+        self._committed: set[int] = set()
+        """Producers of whose transaction a batch was seen, and that were not aborted."""
+        self._aborted: dict[int, AbortedTransaction] = {}
+        self._seen: set[int] = set()
+        """Producers of whose aborted transaction a batch was seen."""
+        self._expected: list[tuple[int, AbortedTransaction]] = []
+        self.kept: list[AbortedTransaction] = []
+
+    def expect(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """A transaction over several segments may be announced with each of them."""
+        for transaction in aborted:
+            heapq.heappush(self._expected, (transaction.first_offset, transaction))
+
+    def is_aborted(self, batch: Batch) -> bool:
+        """Take in a batch of data, and say whether it was in vain."""
+        self._begin_up_to(batch.last_offset())
+        if not batch.is_transactional():
+            return False
+        producer_id = int(batch.producer_id)
+        if producer_id in self._aborted:
+            self._seen.add(producer_id)
+            return True
+        self._committed.add(producer_id)
+        return False
+
+    def ended(self, batch: Batch) -> bool:
+        """Take in a marker, and say whether no batch of its transaction is left."""
+        self._begin_up_to(batch.last_offset())
+        frame = batch.frame[batch.start : batch.end]
+        marker = read_end_marker(batch, frame)
+        if marker is None:
+            # Emptied before, or of a kind that nobody knows here: that one stays for ever.
+            return batch.record_count == 0
+        producer_id = int(batch.producer_id)
+        if not marker.is_abort:
+            was_seen = producer_id in self._committed
+            self._committed.discard(producer_id)
+            return not was_seen
+        transaction = self._aborted.pop(producer_id, None)
+        was_seen = producer_id in self._seen
+        self._seen.discard(producer_id)
+        if transaction is not None and was_seen:
+            self.kept.append(transaction)
+        return not was_seen
+
+    def _begin_up_to(self, offset: int) -> None:
+        expected = self._expected
+        while expected and expected[0][0] <= offset:
+            _, transaction = heapq.heappop(expected)
+            if transaction.last_offset >= offset:
+                self._aborted.setdefault(transaction.producer_id, transaction)
+
+
+def _everything(_: Record) -> bool:
+    return True
+
+
+def group_segments(
+    sources: Sequence[SourceSegment], bytes_max: int, index_bytes_max: int
+) -> list[list[SourceSegment]]:
+    """Neighbours that fit into one segment together, so that small ones do not stay small."""
+    groups: list[list[SourceSegment]] = []
+    size = index_size = time_index_size = 0
+    for source in sources:
+        size += source.size
+        index_size += source.index_size
+        time_index_size += source.time_index_size
+        fits = (
+            bool(groups)
+            and size <= bytes_max
+            and max(index_size, time_index_size) <= index_bytes_max
+            and source.end_offset - 1 - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
+        )
+        if fits:
+            groups[-1].append(source)
+        else:
+            groups.append([source])
+            size, index_size = source.size, source.index_size
+            time_index_size = source.time_index_size
+    return groups

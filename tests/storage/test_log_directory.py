@@ -1,0 +1,364 @@
+"""The data directory: its lock, its identity, its partitions, and how it is left."""
+
+import logging
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from headrace.env.clock import SystemClock
+from headrace.env.files import SystemFiles
+from headrace.log.directory import DirectoryError, LogDirectory, parse_partition
+from headrace.log.state import LogSettings
+from headrace.model.topics import TopicPartition
+from headrace.testing.disk import SimulatedFiles
+from tests.storage.log_scenario import (
+    NOW_MS,
+    ManualClock,
+    append,
+    offsets,
+    topic_config,
+    values,
+    work,
+)
+
+A = TopicPartition("a", 0)
+B = TopicPartition("b-with-dashes", 12)
+ID = UUID(int=1)
+OTHER_ID = UUID(int=2)
+CONFIG = topic_config()
+WANTED = {A: (ID, CONFIG), B: (OTHER_ID, CONFIG)}
+
+
+def opened(files: SimulatedFiles, clock: ManualClock | None = None) -> LogDirectory:
+    directory = LogDirectory("/data", files, clock or ManualClock())
+    directory.open()
+    return directory
+
+
+def test_partitions_are_there_again_after_a_restart() -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    for partition, (topic_id, config) in WANTED.items():
+        append(directory.create(partition, topic_id, config), f"of {partition}")
+    assert directory.close({A: 1, B: 1}, broker_epoch=5)
+    directory = opened(files.power_lost())
+    assert directory.found == [A, B]
+    assert directory.was_clean
+    assert directory.previous_broker_epoch == 5
+    assert directory.high_watermarks == {A: 1, B: 1}
+    directory.load(WANTED)
+    assert [values(log) for log in directory.logs()] == [["of a-0"], ["of b-with-dashes-12"]]
+    assert directory.found == []
+    assert directory.get(A) is directory.create(A, ID, CONFIG)
+
+
+def test_a_marker_of_another_broker_epoch_does_not_count() -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    directory.close({}, broker_epoch=5)
+    for expected, is_clean in ((None, True), (5, True), (6, False)):
+        directory = LogDirectory("/data", files.killed(), ManualClock())
+        directory.open(expected)
+        assert directory.was_clean is is_clean
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 0}', b'{"brokerEpoch": "x"}'])
+def test_a_garbled_marker_is_none(content: bytes) -> None:
+    files = SimulatedFiles()
+    opened(files).close({})
+    files.write_file("/data/.kafka_cleanshutdown", content, sync=True)
+    assert not opened(files.killed()).was_clean
+
+
+def test_the_marker_is_gone_for_good_before_anything_is_appended() -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    directory.close({})
+    directory = opened(files)
+    directory.load({})
+    for seed in range(5):
+        assert not files.power_lost(seed).exists("/data/.kafka_cleanshutdown")
+
+
+def test_a_log_that_failed_leaves_no_marker() -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    log = directory.create(A, ID, CONFIG)
+    append(log, "x")
+    log.go_offline(OSError(5, "x"))
+    assert not directory.close({})
+    assert not files.exists("/data/.kafka_cleanshutdown")
+
+
+def test_an_unknown_partition_is_left_alone_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    append(directory.create(A, ID, CONFIG), "mine")
+    append(directory.create(B, OTHER_ID, CONFIG), "whose?")
+    directory.close({})
+    files.make_directory("/data/lost+found")
+    before = files.list_directory("/data/b-with-dashes-12")
+    with caplog.at_level(logging.WARNING):
+        directory = opened(files)
+        directory.load({A: (ID, CONFIG)})
+    assert [r.getMessage() for r in caplog.records] == [
+        "/data holds partitions of no known topic: b-with-dashes-12"
+    ]
+    assert files.list_directory("/data/b-with-dashes-12") == before
+    assert directory.get(B) is None
+    # It is taken up once the topic is known after all.
+    assert values(directory.create(B, OTHER_ID, CONFIG)) == ["whose?"]
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_a_directory_of_a_former_topic_steps_aside(is_loaded: bool) -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    append(directory.create(A, OTHER_ID, CONFIG), "of the former topic")
+    directory.close({})
+    directory = opened(files)
+    directory.load({A: (ID, CONFIG)} if is_loaded else {})
+    log = directory.create(A, ID, CONFIG)
+    assert values(log) == []
+    append(log, "of the new one")
+    aside = [i.name for i in files.list_directory("/data") if i.name.endswith("-stray")]
+    assert len(aside) == 1
+    assert files.exists(f"/data/{aside[0]}/{0:020d}.log")
+    assert parse_partition(aside[0]) is None
+
+
+def test_a_deleted_partition_is_out_of_the_way_at_once_and_removed_by_a_job() -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    log = directory.create(A, ID, CONFIG)
+    append(log, "x")
+    found = log.read(0, 1000, 1, True)
+    assert found is not None
+    job = directory.delete(A)
+    assert directory.get(A) is None
+    assert not files.exists("/data/a-0")
+    assert log.next_job(NOW_MS) is None
+    assert len(found.read()) > 61
+    assert values(directory.create(A, OTHER_ID, CONFIG)) == []
+    image = files.power_lost(1)
+    job.run()
+    assert not files.exists(job.path)
+    # A crash before the job: the next start has it to do.
+    again = opened(image)
+    for removal in again.removals:
+        removal.run()
+    assert not [i for i in image.list_directory("/data") if i.name.endswith("-delete")]
+
+
+def test_a_long_topic_name_can_be_deleted(tmp_path: Path) -> None:
+    directory = LogDirectory(str(tmp_path), SystemFiles(), SystemClock())
+    directory.open()
+    directory.load({})
+    partition = TopicPartition("x" * 249, 7)
+    append(directory.create(partition, ID, CONFIG), "x")
+    directory.delete(partition).run()
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    directory.close({})
+
+
+def test_the_directory_belongs_to_one_node_of_one_cluster() -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.claim("cluster-1", 4)
+    directory.close({})
+    directory = opened(files)
+    assert directory.identity["cluster.id"] == "cluster-1"
+    assert directory.identity["node.id"] == "4"
+    assert directory.identity["version"] == "1"
+    first = directory.identity["directory.id"]
+    directory.claim("cluster-1", 4)
+    assert directory.identity["directory.id"] == first
+    with pytest.raises(DirectoryError, match=r"node.id 4, and this broker has 5"):
+        directory.claim("cluster-1", 5)
+    with pytest.raises(DirectoryError, match=r"cluster.id cluster-1"):
+        directory.claim("cluster-2", 4)
+
+
+def test_the_identity_that_kafka_wrote_is_understood() -> None:
+    files = SimulatedFiles()
+    files.make_directory("/data")
+    text = b"#\n#Mon Jan 01 00:00:00 UTC 2024\ncluster.id=abc\nversion=0\nbroker.id=3\n"
+    files.write_file("/data/meta.properties", text, sync=True)
+    directory = opened(files)
+    directory.claim("abc", 3)
+    assert directory.identity["node.id"] == "3"
+    with pytest.raises(DirectoryError):
+        opened(files.killed()).claim("abc", 2)
+
+
+def test_a_second_broker_is_told_who_holds_the_directory(tmp_path: Path) -> None:
+    first = LogDirectory(str(tmp_path), SystemFiles(), SystemClock())
+    first.open()
+    second = LogDirectory(str(tmp_path), SystemFiles(), SystemClock())
+    with pytest.raises(DirectoryError, match=r"in use by process \d+: stop it"):
+        second.open()
+    first.close({})
+    second.open()
+    second.close({})
+
+
+def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    directory = LogDirectory(str(tmp_path / "file" / "data"), SystemFiles(), SystemClock())
+    with pytest.raises(DirectoryError, match=r"cannot be used: Not a directory\.$"):
+        directory.open()
+
+
+def test_checkpoints_are_written_as_kafka_reads_them() -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    log = directory.create(B, ID, topic_config(segment_bytes=300))
+    for _ in range(10):
+        append(log, "x" * 20)
+    log.delete_records(4, 10)
+    work(log)
+    directory.checkpoint_job({B: 9}).run()
+    point = log.recovery_point
+    assert files.read_file("/data/replication-offset-checkpoint") == b"0\n1\nb-with-dashes 12 9\n"
+    assert files.read_file("/data/log-start-offset-checkpoint") == b"0\n1\nb-with-dashes 12 4\n"
+    assert (
+        files.read_file("/data/recovery-point-offset-checkpoint")
+        == f"0\n1\nb-with-dashes 12 {point}\n".encode()
+    )
+    assert point == log.base_offsets[-1]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"garbage", b"0\n5\na 0 1\n", b"1\n0\n", b"0\n1\na x 1\n"]
+)
+def test_garbled_checkpoints_change_nothing(content: bytes) -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    log = directory.create(A, ID, CONFIG)
+    for _ in range(5):
+        append(log, "x")
+    log.delete_records(2, 5)
+    work(log)
+    directory.close({A: 5})
+    for name in ("replication", "log-start", "recovery-point"):
+        files.write_file(f"/data/{name}-offset-checkpoint", content, sync=True)
+    directory = opened(files)
+    directory.load({A: (ID, CONFIG)})
+    log = directory.create(A, ID, CONFIG)
+    assert (log.log_start_offset, log.log_end_offset) == (2, 5)
+
+
+def test_a_tick_names_the_logs_that_have_something_to_do() -> None:
+    clock = ManualClock()
+    files = SimulatedFiles()
+    directory = LogDirectory("/data", files, clock, LogSettings(checkpoint_bytes=100))
+    directory.open()
+    directory.load({})
+    log = directory.create(A, ID, topic_config(flush_ms=500))
+    idle = directory.create(B, OTHER_ID, CONFIG)
+    # Both are new, and not durable yet.
+    assert directory.tick(clock.now_ms) == [log, idle]
+    work(log)
+    work(idle)
+    assert directory.tick(clock.now_ms) == []
+    append(log, "x" * 100)
+    assert directory.tick(clock.now_ms) == []
+    clock.advance(500)
+    assert directory.tick(clock.now_ms) == [log]
+    work(log, clock.now_ms)
+    # It is synced now, and a checkpoint would spare the scan of it.
+    assert directory.tick(clock.now_ms) == [log]
+    work(log, clock.now_ms)
+    assert log.recovery_point == log.log_end_offset
+    assert directory.tick(clock.now_ms) == []
+
+
+def test_deletion_by_age_pauses_while_the_wall_clock_is_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    directory = opened(SimulatedFiles(), clock)
+    directory.load({})
+    log = directory.create(A, ID, topic_config(retention_ms=3_600_000))
+    append(log, "x", timestamp=clock.now_ms, now_ms=clock.now_ms)
+    clock.now_ms += 365 * 86_400_000
+    with caplog.at_level(logging.WARNING):
+        directory.apply_retention({A: 1})
+        directory.apply_retention({A: 1})
+    assert log.target_start_offset == 0
+    assert len(caplog.records) == 1
+    clock.now_ms -= 365 * 86_400_000
+    clock.advance(3_600_001)
+    directory.apply_retention({A: 1})
+    assert log.target_start_offset == 1
+
+
+def test_silent_producers_are_forgotten_whatever_the_clocks_of_others_say() -> None:
+    clock = ManualClock()
+    directory = opened(SimulatedFiles(), clock)
+    directory.load({})
+    log = directory.create(A, ID, CONFIG)
+    append(log, "x", producer=(1, 0, 0), timestamp=0)
+    append(log, "x", producer=(2, 0, 0), transactional=True, timestamp=0)
+    assert directory.expire_producers(60_000) == 0
+    clock.now_ms += 10**12
+    append(log, "x", producer=(3, 0, 0))
+    assert directory.expire_producers(60_000) == 0
+    clock.seconds += 60
+    # The second has a transaction open; the third was heard since the mark.
+    assert directory.expire_producers(60_000) == 1
+    assert sorted(log.producers.entries) == [2, 3]
+    clock.seconds += 60
+    assert directory.expire_producers(60_000) == 1
+    assert sorted(log.producers.entries) == [2]
+
+
+def test_many_logs_are_closed_with_one_sync_of_everything() -> None:
+    synced: list[int] = []
+
+    class Watched(SimulatedFiles):
+        def sync_everything(self) -> None:
+            synced.append(self.operations)
+
+    files = Watched()
+    directory = opened(files)
+    directory.load({})
+    wanted = {TopicPartition("t", n): (ID, CONFIG) for n in range(12)}
+    for partition in wanted:
+        append(directory.create(partition, ID, CONFIG), f"{partition.partition}")
+    directory.close({})
+    assert len(synced) == 1
+    directory = opened(files.power_lost(4))
+    directory.load(wanted)
+    assert [offsets(log) for log in directory.logs()] == [[0]] * 12
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a-0", A),
+        ("b-with-dashes-12", B),
+        ("a", None),
+        ("a-", None),
+        ("-0", None),
+        ("a-x", None),
+        ("a-0.abc-delete", None),
+        ("..-1", None),
+        ("lost+found", None),
+        ("a-²", None),
+    ],
+)
+def test_only_names_of_partitions_are_taken_for_partitions(
+    name: str, expected: TopicPartition | None
+) -> None:
+    assert parse_partition(name) == expected
