@@ -241,7 +241,7 @@ class Consumer:
                     limits.end_at(self._driver.run(ends))
                     continue
             count = RECORDS_AT_ONCE if left is None else min(left, RECORDS_AT_ONCE)
-            records = [r for r in self.poll(timeout_ms, count) if limits.admits(r)]
+            records = limits.cut(self.poll(timeout_ms, count))
             if left is not None:
                 left -= len(records)
             if records or idle_ms is not None:

@@ -50,6 +50,18 @@ class Limits:
         limit = self._offsets.get(partition)
         return limit is not None and position >= limit
 
+    def cut(self, records: list[Record]) -> list[Record]:
+        """Those that lie before the limits."""
+        if not records or (not self._offsets and self.time_ms is None):
+            return records
+        first, last = records[0], records[-1]
+        end = TopicPartition(last.topic, last.partition)
+        is_one = self.time_ms is None and first.partition == last.partition
+        # As a rule they are of one partition, in order: the last one speaks for all.
+        if is_one and not self.reached(end, last.offset):
+            return records
+        return [record for record in records if self.admits(record)]
+
     def admits(self, record: Record) -> bool:
         partition = TopicPartition(record.topic, record.partition)
         if self.time_ms is not None and record.timestamp_ms >= self.time_ms:

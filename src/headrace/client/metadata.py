@@ -28,6 +28,7 @@ class Cluster:
         self.topic_errors: dict[str, ErrorCode] = {}
         """What the last answer said of topics that it could not describe."""
         self.names_by_id: dict[UUID, str] = {}
+        self._available: dict[str, tuple[int, ...]] = {}
         self.version = 0
         """Counts answers; a change tells that something may be different."""
 
@@ -54,13 +55,18 @@ class Cluster:
 
     def available(self, topic: str) -> tuple[int, ...]:
         """Partitions that have a leader; all of them when none has."""
-        partitions = self.topics[topic].partitions
-        led = tuple(partition.index for partition in partitions if partition.leader >= 0)
-        return led or tuple(partition.index for partition in partitions)
+        known = self._available.get(topic)
+        if known is None:
+            partitions = self.topics[topic].partitions
+            led = tuple(partition.index for partition in partitions if partition.leader >= 0)
+            known = led or tuple(partition.index for partition in partitions)
+            self._available[topic] = known
+        return known
 
     def apply(self, response: Mapping[str, Any], asked: Iterable[str] | None) -> None:
         """Take over an answer to a question about some topics, or about all (None)."""
         self.version += 1
+        self._available.clear()
         self.cluster_id = response.get("cluster_id") or self.cluster_id
         self.controller_id = response["controller_id"]
         self.nodes = {
@@ -123,6 +129,7 @@ class Cluster:
         known = self.partition(topic, index)
         if info is None or known is None or leader_epoch <= known.leader_epoch:
             return False
+        self._available.pop(topic, None)
         partitions = list(info.partitions)
         partitions[index] = PartitionInfo(
             index, leader, leader_epoch, known.replicas, known.isr, known.offline_replicas
