@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 from aiokafka.partitioner import murmur2 as aiokafka_murmur2
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
@@ -17,6 +17,7 @@ from headrace.client.partitioner import (
 )
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_murmur2_is_the_one_of_other_clients(key: bytes) -> None:
     assert murmur2(key) == kafka_python_murmur2(key) & 0xFFFFFFFF

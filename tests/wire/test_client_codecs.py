@@ -48,7 +48,7 @@ topic_batches = st.builds(
 
 
 @pytest.mark.parametrize("version", versions(PRODUCE))
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(
     topics=st.lists(topic_batches, max_size=3),
     acks=st.sampled_from([-1, 0, 1]),
@@ -99,7 +99,7 @@ produce_parts = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("version", versions(PRODUCE))
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(
     topics=st.lists(
         st.fixed_dictionaries(
@@ -148,7 +148,7 @@ limits = st.builds(FetchLimits, i32, i32, i32, st.booleans(), names)
 
 
 @pytest.mark.parametrize("version", versions(FETCH))
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(limits=limits, topics=st.lists(topic_fetches, max_size=3))
 def test_a_fetch_request_reads_as_kio_would_read_it(
     version: int, limits: FetchLimits, topics: list[TopicFetch]
@@ -196,7 +196,7 @@ fetch_parts = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("version", versions(FETCH))
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(
     error_code=i16,
     topics=st.lists(
@@ -233,14 +233,14 @@ def test_a_fetch_response_is_read_as_it_was_written(
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(junk=st.binary(max_size=80))
 def test_a_malformed_produce_response_is_the_peers_fault(version: int, junk: bytes) -> None:
     _reads_or_refuses(decode_produce, version, junk)
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 17])
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(junk=st.binary(max_size=80))
 def test_a_malformed_fetch_response_is_the_peers_fault(version: int, junk: bytes) -> None:
     _reads_or_refuses(decode_fetch, version, junk)
