@@ -260,3 +260,32 @@ def test_a_marker_of_a_former_epoch_is_refused() -> None:
     with pytest.raises(ApiError) as refused:
         log.stage(marker(0, 1, 4, coordinator_epoch=6), 0, NOW_MS)
     assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_an_active_segment_that_was_given_up_and_taken_up_again_forgets_nothing() -> None:
+    files = SimulatedFiles()
+    cache = OpenSegments(open_max=1)
+    config = topic_config(index_interval_bytes=100)
+    log = open_log(files, config, cache=cache)
+    other = open_log(files, config, cache=cache, path="/data/other-0")
+    append(other, "x")
+    for number in range(10):
+        append(log, "a", producer=(1, 0, number), transactional=True)
+        log.stage(marker(0, 1, 0), 0, NOW_MS)
+        log.write(NOW_MS)
+        if number == 4:
+            log.close(NOW_MS)
+            log = open_log(files, config, cache=cache)
+        other.read(0, 100, 1, True)
+        assert len(log.aborted_transactions(0, log.log_end_offset)) == number + 1
+        if number > 5:
+            before = log.aborted_transactions(0, log.log_end_offset)
+            log.stage(batch("b", producer=(1, 0, number + 1), transactional=True), 0, NOW_MS)
+            log.stage(marker(0, 1, 0), 0, NOW_MS)
+            files.fail_at = {files.operations + 1: 28}
+            other.read(0, 100, 1, True)
+            with pytest.raises(ApiError):
+                log.write(NOW_MS)
+            assert log.aborted_transactions(0, log.log_end_offset) == before
+        other.read(0, 100, 1, True)
+    assert len(values(log)) == 10

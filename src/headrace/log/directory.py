@@ -225,13 +225,15 @@ class LogDirectory:
     def _is_for(self, partition: TopicPartition, topic_id: UUID) -> bool:
         """Whether a directory is this topic's; one of a former topic of that name steps aside."""
         path = self._file(str(partition))
+        metadata = self._read(f"{partition}/{checkpoints.PARTITION_METADATA}")
+        known = written = checkpoints.decode_partition_metadata(metadata)
         checkpoint = read_log_checkpoint(self.files, path)
         if checkpoint is not None:
-            known: UUID | None = checkpoint.topic_id
-        else:
-            metadata = self._read(f"{partition}/{checkpoints.PARTITION_METADATA}")
-            known = checkpoints.decode_partition_metadata(metadata)
+            # It has a checksum, and was synced.
+            known = checkpoint.topic_id
         if known == topic_id or (known is None and self._is_empty(path)):
+            if written != topic_id:
+                self._write_metadata(path, topic_id)
             return True
         aside = f"{path}.{uuid.uuid4().hex}{STRAY_SUFFIX}"
         self.files.rename(path, aside)
@@ -274,12 +276,12 @@ class LogDirectory:
         if not self.files.exists(path) or not self._is_for(partition, topic_id):
             self._hints.pop(partition, None)
             self.files.make_directory(path)
-            self.files.write_file(
-                f"{path}/{checkpoints.PARTITION_METADATA}",
-                checkpoints.encode_partition_metadata(topic_id),
-                sync=False,
-            )
+            self._write_metadata(path, topic_id)
         return self._open_log(partition, topic_id, config)
+
+    def _write_metadata(self, path: str, topic_id: UUID) -> None:
+        data = checkpoints.encode_partition_metadata(topic_id)
+        self.files.write_file(f"{path}/{checkpoints.PARTITION_METADATA}", data, sync=False)
 
     def get(self, partition: TopicPartition) -> Log | None:
         return self._logs.get(partition)

@@ -88,10 +88,6 @@ class LogJob:
         """Sync a directory, before anything counts as synced."""
         self._first.append(partial(self._files.sync_directory, directory))
 
-    def replace_name(self, path: str, data: Bytes) -> None:
-        """Replace a file, before anything counts as synced."""
-        self._first.append(partial(self._files.replace_file, path, data))
-
     def create_name(self, path: str, data: Bytes) -> None:
         """Write a file unless there is one, before anything counts as synced."""
         self._first.append(partial(self._files.create_file, path, data))
@@ -100,10 +96,11 @@ class LogJob:
         self._steps.append(partial(self._files.sync_directory, path))
 
     def write(self, path: str, data: Bytes) -> None:
-        self._steps.append(partial(self._files.write_file, path, data, sync=True))
+        """Write a derived file. It is not synced: it has a checksum, and can be made again."""
+        self._steps.append(partial(self._files.write_file, path, data, sync=False))
 
     def write_later(self, path: str, make: Callable[[], Bytes]) -> None:
-        """Write what `make` gives; it runs in the worker."""
+        """The same with what `make` gives; it runs in the worker."""
         self._steps.append(partial(_write_made, self._files, path, make))
 
     def replace(self, path: str, data: Bytes) -> None:
@@ -124,7 +121,7 @@ class LogJob:
 
 
 def _write_made(files: Files, path: str, make: Callable[[], Bytes]) -> None:
-    files.write_file(path, make(), sync=True)
+    files.write_file(path, make(), sync=False)
 
 
 def _rename(files: Files, source: str, target: str) -> None:

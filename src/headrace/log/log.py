@@ -225,9 +225,7 @@ class Log:
         if marker is not None:
             aborted = self.producers.apply_marker(batch, base_offset, marker)
             if aborted is not None:
-                transactions = self._active.aborted()
-                assert transactions is not None
-                transactions.append(aborted)
+                self._active.add_aborted(aborted)
 
     def _begin_epoch(self, leader_epoch: i64, offset: i64) -> None:
         if self._epochs_before is None:

@@ -19,7 +19,12 @@ from headrace.env.files import Files
 from headrace.log.file import LogFile, NotCached, OpenSegments
 from headrace.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from headrace.log.scan import Walk
-from headrace.log.transactions import AbortedTransaction, decode_aborted, encode_aborted
+from headrace.log.transactions import (
+    ENTRY_SIZE,
+    AbortedTransaction,
+    decode_aborted,
+    encode_aborted,
+)
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import HEADER_SIZE, LENGTH_OVERHEAD, crc32c
 
@@ -185,7 +190,10 @@ class Segment:
         self._marked_since_index = self.bytes_since_index
         self._marked_largest = self.largest_timestamp
         self._marked_largest_offset = self.largest_timestamp_offset
-        self._marked_aborted = len(self._aborted) if self._aborted is not None else 0
+        if self._aborted is not None:
+            self._marked_aborted = len(self._aborted)
+        else:
+            self._marked_aborted = self.aborted_size // ENTRY_SIZE
 
     def take_back(self) -> None:
         """Forget the batches that were noted since the mark."""
@@ -233,6 +241,13 @@ class Segment:
                 found = decode_aborted(data)
             self._aborted = found
         return found
+
+    def add_aborted(self, transaction: AbortedTransaction) -> None:
+        """Note one more; those before it are sound (`aborted` gave them)."""
+        transactions = self.aborted()
+        assert transactions is not None
+        transactions.append(transaction)
+        self.indexes_on_disk = False
 
     def set_aborted(self, transactions: list[AbortedTransaction]) -> None:
         self._aborted = transactions

@@ -3,8 +3,10 @@
 One job is under way at a time for each log. It is built on the loop from finished bytes, and what
 it changes of the log is taken over in `done`, on the loop again.
 
-1. The order inside of a job is the order in which things may be lost: log files, index files and
-   snapshots, directory entries, the checkpoint that vouches for them, and only then removals.
+1. The order inside of a job is the order in which things must not be lost: log files and their
+   names, the checkpoint that vouches for them, and only then removals. Index files and snapshots
+   are written in between, and not synced: the checkpoint has their checksums, and what a power
+   cut takes is made again from the log.
 2. The recovery point moves with the checkpoint, never before it.
 """
 
@@ -17,12 +19,10 @@ from headrace.log import retention
 from headrace.log.checkpoints import (
     LEADER_EPOCHS,
     LOG_CHECKPOINT,
-    PARTITION_METADATA,
     LogCheckpoint,
     SegmentFacts,
     encode_epochs,
     encode_log_checkpoint,
-    encode_partition_metadata,
 )
 from headrace.log.jobs import FULL, LogJob
 from headrace.log.replay import snapshot_path
@@ -108,8 +108,6 @@ def _add_syncs(log: "Log", job: LogJob, with_active: bool) -> None:
 
 def _add_name(log: "Log", job: LogJob) -> None:
     """Make a new partition durable: who it is, and that it starts with its first segment."""
-    metadata = encode_partition_metadata(log.topic_id)
-    job.replace_name(f"{log.path}/{PARTITION_METADATA}", metadata)
     job.sync_name(log.path.rpartition("/")[0])
     start = log.segments[0].base_offset
     if log.recovery_point <= start:
@@ -160,7 +158,6 @@ def _add_checkpoint(log: "Log", job: LogJob, with_active: bool) -> None:
         [each for each in epochs if each[1] < recovery_point or each[1] <= start],
         facts,
     )
-    job.sync_directory(log.path)
     job.replace(f"{log.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(checkpoint))
     job.recovery_point = recovery_point
     job.vouched = vouched

@@ -67,9 +67,7 @@ def verify_segment(
         if batch.producer_id >= 0:
             aborted = replay_batch(producers, walk, batch)
             if aborted is not None:
-                transactions = segment.aborted()
-                assert transactions is not None
-                transactions.append(aborted)
+                segment.add_aborted(aborted)
             count += 1
             if count % _COMMIT_EVERY == 0:
                 producers.commit()
