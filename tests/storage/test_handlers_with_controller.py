@@ -42,6 +42,7 @@ def _with_a_controller(path: Path, scene: Callable[[Ask, Controller], Awaitable[
             partitions={},
             clock=SystemClock(),
             worker=cast(Any, None),
+            groups=cast(Any, None),
         )
 
         async def ask(api_key: int, version: int, body: Mapping[str, Any]) -> Message:

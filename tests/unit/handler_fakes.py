@@ -18,6 +18,7 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import PartitionState, TopicState
 from headrace.wire.codec import Message, decode_response, encode_request
 from headrace.wire.header import read_header
+from tests.unit.group_memory import MemoryLog, groups_over
 
 NODE = 1
 Edit = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -235,5 +236,6 @@ def asker(**settings: str) -> Asker:
         partitions=cast(Any, controller.partitions),
         clock=SystemClock(),
         worker=cast(Any, FakeWorker()),
+        groups=groups_over(MemoryLog(), image),
     )
     return Asker(broker, controller)

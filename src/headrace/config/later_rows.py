@@ -46,7 +46,7 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "classic,consumer,streams",
         "The rebalance protocols that are offered.",
         choices=("classic", "consumer", "share", "streams"),
-        needs="groups",
+        needs="kip848",
     ),
     Setting(
         "group.consumer.session.timeout.ms",
@@ -54,7 +54,7 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "45000",
         "After what silence a member of a consumer group is removed.",
         low=1,
-        needs="groups",
+        needs="kip848",
     ),
     Setting(
         "group.consumer.min.session.timeout.ms",
@@ -62,7 +62,7 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "45000",
         "The shortest session timeout that a consumer group may be given.",
         low=1,
-        needs="groups",
+        needs="kip848",
     ),
     Setting(
         "group.consumer.max.session.timeout.ms",
@@ -70,7 +70,7 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "60000",
         "The longest session timeout that a consumer group may be given.",
         low=1,
-        needs="groups",
+        needs="kip848",
     ),
     Setting(
         "group.consumer.heartbeat.interval.ms",
@@ -78,7 +78,7 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "5000",
         "How often members of a consumer group are told to send heartbeats.",
         low=1,
-        needs="groups",
+        needs="kip848",
     ),
     Setting(
         "group.consumer.min.heartbeat.interval.ms",
@@ -86,7 +86,7 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "5000",
         "The shortest heartbeat interval that a consumer group may be given.",
         low=1,
-        needs="groups",
+        needs="kip848",
     ),
     Setting(
         "group.consumer.max.heartbeat.interval.ms",
@@ -94,7 +94,7 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "15000",
         "The longest heartbeat interval that a consumer group may be given.",
         low=1,
-        needs="groups",
+        needs="kip848",
     ),
     Setting(
         "group.consumer.max.size",
@@ -102,14 +102,14 @@ GROUP_ROWS: tuple[Setting, ...] = (
         _UNLIMITED,
         "How many members a consumer group may have.",
         low=1,
-        needs="groups",
+        needs="kip848",
     ),
     Setting(
         "group.consumer.assignors",
         LIST,
         "uniform,range",
         "The assignors that a consumer group may choose from; the first is the default.",
-        needs="groups",
+        needs="kip848",
     ),
     Setting(
         "offset.metadata.max.bytes",

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
     from headrace.controller.service import Controller
     from headrace.env.clock import Clock
+    from headrace.group.service import GroupService
     from headrace.log.directory import LogDirectory
     from headrace.model.cluster import ClusterImage
     from headrace.replication.partition import Partition
@@ -35,3 +36,4 @@ class BrokerContext:
     partitions: "dict[str, dict[int, Partition]]"
     clock: "Clock"
     worker: "Worker"
+    groups: "GroupService"

@@ -13,6 +13,7 @@ from mypy_extensions import i64
 from headrace.handlers.produce_exchange import ProduceExchange
 from headrace.log.jobs import LogJob
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.record.batch import read_batch
 from headrace.replication.partition import Parked, Partition
 from headrace.runtime.exchange import Exchange
 
@@ -65,13 +66,31 @@ class Turn:
         except ApiError as error:
             partition.write_error = error.code
             return
-        if log.wants_job:
+        self._written(partition)
+
+    def _written(self, partition: Partition) -> None:
+        if partition.log.wants_job:
             self.start_job(partition)
         partition.demand_sync()
         if partition.advance():
             self.wake(partition)
 
+    def append(self, partition: Partition, frame: bytes) -> i64:
+        """Write a coordinator's batch at once, and return its first offset.
+
+        Raises what the log says; then nothing of it is there.
+        """
+        if partition.is_dirty:
+            self.flush()
+        self.begin()
+        base_offset: i64 = partition.stage(read_batch(frame, 0, len(frame), False), self.now_ms)
+        partition.log.write(self.now_ms)
+        self._written(partition)
+        return base_offset
+
     def wake(self, partition: Partition) -> None:
+        if partition.observer is not None:
+            partition.observer.advanced()
         for exchange in partition.waiters:
             if not exchange.woken:
                 exchange.woken = True
@@ -113,6 +132,8 @@ class Turn:
         self.begin()
         if log.is_offline:
             self._fail_parked(partition)
+            if partition.observer is not None:
+                partition.observer.failed()
         else:
             if log.wants_job:
                 self.start_job(partition)

@@ -21,6 +21,7 @@ from headrace.handlers.context import BrokerContext
 from headrace.handlers.partitions import PartitionTable
 from headrace.log.directory import LogDirectory, RemoveDirectory
 from headrace.log.state import LogSettings
+from headrace.node.groups import Groups
 from headrace.node.replicas import Replicas
 from headrace.runtime.worker import Worker
 from headrace.server.server import Server
@@ -46,6 +47,7 @@ class Broker:
         self._server: Server | None = None
         self._worker: Worker | None = None
         self._replicas: Replicas | None = None
+        self._groups: Groups | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due: dict[str, float] = {}
 
@@ -73,6 +75,7 @@ class Broker:
             check_broker_config=_check_broker_config,
         )
         worker = self._worker = Worker("files", asyncio.get_running_loop())
+        groups = self._groups = Groups(config, self._clock, controller, self._table, worker)
         context = BrokerContext(
             config.node_id,
             controller.image,
@@ -82,6 +85,7 @@ class Broker:
             self._table.by_topic,
             self._clock,
             worker,
+            groups.service,
         )
         server = self._server = Server(context, self._table)
         ports = {
@@ -99,6 +103,8 @@ class Broker:
         replicas.load()
         replicas.fetch = server.fetch
         controller.on_change(replicas.changed)
+        groups.start(server.turn)
+        controller.on_change(groups.changed)
         server.start()
         self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
         self.address = ",".join(f"{each.host}:{each.port}" for each in endpoints)
@@ -107,6 +113,8 @@ class Broker:
         """Let requests end, put everything on disk, and say so there."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._groups is not None:
+            self._groups.service.stop()
         if self._server is not None:
             await self._server.drain()
         if self._controller is not None:

@@ -8,7 +8,7 @@ P3  where the topic asks for a sync, nothing unsynced is acknowledged or shown
 from typing import TYPE_CHECKING, final
 from uuid import UUID
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from headrace.config.topic import TopicConfig
 from headrace.log.log import Log
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     from headrace.record.batch import Batch
 
 NOT_DUE = 0x7FFFFFFFFFFFFFFF
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Observer:
+    """Somebody who waits for a partition otherwise than by a request: a coordinator."""
+
+    def advanced(self) -> None:
+        """The high watermark has risen."""
+        raise NotImplementedError
+
+    def failed(self) -> None:
+        """The log is offline: what is not committed now never will be."""
+        raise NotImplementedError
 
 
 @final
@@ -54,6 +67,7 @@ class Partition:
         self.flush_messages: i64 = log.config.flush_messages
         self.waiters: dict[Exchange, None] = {}
         self.parked: list[Parked] = []
+        self.observer: Observer | None = None
         self.is_dirty = False
         self.write_error: i64 = 0
         """Why the last write failed; meant for the turn that made it, 0 again after."""

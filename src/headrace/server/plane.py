@@ -92,7 +92,7 @@ class Plane:
         self.postponed: list[Connection] = []
         self.turn_bytes: i64 = 0
         """What was read since the last flush."""
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: dict[Connection, asyncio.Task[None]] = {}
         self.now: float = monotonic()
         self.requests: i64 = 0
         """Taken in this turn."""
@@ -263,8 +263,7 @@ class Plane:
             return
         connection.muted = True
         task = asyncio.get_running_loop().create_task(self._finish(connection, exchange, answer))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks[connection] = task
 
     async def _finish(
         self, connection: Connection, exchange: Exchange, answer: Awaitable[bytes]
@@ -274,6 +273,7 @@ class Plane:
         try:
             frame = await answer
         finally:
+            self.tasks.pop(connection, None)
             connection.muted = False
             if frame is None:
                 self.close(connection, reason)
@@ -297,6 +297,10 @@ class Plane:
         self.epoll.unregister(connection.fd)
         connection.sock.close()
         self.fetch.forget(connection)
+        task = self.tasks.get(connection)
+        if task is not None:
+            # Nobody is left to be answered. It is ended once it has begun: it may be of this turn.
+            asyncio.get_running_loop().call_soon(task.cancel)
         kept: i64 = 0
         for exchange in connection.exchanges:
             # What was sent with acks=0 is written although its sender has gone.

@@ -31,6 +31,15 @@ PRODUCE = 0
 FETCH = 1
 LIST_OFFSETS = 2
 METADATA = 3
+OFFSET_COMMIT = 8
+OFFSET_FETCH = 9
+FIND_COORDINATOR = 10
+JOIN_GROUP = 11
+HEARTBEAT = 12
+LEAVE_GROUP = 13
+SYNC_GROUP = 14
+DESCRIBE_GROUPS = 15
+LIST_GROUPS = 16
 API_VERSIONS = 18
 CREATE_TOPICS = 19
 DELETE_TOPICS = 20
@@ -41,7 +50,9 @@ DESCRIBE_CONFIGS = 32
 ALTER_CONFIGS = 33
 DESCRIBE_LOG_DIRS = 35
 CREATE_PARTITIONS = 37
+DELETE_GROUPS = 42
 INCREMENTAL_ALTER_CONFIGS = 44
+OFFSET_DELETE = 47
 DESCRIBE_CLUSTER = 60
 DESCRIBE_PRODUCERS = 61
 DESCRIBE_TOPIC_PARTITIONS = 75
@@ -55,6 +66,18 @@ _ROWS = (
     Api(FETCH, "Fetch", 4, 18, 12, "fetch"),
     Api(LIST_OFFSETS, "ListOffsets", 1, 11, 6, "list_offsets"),
     Api(METADATA, "Metadata", 0, 13, 9, "metadata"),
+    # Version 10 of these two names topics by id only; not offering it is safe.
+    Api(OFFSET_COMMIT, "OffsetCommit", 2, 9, 8, "offset_commit"),
+    Api(OFFSET_FETCH, "OffsetFetch", 1, 9, 6, "offset_fetch"),
+    # That this is there at all makes librdkafka compress with lz4.
+    Api(FIND_COORDINATOR, "FindCoordinator", 0, 6, 3, "find_coordinator"),
+    # librdkafka before 2.11 looks for version 0 before it believes in groups (KAFKA-19444).
+    Api(JOIN_GROUP, "JoinGroup", 0, 9, 6, "join_group"),
+    Api(HEARTBEAT, "Heartbeat", 0, 4, 4, "heartbeat"),
+    Api(LEAVE_GROUP, "LeaveGroup", 0, 5, 4, "leave_group"),
+    Api(SYNC_GROUP, "SyncGroup", 0, 5, 4, "sync_group"),
+    Api(DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5, "describe_groups"),
+    Api(LIST_GROUPS, "ListGroups", 0, 5, 3, "list_groups"),
     Api(API_VERSIONS, "ApiVersions", 0, 4, 3, "api_versions"),
     Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5, "create_topics"),
     Api(DELETE_TOPICS, "DeleteTopics", 1, 6, 4, "delete_topics"),
@@ -66,7 +89,9 @@ _ROWS = (
     Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2, "alter_configs"),
     Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2, "describe_log_dirs"),
     Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2, "create_partitions"),
+    Api(DELETE_GROUPS, "DeleteGroups", 0, 2, 2, "delete_groups"),
     Api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1, "incremental_alter_configs"),
+    Api(OFFSET_DELETE, "OffsetDelete", 0, 0, 1, "offset_delete"),
     Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, "describe_cluster"),
     Api(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0, "describe_producers"),
     Api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0, "describe_topic_partitions"),

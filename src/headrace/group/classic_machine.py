@@ -1,0 +1,469 @@
+"""One group under the classic protocol: what its members ask for, and what time does to it. Pure.
+
+Joining, syncing and the timers are soft state and live only here; a generation with its members
+and assignments is decided here and set by `apply`. An Outcome's records are appended and applied
+before its replies are sent; where they cannot be appended, `append_failed` says what to send
+instead.
+
+C1  an assignment is sent only from a generation that has been applied
+C2  a generation has each member once, and an instance name at most once
+C3  every ticket that is taken gets exactly one reply, or is given back by `abandoned`
+C4  a rebalance ends within the longest rebalance timeout of its members, if one of them takes part
+C5  `alarm_ms` is not later than the earliest timer
+"""
+
+from dataclasses import replace
+
+from headrace.group.classic_state import ClassicState, State, member_of
+from headrace.group.membership import NEVER, Member
+from headrace.group.messages import (
+    NO_MEMBER,
+    Change,
+    ClassicLimits,
+    JoinReply,
+    JoinRequest,
+    Leaver,
+    Moment,
+    Outcome,
+    SyncReply,
+    SyncRequest,
+)
+from headrace.model.errors import ApiError, ErrorCode
+
+__all__ = ["ClassicGroup", "State"]
+
+_GENERATION_MAX = (1 << 31) - 1
+_WAIT_FOR_INSTANCES_MS_MIN = 1_000
+
+
+class ClassicGroup(ClassicState):
+    def __init__(self, group_id: str, limits: ClassicLimits) -> None:
+        super().__init__(group_id, limits)
+        self._unsynced: dict[str, None] = {}
+        self._join_deadline_ms = NEVER
+        self._sync_deadline_ms = NEVER
+        self._is_initial = False
+        self._is_joined_anew = False
+        self._initial_ms_left = 0
+
+    # Joining
+
+    def join(self, request: JoinRequest, ticket: int, now: Moment) -> Outcome:
+        outcome = Outcome()
+        error = self._join_error(request)
+        if error is not ErrorCode.NONE:
+            outcome.replies.append((ticket, JoinReply(error, request.member_id)))
+        elif not self._has_room_for(request):
+            reply = JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER)
+            outcome.replies.append((ticket, reply))
+            self.pending.pop(request.member_id, None)
+            if self._remove(request.member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome):
+                self._rebalance(outcome, now)
+        elif request.member_id == NO_MEMBER:
+            self._join_new(request, ticket, now, outcome)
+        elif request.member_id in self.pending:
+            del self.pending[request.member_id]
+            self._add(member_of(request.member_id, request), request, ticket, now, outcome)
+        else:
+            self._join_again(request, ticket, now, outcome)
+        return outcome
+
+    def _join_new(self, request: JoinRequest, ticket: int, now: Moment, outcome: Outcome) -> None:
+        new_id = request.new_member_id
+        if request.instance_id is None and request.needs_known_id:
+            self.pending[new_id] = now.ms + request.session_timeout_ms
+            self._wake_at(self.pending[new_id])
+            outcome.replies.append((ticket, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, new_id)))
+            return
+        if request.instance_id is not None:
+            old_id = self.members.by_instance.get(request.instance_id)
+            if old_id is not None:
+                self._replace(old_id, request, ticket, now, outcome)
+                return
+        member = member_of(new_id, request)
+        member.is_unaware = request.instance_id is None
+        self._add(member, request, ticket, now, outcome)
+
+    def _add(
+        self, member: Member, request: JoinRequest, ticket: int, now: Moment, outcome: Outcome
+    ) -> None:
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        member.join_ticket = ticket
+        member.is_new = True
+        member.deadline_ms = now.ms + self.limits.new_member_join_timeout_ms
+        self._wake_at(member.deadline_ms)
+        if self.state is State.PREPARING and self._is_initial:
+            self._is_joined_anew = True
+        self.members.add(member)
+        self._rebalance(outcome, now)
+
+    def _join_again(self, request: JoinRequest, ticket: int, now: Moment, outcome: Outcome) -> None:
+        member = self.members.by_id[request.member_id]
+        is_leader = member.member_id == self.members.leader
+        # A leader who joins a stable group has seen a change that the members' metadata does not
+        # show, such as new partitions. Others with nothing new have lost an answer: send it again.
+        is_repeated = self.state is State.COMPLETING or (
+            self.state is State.STABLE and not is_leader
+        )
+        if is_repeated and member.protocols == request.protocols:
+            self._restart_session(member, now)
+            outcome.replies.append((ticket, self._joined(member)))
+            return
+        self.members.set_protocols(member, request.protocols)
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.session_timeout_ms = request.session_timeout_ms
+        before = self.members.hold_join(member, ticket)
+        if before is not None:
+            # Its former connection is gone, or it would not ask on another.
+            reply = JoinReply(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id)
+            outcome.replies.append((before, reply))
+        self._rebalance(outcome, now)
+
+    def _replace(
+        self, old_id: str, request: JoinRequest, ticket: int, now: Moment, outcome: Outcome
+    ) -> None:
+        """An instance has come back under a new id; who holds the old one is fenced (KIP-345)."""
+        members = self.members
+        was_leader = members.leader == old_id
+        keeps_protocol = members.chosen_protocol({old_id: request.protocols}) == self.protocol
+        assignment = members.by_id[old_id].assignment
+        self._remove(old_id, ErrorCode.FENCED_INSTANCE_ID, outcome)
+        member = member_of(request.new_member_id, request)
+        member.assignment = assignment
+        members.add(member)
+        if was_leader:
+            members.leader = member.member_id
+        self._restart_session(member, now)
+        if self.state is not State.STABLE or not keeps_protocol:
+            members.hold_join(member, ticket)
+            self._rebalance(outcome, now)
+            return
+        outcome.change = Change.REPLACED
+        outcome.member_id = member.member_id
+        assignments = {each.member_id: each.assignment for each in members.all()}
+        outcome.records.append(self._record(assignments))
+        reply = replace(self._joined(member), skip_assignment=was_leader)
+        if was_leader and not request.can_skip_assignment:
+            # An older client that hears that it leads would assign, and nobody waits for that. So
+            # it hears of a leader that is gone.
+            reply = replace(reply, leader=old_id, skip_assignment=False, members=())
+        outcome.replies.append((ticket, reply))
+
+    # Rebalancing
+
+    def _rebalance(self, outcome: Outcome, now: Moment) -> None:
+        """Begin one, or go on with the one that has begun."""
+        if self.state is not State.PREPARING:
+            self._prepare(outcome, now)
+        elif not self._is_initial and self._all_joined():
+            self._complete_join(outcome, now)
+
+    def _all_joined(self) -> bool:
+        return len(self.members) == self.members.waiting_joins and not self.pending
+
+    def _prepare(self, outcome: Outcome, now: Moment) -> None:
+        if self.state is State.COMPLETING:
+            for member in self.members.all():
+                member.assignment = b""
+                self._answer_sync(member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS), outcome, now)
+        self._unsynced.clear()
+        self._sync_deadline_ms = NEVER
+        self._is_initial = self.state is State.EMPTY
+        self._enter(State.PREPARING, now)
+        timeout_ms = self.members.rebalance_timeout_ms()
+        if self._is_initial:
+            # A new group gives more members the time to come.
+            delay_ms = self.limits.initial_rebalance_delay_ms
+            self._is_joined_anew = False
+            self._initial_ms_left = max(timeout_ms - delay_ms, 0)
+            self._set_join_deadline(now.ms + delay_ms)
+        elif self._all_joined():
+            self._complete_join(outcome, now)
+        else:
+            self._set_join_deadline(now.ms + timeout_ms)
+
+    def _end_initial_delay(self, outcome: Outcome, now: Moment) -> None:
+        delay_ms = min(self.limits.initial_rebalance_delay_ms, self._initial_ms_left)
+        if self._is_joined_anew and delay_ms > 0:
+            self._is_joined_anew = False
+            self._initial_ms_left -= delay_ms
+            self._set_join_deadline(now.ms + delay_ms)
+        else:
+            self._complete_join(outcome, now)
+
+    def _complete_join(self, outcome: Outcome, now: Moment) -> None:
+        self._join_deadline_ms = NEVER
+        members = self.members
+        for member in members.all():
+            if member.join_ticket is None and member.instance_id is None:
+                self._remove(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome)
+        if members and not members.elect_joined_leader():
+            # Only instances that have not come back: their sessions decide.
+            wait_ms = max(members.rebalance_timeout_ms(), _WAIT_FOR_INSTANCES_MS_MIN)
+            self._set_join_deadline(now.ms + wait_ms)
+            return
+        self._is_initial = False
+        self.generation = self.generation + 1 if self.generation < _GENERATION_MAX else 1
+        if not members:
+            self._become_empty(outcome, now)
+            return
+        self.protocol = members.chosen_protocol()
+        self._note_topics()
+        self._enter(State.COMPLETING, now)
+        for member in members.all():
+            waiting = members.hold_join(member, None)
+            if waiting is not None:
+                outcome.replies.append((waiting, self._joined(member)))
+            member.is_new = member.is_unaware = False
+            self._restart_session(member, now)
+            self._unsynced[member.member_id] = None
+        self._sync_deadline_ms = now.ms + members.rebalance_timeout_ms()
+        self._wake_at(self._sync_deadline_ms)
+
+    def _become_empty(self, outcome: Outcome, now: Moment) -> None:
+        self.protocol = None
+        self._note_topics()
+        self._enter(State.EMPTY, now)
+        if self.is_durable:
+            outcome.change = Change.EMPTIED
+            outcome.records.append(self._record({}))
+
+    # Syncing
+
+    def sync(self, request: SyncRequest, ticket: int, now: Moment) -> Outcome:
+        outcome = Outcome()
+        error = self._sync_error(request)
+        if error is not ErrorCode.NONE:
+            outcome.replies.append((ticket, SyncReply(error)))
+            return outcome
+        member = self.members.by_id[request.member_id]
+        self._unsynced.pop(member.member_id, None)
+        if not self._unsynced:
+            self._sync_deadline_ms = NEVER
+        if self.state is State.STABLE:
+            self._restart_session(member, now)
+            outcome.replies.append((ticket, self._assigned(member.assignment)))
+            return outcome
+        self._answer_sync(member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS), outcome, now)
+        member.sync_ticket = ticket
+        if member.member_id == self.members.leader:
+            self._assign(request.assignments, outcome, now)
+        return outcome
+
+    def _sync_error(self, request: SyncRequest) -> ErrorCode:
+        error = self._member_error(request.member_id, request.instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if request.generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if request.protocol_type not in (None, self.protocol_type):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if self.state is State.PREPARING:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        if request.protocol not in (None, self.protocol):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE
+
+    def _assign(self, given: dict[str, bytes], outcome: Outcome, now: Moment) -> None:
+        """Who was forgotten by the leader gets nothing, and is told so."""
+        assignments = {id_: given.get(id_, b"") for id_ in self.members.by_id}
+        outcome.change = Change.ASSIGNED
+        outcome.records.append(self._record(assignments))
+        for member in self.members.all():
+            if member.sync_ticket is not None:
+                reply = self._assigned(assignments[member.member_id])
+                outcome.replies.append((member.sync_ticket, reply))
+                self._restart_session(member, now)
+
+    def _assigned(self, assignment: bytes) -> SyncReply:
+        return SyncReply(ErrorCode.NONE, self.protocol_type, self.protocol, assignment)
+
+    def _answer_sync(self, member: Member, reply: SyncReply, outcome: Outcome, now: Moment) -> None:
+        if member.sync_ticket is not None:
+            outcome.replies.append((member.sync_ticket, reply))
+            member.sync_ticket = None
+            self._restart_session(member, now)
+
+    # Staying, leaving
+
+    def heartbeat(
+        self, member_id: str, instance_id: str | None, generation: int, now: Moment
+    ) -> ErrorCode:
+        error = self._member_error(member_id, instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        self._restart_session(self.members.by_id[member_id], now)
+        if self.state is State.PREPARING:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def leave(self, leavers: list[Leaver], now: Moment) -> tuple[Outcome, list[ErrorCode]]:
+        outcome = Outcome()
+        size = len(self.members)
+        errors = [self._let_go(leaver, outcome) for leaver in leavers]
+        if len(self.members) < size or self.state is State.PREPARING:
+            self._rebalance(outcome, now)
+        return outcome, errors
+
+    def _let_go(self, leaver: Leaver, outcome: Outcome) -> ErrorCode:
+        member_id, instance_id = leaver
+        if member_id in self.pending:
+            del self.pending[member_id]
+            return ErrorCode.NONE
+        if member_id == NO_MEMBER and instance_id is not None:
+            # An administrator removes an instance without knowing its id.
+            member_id = self.members.by_instance.get(instance_id, NO_MEMBER)
+        error = self._member_error(member_id, instance_id)
+        if error is ErrorCode.NONE:
+            self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome)
+        return error
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, now: Moment
+    ) -> None:
+        """Refuse offsets of strangers and of generations that are over; else it is a heartbeat."""
+        if generation < 0 and self.state is State.EMPTY:
+            return  # Somebody without membership: an administrator, or a consumer by assignment.
+        error = self._member_error(member_id, instance_id)
+        if error is ErrorCode.NONE and generation != self.generation:
+            error = ErrorCode.ILLEGAL_GENERATION
+        if error is ErrorCode.NONE and self.state is State.COMPLETING:
+            error = ErrorCode.REBALANCE_IN_PROGRESS
+        if error is not ErrorCode.NONE:
+            raise ApiError(error)
+        self._restart_session(self.members.by_id[member_id], now)
+
+    def abandoned(self, ticket: int, now: Moment) -> Outcome:
+        """Nobody listens for this answer any more: its connection has ended."""
+        outcome = Outcome()
+        for member in self.members.all():
+            if member.sync_ticket == ticket:
+                member.sync_ticket = None
+                self._restart_session(member, now)
+            elif member.join_ticket == ticket:
+                self.members.hold_join(member, None)
+                self._restart_session(member, now)
+                if member.is_unaware:
+                    self._remove(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome)
+                    self._rebalance(outcome, now)
+        return outcome
+
+    def forget_pending(self, member_id: str, now: Moment) -> Outcome:
+        """Too many ids were handed out: this one counts no more."""
+        outcome = Outcome()
+        if self.pending.pop(member_id, None) is not None and self.state is State.PREPARING:
+            self._rebalance(outcome, now)
+        return outcome
+
+    def _remove(self, member_id: str, why: ErrorCode, outcome: Outcome) -> bool:
+        member = self.members.remove(member_id)
+        if member is None:
+            return False
+        self._unsynced.pop(member_id, None)
+        if member.join_ticket is not None:
+            # A fenced instance must know who it was; any other is to come back without an id.
+            told = member_id if why is ErrorCode.FENCED_INSTANCE_ID else NO_MEMBER
+            outcome.replies.append((member.join_ticket, JoinReply(why, told)))
+        if member.sync_ticket is not None:
+            outcome.replies.append((member.sync_ticket, SyncReply(why)))
+        return True
+
+    # Time
+
+    def ticked(self, now: Moment) -> Outcome:
+        """Do what is due. An alarm that is due afterwards wants another call."""
+        outcome = Outcome()
+        if self._expire(outcome, now):
+            self._rebalance(outcome, now)
+        if self._join_deadline_ms <= now.ms:
+            self._join_deadline_ms = NEVER
+            if self._is_initial:
+                self._end_initial_delay(outcome, now)
+            else:
+                self._complete_join(outcome, now)
+        elif self._sync_deadline_ms <= now.ms:
+            self._sync_deadline_ms = NEVER
+            for member_id in list(self._unsynced):
+                self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome)
+            self._rebalance(outcome, now)
+        self.alarm_ms = min(
+            self._join_deadline_ms,
+            self._sync_deadline_ms,
+            min(self.pending.values(), default=NEVER),
+            min((member.deadline_ms for member in self.members.all()), default=NEVER),
+        )
+        return outcome
+
+    def _expire(self, outcome: Outcome, now: Moment) -> bool:
+        """Forget whose time is over; tells whether that concerns the generation."""
+        lapsed = [id_ for id_, deadline_ms in self.pending.items() if deadline_ms <= now.ms]
+        for member_id in lapsed:
+            del self.pending[member_id]
+        is_changed = bool(lapsed) and self.state is State.PREPARING
+        for member in self.members.all():
+            if member.deadline_ms > now.ms:
+                continue
+            is_waiting = member.join_ticket is not None or member.sync_ticket is not None
+            if is_waiting and not member.is_new:
+                member.deadline_ms = NEVER  # It begins anew when the wait ends.
+            else:
+                self._remove(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome)
+                is_changed = True
+        return is_changed
+
+    def loaded(self, now: Moment) -> Outcome:
+        """The log has been read: members have a whole session to show that they are there."""
+        outcome = Outcome()
+        for member in self.members.all():
+            self._restart_session(member, now)
+        if len(self.members) > self.limits.size_max:
+            self._prepare(outcome, now)
+        return outcome
+
+    def unloaded(self, error: ErrorCode) -> Outcome:
+        """This broker stops to speak for the group."""
+        outcome = Outcome()
+        for member in self.members.all():
+            if member.join_ticket is not None:
+                outcome.replies.append((member.join_ticket, JoinReply(error, member.member_id)))
+            if member.sync_ticket is not None:
+                outcome.replies.append((member.sync_ticket, SyncReply(error)))
+        return outcome
+
+    def append_failed(self, failed: Outcome, error: ErrorCode, now: Moment) -> Outcome:
+        """The log did not take the records: what there is instead to send, and perhaps append."""
+        outcome = Outcome()
+        if failed.change is Change.ASSIGNED:
+            for member in self.members.all():
+                self._answer_sync(member, SyncReply(error), outcome, now)
+            self._rebalance(outcome, now)
+            return outcome
+        # An empty group that the log still believes in does no harm: after a restart its members
+        # time out.
+        outcome.replies += failed.replies
+        if failed.change is Change.REPLACED:
+            ticket, _ = outcome.replies.pop()
+            outcome.replies.append((ticket, JoinReply(error, NO_MEMBER)))
+            self._remove(failed.member_id, error, outcome)
+            self._rebalance(outcome, now)
+        return outcome
+
+    def _enter(self, state: State, now: Moment) -> None:
+        self.state = state
+        self.state_timestamp_ms = now.wall_ms
+
+    def _restart_session(self, member: Member, now: Moment) -> None:
+        if not (member.is_new and member.join_ticket is not None):
+            member.deadline_ms = now.ms + member.session_timeout_ms
+            self._wake_at(member.deadline_ms)
+
+    def _set_join_deadline(self, deadline_ms: int) -> None:
+        self._join_deadline_ms = deadline_ms
+        self._wake_at(deadline_ms)
+
+    def _wake_at(self, deadline_ms: int) -> None:
+        if deadline_ms < self.alarm_ms:
+            self.alarm_ms = deadline_ms

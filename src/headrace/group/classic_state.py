@@ -1,0 +1,182 @@
+"""What one classic group is, apart from what happens to it: generation, members, answers. Pure.
+
+`apply` takes over a generation from the log, the same at start-up as live, and is the only one
+that sets what outlives a restart. classic_machine.py has the transitions.
+"""
+
+from enum import StrEnum
+
+from headrace.group.membership import NEVER, Member, Membership, member_from, metadata_bytes
+from headrace.group.messages import NO_MEMBER, ClassicLimits, JoinReply, JoinRequest
+from headrace.group.records import (
+    NO_TIMESTAMP,
+    GroupKey,
+    GroupRecord,
+    GroupValue,
+    MemberValue,
+)
+from headrace.group.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from headrace.model.errors import ErrorCode
+
+
+class State(StrEnum):
+    """Kafka's words, as tools print them."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class ClassicState:
+    def __init__(self, group_id: str, limits: ClassicLimits) -> None:
+        self.group_id = group_id
+        self.limits = limits
+        self.state = State.EMPTY
+        self.state_timestamp_ms = NO_TIMESTAMP
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.members = Membership()
+        self.topics: frozenset[str] | None = None
+        """What the members subscribe to, where that can be known."""
+        self.is_durable = False
+        """Whether the log has a record of this group, so that deleting it takes a tombstone."""
+        self.alarm_ms = NEVER
+        """When `ticked` wants to be called."""
+        self.pending: dict[str, int] = {}
+        """Ids that were handed out (KIP-394), not yet come back, and when they lapse."""
+
+    # What lasts
+
+    def apply(self, value: GroupValue) -> None:
+        """Take over a generation: its members and assignments are so from now on."""
+        known = self.members.by_id
+        members = [self._applied(stored, known, value.protocol) for stored in value.members]
+        self.members = Membership(members, value.leader)
+        self.is_durable = True
+        self.generation = value.generation
+        self.protocol_type = value.protocol_type or None
+        self.protocol = value.protocol
+        self.state = State.STABLE if members else State.EMPTY
+        self.state_timestamp_ms = value.state_timestamp_ms
+        self._note_topics()
+
+    def _applied(
+        self, stored: MemberValue, known: dict[str, Member], protocol: str | None
+    ) -> Member:
+        member = known.get(stored.member_id)
+        if member is None:
+            return member_from(stored, protocol)
+        member.assignment = stored.assignment
+        member.sync_ticket = None
+        return member
+
+    def _record(self, assignments: dict[str, bytes]) -> GroupRecord:
+        value = GroupValue(
+            self.protocol_type or "",
+            self.generation,
+            self.protocol,
+            self.members.leader,
+            self.state_timestamp_ms,
+            tuple(
+                member.stored(self.protocol, assignments[member.member_id])
+                for member in self.members.all()
+            ),
+        )
+        return GroupRecord(GroupKey(self.group_id), value)
+
+    # Who may
+
+    def _join_error(self, request: JoinRequest) -> ErrorCode:
+        limits = self.limits
+        timeout_ms = request.session_timeout_ms
+        if not limits.session_timeout_ms_min <= timeout_ms <= limits.session_timeout_ms_max:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if not self._agrees_with(request):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if request.member_id == NO_MEMBER:
+            return ErrorCode.NONE
+        if request.member_id in self.pending:
+            # An id is handed out only to those who come without an instance name.
+            is_static = request.instance_id is not None
+            return ErrorCode.UNKNOWN_MEMBER_ID if is_static else ErrorCode.NONE
+        return self._member_error(request.member_id, request.instance_id)
+
+    def _agrees_with(self, request: JoinRequest) -> bool:
+        if not self.members:
+            return bool(request.protocol_type and request.protocols)
+        same_type = request.protocol_type == self.protocol_type
+        return same_type and self.members.supports(request.protocols)
+
+    def _member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        if instance_id is not None:
+            owner = self.members.by_instance.get(instance_id)
+            if owner is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if owner != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        if member_id not in self.members.by_id:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE
+
+    def _has_room_for(self, request: JoinRequest) -> bool:
+        members = self.members
+        member_id = request.member_id or members.by_instance.get(request.instance_id or "", "")
+        member = members.by_id.get(member_id)
+        replaced = 0 if member is None else member.metadata_bytes
+        asked = metadata_bytes(request.protocols)
+        if members.metadata_bytes - replaced + asked > self.limits.metadata_bytes_max:
+            return False
+        if self.state is State.PREPARING:
+            # Counting those who have come back lets the last ones in be turned away, where the
+            # limit was lowered below the size of a group.
+            is_counted = member is not None and member.join_ticket is not None
+            return is_counted or members.waiting_joins < self.limits.size_max
+        return member is not None or len(members) < self.limits.size_max
+
+    # Questions
+
+    @property
+    def is_vacant(self) -> bool:
+        """Nobody is in it, and the log has nothing of it."""
+        return self.state is State.EMPTY and not self.pending and not self.is_durable
+
+    @property
+    def uses_consumer_protocol(self) -> bool:
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Unknown subscriptions count as all: nobody's offsets are deleted by a guess."""
+        return self.uses_consumer_protocol if self.topics is None else topic in self.topics
+
+    def _note_topics(self) -> None:
+        self.topics = None
+        if self.uses_consumer_protocol:
+            all_metadata = (member.metadata(self.protocol) for member in self.members.all())
+            self.topics = subscribed_topics(all_metadata)
+
+    def _joined(self, member: Member) -> JoinReply:
+        """What a member hears of the generation it is in."""
+        is_leader = member.member_id == self.members.leader
+        return JoinReply(
+            ErrorCode.NONE,
+            member.member_id,
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.members.leader or "",
+            members=self.members.joined(self.protocol) if is_leader else (),
+        )
+
+
+def member_of(member_id: str, request: JoinRequest) -> Member:
+    return Member(
+        member_id,
+        request.instance_id,
+        request.client_id,
+        request.client_host,
+        request.rebalance_timeout_ms,
+        request.session_timeout_ms,
+        request.protocols,
+    )

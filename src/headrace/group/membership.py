@@ -1,0 +1,201 @@
+"""The members of one classic group, and what they can agree on. Pure.
+
+1. `supported[p]` is how many members support protocol p.
+2. An instance name belongs to at most one member.
+3. The leader, if there is one, is a member.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from headrace.group.messages import JoinedMember, Protocols
+from headrace.group.records import MemberValue
+
+NEVER = 1 << 62
+
+
+class Member:
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "deadline_ms",
+        "instance_id",
+        "is_new",
+        "is_unaware",
+        "join_ticket",
+        "member_id",
+        "metadata_bytes",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "sync_ticket",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: Protocols,
+    ) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols
+        self.metadata_bytes = metadata_bytes(protocols)
+        self.assignment = b""
+        self.join_ticket: int | None = None
+        self.sync_ticket: int | None = None
+        self.deadline_ms = NEVER
+        self.is_new = False
+        """It waits for its first generation, and cannot have sent a heartbeat."""
+        self.is_unaware = False
+        """It has not heard its own id yet, so it cannot come back under it."""
+
+    def metadata(self, protocol: str | None) -> bytes:
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        return b""
+
+    def stored(self, protocol: str | None, assignment: bytes) -> MemberValue:
+        return MemberValue(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.rebalance_timeout_ms,
+            self.session_timeout_ms,
+            self.metadata(protocol),
+            assignment,
+        )
+
+
+def metadata_bytes(protocols: Protocols) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
+def member_from(value: MemberValue, protocol: str | None) -> Member:
+    """A member as the log remembers it: with the one protocol that was chosen."""
+    member = Member(
+        value.member_id,
+        value.instance_id,
+        value.client_id,
+        value.client_host,
+        value.rebalance_timeout_ms,
+        value.session_timeout_ms,
+        () if protocol is None else ((protocol, value.subscription),),
+    )
+    member.assignment = value.assignment
+    return member
+
+
+class Membership:
+    def __init__(self, members: Iterable[Member] = (), leader: str | None = None) -> None:
+        self.by_id: dict[str, Member] = {}
+        self.by_instance: dict[str, str] = {}
+        self.supported: dict[str, int] = {}
+        self.metadata_bytes = 0
+        self.waiting_joins = 0
+        self.leader: str | None = None
+        for member in members:
+            self.add(member)
+        if leader in self.by_id:
+            self.leader = leader
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def all(self) -> list[Member]:
+        """In the order in which they came."""
+        return list(self.by_id.values())
+
+    def add(self, member: Member) -> None:
+        self.by_id[member.member_id] = member
+        if member.instance_id is not None:
+            self.by_instance[member.instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+        if member.join_ticket is not None:
+            self.waiting_joins += 1
+        self._count(member, 1)
+
+    def remove(self, member_id: str) -> Member | None:
+        member = self.by_id.pop(member_id, None)
+        if member is None:
+            return None
+        if member.instance_id is not None:
+            self.by_instance.pop(member.instance_id, None)
+        if member.join_ticket is not None:
+            self.waiting_joins -= 1
+        self._count(member, -1)
+        if self.leader == member_id:
+            self.leader = next(iter(self.by_id), None)
+        return member
+
+    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+        self._count(member, -1)
+        member.protocols = protocols
+        member.metadata_bytes = metadata_bytes(protocols)
+        self._count(member, 1)
+
+    def hold_join(self, member: Member, ticket: int | None) -> int | None:
+        """Let a join wait, or end its wait with None; returns the ticket that waited before."""
+        before = member.join_ticket
+        self.waiting_joins += (ticket is not None) - (before is not None)
+        member.join_ticket = ticket
+        return before
+
+    def _count(self, member: Member, step: int) -> None:
+        self.metadata_bytes += step * member.metadata_bytes
+        for name, _ in member.protocols:
+            count = self.supported.get(name, 0) + step
+            if count:
+                self.supported[name] = count
+            else:
+                self.supported.pop(name, None)
+
+    def supports(self, protocols: Protocols) -> bool:
+        """Whether all members share one of these."""
+        return any(self.supported.get(name, 0) == len(self.by_id) for name, _ in protocols)
+
+    def chosen_protocol(self, instead: Mapping[str, Protocols] | None = None) -> str | None:
+        """What most members like best of what all support; `instead` is for trying a change."""
+        lists = [(instead or {}).get(id_, member.protocols) for id_, member in self.by_id.items()]
+        counts: dict[str, int] = {}
+        for protocols in lists:
+            for name, _ in protocols:
+                counts[name] = counts.get(name, 0) + 1
+        votes: dict[str, int] = {}
+        for protocols in lists:
+            favourite = next((name for name, _ in protocols if counts[name] == len(lists)), None)
+            if favourite is not None:
+                votes[favourite] = votes.get(favourite, 0) + 1
+        return max(votes, key=lambda name: votes[name], default=None)
+
+    def elect_joined_leader(self) -> bool:
+        """See that the leader is one who takes part in this rebalance; False if nobody does."""
+        leader = self.by_id.get(self.leader or "")
+        if leader is not None and leader.join_ticket is not None:
+            return True
+        for member in self.by_id.values():
+            if member.join_ticket is not None:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0)
+
+    def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
+        """What the leader is told, to make assignments from."""
+        return tuple(
+            JoinedMember(member.member_id, member.instance_id, member.metadata(protocol))
+            for member in self.by_id.values()
+        )

@@ -1,0 +1,119 @@
+"""What is asked of a group and what it answers, free of wire versions. Pure data."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from headrace.group.records import GroupRecord
+from headrace.model.errors import ErrorCode
+
+NO_GENERATION = -1
+NO_MEMBER = ""
+
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+"""What a member supports, best first: the name of an assignor and the metadata it goes by."""
+
+
+class Moment(NamedTuple):
+    """Now, by two clocks."""
+
+    ms: int
+    """What sessions and timeouts go by: it never jumps."""
+    wall_ms: int
+    """What records are stamped with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicLimits:
+    session_timeout_ms_min: int = 6_000
+    session_timeout_ms_max: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    size_max: int = (1 << 31) - 1
+    new_member_join_timeout_ms: int = 300_000
+    """A client that joins for the first time cannot send heartbeats yet; this is its session."""
+    metadata_bytes_max: int = 4 * 1024 * 1024
+    """Of all members together: a group whose record no log would take is refused at the door."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    new_member_id: str
+    """The id that a member gets who comes without one: randomness is the caller's."""
+    needs_known_id: bool = True
+    """Joining takes two requests, so that a lost answer leaves no ghost (KIP-394)."""
+    can_skip_assignment: bool = True
+
+
+class JoinedMember(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinReply:
+    error: ErrorCode
+    member_id: str
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    assignments: dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReply:
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+class Leaver(NamedTuple):
+    """Who is to leave: a member by its id, or an instance by its name."""
+
+    member_id: str
+    instance_id: str | None = None
+
+
+class Change(Enum):
+    """What the records of an outcome do to a classic group."""
+
+    NOTHING = 0
+    ASSIGNED = 1
+    EMPTIED = 2
+    REPLACED = 3
+
+
+Reply: TypeAlias = JoinReply | SyncReply
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What must be appended, and then sent: in that order."""
+
+    records: list[GroupRecord] = field(default_factory=list)
+    replies: list[tuple[int, Reply]] = field(default_factory=list)
+    """By the ticket under which a request waits."""
+    change: Change = Change.NOTHING
+    member_id: str = NO_MEMBER
+    """Who caused a REPLACED, under its new id."""

@@ -1,0 +1,228 @@
+"""How far each group has read: committed offsets, and those of transactions that are open. Pure.
+
+It holds the offsets of all groups of one partition of __consumer_offsets. Whether a commit is a
+member's is asked of the group before it comes here.
+
+O1  what is fetched was applied; what is decided changes nothing until it is applied
+O2  offsets of an open transaction are not fetched; they count when its end marker commits them,
+    and only where no later record stands (compaction may have taken what lay between)
+O3  an offset with a transaction pending does not expire
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from headrace.group.classic_state import ClassicState, State
+from headrace.group.records import NO_EPOCH, NO_TIMESTAMP, GroupRecord, OffsetKey, OffsetValue
+from headrace.model.errors import ErrorCode
+
+NO_OFFSET = -1
+NO_PRODUCER = -1
+_TIMESTAMP_MAX = (1 << 63) - 1
+
+
+class CommittedOffset(NamedTuple):
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int
+    record_offset: int
+    """Where in the log it stands."""
+
+
+class Commit(NamedTuple):
+    """What a client wants remembered of one partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str | None = None
+
+
+class FetchedOffset(NamedTuple):
+    partition: int
+    offset: int = NO_OFFSET
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    error: ErrorCode = ErrorCode.NONE
+
+
+_Partitions = dict[int, CommittedOffset]
+
+
+class Offsets:
+    def __init__(self) -> None:
+        self.by_group: dict[str, dict[str, _Partitions]] = {}
+        self.pending: dict[int, dict[OffsetKey, CommittedOffset]] = {}
+        """By producer id, until the transaction ends."""
+
+    # What lasts
+
+    def apply(
+        self,
+        key: OffsetKey,
+        value: OffsetValue | None,
+        record_offset: int,
+        producer_id: int = NO_PRODUCER,
+    ) -> None:
+        if value is None:
+            self._drop(key)
+            for pending in self.pending.values():
+                pending.pop(key, None)
+            return
+        committed = CommittedOffset(*value, record_offset)
+        if producer_id == NO_PRODUCER:
+            self._put(key, committed)
+        else:
+            self.pending.setdefault(producer_id, {})[key] = committed
+
+    def end_transaction(self, producer_id: int, is_commit: bool) -> list[str]:
+        """A marker stands in the log; returns the groups that it concerns."""
+        pending = self.pending.pop(producer_id, {})
+        for key, committed in pending.items():
+            known = self.get(*key)
+            if is_commit and (known is None or known.record_offset < committed.record_offset):
+                self._put(key, committed)
+        return list(dict.fromkeys(key.group for key in pending))
+
+    def _put(self, key: OffsetKey, committed: CommittedOffset) -> None:
+        topics = self.by_group.setdefault(key.group, {})
+        topics.setdefault(key.topic, {})[key.partition] = committed
+
+    def _drop(self, key: OffsetKey) -> None:
+        topics = self.by_group.get(key.group)
+        partitions = None if topics is None else topics.get(key.topic)
+        if topics is None or partitions is None:
+            return
+        partitions.pop(key.partition, None)
+        if not partitions:
+            del topics[key.topic]
+        if not topics:
+            del self.by_group[key.group]
+
+    # Decisions
+
+    def decide_commit(
+        self,
+        group: str,
+        commits: Iterable[Commit],
+        wall_ms: int,
+        metadata_size_max: int,
+        retention_ms: int = NO_TIMESTAMP,
+    ) -> tuple[list[GroupRecord], list[ErrorCode]]:
+        """What to append, and an answer for each commit."""
+        expire_ms = NO_TIMESTAMP
+        if retention_ms != NO_TIMESTAMP:
+            expire_ms = min(max(wall_ms + retention_ms, 0), _TIMESTAMP_MAX)
+        records: list[GroupRecord] = []
+        errors: list[ErrorCode] = []
+        for commit in commits:
+            metadata = commit.metadata or ""
+            if len(metadata) > metadata_size_max:
+                errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                continue
+            errors.append(ErrorCode.NONE)
+            # Clients that choose a time know of no epoch, and no record has a place for both.
+            epoch = commit.leader_epoch if expire_ms == NO_TIMESTAMP else NO_EPOCH
+            value = OffsetValue(commit.offset, epoch, metadata, wall_ms, expire_ms)
+            records.append(GroupRecord(OffsetKey(group, commit.topic, commit.partition), value))
+        return records, errors
+
+    def decide_deletion(self, group: str, topic: str, partition: int) -> list[GroupRecord]:
+        key = OffsetKey(group, topic, partition)
+        if self.get(*key) is None and not self.is_pending(key):
+            return []
+        return [GroupRecord(key, None)]
+
+    def decide_deletion_of_all(self, group: str) -> list[GroupRecord]:
+        keys = dict.fromkeys(self._keys(group))
+        for pending in self.pending.values():
+            keys.update(dict.fromkeys(key for key in pending if key.group == group))
+        return [GroupRecord(key, None) for key in keys]
+
+    def decide_deletion_of_topic(self, topic: str) -> list[GroupRecord]:
+        """The topic is gone: a new one of its name must not begin where the old one was read."""
+        keys: dict[OffsetKey, None] = {}
+        for group, topics in self.by_group.items():
+            for partition in topics.get(topic, ()):
+                keys[OffsetKey(group, topic, partition)] = None
+        for pending in self.pending.values():
+            keys.update(dict.fromkeys(key for key in pending if key.topic == topic))
+        return [GroupRecord(key, None) for key in keys]
+
+    def decide_expiry(self, group: ClassicState, wall_ms: int, kept_ms: int) -> list[GroupRecord]:
+        """What was kept for long enough after nobody needed it any more."""
+        records: list[GroupRecord] = []
+        if not _may_expire(group):
+            return records
+        since_empty = group.protocol_type is not None and group.state is State.EMPTY
+        for topic, partitions in self.by_group.get(group.group_id, {}).items():
+            if group.is_subscribed_to(topic):
+                continue
+            for partition, committed in partitions.items():
+                since_ms = committed.commit_timestamp_ms
+                if since_empty and group.state_timestamp_ms != NO_TIMESTAMP:
+                    since_ms = group.state_timestamp_ms
+                due_ms = since_ms + kept_ms
+                if committed.expire_timestamp_ms != NO_TIMESTAMP:
+                    due_ms = committed.expire_timestamp_ms
+                key = OffsetKey(group.group_id, topic, partition)
+                if due_ms <= wall_ms and not self.is_pending(key):
+                    records.append(GroupRecord(key, None))
+        return records
+
+    # Questions
+
+    def get(self, group: str, topic: str, partition: int) -> CommittedOffset | None:
+        topics = self.by_group.get(group)
+        partitions = None if topics is None else topics.get(topic)
+        return None if partitions is None else partitions.get(partition)
+
+    def fetch(
+        self, group: str, topic: str, partitions: Iterable[int], require_stable: bool
+    ) -> list[FetchedOffset]:
+        known = self.by_group.get(group, {}).get(topic, {})
+        return [
+            self._fetched(OffsetKey(group, topic, index), known.get(index), require_stable)
+            for index in partitions
+        ]
+
+    def fetch_all(
+        self, group: str, require_stable: bool
+    ) -> Iterator[tuple[str, list[FetchedOffset]]]:
+        for topic, partitions in self.by_group.get(group, {}).items():
+            yield topic, self.fetch(group, topic, partitions, require_stable)
+
+    def _fetched(
+        self, key: OffsetKey, committed: CommittedOffset | None, require_stable: bool
+    ) -> FetchedOffset:
+        if require_stable and self.is_pending(key):
+            return FetchedOffset(key.partition, error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        if committed is None:
+            return FetchedOffset(key.partition)
+        return FetchedOffset(
+            key.partition, committed.offset, committed.leader_epoch, committed.metadata
+        )
+
+    def is_pending(self, key: OffsetKey) -> bool:
+        return any(key in pending for pending in self.pending.values())
+
+    def has_any(self, group: str) -> bool:
+        """Committed or in an open transaction."""
+        return group in self.by_group or any(
+            key.group == group for pending in self.pending.values() for key in pending
+        )
+
+    def _keys(self, group: str) -> Iterator[OffsetKey]:
+        for topic, partitions in self.by_group.get(group, {}).items():
+            for partition in partitions:
+                yield OffsetKey(group, topic, partition)
+
+
+def _may_expire(group: ClassicState) -> bool:
+    """Nobody reads what the group does not subscribe to; if that is unknown, all may be read."""
+    if group.protocol_type is None or group.state is State.EMPTY:
+        return True
+    return group.state is State.STABLE and group.topics is not None

@@ -1,0 +1,330 @@
+"""The group coordinator of one broker: requests, logs and timers brought to the machines.
+
+It owns what waits: joins and syncs for other members, answers for their records to be committed,
+groups for their timers. It knows no wire versions; handlers do.
+
+1. An answer is given only for a group whose shard this broker leads and has loaded.
+2. What a machine decides is appended, applied, and only then sent (led_shard.py).
+3. Memory is bounded by what clients hold open: a join waits with its connection, ids that nobody
+   came back for are forgotten by age and by number, a group without anything in it goes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from typing import cast
+
+from headrace.env.clock import Clock
+from headrace.group.expiry import Expiry
+from headrace.group.led_shard import LedShard, Status, as_coordinator
+from headrace.group.messages import (
+    JoinReply,
+    JoinRequest,
+    Leaver,
+    Moment,
+    Outcome,
+    Reply,
+    SyncReply,
+    SyncRequest,
+)
+from headrace.group.offsets_machine import Commit, FetchedOffset
+from headrace.group.port import GroupLog, TopicMaker
+from headrace.group.records import GroupRecord
+from headrace.group.settings import GroupSettings
+from headrace.group.shard_machine import Committer, ListedGroup
+from headrace.group.shards import Shards
+from headrace.group.timers import CallLater, Timers
+from headrace.group.views import GroupView, view_of
+from headrace.group.waits import Waits
+from headrace.model.cluster import ClusterImage
+from headrace.model.errors import ApiError, ErrorCode
+
+PENDING_IDS_MAX = 20_000
+"""Member ids handed out by this broker, and not come back yet (KIP-394)."""
+RECORDS_PER_BATCH_MAX = 1_000
+
+_log = logging.getLogger(__name__)
+FetchedTopics = list[tuple[str, list[FetchedOffset]]]
+
+
+class GroupService:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        image: ClusterImage,
+        clock: Clock,
+        make_topic: TopicMaker,
+        call_later: CallLater,
+    ) -> None:
+        self.settings = settings
+        self.shards = Shards(settings, image, make_topic, self._loaded)
+        self._waits: Waits[Reply] = Waits()
+        self._timers = Timers(clock, call_later, self._woken)
+        self._expiry = Expiry(clock, settings, self.shards.active, self._clean)
+        self._pending_ids: dict[tuple[str, str], None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # Leading
+
+    def start(self) -> None:
+        """Begin to look for offsets that expire; all else begins with `lead`."""
+        self._expiry.start()
+
+    def lead(self, index: int, log: GroupLog) -> None:
+        """This broker leads a partition of __consumer_offsets from now on."""
+        self.shards.lead(index, log)
+
+    def resign(self, index: int) -> None:
+        """Another broker leads it now, or nobody does."""
+        led = self.shards.resign(index)
+        if led is None:
+            return
+        for group in led.shard.groups.values():
+            for ticket, reply in group.unloaded(ErrorCode.NOT_COORDINATOR).replies:
+                self._waits.settle(ticket, reply)
+
+    def stop(self) -> None:
+        """Answer whoever waits; clients find the group's next coordinator, or this one again."""
+        self._timers.stop()
+        self._expiry.stop()
+        self.shards.stop()
+        for led in self.shards:
+            self.resign(led.shard.index)
+        for task in self._tasks:
+            task.cancel()
+
+    def topics_deleted(self, names: Iterable[str]) -> None:
+        """Their offsets go with them."""
+        for led in self.shards:
+            for name in names:
+                if led.status is Status.LOADING:
+                    led.deleted_topics.append(name)
+                elif led.status is Status.ACTIVE:
+                    self._clean(led, led.shard.offsets.decide_deletion_of_topic(name))
+
+    def _loaded(self, led: LedShard) -> None:
+        now = self._timers.now()
+        for group in list(led.shard.groups.values()):
+            self._carry_out(led, group.group_id, group.loaded(now), now)
+        for name in led.deleted_topics:
+            self._clean(led, led.shard.offsets.decide_deletion_of_topic(name))
+        if led.shard.groups:
+            _log.info("loaded %d groups of shard %d", len(led.shard.groups), led.shard.index)
+
+    # Membership
+
+    def join(self, group_id: str, request: JoinRequest) -> JoinReply | Awaitable[JoinReply]:
+        led = self.shards.find(group_id)
+        group = led.shard.find(group_id)
+        if group is None:
+            if request.member_id:
+                return JoinReply(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+            group = led.shard.find_or_make(group_id)
+        now = self._timers.now()
+        ticket = self._waits.take()
+        self._pending_ids.pop((group_id, request.member_id), None)
+        self._carry_out(led, group_id, group.join(request, ticket, now), now)
+        if request.new_member_id in group.pending:
+            self._remember_pending(group_id, request.new_member_id, now)
+        answer = self._answer(led, group_id, ticket)
+        return cast("JoinReply | Awaitable[JoinReply]", answer)
+
+    def sync(self, group_id: str, request: SyncRequest) -> SyncReply | Awaitable[SyncReply]:
+        led = self.shards.find(group_id)
+        group = led.shard.find(group_id)
+        if group is None:
+            return SyncReply(ErrorCode.UNKNOWN_MEMBER_ID)
+        now = self._timers.now()
+        ticket = self._waits.take()
+        self._carry_out(led, group_id, group.sync(request, ticket, now), now)
+        answer = self._answer(led, group_id, ticket)
+        return cast("SyncReply | Awaitable[SyncReply]", answer)
+
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        group = self.shards.find(group_id).shard.find(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return group.heartbeat(member_id, instance_id, generation, self._timers.now())
+
+    def leave(
+        self, group_id: str, leavers: list[Leaver]
+    ) -> list[ErrorCode] | Awaitable[list[ErrorCode]]:
+        led = self.shards.find(group_id)
+        group = led.shard.find(group_id)
+        if group is None:
+            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
+        now = self._timers.now()
+        outcome, errors = group.leave(leavers, now)
+        self._carry_out(led, group_id, outcome, now)
+        return led.when_committed(errors)
+
+    def _carry_out(self, led: LedShard, group_id: str, outcome: Outcome, now: Moment) -> None:
+        """Append, apply, send: in this order, and without a pause between the first two."""
+        group = led.shard.find(group_id)
+        assert group is not None
+        while outcome.records:
+            try:
+                led.append(outcome.records, now.wall_ms)
+                break
+            except ApiError as error:
+                _log.warning("a generation of %r is not stored: %s", group_id[:200], error)
+                outcome = group.append_failed(outcome, as_coordinator(error.code), now)
+        self._send(led, outcome.replies)
+        self._timers.note(led, group_id, group.alarm_ms, now)
+        led.shard.drop_if_vacant(group_id)
+
+    def _send(self, led: LedShard, replies: list[tuple[int, Reply]]) -> None:
+        if led.is_committed:
+            for ticket, reply in replies:
+                self._waits.settle(ticket, reply)
+        elif replies:
+            self._start(self._send_later(led, replies))
+
+    async def _send_later(self, led: LedShard, replies: list[tuple[int, Reply]]) -> None:
+        failure: ErrorCode | None = None
+        try:
+            await led.wait_committed()
+        except ApiError as error:
+            failure = error.code
+        for ticket, reply in replies:
+            self._waits.settle(ticket, reply if failure is None else _failed(reply, failure))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _answer(self, led: LedShard, group_id: str, ticket: int) -> Reply | Awaitable[Reply]:
+        answer = self._waits.answer_now(ticket)
+        if answer is not None:
+            return answer
+        return self._waits.wait(ticket, lambda: self._abandoned(led, group_id, ticket))
+
+    def _abandoned(self, led: LedShard, group_id: str, ticket: int) -> None:
+        group = led.shard.find(group_id)
+        if group is not None and led.status is Status.ACTIVE:
+            now = self._timers.now()
+            self._carry_out(led, group_id, group.abandoned(ticket, now), now)
+
+    def _woken(self, led: LedShard, group_id: str, now: Moment) -> None:
+        group = led.shard.find(group_id)
+        while group is not None and led.status is Status.ACTIVE and group.alarm_ms <= now.ms:
+            self._carry_out(led, group_id, group.ticked(now), now)
+            group = led.shard.find(group_id)
+        if group is not None and led.status is Status.ACTIVE:
+            self._timers.note(led, group_id, group.alarm_ms, now)
+
+    def _remember_pending(self, group_id: str, member_id: str, now: Moment) -> None:
+        self._pending_ids[group_id, member_id] = None
+        if len(self._pending_ids) <= PENDING_IDS_MAX:
+            return
+        oldest_group, oldest = next(iter(self._pending_ids))
+        del self._pending_ids[oldest_group, oldest]
+        for led in self.shards.active():
+            group = led.shard.find(oldest_group)
+            if group is not None:
+                self._carry_out(led, oldest_group, group.forget_pending(oldest, now), now)
+
+    # Offsets
+
+    def commit(
+        self,
+        group_id: str,
+        member: Committer,
+        commits: Sequence[Commit],
+        api_version: int,
+        retention_ms: int,
+    ) -> list[ErrorCode] | Awaitable[list[ErrorCode]]:
+        """An answer for each commit; raises ApiError where none is taken."""
+        led = self.shards.find(group_id)
+        now = self._timers.now()
+        led.shard.check_commit(group_id, member, api_version, now)
+        records, errors = led.shard.offsets.decide_commit(
+            group_id, commits, now.wall_ms, self.settings.metadata_size_max, retention_ms
+        )
+        try:
+            led.append(records, now.wall_ms)
+        except ApiError as error:
+            if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+                raise ApiError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE) from None
+            raise ApiError(as_coordinator(error.code), error.message) from None
+        return led.when_committed(errors)
+
+    def fetch_offsets(
+        self,
+        group_id: str,
+        topics: Iterable[tuple[str, Iterable[int]]] | None,
+        require_stable: bool,
+    ) -> FetchedTopics | Awaitable[FetchedTopics]:
+        """Of the named partitions, or with None of all that have one."""
+        led = self.shards.find(group_id)
+        offsets = led.shard.offsets
+        if topics is None:
+            return led.when_committed(list(offsets.fetch_all(group_id, require_stable)))
+        fetched = [
+            (topic, offsets.fetch(group_id, topic, partitions, require_stable))
+            for topic, partitions in topics
+        ]
+        return led.when_committed(fetched)
+
+    def delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]]
+    ) -> list[ErrorCode] | Awaitable[list[ErrorCode]]:
+        led = self.shards.find(group_id)
+        records, errors = led.shard.decide_offset_deletion(group_id, partitions)
+        self._append_in_parts(led, records)
+        return led.when_committed(errors)
+
+    def _append_in_parts(self, led: LedShard, records: list[GroupRecord]) -> None:
+        """Many tombstones do not fit one batch, and need not go together."""
+        wall_ms = self._timers.now().wall_ms
+        for at in range(0, len(records), RECORDS_PER_BATCH_MAX):
+            try:
+                led.append(records[at : at + RECORDS_PER_BATCH_MAX], wall_ms)
+            except ApiError as error:
+                raise ApiError(as_coordinator(error.code), error.message) from None
+
+    def _clean(self, led: LedShard, records: list[GroupRecord]) -> None:
+        """Remove what is not needed. If that fails nobody waits for it, and it is tried again."""
+        try:
+            self._append_in_parts(led, records)
+        except ApiError as error:
+            _log.warning("shard %d keeps offsets that it could drop: %s", led.shard.index, error)
+
+    # Groups as a whole
+
+    def delete_group(self, group_id: str) -> Awaitable[None] | None:
+        led = self.shards.find(group_id)
+        self._append_in_parts(led, led.shard.decide_group_deletion(group_id))
+        return led.when_committed(None)
+
+    def describe(self, group_id: str) -> GroupView | Awaitable[GroupView | None] | None:
+        """None if there is no such group."""
+        led = self.shards.find(group_id)
+        group = led.shard.find(group_id)
+        return led.when_committed(None if group is None else view_of(group))
+
+    def list_groups(
+        self, states: frozenset[str], types: frozenset[str]
+    ) -> list[ListedGroup] | Awaitable[list[ListedGroup]]:
+        """All that this broker answers for; raises ApiError while any of them is loading."""
+        listed: list[ListedGroup] = []
+        for led in self.shards:
+            led.check_active()
+            listed += led.shard.list_groups(states, types)
+        if all(led.is_committed for led in self.shards):
+            return listed
+        return self._list_later(listed)
+
+    async def _list_later(self, listed: list[ListedGroup]) -> list[ListedGroup]:
+        for led in self.shards:
+            await led.wait_committed()
+        return listed
+
+
+def _failed(reply: Reply, error: ErrorCode) -> Reply:
+    if isinstance(reply, JoinReply):
+        return JoinReply(error, reply.member_id)
+    return SyncReply(error)

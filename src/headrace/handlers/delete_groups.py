@@ -1,0 +1,23 @@
+"""DeleteGroups, versions 0 to 2: groups without members go, and their offsets with them."""
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.later import now_or_later
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
+
+
+async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    results = []
+    for group_id in dict.fromkeys(request["groups_names"]):
+        code = ErrorCode.NONE
+        try:
+            await now_or_later(broker.groups.delete_group(group_id))
+        except ApiError as error:
+            code = error.code
+        results.append({"group_id": group_id, "error_code": code})
+    return {"results": results}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    names = dict.fromkeys(request["groups_names"])
+    return {"results": [{"group_id": name, "error_code": error.code} for name in names]}

@@ -1,0 +1,51 @@
+"""FindCoordinator, versions 0 to 6: which broker answers for a group.
+
+From version 4 on a request names many keys, and each has an error of its own. The first request
+of all makes the topic that groups live in and waits for it, so that clients need not ask again.
+Gaps: transactions (type 1) and share groups (type 2) are not built. A transactional id gets the
+same fatal error as from InitProducerId; librdkafka would ask again for ever after most others.
+"""
+
+from headrace.handlers.cluster_view import endpoint_of
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.slots import failure
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
+
+GROUP = 0
+TRANSACTION = 1
+_NOBODY: Message = {"node_id": -1, "host": "", "port": -1}
+
+
+async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    key_type = request.get("key_type", GROUP)
+    if "key" in request:
+        return await _coordinator(broker, context, key_type, request["key"])
+    keys = dict.fromkeys(request["coordinator_keys"])
+    found = {key: await _coordinator(broker, context, key_type, key) for key in keys}
+    return {"coordinators": [{"key": key, **slot} for key, slot in found.items()]}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    slot = {**_NOBODY, **failure(error)}
+    keys = dict.fromkeys(request.get("coordinator_keys", ()))
+    return {**slot, "coordinators": [{"key": key, **slot} for key in keys]}
+
+
+async def _coordinator(
+    broker: BrokerContext, context: RequestContext, key_type: int, key: str
+) -> Message:
+    try:
+        if key_type == TRANSACTION:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if key_type != GROUP:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"There is no coordinator of type {key_type} here."
+            )
+        node_id = await broker.groups.shards.coordinator_of(key)
+        endpoint = endpoint_of(broker.image.brokers[node_id], context.listener)
+        if endpoint is None:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except ApiError as error:
+        return {**_NOBODY, **failure(error)}
+    return {"node_id": node_id, "host": endpoint.host, "port": endpoint.port}

@@ -1,0 +1,26 @@
+"""Heartbeat, versions 0 to 4: a member is still there, and hears whether it must rejoin.
+
+While the group is being loaded nothing can be said of it, and a member that hears an error would
+rejoin for it: so it hears none.
+"""
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.group_requests import check_not_empty
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
+
+
+def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    check_not_empty(request["group_id"])
+    error = broker.groups.heartbeat(
+        request["group_id"],
+        request["member_id"],
+        request.get("group_instance_id"),
+        request["generation_id"],
+    )
+    return {"error_code": error}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    is_loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return {"error_code": ErrorCode.NONE if is_loading else error.code}

@@ -1,0 +1,76 @@
+"""JoinGroup, versions 0 to 9: become a member of a group, and wait for the next generation.
+
+From version 4 on a newcomer without an instance name first gets an id and MEMBER_ID_REQUIRED, and
+joins with it (KIP-394). The leader gets all members, the others none (G28). Version 9 may tell a
+leader to skip the assignment (KIP-814). Older clients' one timeout stands for both (version 0).
+"""
+
+from collections.abc import Awaitable
+from uuid import uuid4
+
+from headrace.group.messages import JoinReply, JoinRequest
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.group_requests import check_instance_id, check_not_empty, host_of
+from headrace.handlers.later import then
+from headrace.model.errors import ApiError
+from headrace.wire.codec import Message
+
+_KNOWN_ID_NEEDED_SINCE = 4
+_NULL_PROTOCOL_SINCE = 7
+_SKIPPING_SINCE = 9
+_CLIENT_ID_CHARACTERS_MAX = 255
+"""In a member's id, which is stored with the group."""
+
+
+def handle(
+    broker: BrokerContext, context: RequestContext, request: Message
+) -> Message | Awaitable[Message]:
+    check_not_empty(request["group_id"])
+    instance_id = request.get("group_instance_id")
+    check_instance_id(instance_id)
+    client_id = (context.client_id or "")[:_CLIENT_ID_CHARACTERS_MAX]
+    session_ms: int = request["session_timeout_ms"]
+    rebalance_ms: int = request.get("rebalance_timeout_ms", session_ms)
+    # A member is known by the first of each of its protocols; clients send each once.
+    protocols = {each["name"]: each["metadata"] for each in reversed(request["protocols"])}
+    names = dict.fromkeys(each["name"] for each in request["protocols"])
+    join = JoinRequest(
+        member_id=request["member_id"],
+        instance_id=instance_id,
+        client_id=client_id,
+        client_host=host_of(context),
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=max(rebalance_ms, 0),
+        protocol_type=request["protocol_type"],
+        protocols=tuple((name, protocols[name]) for name in names),
+        new_member_id=f"{instance_id or client_id}-{uuid4()}",
+        needs_known_id=context.api_version >= _KNOWN_ID_NEEDED_SINCE,
+        can_skip_assignment=context.api_version >= _SKIPPING_SINCE,
+    )
+    answer = broker.groups.join(request["group_id"], join)
+    return then(answer, lambda reply: _message(reply, context.api_version))
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {"error_code": error.code, "member_id": request["member_id"], "protocol_name": ""}
+
+
+def _message(reply: JoinReply, version: int) -> Message:
+    no_protocol = None if version >= _NULL_PROTOCOL_SINCE else ""
+    return {
+        "error_code": reply.error,
+        "generation_id": reply.generation,
+        "protocol_type": reply.protocol_type,
+        "protocol_name": no_protocol if reply.protocol is None else reply.protocol,
+        "leader": reply.leader,
+        "skip_assignment": reply.skip_assignment,
+        "member_id": reply.member_id,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "metadata": member.metadata,
+            }
+            for member in reply.members
+        ],
+    }

@@ -1,0 +1,46 @@
+"""LeaveGroup, versions 0 to 5: members go, without waiting for their sessions to end.
+
+From version 3 on a request names many members, also instances without their ids, and each has an
+error of its own; before, there is one member and one error.
+"""
+
+from collections.abc import Awaitable
+
+from headrace.group.messages import Leaver
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.group_requests import check_not_empty
+from headrace.handlers.later import then
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
+
+
+def handle(
+    broker: BrokerContext, context: RequestContext, request: Message
+) -> Message | Awaitable[Message]:
+    check_not_empty(request["group_id"])
+    if "members" not in request:
+        alone = [Leaver(request["member_id"])]
+        answer = broker.groups.leave(request["group_id"], alone)
+        return then(answer, lambda errors: {"error_code": errors[0]})
+    leavers = [
+        Leaver(each["member_id"], each.get("group_instance_id")) for each in request["members"]
+    ]
+    answer = broker.groups.leave(request["group_id"], leavers)
+    return then(answer, lambda errors: _message(leavers, errors))
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {"error_code": error.code}
+
+
+def _message(leavers: list[Leaver], errors: list[ErrorCode]) -> Message:
+    return {
+        "members": [
+            {
+                "member_id": leaver.member_id,
+                "group_instance_id": leaver.instance_id,
+                "error_code": error,
+            }
+            for leaver, error in zip(leavers, errors, strict=True)
+        ]
+    }

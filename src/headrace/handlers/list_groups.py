@@ -1,0 +1,40 @@
+"""ListGroups, versions 0 to 5: the groups that this broker answers for.
+
+Version 4 asks for states, version 5 for types as well, both in any case of letters.
+"""
+
+from collections.abc import Awaitable
+
+from headrace.group.shard_machine import ListedGroup
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.later import then
+from headrace.model.errors import ApiError
+from headrace.wire.codec import Message
+
+
+def handle(
+    broker: BrokerContext, context: RequestContext, request: Message
+) -> Message | Awaitable[Message]:
+    states, types = (
+        frozenset(word.strip().lower() for word in request.get(name, ()))
+        for name in ("states_filter", "types_filter")
+    )
+    return then(broker.groups.list_groups(states, types), _message)
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {"error_code": error.code}
+
+
+def _message(listed: list[ListedGroup]) -> Message:
+    return {
+        "groups": [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type,
+                "group_state": group.state,
+                "group_type": group.type,
+            }
+            for group in listed
+        ]
+    }

@@ -1,0 +1,49 @@
+"""OffsetDelete, version 0: forget how far a group has read of some partitions.
+
+Not of topics that a living group subscribes to: their slots say GROUP_SUBSCRIBED_TO_TOPIC.
+"""
+
+from collections.abc import Awaitable
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.group_requests import check_not_empty
+from headrace.handlers.later import then
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
+
+
+def handle(
+    broker: BrokerContext, context: RequestContext, request: Message
+) -> Message | Awaitable[Message]:
+    check_not_empty(request["group_id"])
+    asked = [
+        (topic["name"], each["partition_index"])
+        for topic in request["topics"]
+        for each in topic["partitions"]
+    ]
+    known = [pair for pair in asked if broker.image.partition(*pair) is not None]
+    answer = broker.groups.delete_offsets(request["group_id"], known)
+    return then(answer, lambda errors: _message(request, dict(zip(known, errors, strict=True))))
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {"error_code": error.code}
+
+
+def _message(request: Message, errors: dict[tuple[str, int], ErrorCode]) -> Message:
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    {
+                        "partition_index": each["partition_index"],
+                        "error_code": errors.get((topic["name"], each["partition_index"]), unknown),
+                    }
+                    for each in topic["partitions"]
+                ],
+            }
+            for topic in request["topics"]
+        ]
+    }

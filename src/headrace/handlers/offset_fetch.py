@@ -1,0 +1,94 @@
+"""OffsetFetch, versions 1 to 9: how far a group has read.
+
+Null topics mean all that have an offset (from version 2 on); from version 8 on a request names
+many groups, each with an error of its own. A partition without an offset has -1 and no error.
+From version 7 on a client may insist on offsets that no open transaction is about to change.
+Version 9 shows a member epoch, which only groups of the newer protocol have.
+"""
+
+from collections.abc import Awaitable
+
+from headrace.group.service import FetchedTopics
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.later import now_or_later, then
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
+
+_NO_OFFSET: Message = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
+
+
+def handle(
+    broker: BrokerContext, context: RequestContext, request: Message
+) -> Message | Awaitable[Message]:
+    if "groups" in request:
+        return _handle_groups(broker, request)
+    answer = broker.groups.fetch_offsets(
+        request["group_id"], _asked(request["topics"]), request.get("require_stable", False)
+    )
+    return then(answer, lambda fetched: {"topics": _topics(fetched)})
+
+
+async def _handle_groups(broker: BrokerContext, request: Message) -> Message:
+    slots = []
+    for group in request["groups"]:
+        slot: Message = {"group_id": group["group_id"]}
+        try:
+            fetched = broker.groups.fetch_offsets(
+                group["group_id"], _asked(group["topics"]), request["require_stable"]
+            )
+            slot["topics"] = _topics(await now_or_later(fetched))
+        except ApiError as error:
+            slot["error_code"] = _told(error)
+        slots.append(slot)
+    return {"groups": slots}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    code = _told(error)
+    if "groups" in request:
+        slots = [{"group_id": group["group_id"], "error_code": code} for group in request["groups"]]
+        return {"groups": slots}
+    # Version 1 has no error for the whole.
+    topics = [
+        {
+            "name": topic["name"],
+            "partitions": [
+                {"partition_index": index, "error_code": code, **_NO_OFFSET}
+                for index in topic["partition_indexes"]
+            ],
+        }
+        for topic in request["topics"] or ()
+    ]
+    return {"error_code": code, "topics": topics}
+
+
+def _told(error: ApiError) -> ErrorCode:
+    # Consumers of before 3.9 do not know this one here, and give up (KAFKA-16386).
+    if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+        return ErrorCode.NOT_COORDINATOR
+    return error.code
+
+
+def _asked(topics: list[Message] | None) -> list[tuple[str, list[int]]] | None:
+    if topics is None:
+        return None
+    return [(topic["name"], topic["partition_indexes"]) for topic in topics]
+
+
+def _topics(fetched: FetchedTopics) -> list[Message]:
+    return [
+        {
+            "name": topic,
+            "partitions": [
+                {
+                    "partition_index": each.partition,
+                    "committed_offset": each.offset,
+                    "committed_leader_epoch": each.leader_epoch,
+                    "metadata": each.metadata,
+                    "error_code": each.error,
+                }
+                for each in partitions
+            ],
+        }
+        for topic, partitions in fetched
+    ]

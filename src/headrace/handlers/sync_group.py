@@ -1,0 +1,46 @@
+"""SyncGroup, versions 0 to 5: the leader gives out the assignments, and everyone gets their own.
+
+From version 5 on both sides name the protocol, and a request without it is refused.
+"""
+
+from collections.abc import Awaitable
+
+from headrace.group.messages import SyncReply, SyncRequest
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.group_requests import check_not_empty
+from headrace.handlers.later import then
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
+
+_PROTOCOL_NAMED_SINCE = 5
+
+
+def handle(
+    broker: BrokerContext, context: RequestContext, request: Message
+) -> Message | Awaitable[Message]:
+    check_not_empty(request["group_id"])
+    names = request.get("protocol_type"), request.get("protocol_name")
+    if context.api_version >= _PROTOCOL_NAMED_SINCE and None in names:
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    sync = SyncRequest(
+        member_id=request["member_id"],
+        instance_id=request.get("group_instance_id"),
+        generation=request["generation_id"],
+        protocol_type=names[0],
+        protocol=names[1],
+        assignments={each["member_id"]: each["assignment"] for each in request["assignments"]},
+    )
+    return then(broker.groups.sync(request["group_id"], sync), _message)
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {"error_code": error.code}
+
+
+def _message(reply: SyncReply) -> Message:
+    return {
+        "error_code": reply.error,
+        "protocol_type": reply.protocol_type,
+        "protocol_name": reply.protocol,
+        "assignment": reply.assignment,
+    }

@@ -1,0 +1,153 @@
+"""The group coordinator's place in a broker: the logs it writes to, and what it hears of.
+
+Owns the way from a partition to the coordinator's port. It follows the image: a partition of
+__consumer_offsets that this broker leads is a shard of its groups.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+
+from headrace.config.broker import BrokerConfig
+from headrace.controller.changes import ImageChange
+from headrace.controller.service import Controller
+from headrace.env.clock import Clock
+from headrace.group.placement import OFFSETS_TOPIC
+from headrace.group.service import GroupService
+from headrace.group.settings import group_settings
+from headrace.handlers.partitions import PartitionTable
+from headrace.handlers.turn import Turn
+from headrace.log.file import NotCached
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.replication.partition import Observer, Partition
+from headrace.runtime.worker import Worker
+
+
+class PartitionLog(Observer):
+    """One partition, as the group coordinator's port asks for it."""
+
+    def __init__(self, partition: Partition, turn: Turn, worker: Worker) -> None:
+        self._partition = partition
+        self._turn = turn
+        self._worker = worker
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        partition.observer = self
+
+    @property
+    def batch_bytes_max(self) -> int:
+        return int(self._partition.rules.batch_bytes_max)
+
+    @property
+    def log_start_offset(self) -> int:
+        return int(self._partition.log.log_start_offset)
+
+    @property
+    def log_end_offset(self) -> int:
+        return int(self._partition.log.log_end_offset)
+
+    @property
+    def high_watermark(self) -> int:
+        return int(self._partition.high_watermark)
+
+    def append(self, frame: bytes) -> int:
+        offset = int(self._turn.append(self._partition, frame))
+        if self._partition.waiters:
+            # This may be outside of a turn, and the fetches that wait for it must hear of it.
+            asyncio.get_running_loop().call_soon(self._turn.deliver)
+        return offset
+
+    def wait_committed(self, offset: int) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((offset, future))
+        if self._partition.log.is_offline:
+            self.failed()
+        else:
+            self.advanced()
+        return future
+
+    async def read(self, offset: int, size_max: int) -> bytes:
+        log = self._partition.log
+        while True:
+            try:
+                found = log.read(offset, size_max, log.log_end_offset, True, wait=False)
+                return b"" if found is None else await self._worker.run(found.read)
+            except NotCached as cold:
+                await self._worker.run(cold.run)
+
+    def advanced(self) -> None:
+        high_watermark = self.high_watermark
+        waiting, self._waiting = self._waiting, []
+        for offset, future in waiting:
+            if future.done():
+                continue
+            if offset <= high_watermark:
+                future.set_result(None)
+            else:
+                self._waiting.append((offset, future))
+
+    def failed(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(ApiError(ErrorCode.KAFKA_STORAGE_ERROR))
+
+
+class Groups:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        controller: Controller,
+        table: PartitionTable,
+        worker: Worker,
+    ) -> None:
+        self.service = GroupService(
+            group_settings(config),
+            controller.image,
+            clock,
+            partial(_make_topic, controller),
+            asyncio.get_running_loop().call_later,
+        )
+        self._table = table
+        self._worker = worker
+        self._turn: Turn | None = None
+
+    def start(self, turn: Turn) -> None:
+        """Take up what this broker leads; loading goes on while clients are served."""
+        self._turn = turn
+        self._take_up()
+        self.service.start()
+
+    def changed(self, change: ImageChange) -> None:
+        for topic in change.deleted:
+            if topic.name == OFFSETS_TOPIC:
+                for index in range(len(topic.partitions)):
+                    self.service.resign(index)
+        self.service.topics_deleted([topic.name for topic in change.deleted])
+        self._take_up()
+
+    def _take_up(self) -> None:
+        assert self._turn is not None
+        for index, partition in self._table.by_topic.get(OFFSETS_TOPIC, {}).items():
+            if partition.is_leader and index not in self.service.shards:
+                self.service.lead(index, PartitionLog(partition, self._turn, self._worker))
+
+
+async def _make_topic(
+    controller: Controller,
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    configs: Mapping[str, str],
+) -> None:
+    try:
+        await controller.create_topic(
+            name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=configs,
+            internal=True,
+        )
+    except ApiError as error:
+        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise

@@ -1,0 +1,116 @@
+"""A log in memory for the group coordinator, and a coordinator over it."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from uuid import uuid4
+
+from headrace.env.clock import Clock, SystemClock
+from headrace.group.placement import OFFSETS_TOPIC
+from headrace.group.service import GroupService
+from headrace.group.settings import GroupSettings
+from headrace.group.timers import Cancellable
+from headrace.model.cluster import ClusterImage
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import PartitionState, TopicState
+from headrace.record.batch import read_batch
+
+
+class MemoryLog:
+    """Commits at once, unless it is told to hold; fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.batch_bytes_max = 1_048_588
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.high_watermark = 0
+        self.holds = False
+        self.fails_with: ErrorCode | None = None
+        self.reads = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def append(self, frame: bytes) -> int:
+        if self.fails_with is not None:
+            raise ApiError(self.fails_with)
+        offset = self.log_end_offset
+        batch = read_batch(frame, 0, len(frame), False)
+        self.batches.append(bytes(batch.prefix(offset, 0)) + frame[16:])
+        self.log_end_offset = offset + int(batch.last_offset_delta) + 1
+        if not self.holds:
+            self.commit()
+        return offset
+
+    def commit(self) -> None:
+        self.high_watermark = self.log_end_offset
+        for _, future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+        self._waiting.clear()
+
+    def lose(self) -> None:
+        """Whatever is not committed now never will be."""
+        for _, future in self._waiting:
+            if not future.done():
+                future.set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        self._waiting.clear()
+
+    async def wait_committed(self, offset: int) -> None:
+        if self.high_watermark < offset:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((offset, future))
+            await future
+
+    async def read(self, offset: int, size_max: int) -> bytes:
+        self.reads += 1
+        await asyncio.sleep(0)
+        at = 0
+        chunk = b""
+        for batch in self.batches:
+            end = at + int.from_bytes(batch[57:61], "big")
+            if at >= offset and (not chunk or len(chunk) + len(batch) <= size_max):
+                chunk += batch
+            at = end
+        return chunk
+
+
+class NoTimers:
+    """For coordinators that are asked without a running loop."""
+
+    def __call__(self, delay: float, callback: Callable[[], None]) -> Cancellable:
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+
+def offsets_topic(partitions: int) -> TopicState:
+    states = tuple(PartitionState(1, 0, (1,), (1,)) for _ in range(partitions))
+    return TopicState(OFFSETS_TOPIC, uuid4(), states, {})
+
+
+def groups_over(
+    log: MemoryLog,
+    image: ClusterImage,
+    settings: GroupSettings | None = None,
+    clock: Clock | None = None,
+    call_later: Callable[[float, Callable[[], None]], Cancellable] | None = None,
+    made: list[str] | None = None,
+) -> GroupService:
+    """A coordinator of one shard; without timers, unless it is given some."""
+
+    async def make_topic(
+        name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> None:
+        image.put_topic(offsets_topic(partitions))
+        if made is not None:
+            made.append(name)
+
+    service = GroupService(
+        settings or GroupSettings(topic_partitions=1),
+        image,
+        clock or SystemClock(),
+        make_topic,
+        call_later or NoTimers(),
+    )
+    service.lead(0, log)
+    return service

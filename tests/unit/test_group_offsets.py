@@ -1,0 +1,290 @@
+"""Committed offsets: what is taken, given back, kept and forgotten; and where groups live."""
+
+import pytest
+
+from headrace.group.messages import ClassicLimits, Moment
+from headrace.group.offsets_machine import Commit, FetchedOffset, Offsets
+from headrace.group.placement import java_hash, partition_for
+from headrace.group.records import (
+    ForeignKey,
+    GroupKey,
+    GroupRecord,
+    GroupValue,
+    MemberValue,
+    OffsetKey,
+    OffsetValue,
+    decode_value,
+    encode_value,
+)
+from headrace.group.shard_machine import Committer, Shard
+from headrace.group.subscriptions import subscribed_topics
+from headrace.model.errors import ApiError, ErrorCode
+
+WALL_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+NOW = Moment(0, WALL_MS)
+
+
+def subscription(*topics: str) -> bytes:
+    body = b"".join(len(name).to_bytes(2, "big") + name.encode() for name in topics)
+    return b"\x00\x03" + len(topics).to_bytes(4, "big") + body + b"\xff\xff\xff\xff"
+
+
+def committed(offsets: Offsets, *commits: Commit, group: str = "g", at: int = 0) -> None:
+    records, errors = offsets.decide_commit(group, commits, WALL_MS, 4096)
+    assert errors == [ErrorCode.NONE] * len(commits)
+    for record in records:
+        assert isinstance(record.key, OffsetKey)
+        assert isinstance(record.value, OffsetValue)
+        offsets.apply(record.key, record.value, at)
+
+
+def living_group(shard: Shard, *topics: str, protocol_type: str = "consumer") -> None:
+    member = MemberValue("m", None, "c", "/h", 1, 1, subscription(*topics), b"")
+    value = GroupValue(protocol_type, 1, "range", "m", WALL_MS, (member,))
+    shard.apply(GroupRecord(GroupKey("g"), value), 0)
+
+
+def empty_group(shard: Shard, since_ms: int = WALL_MS) -> None:
+    shard.apply(GroupRecord(GroupKey("g"), GroupValue("consumer", 2, None, None, since_ms, ())), 0)
+
+
+def commit_in(shard: Shard, topic: str = "t", wall_ms: int = WALL_MS, **fields: int) -> None:
+    value = OffsetValue(5, -1, "", wall_ms, **fields)
+    shard.apply(GroupRecord(OffsetKey("g", topic, 0), value), 1)
+
+
+def carry_out(shard: Shard, records: list[GroupRecord]) -> None:
+    for record in records:
+        shard.apply(record, 100)
+
+
+def test_what_was_committed_comes_back_with_its_metadata_and_epoch() -> None:
+    offsets = Offsets()
+    committed(offsets, Commit("t", 0, 42, 7, "where I was"), Commit("t", 1, 1, -1, None))
+    assert offsets.fetch("g", "t", [0, 1, 2], False) == [
+        FetchedOffset(0, 42, 7, "where I was"),
+        FetchedOffset(1, 1, -1, ""),
+        FetchedOffset(2, -1, -1, ""),
+    ]
+    assert [topic for topic, _ in offsets.fetch_all("g", False)] == ["t"]
+    assert list(offsets.fetch_all("other", False)) == []
+
+
+def test_deciding_changes_nothing() -> None:
+    offsets = Offsets()
+    offsets.decide_commit("g", [Commit("t", 0, 42)], WALL_MS, 4096)
+    assert offsets.fetch("g", "t", [0], False)[0].offset == -1
+
+
+def test_metadata_that_is_too_large_is_refused_for_its_own_partition() -> None:
+    records, errors = Offsets().decide_commit(
+        "g", [Commit("t", 0, 1, -1, "x" * 4097), Commit("t", 1, 1, -1, "x" * 4096)], WALL_MS, 4096
+    )
+    assert errors == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
+    assert len(records) == 1
+
+
+@pytest.mark.parametrize("retention_ms", [0, 1, 2**63 - 1, -(2**63)])
+def test_any_time_to_keep_an_offset_can_be_stored(retention_ms: int) -> None:
+    records, _ = Offsets().decide_commit("g", [Commit("t", 0, 1, 5)], WALL_MS, 4096, retention_ms)
+    (record,) = records
+    assert decode_value(record.key, encode_value(record.value)) == record.value
+
+
+def test_offsets_of_an_open_transaction_are_not_shown_and_make_the_old_ones_unstable() -> None:
+    offsets = Offsets()
+    committed(offsets, Commit("t", 0, 1))
+    offsets.apply(OffsetKey("g", "t", 0), OffsetValue(9, -1, "", WALL_MS), 5, producer_id=77)
+    assert offsets.fetch("g", "t", [0], False)[0].offset == 1
+    assert offsets.fetch("g", "t", [0], True)[0].error is ErrorCode.UNSTABLE_OFFSET_COMMIT
+    offsets.end_transaction(77, is_commit=True)
+    assert offsets.fetch("g", "t", [0], True)[0].offset == 9
+
+
+def test_an_aborted_transaction_leaves_the_offset_as_it_was() -> None:
+    offsets = Offsets()
+    committed(offsets, Commit("t", 0, 1))
+    offsets.apply(OffsetKey("g", "t", 0), OffsetValue(9, -1, "", WALL_MS), 5, producer_id=77)
+    assert offsets.end_transaction(77, is_commit=False) == ["g"]
+    assert offsets.fetch("g", "t", [0], True)[0].offset == 1
+
+
+def test_a_later_commit_stands_against_an_earlier_one_of_a_transaction_that_ends_after_it() -> None:
+    offsets = Offsets()
+    offsets.apply(OffsetKey("g", "t", 0), OffsetValue(9, -1, "", WALL_MS), 5, producer_id=77)
+    committed(offsets, Commit("t", 0, 20), at=6)
+    offsets.end_transaction(77, is_commit=True)
+    assert offsets.fetch("g", "t", [0], False)[0].offset == 20
+
+
+def test_a_tombstone_takes_the_pending_offset_too() -> None:
+    offsets = Offsets()
+    offsets.apply(OffsetKey("g", "t", 0), OffsetValue(9, -1, "", WALL_MS), 5, producer_id=77)
+    assert offsets.decide_deletion("g", "t", 0) == [GroupRecord(OffsetKey("g", "t", 0), None)]
+    offsets.apply(OffsetKey("g", "t", 0), None, 6)
+    offsets.end_transaction(77, is_commit=True)
+    assert not offsets.has_any("g")
+
+
+def test_a_group_without_members_is_there_as_long_as_it_has_offsets() -> None:
+    shard = Shard(0, ClassicLimits())
+    commit_in(shard)
+    assert [group.state for group in shard.list_groups(frozenset(), frozenset())] == ["Empty"]
+    carry_out(shard, shard.offsets.decide_deletion("g", "t", 0))
+    assert shard.list_groups(frozenset(), frozenset()) == []
+
+
+def test_an_offset_of_a_group_without_members_expires_after_its_retention() -> None:
+    shard = Shard(0, ClassicLimits())
+    commit_in(shard)
+    assert shard.decide_expiry("g", WALL_MS + HOUR_MS - 1, HOUR_MS) == []
+    carry_out(shard, shard.decide_expiry("g", WALL_MS + HOUR_MS, HOUR_MS))
+    assert shard.find("g") is None
+
+
+def test_offsets_expire_counting_from_when_the_last_member_left() -> None:
+    shard = Shard(0, ClassicLimits())
+    living_group(shard, "t")
+    commit_in(shard)
+    assert shard.decide_expiry("g", WALL_MS + 10 * HOUR_MS, HOUR_MS) == []
+    empty_group(shard, WALL_MS + 10 * HOUR_MS)
+    assert shard.decide_expiry("g", WALL_MS + 11 * HOUR_MS - 1, HOUR_MS) == []
+    carry_out(shard, shard.decide_expiry("g", WALL_MS + 11 * HOUR_MS, HOUR_MS))
+    assert shard.find("g") is None
+
+
+def test_a_living_group_forgets_only_topics_that_it_does_not_read() -> None:
+    shard = Shard(0, ClassicLimits())
+    living_group(shard, "t")
+    commit_in(shard, "t")
+    commit_in(shard, "old")
+    records = shard.decide_expiry("g", WALL_MS + HOUR_MS, HOUR_MS)
+    assert records == [GroupRecord(OffsetKey("g", "old", 0), None)]
+
+
+def test_nothing_of_a_group_expires_whose_subscriptions_are_unknown() -> None:
+    shard = Shard(0, ClassicLimits())
+    living_group(shard, "t", protocol_type="connect")
+    commit_in(shard, "old")
+    assert shard.decide_expiry("g", WALL_MS + HOUR_MS, HOUR_MS) == []
+
+
+def test_an_offset_with_its_own_time_of_expiry_goes_by_that() -> None:
+    shard = Shard(0, ClassicLimits())
+    commit_in(shard, expire_timestamp_ms=WALL_MS + 10)
+    assert shard.decide_expiry("g", WALL_MS + 9, HOUR_MS) == []
+    assert len(shard.decide_expiry("g", WALL_MS + 10, HOUR_MS)) == 1
+
+
+def test_an_offset_that_a_transaction_is_about_to_change_does_not_expire() -> None:
+    shard = Shard(0, ClassicLimits())
+    commit_in(shard)
+    value = OffsetValue(9, -1, "", WALL_MS)
+    shard.apply(GroupRecord(OffsetKey("g", "t", 0), value), 5, producer_id=7)
+    assert shard.decide_expiry("g", WALL_MS + HOUR_MS, HOUR_MS) == []
+    shard.end_transaction(7, is_commit=False)
+    assert len(shard.decide_expiry("g", WALL_MS + HOUR_MS, HOUR_MS)) == 1
+
+
+def test_an_empty_group_without_offsets_is_forgotten() -> None:
+    shard = Shard(0, ClassicLimits())
+    empty_group(shard)
+    records = shard.decide_expiry("g", WALL_MS, HOUR_MS)
+    assert records == [GroupRecord(GroupKey("g"), None)]
+    carry_out(shard, records)
+    assert shard.find("g") is None
+
+
+def test_a_group_is_deleted_with_all_its_offsets_but_not_while_it_lives() -> None:
+    shard = Shard(0, ClassicLimits())
+    living_group(shard, "t")
+    commit_in(shard, "t")
+    with pytest.raises(ApiError) as refused:
+        shard.decide_group_deletion("g")
+    assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
+    empty_group(shard)
+    carry_out(shard, shard.decide_group_deletion("g"))
+    assert shard.find("g") is None
+    assert not shard.offsets.has_any("g")
+    with pytest.raises(ApiError) as missing:
+        shard.decide_group_deletion("g")
+    assert missing.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_offsets_of_a_topic_that_is_read_are_not_deleted() -> None:
+    shard = Shard(0, ClassicLimits())
+    living_group(shard, "t")
+    commit_in(shard, "t")
+    commit_in(shard, "old")
+    records, errors = shard.decide_offset_deletion("g", [("t", 0), ("old", 0), ("old", 5)])
+    assert errors == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE, ErrorCode.NONE]
+    assert records == [GroupRecord(OffsetKey("g", "old", 0), None)]
+
+
+def test_a_deleted_topic_takes_its_offsets_along_in_every_group() -> None:
+    offsets = Offsets()
+    for group in ("g", "h"):
+        committed(offsets, Commit("t", 0, 1), Commit("u", 0, 1), group=group)
+    records = offsets.decide_deletion_of_topic("t")
+    keys = {record.key for record in records}
+    assert keys == {OffsetKey("g", "t", 0), OffsetKey("h", "t", 0)}
+
+
+@pytest.mark.parametrize(
+    ("api_version", "error"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
+)
+def test_a_member_of_a_group_that_does_not_exist_may_not_commit(
+    api_version: int, error: ErrorCode
+) -> None:
+    shard = Shard(0, ClassicLimits())
+    shard.check_commit("g", Committer(), api_version, NOW)
+    with pytest.raises(ApiError) as refused:
+        shard.check_commit("g", Committer("m", None, 3), api_version, NOW)
+    assert refused.value.code is error
+
+
+def test_groups_are_listed_by_state_and_type() -> None:
+    shard = Shard(0, ClassicLimits())
+    living_group(shard, "t")
+    shard.apply(GroupRecord(OffsetKey("simple", "t", 0), OffsetValue(5, -1, "", WALL_MS)), 1)
+
+    def listed(states: set[str], types: set[str]) -> set[str]:
+        groups = shard.list_groups(frozenset(states), frozenset(types))
+        return {group.group_id for group in groups}
+
+    assert listed(set(), set()) == {"g", "simple"}
+    assert listed({"stable"}, set()) == {"g"}
+    assert listed({"empty", "dead"}, {"classic"}) == {"simple"}
+    assert listed(set(), {"consumer"}) == set()
+
+
+def test_records_of_other_kinds_are_counted_and_left_alone() -> None:
+    shard = Shard(0, ClassicLimits())
+    for _ in range(2):
+        shard.apply(GroupRecord(ForeignKey(3, b"\x00\x01g"), b"\x00\x00"), 0)
+    assert shard.foreign == {3: 2}
+    assert shard.groups == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("", 0), ("a", 97), ("group-1", 293427299), ("polygenelubricants", -(2**31)), ("😀", 1772899)],
+)
+def test_hashes_are_those_of_java(text: str, number: int) -> None:
+    assert java_hash(text) == number
+
+
+def test_a_group_lives_where_kafka_looks_for_it() -> None:
+    assert partition_for("polygenelubricants", 50) == 0
+    assert partition_for("a", 50) == 47
+    assert (
+        partition_for("console-consumer-12345", 50) == abs(java_hash("console-consumer-12345")) % 50
+    )
+
+
+def test_topics_are_read_from_subscriptions_of_any_version() -> None:
+    assert subscribed_topics([subscription("a", "b"), subscription("b")]) == frozenset("ab")
+    assert subscribed_topics([]) == frozenset()
+    assert subscribed_topics([b"\x00\x00\x7f\xff\xff\xff"]) is None
+    assert subscribed_topics([b""]) is None

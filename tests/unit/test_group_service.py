@@ -1,0 +1,441 @@
+"""The coordinator over a log: what is answered when, loading, finding, and bounds."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from inspect import isawaitable
+from typing import TypeVar
+from uuid import uuid4
+
+import pytest
+
+from headrace.group import service as service_module
+from headrace.group.led_shard import Status
+from headrace.group.messages import ClassicLimits, JoinReply, JoinRequest, Leaver, SyncRequest
+from headrace.group.offsets_machine import Commit
+from headrace.group.service import GroupService
+from headrace.group.settings import GroupSettings
+from headrace.group.shard_machine import Committer
+from headrace.group.timers import BEAT_MS
+from headrace.model.cluster import BrokerInfo, ClusterImage
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import PartitionState, TopicState
+from tests.unit.group_memory import MemoryLog, groups_over
+
+T = TypeVar("T")
+SETTINGS = GroupSettings(
+    classic=ClassicLimits(initial_rebalance_delay_ms=0), topic_partitions=1, commit_timeout_ms=50
+)
+
+
+@dataclass
+class HandClock:
+    seconds: float = 1_000.0
+    wall_offset_ms: int = 1_700_000_000_000
+
+    def wall_ms(self) -> int:
+        return self.wall_offset_ms + int(self.seconds * 1000)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def elapsed(self) -> float:
+        return self.seconds
+
+
+@dataclass
+class Timer:
+    due: float
+    callback: Callable[[], None]
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+@dataclass
+class Bench:
+    """A coordinator whose clock is turned by hand."""
+
+    log: MemoryLog = field(default_factory=MemoryLog)
+    clock: HandClock = field(default_factory=HandClock)
+    settings: GroupSettings = SETTINGS
+    timers: list[Timer] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.image = ClusterImage("c", brokers={1: BrokerInfo(1, ())})
+        self.groups = self.over(self.log)
+
+    def over(self, log: MemoryLog) -> GroupService:
+        return groups_over(log, self.image, self.settings, self.clock, self.call_later, self.made)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        timer = Timer(self.clock.seconds + delay, callback)
+        self.timers.append(timer)
+        return timer
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass as it does in a process that runs."""
+        end = self.clock.seconds + seconds
+        while True:
+            due = [timer for timer in self.timers if not timer.is_cancelled and timer.due <= end]
+            if not due:
+                break
+            first = min(due, key=lambda timer: timer.due)
+            self.timers.remove(first)
+            self.clock.seconds = max(self.clock.seconds, first.due)
+            first.callback()
+        self.clock.seconds = end
+
+    def stall(self, seconds: float) -> None:
+        """Let time pass in which the process did not run; then everything due comes at once."""
+        self.clock.seconds += seconds
+        self.wait(0)
+
+    async def member(self, group_id: str = "g") -> JoinReply:
+        """A group of one member, and what it heard when it joined; it has its assignment."""
+        request = join_request(group_id)
+        required = await now(self.groups.join(group_id, request))
+        waiting = self.groups.join(group_id, replace(request, member_id=required.member_id))
+        task = asyncio.ensure_future(now(waiting))
+        await asyncio.sleep(0)
+        self.wait(0.001)
+        reply = await task
+        sync = SyncRequest(
+            reply.member_id, None, reply.generation, None, None, {reply.member_id: b"x"}
+        )
+        assert (await now(self.groups.sync(group_id, sync))).assignment == b"x"
+        return reply
+
+    def commit(
+        self, offset: int, group_id: str = "g"
+    ) -> list[ErrorCode] | Awaitable[list[ErrorCode]]:
+        return self.groups.commit(group_id, Committer(), [Commit("t", 0, offset)], 9, -1)
+
+    async def fetched(self, group_id: str = "g", groups: GroupService | None = None) -> int:
+        answer = (groups or self.groups).fetch_offsets(group_id, [("t", [0])], False)
+        return (await now(answer))[0][1][0].offset
+
+
+async def now(answer: T | Awaitable[T]) -> T:
+    return await answer if isawaitable(answer) else answer
+
+
+async def others() -> None:
+    """Let every task that can go on do so."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def join_request(name: str) -> JoinRequest:
+    return JoinRequest(
+        "", None, name, "/h", 10_000, 60_000, "consumer", (("range", b""),), f"{name}-{uuid4()}"
+    )
+
+
+def test_a_commit_is_acknowledged_when_it_is_committed_and_not_shown_before() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        bench.log.holds = True
+        waiting = asyncio.ensure_future(now(bench.commit(5)))
+        asking = asyncio.ensure_future(bench.fetched())
+        await others()
+        assert not waiting.done()
+        assert not asking.done()
+        bench.log.commit()
+        assert await waiting == [ErrorCode.NONE]
+        assert await asking == 5
+
+    asyncio.run(scene())
+
+
+def test_a_commit_that_a_failover_takes_back_is_neither_acknowledged_nor_shown() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        bench.log.holds = True
+        waiting = asyncio.ensure_future(now(bench.commit(5)))
+        asking = asyncio.ensure_future(bench.fetched())
+        await others()
+        bench.log.lose()
+        for task in (waiting, asking):
+            with pytest.raises(ApiError) as refused:
+                await task
+            assert refused.value.code is ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(scene())
+
+
+def test_a_commit_whose_replicas_do_not_answer_times_out() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        bench.log.holds = True
+        with pytest.raises(ApiError) as refused:
+            await now(bench.commit(5))
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    asyncio.run(scene())
+
+
+def test_a_commit_that_the_disk_does_not_take_changes_nothing() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        await now(bench.commit(5))
+        bench.log.fails_with = ErrorCode.KAFKA_STORAGE_ERROR
+        with pytest.raises(ApiError) as refused:
+            bench.commit(6)
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+        assert await bench.fetched() == 5
+        bench.log.fails_with = None
+        await now(bench.commit(7))
+        assert await bench.fetched() == 7
+
+    asyncio.run(scene())
+
+
+def test_a_commit_that_fits_no_batch_is_refused() -> None:
+    bench = Bench()
+    bench.log.batch_bytes_max = 200
+    commits = [Commit("t", number, 1) for number in range(10)]
+    with pytest.raises(ApiError) as refused:
+        bench.groups.commit("g", Committer(), commits, 9, -1)
+    assert refused.value.code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert bench.log.batches == []
+
+
+def test_an_assignment_waits_until_its_generation_is_committed() -> None:
+    async def scene() -> None:
+        bench = Bench(settings=replace(SETTINGS, commit_timeout_ms=5_000))
+        request = join_request("a")
+        required = await now(bench.groups.join("g", request))
+        joining = asyncio.ensure_future(
+            now(bench.groups.join("g", replace(request, member_id=required.member_id)))
+        )
+        await asyncio.sleep(0)
+        bench.wait(0.001)
+        reply = await joining
+        bench.log.holds = True
+        sync = SyncRequest(reply.member_id, None, 1, None, None, {reply.member_id: b"x"})
+        waiting = asyncio.ensure_future(now(bench.groups.sync("g", sync)))
+        await others()
+        assert not waiting.done()
+        bench.log.commit()
+        assert (await waiting).assignment == b"x"
+
+    asyncio.run(scene())
+
+
+def test_a_group_is_loaded_as_it_was_and_its_members_go_on() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        reply = await bench.member()
+        member = Committer(reply.member_id, None, reply.generation)
+        bench.groups.commit("g", member, [Commit("t", 0, 5, 2, "here")], 9, -1)
+        after = bench.over(bench.log)
+        (led,) = after.shards
+        assert led.status is Status.LOADING
+        with pytest.raises(ApiError) as refused:
+            after.describe("g")
+        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await after.shards.wait_loaded()
+        assert after.heartbeat("g", reply.member_id, None, reply.generation) is ErrorCode.NONE
+        fetched = await now(after.fetch_offsets("g", None, True))
+        assert fetched[0][1][0][:4] == (0, 5, 2, "here")
+        view = await now(after.describe("g"))
+        assert view is not None
+        assert (view.state, view.protocol, len(view.members)) == ("Stable", "range", 1)
+
+    asyncio.run(scene())
+
+
+def test_loading_lets_others_run_and_reads_each_key_once() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        for number in range(3_000):
+            bench.commit(number, f"g{number % 7}")
+        after = bench.over(bench.log)
+        (led,) = after.shards
+        turns = 0
+        while led.status is Status.LOADING:
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns > 10
+        assert await bench.fetched("g3", after) == max(n for n in range(3_000) if n % 7 == 3)
+
+    asyncio.run(scene())
+
+
+def test_a_log_that_cannot_be_read_is_not_half_loaded() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        bench.commit(5)
+        bench.commit(6)
+        del bench.log.batches[1]
+        after = bench.over(bench.log)
+        await after.shards.wait_loaded()
+        with pytest.raises(ApiError) as refused:
+            after.fetch_offsets("g", None, False)
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    asyncio.run(scene())
+
+
+def test_an_end_of_leadership_answers_whoever_waits() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        await bench.member()
+        request = join_request("b")
+        required = await now(bench.groups.join("g", request))
+        waiting = asyncio.ensure_future(
+            now(bench.groups.join("g", replace(request, member_id=required.member_id)))
+        )
+        await asyncio.sleep(0)
+        bench.groups.resign(0)
+        assert (await waiting).error is ErrorCode.NOT_COORDINATOR
+        with pytest.raises(ApiError) as refused:
+            bench.groups.heartbeat("g", "m", None, 1)
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(scene())
+
+
+def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        request = replace(join_request("old"), needs_known_id=False)
+        waiting = asyncio.ensure_future(now(bench.groups.join("g", request)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert len(bench.groups._waits) == 0
+        bench.wait(1)
+        (led,) = bench.groups.shards
+        assert led.shard.groups == {}
+
+    asyncio.run(scene())
+
+
+def test_sessions_end_by_the_clock_and_the_last_one_leaves_an_empty_group() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        reply = await bench.member()
+        bench.wait(9)
+        assert bench.groups.heartbeat("g", reply.member_id, None, 1) is ErrorCode.NONE
+        bench.wait(9.9)
+        (group,) = await now(bench.groups.list_groups(frozenset(), frozenset()))
+        assert group.state == "Stable"
+        bench.wait(0.2)
+        (group,) = await now(bench.groups.list_groups(frozenset(), frozenset()))
+        assert group.state == "Empty"
+
+    asyncio.run(scene())
+
+
+def test_members_do_not_lose_their_sessions_while_the_broker_itself_stands_still() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        reply = await bench.member()
+        bench.wait(5)
+        bench.stall(600)
+        assert bench.groups.heartbeat("g", reply.member_id, None, 1) is ErrorCode.NONE
+        bench.wait(10 + BEAT_MS / 1000)
+        assert bench.groups.heartbeat("g", reply.member_id, None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+    asyncio.run(scene())
+
+
+def test_ids_that_are_handed_out_are_bounded_and_the_oldest_go_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        monkeypatch.setattr(service_module, "PENDING_IDS_MAX", 100)
+        bench = Bench()
+        ids = []
+        for number in range(1_000):
+            reply = await now(bench.groups.join(f"g{number % 300}", join_request("m")))
+            assert reply.error is ErrorCode.MEMBER_ID_REQUIRED
+            ids.append(reply.member_id)
+        (led,) = bench.groups.shards
+        assert len(led.shard.groups) <= 100
+        assert sum(len(group.pending) for group in led.shard.groups.values()) == 100
+        first = replace(join_request("m"), member_id=ids[0])
+        assert (await now(bench.groups.join("g0", first))).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+    asyncio.run(scene())
+
+
+def test_the_topic_is_made_once_for_all_who_ask_first() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        find = bench.groups.shards.coordinator_of
+        assert await asyncio.gather(*(find(f"g{number}") for number in range(20))) == [1] * 20
+        assert bench.made == ["__consumer_offsets"]
+
+    asyncio.run(scene())
+
+
+def test_a_coordinator_that_is_down_is_not_named() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        state = PartitionState(9, 0, (9,), (9,))
+        bench.image.put_topic(TopicState("__consumer_offsets", uuid4(), (state,), {}))
+        with pytest.raises(ApiError) as refused:
+            await bench.groups.shards.coordinator_of("g")
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    asyncio.run(scene())
+
+
+def test_a_deleted_topic_takes_its_offsets_along_also_if_that_happens_while_loading() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        bench.commit(5)
+        after = bench.over(bench.log)
+        (led,) = after.shards
+        after.topics_deleted(["t"])
+        await after.shards.wait_loaded()
+        assert led.shard.groups == {}
+        bench.commit(5)
+        bench.groups.topics_deleted(["t"])
+        assert await bench.fetched() == -1
+
+    asyncio.run(scene())
+
+
+def test_offsets_expire_by_the_wall_clock_but_not_when_it_has_been_set() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        bench.commit(5)
+        bench.clock.wall_offset_ms += 365 * 86_400_000
+        await bench.groups._expiry.expire()
+        assert await bench.fetched() == 5
+        bench.clock.wall_offset_ms -= 365 * 86_400_000
+        bench.clock.seconds += 7 * 86_400
+        await bench.groups._expiry.expire()
+        assert await bench.fetched() == -1
+        (led,) = bench.groups.shards
+        assert led.shard.groups == {}
+
+    asyncio.run(scene())
+
+
+def test_a_group_is_deleted_for_good() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        reply = await bench.member()
+        await now(bench.groups.leave("g", [Leaver(reply.member_id)]))
+        bench.commit(5)
+        await now(bench.groups.delete_group("g"))
+        after = bench.over(bench.log)
+        (led,) = after.shards
+        await after.shards.wait_loaded()
+        assert led.shard.groups == {}
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("group_id", ["g" * 32_768, "ü" * 16_384])
+def test_a_name_that_no_record_could_hold_is_no_group(group_id: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        Bench().commit(1, group_id)
+    assert refused.value.code is ErrorCode.INVALID_GROUP_ID
