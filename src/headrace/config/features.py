@@ -4,11 +4,12 @@ A row of the table with ``needs`` is honoured as soon as its feature is in BUILT
 accepted without effect. Building a feature flips its settings here, in one place.
 """
 
-BUILT: frozenset[str] = frozenset()
+BUILT: frozenset[str] = frozenset({"groups"})
 
 FEATURES = {
     "compaction": "log compaction is not built yet",
     "groups": "consumer groups are not built yet",
+    "kip848": "the newer protocol of consumer groups (KIP-848) is not built yet",
     "transactions": "transactions are not built yet",
     "replication": "replication is not built yet, every partition has one replica",
     "cluster": "clusters are not built yet, a broker keeps its state in a store of its own",
