@@ -1,6 +1,7 @@
 """What every handler is given: the broker it answers for, and who asks."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,3 +38,5 @@ class BrokerContext:
     clock: "Clock"
     worker: "Worker"
     groups: "GroupService"
+    start_job: "Callable[[Partition], None]" = field(default=lambda _: None)
+    """Has a partition's log do its next work on a thread; the server brings it along."""

@@ -1,8 +1,10 @@
 """DeleteRecords, versions 0 to 2: let a partition begin later.
 
 Offset -1 means everything up to the high watermark. Only where cleanup.policy has delete, as in
-Kafka; the answer has the new low watermark.
+Kafka; the answer has the new low watermark, and comes when that would survive a crash.
 """
+
+import asyncio
 
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.lookup import led_partition
@@ -13,14 +15,14 @@ from headrace.wire.codec import Message
 _NO_LOW_WATERMARK = -1
 
 
-def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     topics = []
     for topic in request["topics"]:
         slots = []
         for asked in topic["partitions"]:
             index = asked["partition_index"]
             try:
-                low_watermark = _delete(broker, topic["name"], index, asked["offset"])
+                low_watermark = await _delete(broker, topic["name"], index, asked["offset"])
                 slots.append({"partition_index": index, "low_watermark": low_watermark})
             except ApiError as error:
                 slots.append(_failed(index, error))
@@ -50,10 +52,19 @@ def _failed(index: int, error: ApiError) -> Message:
     }
 
 
-def _delete(broker: BrokerContext, topic: str, index: int, offset: int) -> int:
+async def _delete(broker: BrokerContext, topic: str, index: int, offset: int) -> int:
     if topic in INTERNAL_TOPICS:
         raise ApiError(ErrorCode.INVALID_TOPIC, f"{topic} keeps its records: it is internal.")
     partition = led_partition(broker, topic, index)
     if "delete" not in partition.config.cleanup_policy:
         raise ApiError(ErrorCode.POLICY_VIOLATION, f"{topic} is compacted, never deleted from.")
-    return partition.log.delete_records(offset, partition.high_watermark)
+    log = partition.log
+    start_offset = log.delete_records(offset, partition.high_watermark)
+    while log.log_start_offset < start_offset:
+        if log.is_offline:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        done = asyncio.Event()
+        partition.after_job.append(done.set)
+        broker.start_job(partition)
+        await done.wait()
+    return start_offset

@@ -130,6 +130,10 @@ class Turn:
         log = partition.log
         log.done(job)
         self.begin()
+        waiting = partition.after_job
+        partition.after_job = []
+        for tell in waiting:
+            tell()
         if log.is_offline:
             self._fail_parked(partition)
             if partition.observer is not None:

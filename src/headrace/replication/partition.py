@@ -5,6 +5,7 @@ P2  high_watermark never moves backwards while this broker leads
 P3  where the topic asks for a sync, nothing unsynced is acknowledged or shown
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 from uuid import UUID
 
@@ -68,6 +69,8 @@ class Partition:
         self.waiters: dict[Exchange, None] = {}
         self.parked: list[Parked] = []
         self.observer: Observer | None = None
+        self.after_job: list[Callable[[], None]] = []
+        """Told once when the log's next job is done."""
         self.is_dirty = False
         self.write_error: i64 = 0
         """Why the last write failed; meant for the turn that made it, 0 again after."""

@@ -39,6 +39,7 @@ class Server:
         self._read_worker = Worker("read", self._loop)
         self._check_worker = Worker("check", self._loop)
         self.turn = Turn(self._clock, self.sync_worker, self._deliver)
+        broker.start_job = self.turn.start_job
         self.fetch = FetchHandler(
             partitions,
             self.turn,
@@ -62,9 +63,7 @@ class Server:
             config.get_int("headrace.spin.us") / 1_000_000,
             self._closed,
         )
-        self._admission = Admission(
-            config.get_int("max.connections"), config.get_int("max.connections.per.ip")
-        )
+        self._admission = Admission(config)
         idle_ms = config.get_int("connections.max.idle.ms")
         self._idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
         self._listeners: list[Listener] = []
@@ -144,9 +143,12 @@ class Server:
         self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
         plane = self.plane
         now = plane.now = self._clock.monotonic()
-        while (stalled := plane.memory.stalled(now)) is not None:
+        for stalled in plane.memory.stalled(now):
             plane.close(stalled, "its unfinished request held memory that others wait for")
         for connection in list(plane.connections.values()):
             idle_seconds = now - connection.moved_at
-            if idle_seconds > self._idle_seconds and not connection.muted:
-                plane.close(connection, "" if not connection.out else "it does not read")
+            if idle_seconds <= self._idle_seconds or connection.muted:
+                continue
+            if connection.out:
+                connection.drop_unsent()
+            plane.close(connection, "it does not read" if connection.out else "")
