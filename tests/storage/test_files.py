@@ -158,7 +158,6 @@ def test_jobs_run_in_another_thread_while_the_log_goes_on(tmp_path: Path) -> Non
     config = topic_config(segment_bytes=20_000, flush_messages=1)
     log = directory.create(PARTITION, TOPIC_ID, config)
     running: tuple[threading.Thread, object] | None = None
-    jobs = 0
     for number in range(600):
         append(log, f"{number}", producer=(1, 0, number))
         if running is not None and not running[0].is_alive():
@@ -168,12 +167,10 @@ def test_jobs_run_in_another_thread_while_the_log_goes_on(tmp_path: Path) -> Non
         if job is not None:
             running = (threading.Thread(target=job.run), job)
             running[0].start()
-            jobs += 1
     if running is not None:
         running[0].join()
         log.done(running[1])  # type: ignore[arg-type]
     work(log)
-    assert jobs > 1
     assert log.synced_offset == 600
     assert directory.close({PARTITION: 600})
     directory.open()

@@ -265,7 +265,7 @@ def test_a_marker_of_a_former_epoch_is_refused() -> None:
 def test_an_active_segment_that_was_given_up_and_taken_up_again_forgets_nothing() -> None:
     files = SimulatedFiles()
     cache = OpenSegments(open_max=1)
-    config = topic_config(index_interval_bytes=100)
+    config = topic_config()
     log = open_log(files, config, cache=cache)
     other = open_log(files, config, cache=cache, path="/data/other-0")
     append(other, "x")

@@ -8,7 +8,7 @@ from headrace.log.log import Log
 from headrace.log.recovery import Hints
 from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.testing.disk import SimulatedFiles
+from headrace.testing.disk import SimulatedCrash, SimulatedFiles
 from tests.storage.log_scenario import (
     NOW_MS,
     PATH,
@@ -338,3 +338,44 @@ def test_producers_beyond_the_limit_are_dropped_and_the_loudest_stay() -> None:
     assert len(log.producers.entries) <= 50
     assert 199 in log.producers.entries
     assert 0 not in log.producers.entries
+
+
+def test_a_power_cut_after_a_kill_takes_no_segment_that_a_lost_checkpoint_let_go() -> None:
+    def run(files: SimulatedFiles) -> None:
+        log = open_log(files, topic_config(segment_bytes=300))
+        for number in range(12):
+            append(log, f"value {number}")
+        work(log)
+        log.delete_records(8, 12)
+        work(log)
+
+    plain = SimulatedFiles()
+    run(plain)
+    renames = [at for at, kind in enumerate(plain.trace) if kind.startswith("rename")]
+    # The checkpoint with the new start has its name, and the name is not synced.
+    checkpoint_rename = [at for at in renames if "headrace-checkpoint" in plain.trace[at]][-2]
+    config = topic_config(segment_bytes=300)
+    for seed in range(8):
+        files = SimulatedFiles(seed)
+        files.crash_at = checkpoint_rename + 2
+        with pytest.raises(SimulatedCrash):
+            run(files)
+        image = files.killed()
+        assert open_log(image, config).log_start_offset == 8
+        for again in range(8):
+            found = open_log(image.power_lost(again), config)
+            assert offsets(found) == list(range(found.log_start_offset, found.log_end_offset))
+            assert found.log_end_offset >= 8
+
+
+def test_a_second_segment_does_not_survive_a_power_cut_without_the_first() -> None:
+    files = SimulatedFiles()
+    config = topic_config(segment_bytes=200)
+    log = open_log(files, config)
+    for number in range(8):
+        append(log, f"value {number}")
+    assert len(log.segments) > 3
+    for seed in range(60):
+        found = open_log(files.power_lost(seed), config)
+        assert found.log_start_offset == 0
+        assert offsets(found) == list(range(found.log_end_offset))
