@@ -232,7 +232,7 @@ def test_records_of_compacted_internal_and_unknown_topics_are_not_deleted(client
 
 def test_producers_are_told_with_what_is_remembered_of_them(client: Asker) -> None:
     table = client.partition("orders").log.producers
-    table.entries[7] = ProducerEntry(7, 2, None, 1234, -1, 18, 19)
+    table.entries[7] = ProducerEntry(7, 2, (), 1234, -1, 18, 19)
     asked = [
         {"name": "orders", "partition_indexes": [0, 1, 9, 0]},
         {"name": "a/b", "partition_indexes": [0]},

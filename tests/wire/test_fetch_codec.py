@@ -3,6 +3,7 @@
 import io
 from dataclasses import fields
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,14 +29,16 @@ offsets = st.integers(-(2**63), 2**63 - 1)
 asked = st.tuples(numbers, numbers, offsets, numbers, offsets, numbers)
 
 
-def known_to(schema, **values):  # type: ignore[no-untyped-def]
+def known_to(schema: Any, **values: Any) -> Any:
     """Build an entity from the values that its version has fields for."""
     has = {field.name for field in fields(schema)}
     return schema(**{name: value for name, value in values.items() if name in has})
 
 
-def kio_request(version, head, topics, forgotten, rack, replica):  # type: ignore[no-untyped-def]
-    schema = load_request_schema(1, version)
+def kio_request(
+    version: int, head: Any, topics: Any, forgotten: Any, rack: Any, replica: Any
+) -> Any:
+    schema: Any = load_request_schema(1, version)
     module = __import__(schema.__module__, fromlist=["x"])
     wait_ms, size_min, size_max, isolation, session_id, session_epoch = head
     replica_id, replica_epoch = replica
@@ -106,8 +109,8 @@ HEAD = st.tuples(st.integers(0, 2**31 - 1), numbers, numbers, st.integers(0, 1),
     rack=st.text(max_size=10),
     replica=st.tuples(numbers, offsets),
 )
-def test_a_request_reads_as_kio_wrote_it(  # type: ignore[no-untyped-def]
-    version, head, topics, forgotten, rack, replica
+def test_a_request_reads_as_kio_wrote_it(
+    version: int, head: Any, topics: Any, forgotten: Any, rack: Any, replica: Any
 ) -> None:
     body = written(kio_request(version, head, topics, forgotten, rack, replica))
     request = read_fetch(b"xyz" + body + b"tail", 3, 3 + len(body), version)
@@ -159,7 +162,7 @@ def test_a_request_reads_as_kio_wrote_it(  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("version", VERSIONS)
 @settings(max_examples=20, deadline=None)
 @given(cut=st.integers(1, 200), topic_id=ids)
-def test_a_request_cut_short_is_malformed(version, cut, topic_id) -> None:  # type: ignore[no-untyped-def]
+def test_a_request_cut_short_is_malformed(version: int, cut: int, topic_id: Any) -> None:
     topics = [("topic", topic_id, [(0, -1, 5, -1, -1, 1000)])]
     head = (500, 1, 1000, 0, 0, -1)
     body = written(kio_request(version, head, topics, [], "", (-1, -1)))
@@ -197,8 +200,8 @@ told = st.tuples(
         unique_by=(lambda topic: topic[0], lambda topic: topic[1]),
     ),
 )
-def test_kio_reads_the_response_that_was_written(  # type: ignore[no-untyped-def]
-    version, correlation_id, session_id, topics
+def test_kio_reads_the_response_that_was_written(
+    version: int, correlation_id: int, session_id: Any, topics: Any
 ) -> None:
     results: list[FetchResult] = []
     for name, topic_id, parts in topics:
@@ -219,7 +222,8 @@ def test_kio_reads_the_response_that_was_written(  # type: ignore[no-untyped-def
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     assert int.from_bytes(frame[4:8], "big", signed=True) == correlation_id
     at = 9 if version >= FLEXIBLE_SINCE else 8
-    entity, size = entity_reader(load_response_schema(1, version))(frame, at)
+    schema: Any = load_response_schema(1, version)
+    entity, size = entity_reader(schema)(frame, at)
     assert at + size == len(frame)
     assert entity.throttle_time == timedelta(milliseconds=17)
     if version >= 7:

@@ -2,6 +2,7 @@
 
 import io
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -34,8 +35,10 @@ def written(entity: object) -> bytes:
     return out.getvalue()
 
 
-def kio_request(version, transactional_id, acks, timeout_ms, topics):  # type: ignore[no-untyped-def]
-    schema = load_request_schema(0, version)
+def kio_request(
+    version: int, transactional_id: Any, acks: Any, timeout_ms: Any, topics: Any
+) -> Any:
+    schema: Any = load_request_schema(0, version)
     module = __import__(schema.__module__, fromlist=["x"])
     return schema(
         transactional_id=transactional_id,
@@ -63,8 +66,8 @@ def kio_request(version, transactional_id, acks, timeout_ms, topics):  # type: i
     topics=st.lists(st.tuples(names, ids, st.lists(parts, max_size=4)), max_size=4),
     trailing=st.binary(max_size=8),
 )
-def test_a_request_reads_as_kio_wrote_it(  # type: ignore[no-untyped-def]
-    version, transactional_id, acks, timeout_ms, topics, trailing
+def test_a_request_reads_as_kio_wrote_it(
+    version: int, transactional_id: Any, acks: Any, timeout_ms: Any, topics: Any, trailing: Any
 ) -> None:
     body = written(kio_request(version, transactional_id, acks, timeout_ms, topics))
     data = b"front" + body + trailing
@@ -114,13 +117,18 @@ messages = st.none() | st.text(max_size=50)
     throttle_ms=st.integers(0, 2**31 - 1),
     topics=st.lists(
         st.tuples(
-            names, ids, st.lists(st.tuples(results, messages, st.none() | st.lists(st.integers(0, 9), max_size=3)), max_size=3)
+            names,
+            ids,
+            st.lists(
+                st.tuples(results, messages, st.none() | st.lists(st.integers(0, 9), max_size=3)),
+                max_size=3,
+            ),
         ),
         max_size=3,
     ),
 )
-def test_kio_reads_the_response_that_was_written(  # type: ignore[no-untyped-def]
-    version, correlation_id, throttle_ms, topics
+def test_kio_reads_the_response_that_was_written(
+    version: int, correlation_id: int, throttle_ms: Any, topics: Any
 ) -> None:
     answered = []
     for name, topic_id, asked in topics:
@@ -135,7 +143,7 @@ def test_kio_reads_the_response_that_was_written(  # type: ignore[no-untyped-def
     frame = write_produce_response(correlation_id, version, answered, throttle_ms)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     assert int.from_bytes(frame[4:8], "big", signed=True) == correlation_id
-    schema = load_response_schema(0, version)
+    schema: Any = load_response_schema(0, version)
     at = 9 if version >= 9 else 8
     entity, size = entity_reader(schema)(frame, at)
     assert at + size == len(frame)
