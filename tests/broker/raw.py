@@ -7,7 +7,8 @@ nothing of the broker's hand-written ones for Produce and Fetch.
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -54,8 +55,12 @@ def eventually(what: str, is_so: Callable[[], bool], seconds: float = 10.0) -> N
 class RawConnection:
     """One socket to a broker. `ask` is for honest requests, `send` for all others."""
 
-    def __init__(self, port: int, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(
+        self, port: int, receive_buffer_bytes: int | None = None, source: str | None = None
+    ) -> None:
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        if source is not None:
+            self.sock.bind((source, 0))
         if receive_buffer_bytes is not None:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.sock.settimeout(_ANSWER_SECONDS)
@@ -258,6 +263,9 @@ def values_of(records: bytes) -> list[bytes | None]:
     ]
 
 
+Crowd = list[RawConnection]
+
+
 class WatchedBroker:
     """A live broker, and a client of it that must not notice what others do to it."""
 
@@ -343,6 +351,8 @@ class WatchedBroker:
         raise LookupError(field)
 
 
-def close_all(connections: Sequence[RawConnection]) -> None:
-    for connection in connections:
-        connection.sock.close()
+@contextmanager
+def many(port: int, count: int, receive_buffer_bytes: int | None = None) -> Iterator[Crowd]:
+    """Connections that are closed at the end, all of them."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(RawConnection(port, receive_buffer_bytes)) for _ in range(count)]

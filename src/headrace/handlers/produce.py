@@ -149,7 +149,12 @@ class ProduceHandler:
         rules = partition.rules
         now_ms: i64 = self.turn.now_ms
 
+        is_answered = exchange.request.acks != 0
+
         def job() -> object:
+            if is_answered and peer.closed:
+                # It will send this again, or has given up: there is other work to do.
+                return None
             try:
                 return admit(batch, rules, now_ms, rules.decompressed_bytes_max)
             except ApiError as error:

@@ -20,6 +20,7 @@ class Worker:
         self._jobs: SimpleQueue[tuple[Callable[[], object], Done] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"headrace-{name}", daemon=True)
         self._started = False
+        self._drops = False
 
     def submit(self, job: Callable[[], object], done: Done) -> None:
         """Run `job` on the thread, then `done(result, error)` on the loop."""
@@ -42,15 +43,16 @@ class Worker:
         self.submit(job, done)
         return future
 
-    def stop(self) -> None:
-        """Finish what was submitted, then end the thread."""
+    def stop(self, *, finish: bool = True) -> None:
+        """Finish what was submitted, or only what is under way; then end the thread."""
+        self._drops = not finish
         if self._started:
             self._jobs.put(None)
             self._thread.join()
 
     def _run(self) -> None:
         while (task := self._jobs.get()) is not None:
-            if not self._run_one(*task):
+            if self._drops or not self._run_one(*task):
                 return
             # While it waits the thread keeps nothing of the last job, which may be large.
             del task

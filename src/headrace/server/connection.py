@@ -11,6 +11,7 @@ C2  bytes leave in the order in which their exchanges were queued
 
 import os
 import socket
+import struct
 from collections import deque
 from typing import TYPE_CHECKING, final
 
@@ -37,6 +38,8 @@ SENDFILE_BYTES_MAX = 512 * 1024
 SEND_ROUNDS_MAX = 4
 EXCHANGES_MAX = 1000
 WORK_MAX = 5000
+RESET = struct.pack("ii", 1, 0)
+"""A linger of no time."""
 
 
 @final
@@ -193,6 +196,8 @@ class Connection(Peer):
         self.input = b""
         self.input_at = 0
         self.large_size = length
+        self.large_held = 0
+        self.plane.memory.under_way[self] = None
         have = data[at:]
         self.large_fill = len(have)
         self.marked_fill = self.large_fill
@@ -202,7 +207,6 @@ class Connection(Peer):
             # No room now: hold what one small read brought, and wait.
             self.plane.memory.wait(self)
             self.large = bytearray(have)
-            self.large_held = 0
             return
         self.large_held = len(buffer)
         buffer[: len(have)] = have
@@ -251,6 +255,7 @@ class Connection(Peer):
             data = bytes(view[: self.large_size])
         self.large = None
         self.moved_at = self.plane.now
+        del self.plane.memory.under_way[self]
         if self.large_held > self.large_size:
             self.plane.release_memory(self, self.large_held - self.large_size)
         self.plane.keep_buffer(buffer)
@@ -374,6 +379,10 @@ class Connection(Peer):
                 self.plane.resume(self)
 
         self.plane.reader.submit(job, done)
+
+    def drop_unsent(self) -> None:
+        """Let a close be a reset: the kernel must not keep what nobody comes to read."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
     def fail(self, reason: str) -> None:
         self.plane.close(self, reason)

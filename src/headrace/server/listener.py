@@ -1,7 +1,9 @@
 """Listening sockets, and who is let in: limits in all and per address."""
 
+import errno
 import ipaddress
 import logging
+import os
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.server.connection import Connection
 
 if TYPE_CHECKING:
+    from headrace.config.broker import BrokerConfig
     from headrace.server.plane import Plane
 
 ACCEPTS_PER_TURN_MAX = 64
@@ -16,14 +19,13 @@ _log = logging.getLogger("headrace.server")
 
 
 class Admission:
-    """Counts connections over all listeners.
+    """Counts connections over all listeners. Its limits may change while the broker runs.
 
     A1  the sum of `per_address` is `total`, and an address with none has no entry
     """
 
-    def __init__(self, connections_max: int, per_address_max: int) -> None:
-        self.connections_max = connections_max
-        self.per_address_max = per_address_max
+    def __init__(self, config: "BrokerConfig") -> None:
+        self._config = config
         self.total = 0
         self.per_address: dict[str, int] = {}
         self._refused = 0
@@ -31,9 +33,10 @@ class Admission:
 
     def admit(self, address: str) -> bool:
         held = self.per_address.get(address, 0)
-        if self.total >= self.connections_max or held >= self.per_address_max:
-            self._complain(address)
-            return False
+        for count, limit in ((self.total, "max.connections"), (held, "max.connections.per.ip")):
+            if count >= self._config.get_int(limit):
+                self.refused(address, f"{limit} is reached")
+                return False
         self.total += 1
         self.per_address[address] = held + 1
         return True
@@ -46,18 +49,13 @@ class Admission:
         else:
             del self.per_address[address]
 
-    def _complain(self, address: str) -> None:
+    def refused(self, address: str, why: str) -> None:
         """One line a second at most: a storm of connections must not become a storm of lines."""
         self._refused += 1
         now = time.monotonic()
         if now - self._complained_at < 1:
             return
-        _log.warning(
-            "refused %d connections (last from %s): max.connections or max.connections.per.ip "
-            "is reached",
-            self._refused,
-            address,
-        )
+        _log.warning("refused %d connections, the last from %s: %s", self._refused, address, why)
         self._complained_at = now
         self._refused = 0
 
@@ -81,6 +79,8 @@ class Listener:
         }
         self._plane = plane
         self._admission = admission
+        self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        """A descriptor to give up when there is no other: see `_turn_away`."""
         plane.listen(self, sock)
 
     def accept(self) -> None:
@@ -90,9 +90,11 @@ class Listener:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # Out of descriptors, most likely: those who are in stay served.
-                _log.error("cannot accept a connection: %s", error.strerror)
-                return
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    _log.error("cannot accept a connection: %s", error.strerror)
+                    return
+                self._turn_away()
+                continue
             host = str(address[0])
             if not self._admission.admit(host):
                 sock.close()
@@ -105,7 +107,20 @@ class Listener:
             name = f"{host}:{address[1]}"
             self._plane.add(Connection(self._plane, sock, name, self.name, self._plane.now))
 
+    def _turn_away(self) -> None:
+        """Out of descriptors: close the connection that waits, or it would wake us for ever."""
+        os.close(self._reserve)
+        try:
+            sock, address = self.sock.accept()
+            sock.close()
+            self._admission.refused(str(address[0]), "there are no file descriptors left")
+        except OSError:
+            return  # It went away by itself.
+        finally:
+            self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
     def close(self) -> None:
+        os.close(self._reserve)
         self._plane.listeners.pop(self.sock.fileno(), None)
         self._plane.epoll.unregister(self.sock.fileno())
         self.sock.close()

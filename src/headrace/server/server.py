@@ -110,8 +110,10 @@ class Server:
             self._loop.remove_reader(self.plane.epoll.fileno())
         for connection in list(self.plane.connections.values()):
             self.plane.close(connection, "")
-        for worker in (self._read_worker, self._check_worker, self.sync_worker):
-            worker.stop()
+        # Nobody is left who waits for what these two would find.
+        for worker in (self._read_worker, self._check_worker):
+            worker.stop(finish=False)
+        self.sync_worker.stop()
         self.plane.epoll.close()
 
     def _is_busy(self) -> bool:

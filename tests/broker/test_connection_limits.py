@@ -1,0 +1,145 @@
+"""Bad input 37 and 38: how many connections there may be, and for how long."""
+
+import os
+import resource
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headrace.testing import RunningBroker
+from tests.broker.raw import (
+    API_VERSIONS,
+    FETCH,
+    RawConnection,
+    eventually,
+    many,
+    one_batch,
+    values_of,
+)
+
+MIB = 1 << 20
+TCP_ESTABLISHED = 1
+
+Start = Callable[..., RunningBroker]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a broker with these settings, their dots written as underscores."""
+    brokers: list[RunningBroker] = []
+
+    def start_one(**settings: str) -> RunningBroker:
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        brokers.append(RunningBroker.start(settings=named))
+        return brokers[-1]
+
+    yield start_one
+    for broker in brokers:
+        broker.close()
+
+
+def is_served(connection: RawConnection) -> bool:
+    try:
+        return bool(connection.ask(API_VERSIONS, 0, {})["error_code"] == 0)
+    except OSError:
+        return False
+
+
+def can_come_in(broker: RunningBroker) -> bool:
+    with RawConnection(broker.port) as connection:
+        return is_served(connection)
+
+
+def is_gone(connection: RawConnection) -> bool:
+    """Whether the broker has closed a connection; what is unread does not hide it."""
+    state = connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    return state[0] != TCP_ESTABLISHED
+
+
+def test_connections_beyond_the_limit_are_closed_and_those_within_are_served(
+    start: Start,
+) -> None:
+    broker = start(max_connections="200")
+    with many(broker.port, 260) as connections:
+        served = [is_served(connection) for connection in connections]
+        assert served == [True] * 200 + [False] * 60
+        assert 1 <= broker.log().count("max.connections is reached") <= 5
+        for connection in connections[:50]:
+            connection.sock.close()
+        eventually("there is room again", lambda: can_come_in(broker))
+        assert all(is_served(connection) for connection in connections[50:200])
+
+
+def test_one_address_has_its_own_limit_and_it_can_change(start: Start) -> None:
+    broker = start(max_connections_per_ip="20")
+    with many(broker.port, 25) as connections:
+        assert [is_served(each) for each in connections] == [True] * 20 + [False] * 5
+        with RawConnection(broker.port, source="127.0.0.2") as other:
+            assert is_served(other)
+            setting = {"name": "max.connections.per.ip", "config_operation": 0, "value": "22"}
+            brokers = {"resource_type": 4, "resource_name": "", "configs": [setting]}
+            reply = other.ask(44, 0, {"resources": [brokers], "validate_only": False})
+            assert reply["responses"][0]["error_code"] == 0
+        with many(broker.port, 4) as more:
+            assert [is_served(each) for each in more] == [True, True, False, False]
+
+
+def test_connections_on_which_nothing_moves_are_closed_and_others_are_not(
+    start: Start,
+) -> None:
+    broker = start(connections_max_idle_ms="1000")
+    with RawConnection(broker.port) as connection:
+        connection.create_topic("idle")
+        for _ in range(20):
+            connection.produce("idle", one_batch(bytes(900_000)))
+    with (
+        many(broker.port, 5) as connections,
+        RawConnection(broker.port, receive_buffer_bytes=65536) as unread,
+    ):
+        silent, busy, polling, dripping, dripping_large = connections
+        closed = [silent, dripping, dripping_large, unread]
+        polling.send(polling.fetch_frame("idle", 20, max_wait_ms=2500))
+        unread.send(unread.fetch_frame("idle", 0))
+        dripping.send(struct.pack(">i", 1000))
+        dripping_large.send(struct.pack(">i", 10 * MIB))
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and not all(map(is_gone, closed)):
+            assert is_served(busy)
+            for connection in (dripping, dripping_large):
+                try:
+                    connection.send(b"\0")
+                except OSError:
+                    continue
+        assert [is_gone(each) for each in closed] == [True] * 4
+        # A long poll is not idle: it is the broker that is silent.
+        reply = polling.read_answer(FETCH, 12)
+        assert reply["responses"][0]["partitions"][0]["error_code"] == 0
+        assert f"{unread.name}: it does not read" in broker.log()
+
+
+def test_a_negative_limit_is_none(start: Start) -> None:
+    broker = start(connections_max_idle_ms="-1", queued_max_request_bytes="-1")
+    with RawConnection(broker.port) as connection:
+        connection.create_topic("free")
+        began = time.monotonic()
+        eventually("a round of upkeep", lambda: time.monotonic() - began > 0.8)
+        assert connection.produce("free", one_batch(bytes(900_000)))["error_code"] == 0
+
+
+def test_a_broker_without_descriptors_turns_clients_away_and_goes_on(start: Start) -> None:
+    broker = start()
+    with RawConnection(broker.port) as first:
+        first.create_topic("few")
+        first.produce("few", one_batch(b"before"))
+        allowed = len(os.listdir(f"/proc/{broker.pid}/fd")) + 10
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (allowed, allowed))
+        with many(broker.port, 40) as connections:
+            served = [is_served(connection) for connection in connections]
+            assert 0 < served.count(True) < 40
+            assert first.produce("few", one_batch(b"during"))["error_code"] == 0
+            assert 1 <= broker.log().count("no file descriptors left") <= 5
+        eventually("there is room again", lambda: can_come_in(broker))
+        assert values_of(first.fetch("few", 0)["records"]) == [b"before", b"during"]

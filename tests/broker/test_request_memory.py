@@ -1,0 +1,273 @@
+"""The memory for requests: who may take it, who has to give it back, and order within it."""
+
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import cramjam
+import pytest
+
+from headrace.record.batch import crc32c
+from headrace.testing import RunningBroker
+from headrace.wire.codec import Message, decode_response
+from tests.broker.raw import (
+    API_VERSIONS,
+    FETCH,
+    METADATA,
+    PRODUCE,
+    Crowd,
+    RawConnection,
+    WatchedBroker,
+    eventually,
+    framed,
+    header,
+    many,
+    one_batch,
+    values_of,
+)
+
+MIB = 1 << 20
+KIB = 1 << 10
+REQUEST_BYTES_MAX = 4 * MIB
+QUEUED_BYTES_MAX = 8 * MIB
+SMALL_REQUEST_BYTES = 64 * KIB
+UNFOLDED_BYTES_MAX = 8 * MIB
+SLACK_BYTES = 32 * MIB
+"""For copies of a request or two, buffers that are kept, and what the allocator does not return."""
+INT32_MAX = 0x7FFFFFFF
+HELD = "held memory that others wait for"
+
+
+@pytest.fixture(scope="module")
+def target_settings() -> dict[str, str]:
+    return {
+        "socket.request.max.bytes": str(REQUEST_BYTES_MAX),
+        "queued.max.request.bytes": str(QUEUED_BYTES_MAX),
+        "headrace.decompress.bytes.max": str(UNFOLDED_BYTES_MAX),
+    }
+
+
+def padded(size: int) -> bytes:
+    """A request of exactly this size, length not counted: the rest of its frame is ignored."""
+    start = header(METADATA, 1) + struct.pack(">i", 0)
+    return framed(start + bytes(size - len(start)))
+
+
+def unfinished(sent: int) -> bytes:
+    """The beginning of a large request."""
+    start = struct.pack(">i", REQUEST_BYTES_MAX) + header(PRODUCE, 9, flexible=True)
+    return start + bytes(sent)
+
+
+def is_open(connection: RawConnection) -> bool:
+    """Whether the broker has not closed a connection that it never answers on."""
+    connection.sock.setblocking(False)
+    try:
+        return bool(connection.sock.recv(1))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def sending(connections: Crowd, data: bytes, *, then_close: bool = False) -> Iterator[None]:
+    """All of them send at once, and do not mind if they cannot."""
+
+    def send(connection: RawConnection) -> None:
+        try:
+            connection.send(data)
+            if then_close:
+                connection.sock.close()
+        except OSError:
+            return
+
+    senders = [threading.Thread(target=send, args=(each,)) for each in connections]
+    for sender in senders:
+        sender.start()
+    try:
+        yield
+    finally:
+        for connection in connections:
+            connection.sock.close()
+        for sender in senders:
+            sender.join()
+
+
+def test_a_request_of_exactly_the_limit_is_served_and_one_byte_more_is_not(
+    target: WatchedBroker,
+) -> None:
+    with target.connect() as connection:
+        connection.send(padded(REQUEST_BYTES_MAX))
+        assert decode_response(METADATA, 1, connection.read_frame())[0] == 7
+        connection.send(struct.pack(">i", REQUEST_BYTES_MAX + 1))
+        target.check_closed(connection, f"announces {REQUEST_BYTES_MAX + 1}")
+
+
+def test_large_requests_take_no_more_memory_than_they_may(target: WatchedBroker) -> None:
+    before = target.watch_peak()
+    with (
+        many(target.port, 30) as connections,
+        sending(connections, unfinished(3 * MIB)),
+    ):
+        eventually("one is closed so that others have room", lambda: bool(target.log_lines(HELD)))
+        target.check_bystander()
+        allowed = QUEUED_BYTES_MAX + len(connections) * SMALL_REQUEST_BYTES
+        assert target.peak_bytes() - before < allowed + SLACK_BYTES
+
+
+@contextmanager
+def full(port: int) -> Iterator[Crowd]:
+    """Unfinished requests that take all of the memory: 4, 2 and 2 MiB, as buffers double."""
+    with many(port, 3) as connections, RawConnection(port) as other:
+        for connection, sent in zip(connections, (2 * MIB, MIB, MIB), strict=True):
+            connection.send(unfinished(sent + 64 * KIB))
+            # A turn reads from everybody who has sent: after some all of it is read.
+            for _ in range(40):
+                other.ask(API_VERSIONS, 0, {})
+        yield connections
+
+
+def test_a_frame_that_makes_no_progress_makes_room_the_largest_first(
+    target_settings: dict[str, str],
+) -> None:
+    """On a broker of its own: one that has served large requests keeps large buffers."""
+    with RunningBroker.start(settings=target_settings) as broker, full(broker.port) as silent:
+        with RawConnection(broker.port) as honest:
+            honest.send(padded(2 * MIB))
+            assert decode_response(METADATA, 1, honest.read_frame())[0] == 7
+        assert [is_open(connection) for connection in silent] == [False, True, True]
+        assert f"{silent[0].name}: its unfinished request {HELD}" in broker.log()
+
+
+def test_a_frame_that_grows_byte_by_byte_makes_no_progress(target: WatchedBroker) -> None:
+    is_answered = threading.Event()
+
+    def drip(connections: Crowd) -> None:
+        while not is_answered.wait(0.05):
+            for connection in connections:
+                try:
+                    connection.send(b"\0")
+                except OSError:
+                    return
+
+    with full(target.port) as silent:
+        dripping = threading.Thread(target=drip, args=(silent,))
+        dripping.start()
+        try:
+            with target.connect() as honest:
+                honest.send(padded(2 * MIB))
+                assert decode_response(METADATA, 1, honest.read_frame())[0] == 7
+        finally:
+            is_answered.set()
+            dripping.join()
+
+
+def test_requests_of_up_to_64_kib_never_wait(target: WatchedBroker) -> None:
+    with full(target.port) as silent:
+        with target.connect() as honest:
+            for _ in range(20):
+                honest.send(padded(SMALL_REQUEST_BYTES))
+                assert decode_response(METADATA, 1, honest.read_frame())[0] == 7
+        assert target.log_lines(HELD) == []
+        assert all(map(is_open, silent))
+
+
+def test_what_is_pipelined_behind_a_long_poll_counts_as_memory(target: WatchedBroker) -> None:
+    """It cannot be parsed before the poll ends; 200 reads of 256 KiB would be 50 MiB."""
+    with target.connect() as connection:
+        connection.create_topic("poll")
+    before = target.watch_peak()
+    with many(target.port, 200) as connections:
+        for connection in connections:
+            poll = connection.fetch_frame("poll", 0, max_wait_ms=INT32_MAX)
+            connection.send_as_taken(poll + padded(60_000) * 5)
+        target.check_bystander()
+        allowed = QUEUED_BYTES_MAX + len(connections) * SMALL_REQUEST_BYTES
+        assert target.peak_bytes() - before < allowed + SLACK_BYTES
+
+
+@pytest.mark.parametrize("then_close", [False, True], ids=["and waits", "and goes"])
+def test_large_requests_that_are_carried_out_count_as_memory(
+    target: WatchedBroker, then_close: bool
+) -> None:
+    """Each waits for the thread that decompresses, whether or not its sender does."""
+    slow = bytes(cramjam.zstd.compress(os.urandom(200 * KIB) + bytes(100 * MIB)))
+    batch = bytearray(one_batch(b"", timestamp=0)[:61] + slow)
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">h", batch, 21, 4)
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    topic = f"slow-{then_close}"
+    with target.connect() as connection:
+        connection.create_topic(topic)
+        parts = [{"index": 0, "records": bytes(batch)} for _ in range(4)]
+        body: Message = {
+            "transactional_id": None,
+            "acks": 1,
+            "timeout_ms": 1000,
+            "topic_data": [{"name": topic, "partition_data": parts}],
+        }
+        frame = connection.frame(PRODUCE, 9, body)[4:].ljust(REQUEST_BYTES_MAX, b"\0")
+    before = target.watch_peak()
+    with (
+        many(target.port, 30) as connections,
+        sending(connections, framed(frame), then_close=then_close),
+    ):
+        target.check_bystander()
+    with target.connect() as connection:
+        # The thread takes one after the other: when it comes to this, it is through with those.
+        answer = connection.produce(topic, one_batch(os.urandom(90 * KIB), codec=4))
+        assert answer["error_code"] == 0
+    # The frames have 4 MiB each; beside them is what one batch unfolds to.
+    assert target.peak_bytes() - before < QUEUED_BYTES_MAX + UNFOLDED_BYTES_MAX + SLACK_BYTES
+
+
+def test_answers_come_in_the_order_of_the_requests_whatever_they_are(
+    target: WatchedBroker,
+) -> None:
+    noise = os.urandom(90 * KIB)
+    with target.connect() as connection:
+        connection.create_topic("order")
+        frames: list[bytes] = []
+        expected: list[tuple[int, int, int]] = []
+        values: list[bytes] = []
+
+        def add(frame: bytes, api_key: int, version: int) -> None:
+            frames.append(frame)
+            (number,) = struct.unpack_from(">i", frame, 8)
+            expected.append((api_key, version, number))
+
+        def produce(value: bytes, codec: int = 0, acks: int = 1) -> None:
+            values.append(value)
+            frame = connection.produce_frame("order", one_batch(value, codec=codec), acks=acks)
+            if acks == 0:
+                frames.append(frame)
+            else:
+                add(frame, PRODUCE, 9)
+
+        for turn in range(6):
+            produce(b"plain %d" % turn)
+            produce(b"unanswered %d" % turn, acks=0)
+            add(connection.frame(METADATA, 1, {"topics": [{"name": "order"}]}), METADATA, 1)
+            # Compressed and larger than 64 KiB: it leaves the loop, and the rest has to wait.
+            produce(noise + b"%d" % turn, codec=4, acks=-1)
+            add(connection.fetch_frame("order", len(values) - 1), FETCH, 12)
+            add(connection.frame(API_VERSIONS, 0, {}), API_VERSIONS, 0)
+            add(connection.fetch_frame("order", len(values), max_wait_ms=20), FETCH, 12)
+        connection.send(b"".join(frames))
+        offset = 0
+        for api_key, version, number in expected:
+            correlation_id, reply = decode_response(api_key, version, connection.read_frame())
+            assert correlation_id == number
+            if api_key == PRODUCE:
+                answer = reply["responses"][0]["partition_responses"][0]
+                assert answer["error_code"] == 0
+                assert answer["base_offset"] >= offset
+                offset = answer["base_offset"]
+            elif api_key == FETCH:
+                records = reply["responses"][0]["partitions"][0]["records"]
+                # A connection sees what it wrote before.
+                assert not records or values_of(records) == [values[offset]]
+        assert values_of(connection.fetch("order", 0)["records"]) == values
