@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+# How many tests run at once; 0 for one after the other, in one process.
+WORKERS ?= auto
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,7 +32,7 @@ demo: $(PACKAGE)
 	@$(BIN)/python demo/demo.py
 
 test: $(PACKAGE)
-	$(BIN)/pytest --ignore=tests/java $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/java $(PYTEST_ARGS)
 
 test-java: $(PACKAGE)
 	tests/java/install.sh
