@@ -268,19 +268,22 @@ class Plane:
     async def _finish(
         self, connection: Connection, exchange: Exchange, answer: Awaitable[bytes]
     ) -> None:
-        reason = "an internal error; see the broker's log"
-        frame: bytes | None = None
+        # No `finally` here: mypyc would take what is still None there for the answer.
         try:
             frame = await answer
-        finally:
-            self.tasks.pop(connection, None)
-            connection.muted = False
-            if frame is None:
-                self.close(connection, reason)
-            else:
-                exchange.pieces = [len(frame).to_bytes(4, "big"), frame]
-                self.turn.completed.append(exchange)
+        except BaseException:
+            self._ended(connection)
+            self.close(connection, "an internal error; see the broker's log")
             self.deliver()
+            raise
+        self._ended(connection)
+        exchange.pieces = [len(frame).to_bytes(4, "big"), frame]
+        self.turn.completed.append(exchange)
+        self.deliver()
+
+    def _ended(self, connection: Connection) -> None:
+        self.tasks.pop(connection, None)
+        connection.muted = False
 
     # Connections.
 
