@@ -40,7 +40,7 @@ CONFIG_COMMAND = "kafka.admin.ConfigCommand"
 CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
-DUMP_LOG_SEGMENTS = "kafka.tools.DumpLogSegments"
+DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
 STORAGE_TOOL = "kafka.tools.StorageTool"
 
 # What bin/kafka-server-start.sh and bin/kafka-run-class.sh give the JVM.

@@ -2,7 +2,7 @@
 
 Topics come in the order of their names; a reply has at most max.request.partition.size.limit
 partitions and, when there are more, a cursor that says where to go on.
-Gaps: replicas that are eligible to lead outside the ISR are not kept, so both lists are null.
+Gaps: replicas that are eligible to lead outside the ISR are not kept, so both lists are empty.
 """
 
 from headrace.handlers.cluster_view import TOPIC_OPERATIONS, partition_message
