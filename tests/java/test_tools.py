@@ -10,8 +10,6 @@ from tests.interop.client import BASE_MS, Record
 from tests.interop.librdkafka import Librdkafka
 from tests.java.conftest import Run, run
 
-DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
-
 
 def test_kafka_topics_creates_describes_alters_and_deletes(tool: Run, new_topic: str) -> None:
     named = ("--topic", new_topic)
@@ -116,4 +114,4 @@ def test_the_dump_tool_reads_our_segments_and_finds_our_indexes_sane(
 
 def _dump(files: list[Path], *options: str) -> str:
     names = ",".join(str(file) for file in files)
-    return run(kafka.tool_command(DUMP_LOG_SEGMENTS, [*options, "--files", names]))
+    return run(kafka.tool_command(kafka.DUMP_LOG_SEGMENTS, [*options, "--files", names]))
