@@ -22,9 +22,7 @@ group.coordinator.append.linger.ms int -1 -1..
 group.coordinator.background.threads int 2 1..
 group.coordinator.cached.buffer.max.bytes int 1048588 524288.. dynamic
 group.coordinator.threads int 4 1..
-log.cleaner.io.buffer.load.factor double 0.9 * dynamic
 log.cleaner.io.buffer.size int 524288 0.. dynamic
-log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 * dynamic
 log.initial.task.delay.ms long 30000 0.. hidden
 offsets.load.buffer.size int 5242880 1..
 producer.purgatory.purge.interval.requests int 1000 *

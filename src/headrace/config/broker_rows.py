@@ -6,6 +6,7 @@ table.py derives them from the topics' rows.
 
 from headrace.config.setting import (
     BOOLEAN,
+    DOUBLE,
     INT,
     INT_MAX,
     LIST,
@@ -278,6 +279,25 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "134217728",
         "The memory that compaction may take for its table of keys.",
         low=1_048_576,
+        dynamic=True,
+        needs="compaction",
+    ),
+    Setting(
+        "log.cleaner.io.buffer.load.factor",
+        DOUBLE,
+        "0.9",
+        "How full that table may get; what does not fit is left to the next run.",
+        low=0.01,
+        high=1,
+        dynamic=True,
+        needs="compaction",
+    ),
+    Setting(
+        "log.cleaner.io.max.bytes.per.second",
+        DOUBLE,
+        "1.7976931348623157E308",
+        "How many bytes a second compaction reads and writes at most.",
+        low=1,
         dynamic=True,
         needs="compaction",
     ),

@@ -4,7 +4,7 @@ A row of the table with ``needs`` is honoured as soon as its feature is in BUILT
 accepted without effect. Building a feature flips its settings here, in one place.
 """
 
-BUILT: frozenset[str] = frozenset({"groups"})
+BUILT: frozenset[str] = frozenset({"compaction", "groups"})
 
 FEATURES = {
     "compaction": "log compaction is not built yet",

@@ -7,20 +7,19 @@ writing are done elsewhere, in the order of the offsets.
 1. A record stays if no later one has its key, up to where the keys are known; beyond that, and
    nowhere else, everything stays. Offsets, epochs, timestamps and headers of what stays are what
    they were.
-2. A tombstone goes `delete.retention.ms` after the first cleaning that found nothing older of its
-   key left (KIP-534), a marker as long after the first that found its transaction empty: by then
-   what it was about has been gone from disk for a whole cleaning, in whatever order files survive.
+2. A tombstone goes `delete.retention.ms` after the cleaning that took what is older of its key
+   (KIP-534), a marker as long after the first that found its transaction empty, and neither in
+   that cleaning itself: what it was about is gone from the disk before it.
 3. Records of aborted transactions go; a marker stays while any batch of its transaction does.
 4. The last batch of each known producer stays, without records if need be: its sequence and its
    epoch are in there. So does the last batch of each new segment: segments follow one another.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from headrace.log.key_table import LOAD_MAX, KeyTable
-from headrace.log.segment import RELATIVE_OFFSET_MAX
 from headrace.log.transactions import AbortedTransaction, read_end_marker
 from headrace.record.batch import DELETE_HORIZON, Batch
 from headrace.record.compression import DECOMPRESSED_SIZE_MAX
@@ -47,6 +46,7 @@ class SourceSegment(NamedTuple):
     aborted_size: int
     aborted_crc: int
     created_ms: int
+    appended_ms: int
     first_timestamp: int
 
 
@@ -65,9 +65,17 @@ class Rules(NamedTuple):
 
 
 class Cleaner:
-    def __init__(self, rules: Rules, producers: Mapping[int, LastBatch]) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        producers: Mapping[int, LastBatch],
+        former: Mapping[int, LastBatch] | None = None,
+    ) -> None:
+        """`producers` are those that are known now; `former` says what was known of them where
+        the segments end: what they have sent since may be lost with the power."""
         self._rules = rules
         self._producers = producers
+        self._former = former or {}
         self._keys = KeyTable(rules.table_bytes_max, rules.table_load_max)
         self._dirty_transactions = Transactions()
         self._transactions = Transactions()
@@ -171,7 +179,7 @@ class Cleaner:
         return self._rules.now_ms + self._rules.delete_retention_ms
 
     def _is_expired(self, batch: Batch) -> bool:
-        """Whether the delete horizon of a batch has passed: it is in place of its base timestamp."""
+        """Whether a batch has a delete horizon, in place of its base timestamp, that has passed."""
         return (
             self._rules.expires
             and batch.attributes & DELETE_HORIZON != 0
@@ -179,14 +187,19 @@ class Cleaner:
         )
 
     def _is_last_of_producer(self, batch: Batch) -> bool:
-        if batch.producer_id < 0:
+        producer_id = int(batch.producer_id)
+        last = self._producers.get(producer_id)
+        if producer_id < 0 or last is None:
             return False
-        last = self._producers.get(int(batch.producer_id))
-        if last is None:
-            return False
-        if last.last_offset >= 0:
-            return batch.last_offset() == last.last_offset
-        return batch.is_control() and batch.producer_epoch == last.producer_epoch
+        former = self._former.get(producer_id, last)
+        return _is_last(batch, last) or _is_last(batch, former)
+
+
+def _is_last(batch: Batch, last: LastBatch) -> bool:
+    """Whether this batch tells as much of its producer as is known."""
+    if last.last_offset >= 0:
+        return batch.last_offset() == last.last_offset
+    return batch.is_control() and batch.producer_epoch == last.producer_epoch
 
 
 class Transactions:
@@ -232,8 +245,9 @@ class Transactions:
             self._committed.discard(producer_id)
             return not was_seen
         transaction = self._aborted.pop(producer_id, None)
-        was_seen = producer_id in self._seen
+        was_seen = producer_id in self._seen or producer_id in self._committed
         self._seen.discard(producer_id)
+        self._committed.discard(producer_id)
         if transaction is not None and was_seen:
             self.kept.append(transaction)
         return not was_seen
@@ -248,28 +262,3 @@ class Transactions:
 
 def _everything(_: Record) -> bool:
     return True
-
-
-def group_segments(
-    sources: Sequence[SourceSegment], bytes_max: int, index_bytes_max: int
-) -> list[list[SourceSegment]]:
-    """Neighbours that fit into one segment together, so that small ones do not stay small."""
-    groups: list[list[SourceSegment]] = []
-    size = index_size = time_index_size = 0
-    for source in sources:
-        size += source.size
-        index_size += source.index_size
-        time_index_size += source.time_index_size
-        fits = (
-            bool(groups)
-            and size <= bytes_max
-            and max(index_size, time_index_size) <= index_bytes_max
-            and source.end_offset - 1 - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
-        )
-        if fits:
-            groups[-1].append(source)
-        else:
-            groups.append([source])
-            size, index_size = source.size, source.index_size
-            time_index_size = source.time_index_size
-    return groups

@@ -202,6 +202,8 @@ class LogDirectory:
             self._hints.setdefault(partition, Hints()).log_start_offset = max(offset, 0)
         for partition, offset in self._read_offsets(checkpoints.RECOVERY_POINTS).items():
             self._hints.setdefault(partition, Hints()).recovery_point = offset
+        for partition, offset in self._read_offsets(checkpoints.CLEANER_OFFSETS).items():
+            self._hints.setdefault(partition, Hints()).first_dirty_offset = offset
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
         data = self._read(name)
@@ -253,7 +255,10 @@ class LogDirectory:
         hints = self._hints.get(partition)
         state = recover(self.files, self.cache, path, config, self.settings, now_ms, hints)
         settings = self.settings
-        return Log(self.files, self.cache, path, partition, topic_id, config, state, settings)
+        log = Log(self.files, self.cache, path, partition, topic_id, config, state, settings)
+        if hints is not None:
+            log.first_dirty_offset = hints.first_dirty_offset
+        return log
 
     def create(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         """The log of a partition: the one that is open, or on disk, or a new one."""
@@ -294,6 +299,8 @@ class LogDirectory:
         log = self._logs.pop(partition)
         log.is_closed = True
         log.is_offline = True
+        if log.job is not None:
+            log.job.is_cancelled = True
         for segment in log.segments:
             segment.forget()
         self.high_watermarks.pop(partition, None)
@@ -324,11 +331,12 @@ class LogDirectory:
     def apply_retention(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Let every log drop what it may. By time only while the clocks agree (I31)."""
         now_ms = self.clock.wall_ms()
-        by_time = self._is_time_trusted()
+        by_time = self.is_time_trusted()
         for partition, log in self._logs.items():
             log.apply_retention(now_ms, high_watermarks.get(partition, 0), by_time)
 
-    def _is_time_trusted(self) -> bool:
+    def is_time_trusted(self) -> bool:
+        """Whether the wall clock went on as fast as time itself since the start."""
         wall_ms = self.clock.wall_ms() - self._wall_ms
         apart_ms = abs(wall_ms - (self.clock.elapsed() - self._elapsed) * 1000)
         parted = apart_ms > _CLOCKS_APART_MS_MAX
@@ -372,8 +380,21 @@ class LogDirectory:
             (self._file(checkpoints.RECOVERY_POINTS), encode(recovery_points)),
             (self._file(checkpoints.LOG_START_OFFSETS), encode(starts)),
             (self._file(checkpoints.HIGH_WATERMARKS), encode(high_watermarks)),
+            self._cleaner_offsets(),
         ]
         return WriteCheckpoints(self.files, contents)
+
+    def cleaner_checkpoint_job(self) -> WriteCheckpoints:
+        """The one of them that says how far logs were compacted."""
+        return WriteCheckpoints(self.files, [self._cleaner_offsets()])
+
+    def _cleaner_offsets(self) -> tuple[str, bytes]:
+        offsets = {
+            partition: int(log.first_dirty_offset)
+            for partition, log in self._logs.items()
+            if log.config.compacts and log.first_dirty_offset > 0
+        }
+        return self._file(checkpoints.CLEANER_OFFSETS), checkpoints.encode_offsets(offsets)
 
     # Stop
 

@@ -32,6 +32,7 @@ class LogJob:
         "end_offset",
         "error",
         "has_data",
+        "is_cancelled",
         "named",
         "recovery_point",
         "rolled",
@@ -49,6 +50,8 @@ class LogJob:
         self._first: list[Callable[[], None]] = []
         self._steps: list[Callable[[], None]] = []
         self.error: OSError | None = None
+        self.is_cancelled = False
+        """Set when the partition was deleted: another may have its directory's name by now."""
         self.has_data = False
         """Whether all log files of the job are on the device."""
         self.synced = False
@@ -77,6 +80,8 @@ class LogJob:
                 step()
             self.synced = True
             for step in self._steps:
+                if self.is_cancelled:
+                    return
                 step()
         except OSError as error:
             self.error = error
@@ -103,6 +108,10 @@ class LogJob:
         """The same with what `make` gives; it runs in the worker."""
         self._steps.append(partial(_write_made, self._files, path, make))
 
+    def sync_later(self, path: str) -> None:
+        """Sync a derived file after all, if it is there."""
+        self._steps.append(partial(_sync_path, self._files, path))
+
     def replace(self, path: str, data: Bytes) -> None:
         self._steps.append(partial(self._files.replace_file, path, data))
 
@@ -122,6 +131,17 @@ class LogJob:
 
 def _write_made(files: Files, path: str, make: Callable[[], Bytes]) -> None:
     files.write_file(path, make(), sync=False)
+
+
+def _sync_path(files: Files, path: str) -> None:
+    try:
+        fd = files.open(path)
+    except FileNotFoundError:
+        return
+    try:
+        files.sync(fd)
+    finally:
+        files.close(fd)
 
 
 def _rename(files: Files, source: str, target: str) -> None:

@@ -32,7 +32,7 @@ class KeyTable:
         self._load_max = load_max
         self._salt = os.urandom(16)
         self._words = _empty(self._slots)
-        self._count_max = int(self._slots * load_max)
+        self._count_max = self._room()
         self.count = 0
         """How many keys there are."""
 
@@ -60,6 +60,10 @@ class KeyTable:
         first, second = _DIGEST.unpack(blake2b(key, digest_size=16, key=self._salt).digest())
         return self._words[self._slot_of(first, second) + 2] - 1
 
+    def _room(self) -> int:
+        """How many keys may be there; one slot stays free, or a search would not end."""
+        return min(int(self._slots * self._load_max), self._slots - 1)
+
     def _slot_of(self, first: int, second: int) -> int:
         """The place of a digest, or the free one where it belongs: steps of a size of its own."""
         words = self._words
@@ -82,7 +86,7 @@ class KeyTable:
         old, slots = self._words, self._slots
         self._slots = self._slots_max
         self._words = _empty(self._slots)
-        self._count_max = int(self._slots * self._load_max)
+        self._count_max = self._room()
         words = self._words
         for at in range(0, slots * 3, 3):
             if old[at + 2]:

@@ -74,6 +74,8 @@ class Log:
         self.recovery_point: i64 = state.recovery_point
         self.target_start_offset: i64 = state.log_start_offset
         """Where the log will start once a checkpoint says so."""
+        self.first_dirty_offset: i64 = state.log_start_offset
+        """Where the last compaction ended."""
         self.has_staged: bool = False
         self.is_offline: bool = False
         self.is_closed: bool = False
@@ -81,7 +83,7 @@ class Log:
         """Whether `next_job` has something to do."""
         self.job: LogJob | None = None
         self.unsettled: list[Segment] = state.unsettled
-        self.rolled: list[tuple[int, dict[int, ProducerEntry]]] = []
+        self.rolled: list[tuple[int, dict[int, ProducerEntry]]] = state.rolled
         """Producers' states at the base offsets of new segments, not yet in snapshots."""
         self.doomed: list[str] = []
         """Files of removed segments, not yet removed themselves; in the order to do so."""
@@ -433,12 +435,16 @@ class Log:
 
     def _set_segment_ms(self) -> None:
         """segment.ms of this segment, its jitter taken off: logs must not all roll at once."""
-        jitter_ms_max = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        segment_ms = self.config.segment_ms
+        if self.config.compacts:
+            # An active segment is not compacted: it must not hold a record back for longer.
+            segment_ms = min(segment_ms, self.config.max_compaction_lag_ms)
+        jitter_ms_max = min(self.config.segment_jitter_ms, segment_ms)
         jitter_ms = 0
         if jitter_ms_max > 0:
             name = f"{self.partition} {self._active.base_offset}"
             jitter_ms = crc32c(name.encode()) % jitter_ms_max
-        self._segment_ms = self.config.segment_ms - jitter_ms
+        self._segment_ms = segment_ms - jitter_ms
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch not above this one, and where it ends; (-1, -1) if above all."""

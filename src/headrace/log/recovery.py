@@ -26,7 +26,7 @@ from headrace.log.checkpoints import (
 )
 from headrace.log.epochs import EpochCache
 from headrace.log.file import OpenSegments
-from headrace.log.producers import ProducerTable
+from headrace.log.producers import ProducerEntry, ProducerTable
 from headrace.log.replay import producers_at, replay_segment, snapshot_path
 from headrace.log.scan import Walk
 from headrace.log.segment import RELATIVE_OFFSET_MAX, SUFFIXES, Segment
@@ -44,6 +44,7 @@ class Hints:
 
     log_start_offset: int = 0
     recovery_point: int = 0
+    first_dirty_offset: int = 0
 
 
 def read_log_checkpoint(files: Files, path: str) -> LogCheckpoint | None:
@@ -86,6 +87,7 @@ class _Recovery:
         self.segments: list[Segment] = []
         self.unsettled: list[Segment] = []
         self.snapshots: list[int] = []
+        self.rolled: list[tuple[int, dict[int, ProducerEntry]]] = []
         self.epochs = EpochCache()
         self.producers = ProducerTable(settings.producers_max)
         self.checkpoint: LogCheckpoint | None = None
@@ -110,7 +112,7 @@ class _Recovery:
         self._need_active()
         self._guess_epoch()
         self.epochs.cut_start(start)
-        self._drop_snapshots_beyond_end()
+        self._drop_snapshots_beyond(self.end_offset)
         return LogState(
             self.segments,
             start,
@@ -119,6 +121,7 @@ class _Recovery:
             self.producers,
             self.epochs,
             self.snapshots,
+            self.rolled,
             self.unsettled,
             self.vouched,
             is_named=self.checkpoint is not None,
@@ -168,6 +171,8 @@ class _Recovery:
     def _recover_from(self, checkpoint: LogCheckpoint) -> int:
         """Believe what is below the recovery point, scan what is beyond; returns that point."""
         point = checkpoint.recovery_point
+        # Those were not synced when it was written.
+        self._drop_snapshots_beyond(point)
         facts = {each.base_offset: each for each in checkpoint.segments}
         self.epochs = EpochCache(checkpoint.epochs)
         below = [segment for segment in self.segments if segment.base_offset < point]
@@ -268,7 +273,8 @@ class _Recovery:
         if not everything:
             self.end_offset = self.hints.log_start_offset
             return self.end_offset
-        point = everything[0].base_offset
+        point = int(everything[0].base_offset)
+        self._drop_snapshots_beyond(point)
         self.end_offset = point
         self.producers = self._producers_at(point)
         self.is_changed = True
@@ -279,12 +285,17 @@ class _Recovery:
         """Take in segments one after another; with `checked` each must begin where one ended."""
         for at, segment in enumerate(segments):
             if segment.base_offset != self.end_offset and position == 0:
-                if segment.base_offset < self.end_offset or checked:
+                # A gap before what was synced is no loss: compaction left it (Kafka's does).
+                is_synced = segment.base_offset <= self.hints.recovery_point
+                if segment.base_offset < self.end_offset or (checked and not is_synced):
                     self._cut(segments[at:], f"does not follow offset {self.end_offset - 1}")
                     return
                 self.end_offset = segment.base_offset
             self.segments.append(segment)
             is_last = at + 1 == len(segments)
+            if is_last and position == 0:
+                # Once compaction has been here, what is before will not tell as much.
+                self.rolled = [(int(segment.base_offset), dict(self.producers.entries))]
             error = self._scan_segment(segment, position, is_last)
             position = 0
             if error and not self._is_kept(segments, at):
@@ -414,8 +425,8 @@ class _Recovery:
         if found and found[-1][0] >= 0 and found[-1][1] <= self.end_offset:
             self.epochs.assign(*found[-1])
 
-    def _drop_snapshots_beyond_end(self) -> None:
-        for offset in [each for each in self.snapshots if each > self.end_offset]:
+    def _drop_snapshots_beyond(self, end: int) -> None:
+        for offset in [each for each in self.snapshots if each > end]:
             self.snapshots.remove(offset)
             self.files.remove(snapshot_path(self.path, offset))
         self.snapshots.sort()

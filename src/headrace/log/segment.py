@@ -71,6 +71,7 @@ class Segment:
         "largest_timestamp_offset",
         "size",
         "stem",
+        "suffix",
         "synced_entry",
         "time_index_crc",
         "time_index_size",
@@ -83,6 +84,11 @@ class Segment:
         self._files: Files = files
         self._cache: OpenSegments = cache
         self.stem: str = f"{directory}/{base_offset:020d}"
+        self.suffix: str = ""
+        """What follows the names of its files while they take the place of others (`.swap`).
+
+        A worker takes it off them meanwhile, so a file that is not there with it is there without.
+        """
         self.base_offset: i64 = base_offset
         self.size: i64 = 0
         self.file: LogFile | None = None
@@ -118,6 +124,10 @@ class Segment:
         self._marked_largest_offset: i64 = base_offset
         self._marked_aborted: i64 = 0
 
+    def path(self, kind: str) -> str:
+        """Where one of its files is: `.log` or an index."""
+        return self.stem + kind + self.suffix
+
     def is_open(self) -> bool:
         return self.file is not None or (self._index is not None and self.indexes_on_disk)
 
@@ -132,8 +142,15 @@ class Segment:
     def open(self) -> LogFile:
         file = self.file
         if file is None:
-            path = self.stem + ".log"
-            file = LogFile(self._files, path, self._files.open(path, write=not self.is_sealed))
+            path = self.path(".log")
+            try:
+                fd = self._files.open(path, write=not self.is_sealed)
+            except FileNotFoundError:
+                if not self.suffix:
+                    raise
+                path = self.stem + ".log"
+                fd = self._files.open(path)
+            file = LogFile(self._files, path, fd)
             self.file = file
             self._cache.opened(self)
         self.used = True
@@ -141,7 +158,7 @@ class Segment:
 
     def create(self) -> None:
         """Make the file of a new segment, empty even if an abandoned one is in the way."""
-        path = self.stem + ".log"
+        path = self.path(".log")
         file = LogFile(self._files, path, self._files.open(path, write=True, create=True))
         if self._files.size(file.fd):
             self._files.truncate(file.fd, 0)
@@ -255,12 +272,14 @@ class Segment:
 
     def _load(self, suffix: str, size: i64, crc: i64) -> bytes | None:
         path = self.stem + suffix
-        try:
-            data = self._files.read_file(path)
-        except FileNotFoundError:
-            data = b""
-        if len(data) == size and crc32c(data) == crc:
-            return data
+        names = [path, path + self.suffix] if self.suffix else [path]
+        while names:
+            try:
+                data = self._files.read_file(names.pop())
+            except FileNotFoundError:
+                data = b""
+            if len(data) == size and crc32c(data) == crc:
+                return data
         _LOG.warning("%s is missing or damaged: rebuilding it from the log", path)
         return None
 
@@ -315,13 +334,13 @@ class Segment:
         self.index_crc = crc32c(index)
         self.time_index_size = len(time_index)
         self.time_index_crc = crc32c(time_index)
-        found = [(self.stem + ".index", index), (self.stem + ".timeindex", time_index)]
+        found = [(self.path(".index"), index), (self.path(".timeindex"), time_index)]
         transactions = self._aborted
         if transactions:
             aborted = encode_aborted(transactions)
             self.aborted_size = len(aborted)
             self.aborted_crc = crc32c(aborted)
-            found.append((self.stem + ".txnindex", aborted))
+            found.append((self.path(".txnindex"), aborted))
         elif transactions is not None:
             self.aborted_size = 0
             self.aborted_crc = 0

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from headrace.log.checkpoints import SegmentFacts
 from headrace.log.epochs import EpochCache
-from headrace.log.producers import PRODUCERS_MAX, ProducerTable
+from headrace.log.producers import PRODUCERS_MAX, ProducerEntry, ProducerTable
 from headrace.log.segment import Segment
 
 
@@ -38,6 +38,8 @@ class LogState:
     epochs: EpochCache
     snapshots: list[int] = field(default_factory=list)
     """Offsets of the producer snapshots on disk, rising."""
+    rolled: list[tuple[int, dict[int, ProducerEntry]]] = field(default_factory=list)
+    """Producers' states that no snapshot on disk has."""
     unsettled: list[Segment] = field(default_factory=list)
     """Sealed segments that no checkpoint vouches for yet."""
     vouched: SegmentFacts | None = None

@@ -58,8 +58,10 @@ def _finish(files: Files, path: str, names: list[str], swapped: list[str]) -> No
         end = max(_end_of(files, f"{path}/{name}", offset_of(name)) for name in logs)
         _LOG.info("%s: finishing to replace offsets %d to %d", path, start, end - 1)
         for name in names:
-            if not name.endswith(SWAP) and start <= offset_of(name) < end:
+            is_old = not name.endswith((SWAP, ".snapshot")) and start <= offset_of(name) < end
+            if is_old and name + SWAP not in swapped:
                 files.remove(f"{path}/{name}")
+        files.sync_directory(path)
     for name in swapped:
         files.rename(f"{path}/{name}", f"{path}/{name.removesuffix(SWAP)}")
 

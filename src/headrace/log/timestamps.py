@@ -44,9 +44,9 @@ def find_max(log: "Log") -> Found | None:
         return None
     start = max(best.base_offset, log.log_start_offset)
     found = _find_in(log, best, start, best.largest_timestamp)
-    if found is not None or log.log_start_offset <= best.base_offset:
+    if found is not None:
         return found
-    # The record was deleted, its segment not yet: look at what is left.
+    # The record was deleted, its segment not yet; or compaction left of its batch the header only.
     return _find_max_from(log, log.log_start_offset)
 
 
@@ -54,11 +54,12 @@ def _find_max_from(log: "Log", start: int) -> Found | None:
     largest = -1
     for segment in log.segments:
         for batch, walk in _batches(log, segment, start):
-            if batch.base_offset >= start:
+            if batch.record_count > 0 and batch.base_offset >= start:
                 largest = max(largest, batch.max_timestamp)
-            else:
-                found = list(_records(log, walk, batch))
-                largest = max(largest, *(t for t, offset in found if offset >= start))
+            elif batch.record_count > 0:
+                for timestamp, offset in _records(log, walk, batch):
+                    if offset >= start:
+                        largest = max(largest, timestamp)
     return None if largest < 0 else find(log, largest)
 
 

@@ -136,6 +136,7 @@ def _take(log: "Log", segments: list[Segment], log_end_offset: int) -> None:
     log.log_end_offset = log_end_offset
     log.written_end_offset = log_end_offset
     log.synced_offset = min(log.synced_offset, log_end_offset)
+    log.first_dirty_offset = min(log.first_dirty_offset, log_end_offset)
     log.leader_epoch = log.epochs.latest()
     log.use_active(segments[-1])
     log.wants_job = True

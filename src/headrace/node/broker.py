@@ -9,26 +9,39 @@ import logging
 import os
 import socket
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from headrace.config.broker import BrokerConfig
 from headrace.config.changes import check_broker_config, check_topic_config
 from headrace.controller.service import Controller
 from headrace.controller.topics_machine import TopicLimits
+from headrace.coordination.database import StoreFileError
 from headrace.coordination.embedded import EmbeddedStore
+from headrace.coordination.layout import LayoutError
+from headrace.coordination.port import StoreUnavailable
 from headrace.env.clock import Clock, SystemClock
 from headrace.env.files import Files, SystemFiles
 from headrace.handlers.context import BrokerContext
 from headrace.handlers.partitions import PartitionTable
-from headrace.log.directory import LogDirectory, RemoveDirectory
+from headrace.log.directory import DirectoryError, LogDirectory, RemoveDirectory
 from headrace.log.state import LogSettings
+from headrace.model.errors import ApiError
 from headrace.node.groups import Groups
 from headrace.node.replicas import Replicas
+from headrace.replication.partition import Partition
 from headrace.runtime.worker import Worker
 from headrace.server.server import Server
+
+if TYPE_CHECKING:
+    from headrace.node.compaction import Compaction
 
 STORE_FILE = "headrace-store.db"
 TICK_SECONDS = 1.0
 _log = logging.getLogger("headrace")
+
+
+class CannotStart(Exception):
+    """This broker cannot run as it is set up; the sentence says what to do."""
 
 
 class Broker:
@@ -48,6 +61,7 @@ class Broker:
         self._worker: Worker | None = None
         self._replicas: Replicas | None = None
         self._groups: Groups | None = None
+        self._compaction: Compaction | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due: dict[str, float] = {}
 
@@ -55,6 +69,11 @@ class Broker:
         """Serve clients when this returns; if it raises, nothing is left behind."""
         try:
             await self._start()
+        except (DirectoryError, StoreFileError, StoreUnavailable, LayoutError, ApiError) as error:
+            await self.stop()
+            raise CannotStart(
+                error.message if isinstance(error, ApiError) else str(error)
+            ) from error
         except BaseException:
             await self.stop()
             raise
@@ -119,6 +138,8 @@ class Broker:
             await self._server.drain()
         if self._controller is not None:
             await self._controller.stop()
+        if self._compaction is not None:
+            await self._compaction.stop()
         if self._worker is not None:
             self._worker.stop()
         # The workers have ended; what they did is told to the logs here.
@@ -148,7 +169,22 @@ class Broker:
         if self._is_due("log.flush.offset.checkpoint.interval.ms"):
             job = self._logs.checkpoint_job(self._replicas.high_watermarks())
             self._worker.submit(job.run, _done)
+        if self._compaction is None and self._is_due("log.cleaner.backoff.ms"):
+            self._maybe_start_compaction()
         self._start_jobs()
+
+    def _maybe_start_compaction(self) -> None:
+        """Only where there is something to compact: start-up need not wait for the code."""
+        if not self.config.get_bool("log.cleaner.enable"):
+            return
+        if any(partition.log.config.compacts for partition in self._table):
+            from headrace.node.compaction import Compaction
+
+            assert self._worker is not None
+            self._compaction = Compaction(
+                self.config, self._clock, self._logs, self._table, self._worker, self._start_job
+            )
+            self._compaction.start()
 
     def _start_jobs(self) -> None:
         assert self._server is not None
@@ -158,6 +194,11 @@ class Broker:
             partition = self._table.get(log.partition.topic, log.partition.partition)
             if partition is not None:
                 turn.start_job(partition)
+
+    def _start_job(self, partition: Partition) -> None:
+        assert self._server is not None
+        self._server.turn.begin()
+        self._server.turn.start_job(partition)
 
     def _is_due(self, interval_name: str) -> bool:
         now = self._clock.monotonic()

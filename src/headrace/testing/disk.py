@@ -5,7 +5,8 @@ Every file and directory has two images: what the processes see (cached) and wha
 count them, and then again with a crash or an error at each.
 
 1. A kill keeps the cached image. A power cut keeps what was synced, and of what was not a random
-   subset: sectors of 512 bytes, sizes, names. What was never written reads as zeros.
+   subset: sectors of 512 bytes, sizes, names. What was never written reads as zeros. A rename
+   within a directory happened or did not, as on every journalling file system.
 2. The operation at which a crash happens may be done, undone, or done in part.
 3. Everything random comes from one seeded generator.
 """
@@ -34,9 +35,11 @@ class _File:
 
 
 class _Directory:
-    __slots__ = ("cached", "durable")
+    __slots__ = ("cached", "durable", "renames")
 
     def __init__(self) -> None:
+        self.renames: list[tuple[str, str]] = []
+        """Since the last sync: both names change, or neither."""
         self.cached: dict[str, _File | _Directory] = {}
         self.durable: dict[str, _File | _Directory] = {}
 
@@ -194,8 +197,10 @@ class SimulatedFiles:
         except SimulatedCrash:
             if self._is_done_anyway():
                 directory.durable = dict(directory.cached)
+                directory.renames.clear()
             raise
         directory.durable = dict(directory.cached)
+        directory.renames.clear()
 
     def sync_everything(self) -> None:
         return
@@ -205,6 +210,8 @@ class SimulatedFiles:
         if from_name not in from_directory.cached:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
         to_directory, to_name = self._parent(target)
+        if from_directory is to_directory:
+            from_directory.renames.append((from_name, to_name))
         try:
             self._operate("rename", target)
         except SimulatedCrash:
@@ -331,9 +338,13 @@ def _power_lost(directory: _Directory, generator: random.Random) -> _Directory:
     """What is left of a directory: each name as it was synced, or as it became since."""
     survivor = _Directory()
     done: dict[int, _File | _Directory] = {}
+    together = _renamed_together(directory)
+    is_old: dict[str, bool] = {}
     for name in sorted({*directory.cached, *directory.durable}):
         before, after = directory.durable.get(name), directory.cached.get(name)
-        node = before if before is after or generator.random() < 0.5 else after
+        if name not in is_old:
+            is_old.update(dict.fromkeys(together.get(name, [name]), generator.random() < 0.5))
+        node = before if is_old[name] else after
         if node is None:
             continue
         if id(node) not in done:
@@ -344,6 +355,15 @@ def _power_lost(directory: _Directory, generator: random.Random) -> _Directory:
         survivor.cached[name] = done[id(node)]
     survivor.durable = dict(survivor.cached)
     return survivor
+
+
+def _renamed_together(directory: _Directory) -> dict[str, list[str]]:
+    """For each name that was part of a rename, those that share its fate."""
+    groups: dict[str, list[str]] = {}
+    for source, target in directory.renames:
+        names = sorted({*groups.get(source, [source]), *groups.get(target, [target])})
+        groups.update(dict.fromkeys(names, names))
+    return groups
 
 
 def _torn(file: _File, generator: random.Random) -> _File:

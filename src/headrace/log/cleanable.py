@@ -1,0 +1,158 @@
+"""Which log is to be compacted next, and how far: decided from what is known without reading it.
+
+1. Nothing at or beyond the last stable offset is cleaned, nor the active segment, nor one that no
+   checkpoint vouches for yet, nor one with a record younger than `min.compaction.lag.ms`. And
+   nothing before a snapshot says what its batches have told of producers.
+2. A log is worth cleaning if more of it is dirty than `min.cleanable.dirty.ratio`, or if something
+   dirty in it is older than `max.compaction.lag.ms`; the dirtiest comes first.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.config.topic import TopicConfig
+from headrace.log.cleaner import Rules, SourceSegment
+from headrace.log.cleaning import AbortedIndex, CleaningJob, last_batches
+from headrace.log.replacement import vouching_snapshot
+from headrace.log.replay import rebuild_aborted
+from headrace.log.retention import newest_ms
+from headrace.log.segment import Segment
+
+if TYPE_CHECKING:
+    from headrace.log.log import Log
+
+
+class Cleanable(NamedTuple):
+    """What of a log could be cleaned now."""
+
+    log: "Log"
+    first_dirty_offset: int
+    sources: list[Segment]
+    """From the log's first segment on."""
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    @property
+    def is_due(self) -> bool:
+        if self.is_overdue and self.dirty_bytes > 0:
+            return True
+        return self.dirty_ratio > self.log.config.min_cleanable_dirty_ratio
+
+
+def cleanable(
+    log: "Log", last_stable_offset: int, now_ms: int, time_is_trusted: bool = True
+) -> Cleanable | None:
+    """What of a log could be cleaned; None if nothing could, whatever its settings."""
+    config = log.config
+    if not config.compacts or log.is_offline or log.is_closed:
+        return None
+    if config.min_compaction_lag_ms > 0 and not time_is_trusted:
+        return None
+    first_dirty_offset = _first_dirty_offset(log)
+    end_max = min(last_stable_offset, vouching_snapshot(log))
+    oldest_ms = now_ms - config.max_compaction_lag_ms
+    sources: list[Segment] = []
+    clean_bytes = dirty_bytes = 0
+    is_overdue = False
+    for at, segment in enumerate(log.segments[:-1]):
+        end = log.base_offsets[at + 1]
+        if end > end_max or segment in log.unsettled or segment.suffix:
+            break
+        if end <= first_dirty_offset:
+            clean_bytes += int(segment.size)
+        elif config.min_compaction_lag_ms > 0 and _is_young(segment, now_ms, config):
+            break
+        else:
+            dirty_bytes += int(segment.size)
+            is_overdue = is_overdue or (time_is_trusted and _first_ms(segment) < oldest_ms)
+        sources.append(segment)
+    if dirty_bytes == 0:
+        return None
+    return Cleanable(log, first_dirty_offset, sources, clean_bytes, dirty_bytes, is_overdue)
+
+
+def dirtiest(candidates: Iterable[Cleanable | None]) -> Cleanable | None:
+    """The one to be cleaned next, of those that are worth it."""
+    due = [each for each in candidates if each is not None and each.is_due]
+    return max(due, key=lambda each: each.dirty_ratio, default=None)
+
+
+def _first_dirty_offset(log: "Log") -> int:
+    """Where the last cleaning ended, unless the log has lost that place since."""
+    offset = int(log.first_dirty_offset)
+    start = int(log.log_start_offset)
+    return offset if start <= offset <= log.log_end_offset else start
+
+
+def _is_young(segment: Segment, now_ms: int, config: TopicConfig) -> bool:
+    return newest_ms(segment) > now_ms - config.min_compaction_lag_ms
+
+
+def _first_ms(segment: Segment) -> int:
+    """The time of a segment's first record; of its file, if that is not known."""
+    return int(segment.first_timestamp if segment.first_timestamp >= 0 else segment.created_ms)
+
+
+def cleaning_job(
+    found: Cleanable,
+    now_ms: int,
+    *,
+    table_bytes_max: int,
+    table_load_max: float,
+    bytes_per_second_max: float,
+    time_is_trusted: bool,
+) -> CleaningJob:
+    """All that the cleaning of this log needs to know."""
+    log = found.log
+    config = log.config
+    count = len(found.sources)
+    return CleaningJob(
+        log.path,
+        Rules(
+            found.first_dirty_offset,
+            now_ms,
+            config.delete_retention_ms,
+            time_is_trusted,
+            table_bytes_max,
+            table_load_max,
+            log.settings.decompressed_bytes_max,
+        ),
+        config.segment_bytes,
+        config.segment_index_bytes,
+        config.index_interval_bytes,
+        [_source(segment, log.base_offsets[at + 1]) for at, segment in enumerate(found.sources)],
+        [_aborted_index(log, segment) for segment in log.segments[count:]],
+        last_batches(log.producers.entries),
+        bytes_per_second_max,
+    )
+
+
+def _source(segment: Segment, end_offset: int) -> SourceSegment:
+    return SourceSegment(
+        int(segment.base_offset),
+        end_offset,
+        int(segment.size),
+        int(segment.index_size),
+        int(segment.time_index_size),
+        int(segment.aborted_size),
+        int(segment.aborted_crc),
+        int(segment.created_ms),
+        int(segment.appended_ms),
+        int(segment.first_timestamp),
+    )
+
+
+def _aborted_index(log: "Log", segment: Segment) -> AbortedIndex:
+    size, crc = int(segment.aborted_size), int(segment.aborted_crc)
+    if segment.is_sealed and segment.indexes_on_disk:
+        return AbortedIndex(int(segment.base_offset), size, crc)
+    aborted = segment.aborted()
+    if aborted is None:
+        aborted = rebuild_aborted(log, segment)
+    return AbortedIndex(int(segment.base_offset), size, crc, aborted)

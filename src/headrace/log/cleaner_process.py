@@ -1,0 +1,109 @@
+"""The process that compacts one log: `python -m headrace.log.cleaner_process`.
+
+Reads its job as a line of JSON from standard input, and writes one line for each new segment, and
+one at the end, to standard output. After each segment it waits for a line: the broker has put the
+segment in its place. It runs at low priority.
+
+1. It does not outlive its broker: the kernel ends it with the broker's thread that started it, and
+   the end of standard input does too.
+2. It touches nothing but `.cleaned` files.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.env.files import SystemFiles
+from headrace.log.cleaning import (
+    CleanedSegment,
+    Cleaning,
+    CleaningFailed,
+    CleaningJob,
+    decode_job,
+    remove_cleaned,
+)
+from headrace.log.swap import CLEANED
+
+_NICENESS = 10
+_PR_SET_PDEATHSIG = 1
+
+
+class Pace:
+    """Keeps to a number of bytes a second, and ends the process when its broker is gone."""
+
+    def __init__(self, bytes_per_second_max: float) -> None:
+        self._bytes_per_second_max = bytes_per_second_max
+        self._started = time.monotonic()
+        self._done = 0
+
+    def __call__(self, size: int) -> None:
+        self._done += size
+        ahead_s = self._done / self._bytes_per_second_max - (time.monotonic() - self._started)
+        while ahead_s > 0:
+            # Nothing is said while we work: if there is something to read, it is the end.
+            if select.select([0], [], [], min(ahead_s, 60.0))[0]:
+                os._exit(1)
+            ahead_s = self._done / self._bytes_per_second_max - (time.monotonic() - self._started)
+        if select.select([0], [], [], 0)[0]:
+            os._exit(1)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    parent = int((args or sys.argv[1:])[0])
+    _end_with(parent)
+    os.nice(_NICENESS)
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 1
+    job = decode_job(line)
+    pace = Pace(job.bytes_per_second_max)
+    files = SystemFiles()
+    try:
+        _run(job, Cleaning(files, job, pace))
+    except CleaningFailed as error:
+        remove_cleaned(files, job.path)
+        _say({"failed": str(error), "index_of": error.index_of})
+    except OSError as error:
+        _say({"error": error.errno, "reason": str(error)})
+        return 1
+    return 0
+
+
+def _run(job: CleaningJob, cleaning: Cleaning) -> None:
+    for cleaned in cleaning.run():
+        _keep_age(job, cleaned)
+        _say({"cleaned": cleaned})
+        if not sys.stdin.buffer.readline():
+            os._exit(1)
+    _say({"outcome": cleaning.outcome()})
+
+
+def _keep_age(job: CleaningJob, cleaned: CleanedSegment) -> None:
+    """Let the new file be as old as the last of those it replaces: retention may count by that."""
+    last = next(each for each in job.sources if each.base_offset == cleaned.replaced[-1])
+    path = f"{job.path}/{cleaned.facts.base_offset:020d}.log{CLEANED}"
+    os.utime(path, ns=(last.appended_ms * 1_000_000, last.appended_ms * 1_000_000))
+
+
+def _say(document: dict[str, Any]) -> None:
+    os.write(1, json.dumps(document).encode() + b"\n")
+
+
+def _end_with(parent: int) -> None:
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except AttributeError:
+        return  # Not Linux: the end of standard input has to do.
+    if os.getppid() != parent:
+        # It was gone before it could be watched.
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""Putting a cleaned segment in the place of the ones it was made from.
+
+Two jobs for a worker, and between them, on the loop, the moment from which on the log is read
+from the new segment:
+
+    first   sync the snapshot that has what the old segments tell of producers, take back what the
+            checkpoint says of them, rename the new files from `.cleaned` to `.swap`, sync that
+    loop    the new segment is in the list, the old ones are not; who reads them goes on
+    second  remove the old files, sync that, take `.swap` off the new ones, sync that
+
+1. A crash before the names are synced leaves the old segments, one after it the new one: start-up
+   undoes the one and finishes the other (`swap`).
+2. Whatever a crash leaves, the checkpoint says nothing of it: start-up looks for itself.
+3. No segment is replaced before those in front of it: what a later one lacks because of an earlier
+   one (a tombstone) must not be missed while that is still the old one.
+4. The log's only job is this one meanwhile, so nothing else changes its files.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.log.checkpoints import (
+    LOG_CHECKPOINT,
+    LogCheckpoint,
+    SegmentFacts,
+    encode_log_checkpoint,
+)
+from headrace.log.cleaning import CleanedSegment
+from headrace.log.jobs import FULL, LogJob
+from headrace.log.replay import snapshot_path
+from headrace.log.segment import SUFFIXES, Segment
+from headrace.log.swap import CLEANED, SWAP
+from headrace.log.upkeep import facts_of
+
+if TYPE_CHECKING:
+    from headrace.log.log import Log
+
+_LOG = logging.getLogger(__name__)
+
+
+class Replacement:
+    """One segment on its way into a log. `first_job` and `second_job` are run by a worker."""
+
+    def __init__(self, log: "Log", cleaned: CleanedSegment, sources: Sequence[Segment]) -> None:
+        self._log = log
+        self._cleaned = cleaned
+        self._sources = sources
+        self._segment = _segment_of(log, cleaned.facts, sources[-1])
+
+    def is_possible(self) -> bool:
+        """Whether the log is still what was cleaned, and settled so far."""
+        log = self._log
+        if log.is_closed or log.is_offline:
+            return False
+        at = self._place()
+        sources = self._sources
+        return (
+            at >= 0
+            and log.segments[at : at + len(sources)] == sources
+            and at + len(sources) < len(log.segments)
+            and vouching_snapshot(log) >= log.base_offsets[at + len(sources)]
+            and not any(segment.suffix or segment in log.unsettled for segment in sources)
+        )
+
+    def first_job(self) -> LogJob:
+        log = self._log
+        assert log.job is None, "a job is under way"
+        job = LogJob(log.files)
+        job.sync_later(snapshot_path(log.path, vouching_snapshot(log)))
+        job.replace(f"{log.path}/{LOG_CHECKPOINT}", self._checkpoint_without_sources())
+        for suffix in reversed(SUFFIXES):
+            path = self._segment.stem + suffix
+            job.rename(path + CLEANED, path + SWAP)
+        job.sync_directory(log.path)
+        log.job = job
+        return job
+
+    def first_done(self, job: LogJob) -> bool:
+        """Let the log be read from the new segment. False if that came to nothing."""
+        log = self._log
+        log.job = None
+        if job.error is not None or log.is_closed:
+            self._failed(job.error)
+            return False
+        at = self._place()
+        count = len(self._sources)
+        log.segments[at : at + count] = [self._segment]
+        log.base_offsets[at : at + count] = [int(self._segment.base_offset)]
+        log.sealed_bytes += self._segment.size - sum(each.size for each in self._sources)
+        for source in self._sources:
+            source.forget()
+        return True
+
+    def second_job(self) -> LogJob:
+        log = self._log
+        job = LogJob(log.files)
+        first = self._sources[0]
+        for source in self._sources[1:]:
+            for suffix in SUFFIXES:
+                job.remove(source.stem + suffix)
+        if self._segment.aborted_size == 0:
+            job.remove(first.stem + ".txnindex")
+        job.sync_directory(log.path)
+        for suffix in SUFFIXES:
+            path = first.stem + suffix
+            job.rename(path + SWAP, path)
+        job.sync_directory(log.path)
+        log.job = job
+        return job
+
+    def second_done(self, job: LogJob) -> None:
+        log = self._log
+        log.job = None
+        if job.error is not None or log.is_closed:
+            self._failed(job.error)
+            return
+        self._segment.suffix = ""
+        self._ask_for_checkpoint()
+
+    def undo_job(self) -> LogJob:
+        """Remove what a first job has left that failed for want of space."""
+        log = self._log
+        job = LogJob(log.files)
+        for suffix in SUFFIXES:
+            for state in (CLEANED, SWAP):
+                job.remove(self._segment.stem + suffix + state)
+        log.job = job
+        return job
+
+    def undo_done(self) -> None:
+        self._log.job = None
+        self._ask_for_checkpoint()
+
+    def _ask_for_checkpoint(self) -> None:
+        """The last one says nothing of what is there now: start-up would have to read it."""
+        self._log.checkpoint_asked = True
+        self._log.wants_job = True
+
+    def _place(self) -> int:
+        """Where the old segments are in the log; -1 if they are not."""
+        try:
+            return self._log.segments.index(self._sources[0])
+        except ValueError:
+            return -1
+
+    def _checkpoint_without_sources(self) -> bytes:
+        log = self._log
+        start, point = int(log.log_start_offset), int(log.recovery_point)
+        sealed = [
+            segment
+            for segment in log.segments[:-1]
+            if segment.base_offset < point
+            and segment not in self._sources
+            and segment not in log.unsettled
+        ]
+        facts = [facts_of(segment, segment.size) for segment in sealed]
+        if log.vouched is not None and point > log.active().base_offset:
+            facts.append(log.vouched)
+        return encode_log_checkpoint(
+            LogCheckpoint(
+                log.topic_id,
+                start,
+                point,
+                [each for each in log.epochs.entries() if each[1] < point or each[1] <= start],
+                facts,
+            )
+        )
+
+    def _failed(self, error: OSError | None) -> None:
+        """A full disk costs this cleaning; anything else may have cost more."""
+        if error is None or self._log.is_closed:
+            return
+        if error.errno in FULL:
+            _LOG.warning("%s could not be compacted for want of space", self._log.partition)
+        else:
+            self._log.go_offline(error)
+
+
+def vouching_snapshot(log: "Log") -> int:
+    """The offset of the snapshot that start-up would begin with; nothing below is needed then."""
+    return max((offset for offset in log.snapshots if offset <= log.recovery_point), default=0)
+
+
+def _segment_of(log: "Log", facts: SegmentFacts, last: Segment) -> Segment:
+    segment = Segment(log.files, log.cache, log.path, facts.base_offset, facts.created_ms)
+    segment.suffix = SWAP
+    segment.size = facts.size
+    segment.is_sealed = True
+    segment.synced_entry = True
+    segment.indexes_on_disk = True
+    segment.appended_ms = last.appended_ms
+    segment.first_timestamp = facts.first_timestamp
+    segment.largest_timestamp = facts.largest_timestamp
+    segment.largest_timestamp_offset = facts.largest_timestamp_offset
+    segment.index_size = facts.index_size
+    segment.index_crc = facts.index_crc
+    segment.time_index_size = facts.time_index_size
+    segment.time_index_crc = facts.time_index_crc
+    segment.aborted_size = facts.aborted_size
+    segment.aborted_crc = facts.aborted_crc
+    return segment

@@ -1,0 +1,105 @@
+"""The process that compacts a log, as its broker sees it. For a worker thread: it blocks.
+
+1. The thread that starts the process must live as long as the process may: the kernel ends the
+   process with that thread.
+2. After `close` the process is gone, and so is what it left unfinished in the log's directory.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import headrace
+from headrace.env.files import Files
+from headrace.log.checkpoints import SegmentFacts
+from headrace.log.cleaning import CleanedSegment, CleaningJob, Outcome, remove_cleaned
+
+
+class CleanerFailed(Exception):
+    """The cleaning has ended without an outcome.
+
+    `is_lasting` if it would the next time, too; `index_of` names a segment whose index of aborted
+    transactions has to be rebuilt first.
+    """
+
+    def __init__(self, reason: str, *, is_lasting: bool = False, index_of: int = -1) -> None:
+        super().__init__(reason)
+        self.is_lasting = is_lasting
+        self.index_of = index_of
+
+
+class CleanerChild:
+    def __init__(self, files: Files, job: CleaningJob) -> None:
+        self._files = files
+        self._job = job
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_ended = False
+
+    def next(self) -> CleanedSegment | Outcome:
+        """Let the process go on until it has a new segment, or has come to its end."""
+        process = self._process
+        try:
+            if process is None:
+                process = self._start()
+                self._tell(process, self._job.encode())
+            else:
+                self._tell(process, b"")
+        except OSError as error:
+            raise CleanerFailed(f"the cleaner could not be run: {error}") from None
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise CleanerFailed("the cleaner ended before it was done")
+        return _understood(json.loads(line))
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        root = str(Path(headrace.__file__).parents[1])
+        paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        process = self._process = subprocess.Popen(
+            [sys.executable, "-m", "headrace.log.cleaner_process", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        if self._is_ended:
+            process.kill()
+        return process
+
+    @staticmethod
+    def _tell(process: "subprocess.Popen[bytes]", line: bytes) -> None:
+        assert process.stdin is not None
+        process.stdin.write(line + b"\n")
+        process.stdin.flush()
+
+    def kill(self) -> None:
+        """End the process; for any thread. Whoever waits in `next` is told."""
+        self._is_ended = True
+        if self._process is not None:
+            self._process.kill()
+
+    def close(self) -> None:
+        process = self._process
+        if process is not None:
+            process.kill()
+            with process:
+                pass
+        try:
+            remove_cleaned(self._files, self._job.path)
+        except OSError:
+            # The partition is gone, or start-up will do it.
+            return
+
+
+def _understood(message: dict[str, Any]) -> CleanedSegment | Outcome:
+    if "cleaned" in message:
+        facts, replaced = message["cleaned"]
+        return CleanedSegment(SegmentFacts(*facts), replaced)
+    if "outcome" in message:
+        return Outcome(*message["outcome"])
+    if "failed" in message:
+        index_of = int(message["index_of"])
+        raise CleanerFailed(message["failed"], is_lasting=index_of < 0, index_of=index_of)
+    raise CleanerFailed(message["reason"])

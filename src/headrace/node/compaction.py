@@ -1,0 +1,245 @@
+"""Keeps compacted topics compacted: one log at a time, the dirtiest first.
+
+On the loop: it chooses, starts a process that does the work, and puts what that has made in its
+place, step by step. The reading and writing is the process's, syncs and renames are a worker's.
+
+1. One process at a time; it is started by a thread that lives as long as the broker does.
+2. A log that cannot be cleaned is named once, and left alone until it gets other settings or the
+   broker restarts; for want of space, or when a process dies, it is tried again.
+3. A cleaning counts (`first_dirty_offset`) when its last segment is in its place.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+
+from headrace.config.broker import BrokerConfig
+from headrace.config.topic import TopicConfig
+from headrace.env.clock import Clock
+from headrace.handlers.partitions import PartitionTable
+from headrace.log.cleanable import Cleanable, cleanable, cleaning_job, dirtiest
+from headrace.log.cleaning import CleanedSegment, Outcome
+from headrace.log.directory import LogDirectory
+from headrace.log.jobs import LogJob
+from headrace.log.log import Log
+from headrace.log.replacement import Replacement
+from headrace.log.replay import rebuild_aborted
+from headrace.node.cleaner_child import CleanerChild, CleanerFailed
+from headrace.replication.partition import Partition
+from headrace.runtime.worker import Worker
+
+_LOG = logging.getLogger(__name__)
+_BUSY_SECONDS = 0.02
+"""How long to wait for a log's own job before asking again."""
+_BACKOFF_SECONDS_MIN = 0.01
+
+
+class Compaction:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        logs: LogDirectory,
+        table: PartitionTable,
+        files_worker: Worker,
+        start_job: Callable[[Partition], None],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._logs = logs
+        self._table = table
+        self._files_worker = files_worker
+        self._start_job = start_job
+        self._loop = asyncio.get_running_loop()
+        self._worker = Worker("cleaner", self._loop)
+        self._timer: asyncio.TimerHandle | None = None
+        self._run: _Run | None = None
+        self._is_stopping = False
+        self._ended = asyncio.Event()
+        self._left_alone: dict[Log, TopicConfig] = {}
+
+    def start(self) -> None:
+        self._loop.call_soon(self._look)
+
+    async def stop(self) -> None:
+        """Let what is being put in its place get there; anything else can be done again."""
+        self._is_stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._run is not None:
+            self._run.child.kill()
+            await self._ended.wait()
+        self._worker.stop()
+
+    def _wait(self) -> None:
+        seconds = self._config.get_int("log.cleaner.backoff.ms") / 1000
+        self._timer = self._loop.call_later(max(seconds, _BACKOFF_SECONDS_MIN), self._look)
+
+    def _look(self) -> None:
+        """Begin to clean the log that needs it most, or come again later."""
+        if self._is_stopping:
+            return
+        now_ms = self._clock.wall_ms()
+        is_trusted = self._logs.is_time_trusted()
+        found = dirtiest(
+            cleanable(partition.log, partition.last_stable_offset, now_ms, is_trusted)
+            for partition in self._candidates()
+        )
+        if found is None:
+            self._wait()
+            return
+        job = cleaning_job(
+            found,
+            now_ms,
+            table_bytes_max=self._config.get_int("log.cleaner.dedupe.buffer.size"),
+            table_load_max=self._config.get_float("log.cleaner.io.buffer.load.factor"),
+            bytes_per_second_max=self._config.get_float("log.cleaner.io.max.bytes.per.second"),
+            time_is_trusted=is_trusted,
+        )
+        self._ended.clear()
+        self._run = _Run(found, CleanerChild(self._logs.files, job))
+        self._go_on(self._run)
+
+    def _candidates(self) -> Iterator[Partition]:
+        left_alone = self._left_alone
+        self._left_alone = {
+            log: config
+            for log, config in left_alone.items()
+            if log.config is config and not log.is_closed
+        }
+        for partition in self._table:
+            if partition.log.config.compacts and partition.log not in self._left_alone:
+                yield partition
+
+    def _go_on(self, run: "_Run") -> None:
+        self._worker.submit(run.child.next, self._heard)
+
+    def _heard(self, result: object, error: BaseException | None) -> None:
+        """The process has something to say, or nothing any more."""
+        run = self._run
+        assert run is not None
+        if isinstance(error, CleanerFailed):
+            self._failed(run, error)
+        elif error is not None:
+            self._end(run)
+            raise error
+        elif isinstance(result, CleanedSegment):
+            self._replace(run, run.replacement_for(result))
+        else:
+            assert isinstance(result, Outcome)
+            self._finish(run, result)
+
+    def _failed(self, run: "_Run", error: CleanerFailed) -> None:
+        log = run.log
+        if not self._is_stopping and not log.is_closed:
+            _LOG.warning("%s was not compacted: %s", log.partition, error)
+            if error.is_lasting:
+                self._left_alone[log] = log.config
+            for segment in log.segments:
+                if segment.base_offset == error.index_of:
+                    rebuild_aborted(log, segment)
+                    log.unsettled.append(segment)
+                    log.wants_job = True
+        self._end(run)
+
+    def _finish(self, run: "_Run", outcome: Outcome) -> None:
+        log = run.log
+        if not log.is_closed:
+            log.first_dirty_offset = outcome.end_offset
+            self._files_worker.submit(self._logs.cleaner_checkpoint_job().run, _done)
+            _LOG.info(
+                "%s: compacted up to offset %d: %d of %d records kept, %d bytes read, %d written",
+                log.partition,
+                outcome.end_offset,
+                outcome.records_kept,
+                outcome.records_read,
+                outcome.bytes_read,
+                outcome.bytes_written,
+            )
+        self._end(run, is_done=True)
+
+    def _end(self, run: "_Run", *, is_done: bool = False) -> None:
+        """Let go of the process; then look again, at once if there may be more to do."""
+
+        def ended(_result: object, error: BaseException | None) -> None:
+            self._run = None
+            self._ended.set()
+            if error is not None:
+                _LOG.error("the cleaner could not be ended", exc_info=error)
+            if self._is_stopping:
+                return
+            if is_done:
+                self._look()
+            else:
+                self._wait()
+
+        self._worker.submit(run.child.close, ended)
+
+    # A new segment, on its way into its log
+
+    def _replace(self, run: "_Run", replacement: Replacement) -> None:
+        log = run.log
+        if self._is_stopping or not replacement.is_possible():
+            # Retention was quicker, or the partition is gone.
+            self._end(run)
+        elif log.job is not None or log.has_staged:
+            self._loop.call_later(_BUSY_SECONDS, self._replace, run, replacement)
+        else:
+            first = replacement.first_job()
+            self._submit(first, lambda: self._first_done(run, replacement, first))
+
+    def _first_done(self, run: "_Run", replacement: Replacement, job: LogJob) -> None:
+        if replacement.first_done(job):
+            second = replacement.second_job()
+            self._submit(second, lambda: self._second_done(run, replacement, second))
+        elif run.log.is_offline or run.log.is_closed:
+            self._end(run)
+        else:
+            undo = replacement.undo_job()
+            self._submit(undo, lambda: self._undone(run, replacement))
+
+    def _undone(self, run: "_Run", replacement: Replacement) -> None:
+        replacement.undo_done()
+        self._start_job_of(run.log)
+        self._end(run)
+
+    def _second_done(self, run: "_Run", replacement: Replacement, job: LogJob) -> None:
+        replacement.second_done(job)
+        self._start_job_of(run.log)
+        if self._is_stopping or job.error is not None:
+            self._end(run)
+        else:
+            self._go_on(run)
+
+    def _submit(self, job: LogJob, then: Callable[[], None]) -> None:
+        def done(_result: object, error: BaseException | None) -> None:
+            if error is not None:
+                raise error
+            then()
+
+        self._files_worker.submit(job.run, done)
+
+    def _start_job_of(self, log: Log) -> None:
+        """Acknowledgements may wait for a sync that could not begin meanwhile."""
+        partition = self._table.get(log.partition.topic, log.partition.partition)
+        if partition is not None and partition.log is log and not log.is_offline:
+            self._start_job(partition)
+
+
+class _Run:
+    """One cleaning of one log."""
+
+    def __init__(self, found: Cleanable, child: CleanerChild) -> None:
+        self.log = found.log
+        self.child = child
+        self._sources = {int(segment.base_offset): segment for segment in found.sources}
+
+    def replacement_for(self, cleaned: CleanedSegment) -> Replacement:
+        return Replacement(
+            self.log, cleaned, [self._sources[base_offset] for base_offset in cleaned.replaced]
+        )
+
+
+def _done(_result: object, error: BaseException | None) -> None:
+    if error is not None:
+        _LOG.error("the cleaner's checkpoint could not be written", exc_info=error)

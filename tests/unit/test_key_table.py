@@ -1,0 +1,47 @@
+"""The table of keys that compaction is decided by."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.log.key_table import NOT_FOUND, KeyTable
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 1 << 60)), max_size=200))
+def test_a_key_has_the_last_offset_it_was_given(pairs: list[tuple[bytes, int]]) -> None:
+    table = KeyTable(1 << 20)
+    expected: dict[bytes, int] = {}
+    for key, offset in pairs:
+        assert table.put(key, offset)
+        expected[key] = offset
+    assert {key: table.get(key) for key in expected} == expected
+    assert table.count == len(expected)
+    assert table.get(b"another key, longer than any of them before it") == NOT_FOUND
+
+
+def test_a_full_table_takes_no_new_key_and_still_takes_old_ones() -> None:
+    table = KeyTable(24 * 100)
+    count = 0
+    while table.put(b"key %d" % count, count):
+        count += 1
+    assert 80 <= count <= 90
+    assert not table.put(b"new", 1000)
+    assert table.get(b"new") == NOT_FOUND
+    assert table.put(b"key 5", 1000)
+    assert table.get(b"key 5") == 1000
+    assert table.count == count
+
+
+def test_a_load_of_one_leaves_a_free_slot_for_the_search_to_end_at() -> None:
+    table = KeyTable(24 * 11, load_max=1.0)
+    for number in range(10):
+        assert table.put(b"%d" % number, number)
+    assert not table.put(b"10", 10)
+    assert table.get(b"10") == NOT_FOUND
+
+
+def test_a_table_that_grows_forgets_nothing() -> None:
+    table = KeyTable(24 * 40_000)
+    for number in range(30_000):
+        assert table.put(b"%d" % number, number)
+    assert all(table.get(b"%d" % number) == number for number in range(0, 30_000, 7))
