@@ -19,6 +19,7 @@ from librt.strings import read_i32_be
 from mypy_extensions import i64
 
 from headrace.log.file import FileSlice
+from headrace.model.errors import ApiError
 from headrace.runtime.exchange import Peer
 from headrace.server.cache import is_cached, warm
 from headrace.wire.cursor import MalformedRequest
@@ -157,6 +158,7 @@ class Connection(Peer):
             if size - at - 4 < length:
                 if length > SMALL_FRAME_BYTES_MAX:
                     self._begin_large(data, at + 4, length)
+                    self._resume_reading()
                     return
                 break
             at += 4 + length
@@ -168,6 +170,10 @@ class Connection(Peer):
         self.input_at = 0
         if at > 0:
             self.moved_at = self.plane.now
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        """Listen again, after a pause while requests could not be parsed."""
         if self.events & EPOLLIN == 0 and self.can_parse():
             self.watch(self.events | EPOLLIN)
 
@@ -189,7 +195,8 @@ class Connection(Peer):
     def _handle(self, data: bytes, at: i64, end: i64) -> None:
         try:
             self.plane.request(self, data, at, end)
-        except MalformedRequest as error:
+        except (MalformedRequest, ApiError) as error:
+            # An error that has no place in the answer of its API ends the connection, too.
             self.plane.close(self, str(error))
 
     def _begin_large(self, data: bytes, at: i64, length: i64) -> None:
