@@ -1,0 +1,28 @@
+"""A connection that was paused goes on reading, whatever it was in the middle of."""
+
+from headrace.record.compression import ZSTD
+from headrace.wire.apis import PRODUCE
+from tests.broker.raw import PRODUCE_VERSION, WatchedBroker, one_batch
+
+ROUNDS = 20
+
+
+def test_a_large_request_that_began_before_a_pause_is_read_to_its_end(
+    target: WatchedBroker,
+) -> None:
+    with target.connect() as connection:
+        connection.create_topic("paused")
+        # Small on the wire, but it unfolds to more than the loop has time for: a thread checks
+        # it, and meanwhile nothing more of this connection is parsed.
+        slow = connection.produce_frame("paused", one_batch(*[bytes(1000)] * 3000, codec=ZSTD))
+        large = connection.produce_frame("paused", one_batch(*[b"x" * 1000] * 150))
+        assert len(slow) < 64 * 1024 < len(large)
+        for done in range(ROUNDS):
+            connection.send(slow + large[:100_000])
+            connection.send(large[100_000:])
+            for count in (3000, 150):
+                answer = connection.read_answer(PRODUCE, PRODUCE_VERSION)
+                (part,) = answer["responses"][0]["partition_responses"]
+                assert part["error_code"] == 0
+                expected = done * 3150 + (0 if count == 3000 else 3000)
+                assert part["base_offset"] == expected
