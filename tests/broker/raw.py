@@ -306,9 +306,16 @@ class WatchedBroker:
     def end(self) -> None:
         """See that all is well after a test, and that the broker found no fault with itself."""
         self.check_bystander()
-        log = self.process.log(self._seen)
-        assert "Traceback" not in log, log
-        assert "not the client's" not in log, log
+        log = self._log()
+        at = log.find("Traceback")
+        assert at < 0, log[max(at - 500, 0) : at + 5000]
+        assert "not the client's" not in log
+
+    def _log(self) -> str:
+        """All that was logged since the test began."""
+        with self.process.log_path.open("rb") as file:
+            file.seek(self._seen)
+            return file.read().decode(errors="replace")
 
     def close(self) -> None:
         if self._bystander is not None:
@@ -317,7 +324,7 @@ class WatchedBroker:
 
     def log_lines(self, words: str = "") -> list[str]:
         """What was logged since the test began, as far as it has these words."""
-        return [line for line in self.process.log(self._seen).splitlines() if words in line]
+        return [line for line in self._log().splitlines() if words in line]
 
     def check_closed(self, connection: RawConnection, words: str = "") -> None:
         """The connection ends without an answer, and one line of the log says why."""

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import struct
 import subprocess
 import sys
 import zlib
@@ -184,6 +185,20 @@ def test_a_xerial_block_that_leaves_its_frame_is_corrupt(block: bytes) -> None:
 def test_a_snappy_block_that_announces_gigabytes_is_refused_before_they_are_taken() -> None:
     assert refused(SNAPPY, b"\xff\xff\xff\xff\x0f" + b"x" * 10) == ErrorCode.CORRUPT_MESSAGE
     assert refused(SNAPPY, b"\xff\xff\xff\xff\xff\xff\xff") == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_gzip_stream_that_refers_to_before_its_beginning_is_corrupt() -> None:
+    """Some decoders find zeros there; zlib, and so every consumer, finds an error."""
+    # A fixed block: the length 258 at the distance 1 as the first symbol, then the end.
+    block = bytes.fromhex("1b0500")
+    trailer = struct.pack("<II", zlib.crc32(bytes(258)), 258)
+    assert refused(GZIP, gzip.compress(b"")[:10] + block + trailer) == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_version_of_xerials_framing_that_java_refuses_is_corrupt() -> None:
+    framed = bytearray(compress(SNAPPY, SMALL))
+    framed[8:12] = bytes(4)
+    assert refused(SNAPPY, bytes(framed)) == ErrorCode.CORRUPT_MESSAGE
 
 
 def test_a_gzip_trailer_that_lies_about_its_size_is_corrupt() -> None:

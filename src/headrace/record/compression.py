@@ -36,6 +36,8 @@ _BUFFER_GROWTH: Final = 4
 _BUFFER_FULL: Final = "failed to write whole buffer"
 """How the library says that the output did not fit; a test holds it to that."""
 
+_GZIP_ONLY: Final = 31
+"""To zlib: the largest window, and a header of gzip."""
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_BLOCKS_INDEPENDENT: Final = 0x20
 _LZ4_JAVA_FAST_LEVEL: Final = 9
@@ -43,6 +45,7 @@ _LZ4_JAVA_FAST_LEVEL: Final = 9
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_VERSION_MIN: Final = 1
 _XERIAL_BLOCK_SIZE: Final = 32 * 1024
 _SNAPPY_RATIO_MAX: Final = 24
 """Three bytes of snappy give at most 64, so a block that promises more than this is lying."""
@@ -60,13 +63,13 @@ def decompress(codec: int, data: "Buffer", size_max: int = DECOMPRESSED_SIZE_MAX
         return bytes(view)
     if codec not in (GZIP, SNAPPY, LZ4, ZSTD):
         raise _unknown_codec(codec)
+    if codec == GZIP:
+        return _decompress_gzip(view, size_max)
     import cramjam
 
     try:
         if codec == SNAPPY:
             return _decompress_snappy(view, size_max)
-        if codec == GZIP:
-            return _decompress_growing(cramjam.gzip.decompress_into, view, size_max)
         if codec == ZSTD:
             return _decompress_growing(cramjam.zstd.decompress_into, view, size_max)
         # Java knows no dependent blocks: stored, they would stop every Java consumer (KIP-57).
@@ -105,6 +108,29 @@ def _decompress_growing(
         return output.getvalue()
 
 
+def _decompress_gzip(data: "Buffer", size_max: int) -> bytes:
+    """By zlib, as consumers do it: others take references to before the beginning for zeros."""
+    import zlib
+
+    members: list[bytes] = []
+    left = size_max
+    while True:
+        unpacker = zlib.decompressobj(_GZIP_ONLY)
+        try:
+            member = unpacker.decompress(data, left + 1)
+        except zlib.error as problem:
+            raise _corrupt(GZIP, str(problem)) from None
+        left -= len(member)
+        if left < 0:
+            raise _too_large(size_max)
+        if not unpacker.eof:
+            raise _corrupt(GZIP, "it ends in the middle")
+        members.append(member)
+        data = unpacker.unused_data
+        if not data:
+            return members[0] if len(members) == 1 else b"".join(members)
+
+
 def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
     """One raw block, or xerial's frame of several; Java writes the second."""
     import cramjam
@@ -135,6 +161,9 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
     while at < len(data):
         if bytes(data[at : at + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
             # Streams may follow each other; each begins with its own header.
+            version = int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
+            if version < _XERIAL_VERSION_MIN:
+                raise _corrupt(SNAPPY, f"xerial's framing has no version {version}")
             at += len(_XERIAL_HEADER)
             continue
         size = int.from_bytes(data[at : at + 4], "big")

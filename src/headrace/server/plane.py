@@ -19,6 +19,7 @@ from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.produce import ProduceHandler
 from headrace.handlers.produce_exchange import ProduceExchange
 from headrace.handlers.turn import Turn
+from headrace.model.errors import ApiError
 from headrace.runtime.exchange import Exchange
 from headrace.server.connection import (
     EPOLLIN,
@@ -271,12 +272,18 @@ class Plane:
         # No `finally` here: mypyc would take what is still None there for the answer.
         try:
             frame = await answer
+        except ApiError as error:
+            self._ended(connection)
+            self.close(connection, str(error))
+            self.deliver()
+            return
         except BaseException:
             self._ended(connection)
             self.close(connection, "an internal error; see the broker's log")
             self.deliver()
             raise
         self._ended(connection)
+        connection.work += len(frame) // BYTES_PER_WORK
         exchange.pieces = [len(frame).to_bytes(4, "big"), frame]
         self.turn.completed.append(exchange)
         self.deliver()
