@@ -27,6 +27,11 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--temp", action="store_true", help="keep the data in a temporary directory, then drop it"
     )
+    parser.add_argument(
+        "--adopt",
+        action="store_true",
+        help="take over the partitions that Apache Kafka left in the data directory",
+    )
     _add_shared_arguments(parser)
 
 
@@ -57,7 +62,10 @@ def run_up(args: argparse.Namespace) -> int:
         directory = tempfile.mkdtemp(prefix="headrace-")
     properties = {"listeners": f"PLAINTEXT://127.0.0.1:{args.port}", "log.dirs": directory}
     try:
-        return _run(properties, _settings(args.settings), "headrace up", args.ready_file)
+        settings = _settings(args.settings)
+        if "broker.id" not in settings and "node.id" not in settings:
+            properties |= _known_node_id(directory)
+        return _run(properties, settings, "headrace up", args.ready_file, adopt=args.adopt)
     finally:
         if args.temp:
             shutil.rmtree(directory, ignore_errors=True)
@@ -65,12 +73,15 @@ def run_up(args: argparse.Namespace) -> int:
 
 def run_broker(args: argparse.Namespace) -> int:
     from headrace.config.properties import read_properties
+    from headrace.config.setting import ConfigError
 
     try:
-        text = Path(args.file).read_text(encoding="utf-8")
+        # Properties files are Latin-1; what is beyond it they escape.
+        properties = read_properties(Path(args.file).read_text(encoding="latin-1"))
     except OSError as error:
         raise Failure(f"Cannot read {args.file}: {error.strerror}.") from None
-    properties = read_properties(text)
+    except ConfigError as error:
+        raise Failure(f"{args.file}: {error.message}") from None
     return _run(properties, _settings(args.settings), args.file, args.ready_file)
 
 
@@ -84,14 +95,32 @@ def _settings(given: list[str]) -> dict[str, str]:
     return settings
 
 
+def _known_node_id(directory: str) -> dict[str, str]:
+    """The id that a data directory was made with: whoever starts on it again need not know it."""
+    try:
+        text = Path(directory, "meta.properties").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() in ("node.id", "broker.id") and value.strip().isdigit():
+            return {"node.id": value.strip()}
+    return {}
+
+
 def _run(
-    properties: Mapping[str, str], overrides: Mapping[str, str], origin: str, ready: str | None
+    properties: Mapping[str, str],
+    overrides: Mapping[str, str],
+    origin: str,
+    ready: str | None,
+    *,
+    adopt: bool = False,
 ) -> int:
     import logging
 
     from headrace.config.broker import BrokerConfig
     from headrace.config.setting import ConfigError
-    from headrace.node.broker import Broker
+    from headrace.node.broker import Broker, CannotStart
 
     logging.basicConfig(
         stream=sys.stderr,
@@ -110,7 +139,9 @@ def _run(
 
     loop = uvloop.new_event_loop()
     try:
-        return int(loop.run_until_complete(_serve(Broker(config), ready)))
+        return int(loop.run_until_complete(_serve(Broker(config, adopt=adopt), ready)))
+    except CannotStart as error:
+        raise Failure(str(error)) from None
     except OSError as error:
         raise _explained(error, config) from error
     finally:

@@ -139,9 +139,16 @@ class Controller:
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
         internal: bool = False,
+        topic_id: UUID | None = None,
+        leader_epochs: Sequence[int] = (),
     ) -> TopicState:
-        """Make a topic. With `validate_only` the answer is what it would be, with a zero id."""
-        new = machine.NewTopic(name, partitions, replication_factor, assignment, internal)
+        """Make a topic. With `validate_only` the answer is what it would be, with a zero id.
+
+        For logs that are there already, `topic_id` is theirs and `leader_epochs` are above theirs.
+        """
+        new = machine.NewTopic(
+            name, partitions, replication_factor, assignment, internal, topic_id, leader_epochs
+        )
         return await self._finish(self._create_topic(new, dict(configs or {}), validate_only))
 
     async def delete_topic(
@@ -172,9 +179,9 @@ class Controller:
         """Change the dynamic settings of one broker, or with None those of all."""
         return await self._finish(self._alter_broker_configs(node_id, edit, validate_only))
 
-    async def allocate_producer_ids(self) -> tuple[int, int]:
+    async def allocate_producer_ids(self, first_min: int = 0) -> tuple[int, int]:
         """A block of producer ids that nobody was given before: the first, and how many."""
-        return await self._finish(self._allocate_producer_ids())
+        return await self._finish(self._allocate_producer_ids(first_min))
 
     async def next_producer_id(self) -> int:
         """One producer id, out of this broker's block."""
@@ -191,7 +198,7 @@ class Controller:
         self, new: machine.NewTopic, configs: Mapping[str, str], validate_only: bool
     ) -> TopicState:
         name = new.name
-        topic_id = _ID_OF_NOTHING if validate_only else self._new_id()
+        topic_id = _ID_OF_NOTHING if validate_only else new.topic_id or self._new_id()
         async with self._locks.hold(machine.collision_key(name)):
             for _ in range(_ATTEMPTS_MAX):
                 found = self.image.topics.get(name)
@@ -316,12 +323,12 @@ class Controller:
                 await self._look_again(self._picture.read_broker_configs)
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
-    async def _allocate_producer_ids(self) -> tuple[int, int]:
+    async def _allocate_producer_ids(self, first_min: int) -> tuple[int, int]:
         async with self._locks.hold(layout.PRODUCER_IDS):
             try:
                 for _ in range(_ATTEMPTS_MAX):
                     data, stat = await self._store.get(layout.PRODUCER_IDS)
-                    first = layout.decode_producer_ids(data)
+                    first = max(layout.decode_producer_ids(data), first_min)
                     after = layout.encode_producer_ids(first + layout.PRODUCER_IDS_PER_BLOCK)
                     # After an unknown outcome a block may be skipped; none is given twice.
                     if await self._writer.commit([Set(layout.PRODUCER_IDS, after, stat.version)]):

@@ -9,6 +9,7 @@ ApiError. It must not change the image, which is the service's, after the store 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -46,6 +47,10 @@ class NewTopic(NamedTuple):
     assignment: Mapping[int, Sequence[int]] | None = None
     internal: bool = False
     """Asked for by the broker itself, which alone may make the internal topics."""
+    topic_id: UUID | None = None
+    """Of logs that are there already."""
+    leader_epochs: Sequence[int] = ()
+    """The first leader epoch of each partition, where its log has seen others; 0 otherwise."""
 
 
 def collision_key(name: str) -> str:
@@ -74,7 +79,10 @@ def decide_creation(
     else:
         assignment = _placed(image, new, limits, start)
     _check_load(image, assignment, limits, replicas_before)
-    return tuple(_first_state(image, replicas) for replicas in assignment)
+    states = [_first_state(image, replicas) for replicas in assignment]
+    for index, epoch in enumerate(new.leader_epochs):
+        states[index] = replace(states[index], leader_epoch=epoch)
+    return tuple(states)
 
 
 def decide_growth(

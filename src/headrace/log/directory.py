@@ -72,6 +72,19 @@ class WriteCheckpoints:
             _LOG.warning("checkpoints could not be written: %s", error)
 
 
+def _named(partitions: list[TopicPartition]) -> str:
+    """Partitions in one line, whatever there are: by their topics, where these have several."""
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic, []).append(partition)
+    names = [
+        str(each[0]) if len(each) == 1 else f"{topic} ({len(each)} partitions)"
+        for topic, each in by_topic.items()
+    ]
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more
+
+
 def parse_partition(name: str) -> TopicPartition | None:
     """What partition a directory is named for; None if its name is not one."""
     topic, dash, partition = name.rpartition("-")
@@ -170,19 +183,16 @@ class LogDirectory:
 
     def load(self, wanted: Mapping[TopicPartition, tuple[UUID, TopicConfig]]) -> None:
         """Open the logs that the cluster knows of. What else is there is named, and left alone."""
-        unknown: list[str] = []
         for partition in self.found:
             if partition not in wanted:
-                unknown.append(str(partition))
                 continue
             topic_id, config = wanted[partition]
             if self._is_for(partition, topic_id):
                 self._logs[partition] = self._open_log(partition, topic_id, config)
         self.found = [partition for partition in self.found if partition not in wanted]
-        if unknown:
-            more = f" and {len(unknown) - _NAMED_MAX} more" if len(unknown) > _NAMED_MAX else ""
-            names = ", ".join(unknown[:_NAMED_MAX])
-            _LOG.warning("%s holds partitions of no known topic: %s%s", self.path, names, more)
+        if self.found:
+            names = _named(self.found)
+            _LOG.warning("%s holds partitions of no known topic: %s", self.path, names)
         # From here on appends may come: no crash after this may look like a clean shutdown.
         if self.files.exists(self._file(checkpoints.CLEAN_SHUTDOWN)):
             self.files.remove(self._file(checkpoints.CLEAN_SHUTDOWN))
@@ -287,6 +297,10 @@ class LogDirectory:
     def _write_metadata(self, path: str, topic_id: UUID) -> None:
         data = checkpoints.encode_partition_metadata(topic_id)
         self.files.write_file(f"{path}/{checkpoints.PARTITION_METADATA}", data, sync=False)
+
+    def compacted(self) -> list[TopicPartition]:
+        """The partitions that somebody has compacted, by the cleaner's checkpoint."""
+        return [each for each, hints in self._hints.items() if hints.first_dirty_offset > 0]
 
     def get(self, partition: TopicPartition) -> Log | None:
         return self._logs.get(partition)

@@ -33,6 +33,7 @@ from headrace.runtime.worker import Worker
 from headrace.server.server import Server
 
 if TYPE_CHECKING:
+    from headrace.node.adoption import Adoption
     from headrace.node.compaction import Compaction
 
 STORE_FILE = "headrace-store.db"
@@ -46,10 +47,17 @@ class CannotStart(Exception):
 
 class Broker:
     def __init__(
-        self, config: BrokerConfig, clock: Clock | None = None, files: Files | None = None
+        self,
+        config: BrokerConfig,
+        clock: Clock | None = None,
+        files: Files | None = None,
+        *,
+        adopt: bool = False,
     ) -> None:
+        """With `adopt`, partitions that Apache Kafka left in the data directory are taken over."""
         self.config = config
         self.address = ""
+        self._adopts = adopt
         self._clock = clock or SystemClock()
         self._logs = LogDirectory(
             config.data_directory, files or SystemFiles(), self._clock, _log_settings(config)
@@ -116,10 +124,13 @@ class Broker:
         await controller.start(endpoints, rack=config.rack, cluster_id=known_id)
         self._controller = controller
         self._logs.claim(controller.image.cluster_id, config.node_id)
+        adoption = await self._adopt(controller) if self._adopts else None
         replicas = self._replicas = Replicas(
             config.node_id, config, controller.image, self._logs, self._table, self._remove
         )
         replicas.load()
+        if adoption is not None:
+            await adoption.finish(controller)
         replicas.fetch = server.fetch
         controller.on_change(replicas.changed)
         groups.start(server.turn)
@@ -149,6 +160,14 @@ class Broker:
             self._logs.close(self._replicas.high_watermarks(), broker_epoch)
         if self._store is not None:
             await self._store.close()
+
+    async def _adopt(self, controller: Controller) -> "Adoption":
+        from headrace.node.adoption import Adoption
+
+        adoption = Adoption(self._logs, controller.image.topics)
+        adoption.look(self._check_topic_config)
+        await adoption.carry_out(controller)
+        return adoption
 
     def _check_topic_config(self, settings: Mapping[str, str]) -> None:
         check_topic_config(self.config, settings)

@@ -46,13 +46,20 @@ class RunningBroker:
     log_path: Path
     """What the broker writes to its standard output and error."""
 
-    def __init__(self, data_dir: Path, settings: Mapping[str, str], owned: Path | None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        settings: Mapping[str, str],
+        owned: Path | None,
+        options: Sequence[str] = (),
+    ) -> None:
         self.data_dir = data_dir
         self.log_path = data_dir.with_name(data_dir.name + ".log")
         self.address = ""
         self.port = 0
         self.pid = 0
         self._settings = dict(settings)
+        self._options = tuple(options)
         self._owned = owned
         self._process: subprocess.Popen[bytes] | None = None
         known_brokers.add(self)
@@ -64,17 +71,19 @@ class RunningBroker:
         *,
         port: int = 0,
         settings: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
         timeout_s: float = 20.0,
     ) -> Self:
         """Starts a broker on a free port, with its data in `data_dir` or a temporary directory.
 
-        `settings` are what `--set` takes: Kafka's names, as in {"num.partitions": "3"}.
+        `settings` are what `--set` takes: Kafka's names, as in {"num.partitions": "3"}. `options`
+        are others of `headrace up`, as in ["--adopt"].
         """
         owned = None
         if data_dir is None:
             owned = Path(tempfile.mkdtemp(prefix="headrace-"))
             data_dir = owned / "data"
-        broker = cls(Path(data_dir), settings or {}, owned)
+        broker = cls(Path(data_dir), settings or {}, owned, options)
         broker.port = port
         try:
             broker._launch(timeout_s)
@@ -171,7 +180,7 @@ class RunningBroker:
         options += ["--ready-file", str(ready)]
         for name, value in self._settings.items():
             options += ["--set", f"{name}={value}"]
-        return [sys.executable, "-m", "headrace.cli.main", "up", *options]
+        return [sys.executable, "-m", "headrace.cli.main", "up", *options, *self._options]
 
     def _wait_until_ready(
         self, process: subprocess.Popen[bytes], ready: Path, deadline: float

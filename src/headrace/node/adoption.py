@@ -1,0 +1,221 @@
+"""Taking over partition directories that Apache Kafka wrote: `--adopt`.
+
+Name and number of partitions come from the directories, the id from `partition.metadata`, settings
+from Kafka's metadata log where the directory has one. What is found becomes topics of the store;
+the logs themselves are opened afterwards like any other, which verifies every batch and rebuilds
+indexes, snapshots and epochs.
+
+1. Nothing is adopted unless all of it can be: first everything is looked at, then the store is
+   written, topic by topic. A second start with `--adopt` goes on where a first one was cut off.
+2. A partition is led under a higher epoch than any in its log, and no producer gets an id that is
+   in one.
+3. Where the settings of a topic are not known, nothing of it is deleted by age or size until
+   somebody says so.
+4. `__consumer_offsets` is taken, and with it how far groups have read. `__cluster_metadata` is
+   read and left alone. Kafka's other internal topics are left alone.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.controller.service import Controller
+from headrace.env.files import Files
+from headrace.log.checkpoints import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    decode_epochs,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
+from headrace.log.directory import DirectoryError, LogDirectory
+from headrace.log.scan import Walk
+from headrace.log.swap import offset_of
+from headrace.model.errors import ApiError
+from headrace.model.topics import INTERNAL_TOPICS, TopicPartition
+from headrace.node.kafka_metadata import METADATA_TOPIC, KafkaMetadata, read_metadata
+
+_LOG = logging.getLogger("headrace")
+
+LEFT_ALONE = frozenset({METADATA_TOPIC, "__transaction_state", "__share_group_state"})
+_KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
+_MAGIC_AT = 16
+_NAMED_MAX = 10
+
+
+class FoundTopic(NamedTuple):
+    name: str
+    topic_id: UUID | None
+    """None if no partition knows it: then it gets a new one."""
+    leader_epochs: list[int]
+    """The last one in each partition's log; -1 in an empty one."""
+    configs: dict[str, str]
+
+
+class Adoption:
+    def __init__(self, logs: LogDirectory, known: Collection[str]) -> None:
+        """`known` are the topics that the store has already."""
+        self._logs = logs
+        self._files: Files = logs.files
+        self.metadata: KafkaMetadata | None = read_metadata(logs.files, logs.path)
+        self._known = known
+        self.topics: list[FoundTopic] = []
+
+    def look(self, check_config: Callable[[Mapping[str, str]], None]) -> None:
+        """See what there is; raises DirectoryError with a sentence if it cannot be adopted."""
+        partitions: dict[str, list[int]] = {}
+        for topic, index in self._logs.found:
+            if topic not in LEFT_ALONE and topic not in self._known:
+                partitions.setdefault(topic, []).append(index)
+        missing = [
+            str(TopicPartition(topic, index))
+            for topic, indexes in sorted(partitions.items())
+            for index in sorted(set(range(max(indexes))).difference(indexes))
+        ]
+        if missing:
+            raise DirectoryError(
+                f"{self._logs.path} lacks partitions that come before others of their topic: "
+                f"{_listed(missing)}. Copy them from the brokers that had them, or move these "
+                "topics out of the directory."
+            )
+        for topic, indexes in sorted(partitions.items()):
+            self.topics.append(self._found(topic, len(indexes), check_config))
+
+    def _found(
+        self, topic: str, count: int, check_config: Callable[[Mapping[str, str]], None]
+    ) -> FoundTopic:
+        names = [TopicPartition(topic, index) for index in range(count)]
+        for partition in names:
+            self._check_format(partition)
+        ids = {id_ for id_ in map(self._topic_id, names) if id_ is not None}
+        if len(ids) > 1:
+            raise DirectoryError(
+                f"The partitions of {topic} in {self._logs.path} are of {len(ids)} topics of that "
+                "name: move those of the older ones out of the directory."
+            )
+        topic_id = ids.pop() if ids else None
+        epochs = [self._last_epoch(partition) for partition in names]
+        return FoundTopic(topic, topic_id, epochs, self._configs(topic, topic_id, check_config))
+
+    def _path(self, partition: TopicPartition) -> str:
+        return f"{self._logs.path}/{partition}"
+
+    def _logs_of(self, partition: TopicPartition) -> list[str]:
+        path = self._path(partition)
+        return [
+            f"{path}/{info.name}"
+            for info in self._files.list_directory(path)
+            if info.name.endswith(".log") and offset_of(info.name) >= 0 and info.size > 0
+        ]
+
+    def _check_format(self, partition: TopicPartition) -> None:
+        """Opening a log would cut off what it cannot read: old formats must be refused before."""
+        for path in self._logs_of(partition):
+            fd = self._files.open(path)
+            try:
+                head = self._files.pread(fd, _MAGIC_AT + 1, 0)
+            finally:
+                self._files.close(fd)
+            if len(head) > _MAGIC_AT and head[_MAGIC_AT] < 2:
+                raise DirectoryError(
+                    f"{path} is in message format {head[_MAGIC_AT]}, of before Kafka 0.11, which "
+                    "Headrace cannot read: copy the topic with a consumer and a producer."
+                )
+
+    def _topic_id(self, partition: TopicPartition) -> UUID | None:
+        try:
+            data = self._files.read_file(f"{self._path(partition)}/{PARTITION_METADATA}")
+        except FileNotFoundError:
+            return None
+        return decode_partition_metadata(data)
+
+    def _last_epoch(self, partition: TopicPartition) -> int:
+        """The last leader epoch: by Kafka's file, and by the last batches, which may be newer."""
+        latest = -1
+        try:
+            data = self._files.read_file(f"{self._path(partition)}/{LEADER_EPOCHS}")
+            latest = max((epoch for epoch, _ in decode_epochs(data)), default=-1)
+        except (FileNotFoundError, ValueError):
+            pass
+        for path in self._logs_of(partition)[-1:]:
+            fd = self._files.open(path)
+            try:
+                walk = Walk(self._files, fd, 0, self._files.size(fd), False)
+                while (batch := walk.next()) is not None:
+                    latest = max(latest, int(batch.leader_epoch))
+            finally:
+                self._files.close(fd)
+        return latest
+
+    def _configs(
+        self, topic: str, topic_id: UUID | None, check_config: Callable[[Mapping[str, str]], None]
+    ) -> dict[str, str]:
+        metadata = self.metadata
+        if metadata is None or topic not in metadata.topic_ids:
+            _LOG.warning(
+                "the settings of %s are not known: it keeps everything until they are set", topic
+            )
+            was_compacted = any(each.topic == topic for each in self._logs.compacted())
+            return {"cleanup.policy": "compact"} if was_compacted else dict(_KEEP_ALL)
+        if topic_id is not None and metadata.topic_ids[topic] != topic_id:
+            raise DirectoryError(
+                f"{self._logs.path} has directories of a topic {topic} that was deleted, and made "
+                "again elsewhere: move them out of the directory."
+            )
+        configs: dict[str, str] = {}
+        for name, value in metadata.configs.get(topic, {}).items():
+            try:
+                check_config({name: value})
+            except ApiError as error:
+                _LOG.warning("%s: a setting is not taken over: %s", topic, error.message)
+            else:
+                configs[name] = value
+        return configs
+
+    async def carry_out(self, controller: Controller) -> None:
+        """Make the topics. Their logs are opened after that."""
+        for topic in self.topics:
+            topic_id = topic.topic_id or uuid.uuid4()
+            for index in range(len(topic.leader_epochs)):
+                partition = TopicPartition(topic.name, index)
+                if self._topic_id(partition) is None:
+                    # Whose it is must be there before the store says who is who.
+                    self._files.replace_file(
+                        f"{self._path(partition)}/{PARTITION_METADATA}",
+                        encode_partition_metadata(topic_id),
+                    )
+            await controller.create_topic(
+                topic.name,
+                partitions=len(topic.leader_epochs),
+                replication_factor=1,
+                configs=topic.configs,
+                internal=topic.name in INTERNAL_TOPICS,
+                topic_id=topic_id,
+                leader_epochs=[epoch + 1 for epoch in topic.leader_epochs],
+            )
+            count = len(topic.leader_epochs)
+            _LOG.info("adopted %s: %d partition(s), settings %s", topic.name, count, topic.configs)
+
+    async def finish(self, controller: Controller) -> None:
+        """With the logs open: let no producer be taken for one that is in them."""
+        next_id = self.metadata.next_producer_id if self.metadata is not None else 0
+        waiting: list[str] = []
+        for log in self._logs.logs():
+            next_id = max(next_id, max(log.producers.entries, default=-1) + 1)
+            if log.producers.open_transactions:
+                waiting.append(str(log.partition))
+        if next_id > 0:
+            await controller.allocate_producer_ids(next_id)
+        if waiting:
+            _LOG.warning(
+                "transactions were open when Kafka stopped, and read_committed consumers will wait "
+                "for them: %s",
+                _listed(waiting),
+            )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more

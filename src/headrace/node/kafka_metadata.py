@@ -1,0 +1,145 @@
+"""What Apache Kafka's own metadata says of the topics in a data directory: settings and ids.
+
+Reads `__cluster_metadata-0`, the log in which a KRaft cluster keeps its state and which every
+broker has a copy of: the newest snapshot, then what the log has after it. It changes nothing, and
+understands only the few kinds of records that adopting a directory needs (KIP-631).
+
+1. What is not understood is passed over; a log that ends in the middle ends there.
+2. A topic that was removed leaves nothing, so that another of its name starts without settings.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from headrace.env.files import Files
+from headrace.log.scan import Walk
+from headrace.model.errors import ApiError
+from headrace.record.batch import Batch
+from headrace.record.decode import read_records
+
+METADATA_TOPIC = "__cluster_metadata"
+DIRECTORY = f"{METADATA_TOPIC}-0"
+
+_FRAME_VERSION = 1
+_TOPIC = 2
+_CONFIG = 4
+_REMOVE_TOPIC = 9
+_PRODUCER_IDS = 15
+_TOPIC_RESOURCE = 2
+
+
+@dataclass
+class KafkaMetadata:
+    topic_ids: dict[str, UUID] = field(default_factory=dict)
+    configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The settings of topics, as far as they are their own."""
+    next_producer_id: int = 0
+    """No producer was given this id, or a higher one."""
+
+    def apply(self, value: bytes) -> None:
+        """Take in one record of the log."""
+        fields = _Fields(value)
+        if fields.varint() != _FRAME_VERSION:
+            return
+        kind = fields.varint()
+        fields.varint()  # Its version: later ones only add to what is read here.
+        if kind == _TOPIC:
+            name = fields.text()
+            self.topic_ids[name or ""] = UUID(bytes=fields.take(16))
+        elif kind == _REMOVE_TOPIC:
+            self._remove(UUID(bytes=fields.take(16)))
+        elif kind == _CONFIG:
+            resource = fields.take(1)[0]
+            self._set(resource, fields.text() or "", fields.text() or "", fields.text())
+        elif kind == _PRODUCER_IDS:
+            fields.take(12)
+            self.next_producer_id = int.from_bytes(fields.take(8), "big", signed=True)
+
+    def _set(self, resource: int, topic: str, name: str, value: str | None) -> None:
+        if resource != _TOPIC_RESOURCE:
+            return
+        configs = self.configs.setdefault(topic, {})
+        if value is None:
+            configs.pop(name, None)
+        else:
+            configs[name] = value
+
+    def _remove(self, topic_id: UUID) -> None:
+        for name in [name for name, known in self.topic_ids.items() if known == topic_id]:
+            del self.topic_ids[name]
+            self.configs.pop(name, None)
+
+
+class _Fields:
+    """The fields of a record, one after another (flexible versions)."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, size: int) -> bytes:
+        found = self._data[self._at : self._at + size]
+        if len(found) != size:
+            raise ValueError("the record ends early")
+        self._at += size
+        return found
+
+    def varint(self) -> int:
+        number = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+            shift += 7
+            if shift > 28:
+                raise ValueError("a number is too long")
+
+    def text(self) -> str | None:
+        length = self.varint()
+        return None if length == 0 else self.take(length - 1).decode()
+
+
+def read_metadata(files: Files, data_directory: str) -> KafkaMetadata | None:
+    """What the directory's copy of the metadata says; None if it has none."""
+    path = f"{data_directory}/{DIRECTORY}"
+    if not files.exists(path):
+        return None
+    names = [info.name for info in files.list_directory(path)]
+    metadata = KafkaMetadata()
+    start = 0
+    snapshots = sorted(name for name in names if name.endswith(".checkpoint") and "-" in name)
+    if snapshots:
+        start = int(snapshots[-1].partition("-")[0])
+        for _, value in _records(files, f"{path}/{snapshots[-1]}"):
+            _apply(metadata, value)
+    for name in sorted(name for name in names if name.endswith(".log")):
+        for offset, value in _records(files, f"{path}/{name}"):
+            if offset >= start:
+                _apply(metadata, value)
+    return metadata
+
+
+def _apply(metadata: KafkaMetadata, value: bytes | None) -> None:
+    try:
+        metadata.apply(value or b"")
+    except (ValueError, IndexError):
+        return
+
+
+def _records(files: Files, path: str) -> Iterator[tuple[int, bytes | None]]:
+    fd = files.open(path)
+    try:
+        walk = Walk(files, fd, 0, files.size(fd), True)
+        while (batch := walk.next()) is not None:
+            if batch.is_control():
+                continue
+            try:
+                whole = Batch(walk.records(batch), 0, batch.size())
+                for record in read_records(whole):
+                    yield record.offset, record.value
+            except ApiError:
+                continue
+    finally:
+        files.close(fd)

@@ -1,0 +1,110 @@
+"""The few records of Kafka's metadata log that tell whose topics are in a data directory."""
+
+from uuid import UUID
+
+from headrace.node.kafka_metadata import KafkaMetadata, read_metadata
+from headrace.record.build import NewRecord, build_batch
+from headrace.testing.disk import SimulatedFiles
+
+ORDERS, PAYMENTS = UUID(int=11), UUID(int=12)
+
+
+def text(value: str | None) -> bytes:
+    return b"\0" if value is None else bytes([len(value) + 1]) + value.encode()
+
+
+def record(kind: int, fields: bytes) -> bytes:
+    """Frame version 1, the kind, version 0, the fields, no tagged ones."""
+    return bytes([1, kind, 0]) + fields + b"\0"
+
+
+def topic(name: str, topic_id: UUID) -> bytes:
+    return record(2, text(name) + topic_id.bytes)
+
+
+def removal(topic_id: UUID) -> bytes:
+    return record(9, topic_id.bytes)
+
+
+def config(name: str, setting: str, value: str | None, resource: int = 2) -> bytes:
+    return record(4, bytes([resource]) + text(name) + text(setting) + text(value))
+
+
+def producer_ids(next_id: int) -> bytes:
+    return record(15, bytes(4) + bytes(8) + next_id.to_bytes(8, "big"))
+
+
+def applied(*records: bytes) -> KafkaMetadata:
+    metadata = KafkaMetadata()
+    for each in records:
+        metadata.apply(each)
+    return metadata
+
+
+def written(files: SimulatedFiles, name: str, base_offset: int, *records: bytes) -> None:
+    path = "/data/__cluster_metadata-0"
+    files.make_directory(path)
+    data = build_batch([NewRecord(None, each) for each in records], base_offset=base_offset)
+    files.write_file(f"{path}/{name}", data, sync=True)
+
+
+def test_topics_have_the_settings_that_were_set_last() -> None:
+    metadata = applied(
+        topic("orders", ORDERS),
+        config("orders", "cleanup.policy", "compact"),
+        config("orders", "retention.ms", "1000"),
+        config("orders", "retention.ms", None),
+        config("orders", "cleanup.policy", "compact,delete"),
+    )
+    assert metadata.topic_ids == {"orders": ORDERS}
+    assert metadata.configs == {"orders": {"cleanup.policy": "compact,delete"}}
+
+
+def test_settings_of_brokers_are_not_those_of_a_topic() -> None:
+    metadata = applied(config("1", "log.cleaner.threads", "2", resource=4))
+    assert metadata.configs == {}
+
+
+def test_a_topic_made_again_starts_without_the_settings_of_the_former() -> None:
+    metadata = applied(
+        topic("orders", ORDERS),
+        config("orders", "retention.ms", "1"),
+        removal(ORDERS),
+        topic("orders", PAYMENTS),
+    )
+    assert metadata.topic_ids == {"orders": PAYMENTS}
+    assert metadata.configs == {}
+
+
+def test_the_next_producer_id_is_the_last_that_was_said() -> None:
+    assert applied(producer_ids(1000), producer_ids(5000)).next_producer_id == 5000
+
+
+def test_a_directory_without_metadata_has_none() -> None:
+    files = SimulatedFiles()
+    files.make_directory("/data")
+    assert read_metadata(files, "/data") is None
+
+
+def test_the_log_goes_on_where_the_newest_snapshot_ends() -> None:
+    files = SimulatedFiles()
+    newest = "00000000000000000010-0000000002.checkpoint"
+    written(files, "00000000000000000004-0000000001.checkpoint", 0, topic("former", ORDERS))
+    written(files, newest, 0, topic("orders", ORDERS), config("orders", "retention.ms", "1"))
+    written(files, "00000000000000000000.log", 8, removal(ORDERS), config("x", "y", "z"))
+    written(files, "00000000000000000010.log", 10, config("orders", "retention.ms", "2"))
+    metadata = read_metadata(files, "/data")
+    assert metadata is not None
+    assert metadata.topic_ids == {"orders": ORDERS}
+    assert metadata.configs == {"orders": {"retention.ms": "2"}}
+
+
+def test_what_is_not_understood_is_passed_over() -> None:
+    files = SimulatedFiles()
+    garbage = (b"", b"\x01", b"\x02\x02\0", record(99, b"?"), bytes([1, 2, 0, 200]), b"\xff" * 9)
+    written(files, "00000000000000000000.log", 0, *garbage, topic("orders", ORDERS))
+    path = "/data/__cluster_metadata-0/00000000000000000000.log"
+    files.write_file(path, files.read_file(path) + b"torn", sync=True)
+    metadata = read_metadata(files, "/data")
+    assert metadata is not None
+    assert metadata.topic_ids == {"orders": ORDERS}
