@@ -51,7 +51,4 @@ def partition_message(
         "replica_nodes": state.replicas,
         "isr_nodes": state.isr,
         "offline_replicas": [node for node in state.replicas if node not in live],
-        # None of them is known here. The schema has null for that, on which Java 4.3 breaks.
-        "eligible_leader_replicas": (),
-        "last_known_elr": (),
     }

@@ -12,6 +12,9 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import INTERNAL_TOPICS, TopicState, check_topic_name
 from headrace.wire.codec import Message
 
+_NONE_ELIGIBLE: Message = {"eligible_leader_replicas": (), "last_known_elr": ()}
+"""The schema has null for "not known", on which Kafka 4.3's own admin client breaks."""
+
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     first, first_index = _start(request)
@@ -70,7 +73,7 @@ def _describe(
         return {**slot, "partitions": []}, 0
     states = topic.partitions[start : start + count_max]
     partitions = [
-        partition_message(broker, context.listener, start + step, state)
+        {**partition_message(broker, context.listener, start + step, state), **_NONE_ELIGIBLE}
         for step, state in enumerate(states)
     ]
     return {
