@@ -14,6 +14,7 @@ from headrace.cli.failure import Failure
 
 DATA_DIRECTORY = "./headrace-data"
 PORT = 9092
+DESCRIPTORS_WANTED = 100_000
 
 
 def add_up_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,6 +136,7 @@ def _run(
         logging.getLogger("headrace").warning("%s", note)
     _say_if_uncompiled()
 
+    _raise_descriptor_limit()
     import uvloop
 
     loop = uvloop.new_event_loop()
@@ -146,6 +148,16 @@ def _run(
         raise _explained(error, config) from error
     finally:
         loop.close()
+
+
+def _raise_descriptor_limit() -> None:
+    """Each connection takes a descriptor, and shells give out few without being asked."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(DESCRIPTORS_WANTED, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(broker: object, ready: str | None) -> int:

@@ -4,6 +4,7 @@ import errno
 import ipaddress
 import logging
 import os
+import resource
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -15,11 +16,15 @@ if TYPE_CHECKING:
     from headrace.server.plane import Plane
 
 ACCEPTS_PER_TURN_MAX = 64
+DESCRIPTORS_KEPT = 700
+"""For 512 open segments, for what is opened to sync it, and for libraries."""
 _log = logging.getLogger("headrace.server")
 
 
 class Admission:
     """Counts connections over all listeners. Its limits may change while the broker runs.
+
+    Connections never take all file descriptors: without any the logs could not be written.
 
     A1  the sum of `per_address` is `total`, and an address with none has no entry
     """
@@ -33,6 +38,9 @@ class Admission:
 
     def admit(self, address: str) -> bool:
         held = self.per_address.get(address, 0)
+        if self.total >= self._descriptors_for_connections():
+            self.refused(address, "file descriptors are kept for the logs")
+            return False
         for count, limit in ((self.total, "max.connections"), (held, "max.connections.per.ip")):
             if count >= self._config.get_int(limit):
                 self.refused(address, f"{limit} is reached")
@@ -40,6 +48,10 @@ class Admission:
         self.total += 1
         self.per_address[address] = held + 1
         return True
+
+    def _descriptors_for_connections(self) -> int:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return soft - min(DESCRIPTORS_KEPT, soft // 2)
 
     def leave(self, address: str) -> None:
         self.total -= 1
