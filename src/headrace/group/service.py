@@ -108,8 +108,6 @@ class GroupService:
             self._carry_out(led, group.group_id, group.loaded(now), now)
         for name in led.deleted_topics:
             self._clean(led, led.shard.offsets.decide_deletion_of_topic(name))
-        if led.shard.groups:
-            _log.info("loaded %d groups of shard %d", len(led.shard.groups), led.shard.index)
 
     # Membership
 

@@ -77,11 +77,15 @@ class Shards:
 
     async def _load_all(self) -> None:
         """One after the other, the smallest first: most groups are served soonest that way."""
+        groups = 0
         while self._to_load:
             led = min(self._to_load, key=_backlog)
             self._to_load.remove(led)
             if led.status is Status.LOADING:
                 await self._load(led)
+                groups += len(led.shard.groups)
+        if groups:
+            _log.info("loaded %d consumer groups", groups)
         self._loader = None
 
     async def _load(self, led: LedShard) -> None:

@@ -96,9 +96,11 @@ class ProduceHandler:
     def _find(self, part: ProducePart, version: i64) -> Partition | None:
         by_id = version >= TOPIC_IDS_SINCE
         partition = self.partitions.find(part.key, part.index, by_id)
-        if partition is not None and partition.is_leader:
+        if partition is not None and partition.is_leader and not partition.is_internal:
             return partition
-        if partition is not None:
+        if partition is not None and partition.is_internal:
+            part.error = ErrorCode.INVALID_TOPIC
+        elif partition is not None:
             part.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif by_id and not self.partitions.knows_id(part.key):
             part.error = ErrorCode.UNKNOWN_TOPIC_ID

@@ -13,6 +13,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from headrace.config.topic import TopicConfig
 from headrace.log.log import Log
+from headrace.model.topics import INTERNAL_TOPICS
 from headrace.replication.admission import AppendRules
 from headrace.runtime.exchange import Exchange
 
@@ -63,6 +64,8 @@ class Partition:
         self.rules = AppendRules(log.config, decompressed_bytes_max)
         self.leader_epoch: i64 = leader_epoch
         self.is_leader = True
+        self.is_internal = topic in INTERNAL_TOPICS
+        """Written by the broker alone: what a client wrote there would be believed later."""
         self.in_sync_replicas: i64 = 1
         self.high_watermark: i64 = log.log_end_offset
         self.flush_messages: i64 = log.config.flush_messages

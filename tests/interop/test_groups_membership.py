@@ -1,0 +1,193 @@
+"""Real clients in consumer groups: they share partitions, come and go, and lose no place."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from headrace.testing import RunningBroker
+from tests.interop.client import Record
+from tests.interop.librdkafka import Librdkafka
+from tests.interop.members import MEMBERS, LibrdkafkaMember, Living, Member
+
+PARTITIONS = 4
+RECORDS = 10
+"""In each partition."""
+DEADLINE_S = 30.0
+Join = Callable[..., Living]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    data_dir = tmp_path_factory.mktemp("groups") / "data"
+    with RunningBroker.start(data_dir, settings=settings) as broker:
+        yield broker.address
+
+
+@pytest.fixture(params=MEMBERS)
+def kind(request: pytest.FixtureRequest) -> type[Member]:
+    return MEMBERS[request.param]
+
+
+@pytest.fixture(params=MEMBERS)
+def other(request: pytest.FixtureRequest) -> type[Member]:
+    return MEMBERS[request.param]
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def filled(address: str) -> str:
+    """A topic with records in every partition."""
+    client = Librdkafka(address)
+    topic = f"topic-{uuid.uuid4().hex[:8]}"
+    client.create_topic(topic, partitions=PARTITIONS)
+    for partition in range(PARTITIONS):
+        client.produce(topic, [Record(b"v")] * RECORDS, partition=partition)
+    return topic
+
+
+@pytest.fixture
+def join(address: str, filled: str, group: str) -> Iterator[Join]:
+    """Makes members of one group, and lets all of them leave in the end."""
+    members: list[Living] = []
+
+    def joined(kind: type[Member], **settings: str) -> Living:
+        members.append(Living(kind, address, group, filled, **settings))
+        return members[-1]
+
+    yield joined
+    leave_together(members)
+
+
+def leave_together(members: list[Living]) -> None:
+    """Who rejoins because another left cannot leave before the rest has rejoined."""
+    for member in members:
+        member.leave()
+    for member in members:
+        member.close()
+
+
+def until(what: str, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.01)
+
+
+def share(members: list[Living]) -> bool:
+    """Whether all partitions have one owner, and everyone some."""
+    owned = [member.owned for member in members]
+    return all(owned) and sorted(each for own in owned for each in own) == list(range(PARTITIONS))
+
+
+def owns_all(member: Living) -> Callable[[], bool]:
+    return lambda: len(member.owned) == PARTITIONS
+
+
+def test_a_member_reads_everything_and_the_next_one_goes_on_where_it_committed(
+    kind: type[Member], other: type[Member], join: Join, address: str, filled: str
+) -> None:
+    first = join(kind)
+    until("all is read", lambda: len(first.read) == PARTITIONS * RECORDS)
+    first.commit(dict.fromkeys(range(PARTITIONS), RECORDS))
+    first.close()
+    Librdkafka(address).produce(filled, [Record(b"new")] * 3, partition=1)
+    second = join(other)
+    until("the rest is read", lambda: len(second.read) >= 3)
+    assert second.read == {(1, RECORDS), (1, RECORDS + 1), (1, RECORDS + 2)}
+
+
+def test_two_members_share_the_partitions_and_one_that_leaves_gives_its_own_back(
+    kind: type[Member], other: type[Member], join: Join
+) -> None:
+    # Range is what all three know.
+    first = join(kind)
+    until("the first has all", owns_all(first))
+    second = join(other)
+    until("both share", lambda: share([first, second]))
+    second.close()
+    until("the first has all again", owns_all(first))
+
+
+def test_metadata_of_a_commit_comes_back(kind: type[Member], join: Join) -> None:
+    member = join(kind)
+    until("it has all", owns_all(member))
+    member.commit({2: 7}, "where I was")
+    assert member.committed(1) is None
+    found = member.committed(2)
+    assert found is not None
+    assert found[0] == 7
+    member.close()
+    reader = join(LibrdkafkaMember)
+    until("the reader has all", owns_all(reader))
+    assert reader.committed(2) == (7, "where I was")
+
+
+def test_a_static_member_that_restarts_keeps_its_partitions_and_disturbs_nobody(
+    join: Join,
+) -> None:
+    one, two = (join(LibrdkafkaMember, **{"group.instance.id": name}) for name in ("one", "two"))
+    until("both share", lambda: share([one, two]))
+    owned = two.owned, one.owned
+    two.close()
+    again = join(LibrdkafkaMember, **{"group.instance.id": "two"})
+    until("it is back", lambda: bool(again.owned))
+    assert (again.owned, one.owned) == owned
+
+
+def test_cooperative_members_hand_over_only_what_moves(join: Join) -> None:
+    settings = {"partition.assignment.strategy": "cooperative-sticky"}
+    first = join(LibrdkafkaMember, **settings)
+    until("the first has all", owns_all(first))
+    second = join(LibrdkafkaMember, **settings)
+    kept = set(range(PARTITIONS))
+
+    def both_share() -> bool:
+        nonlocal kept
+        kept &= first.owned
+        return share([first, second])
+
+    until("both share", both_share)
+    assert len(kept) == PARTITIONS // 2
+
+
+def test_six_members_of_three_kinds_leave_no_partition_alone(join: Join) -> None:
+    members = [join(kind) for kind in list(MEMBERS.values()) * 2]
+
+    def is_each_owned_once() -> bool:
+        owned = [partition for member in members for partition in member.owned]
+        return sorted(owned) == list(range(PARTITIONS))
+
+    def is_all_read() -> bool:
+        found: set[tuple[int, int]] = set()
+        return len(found.union(*(member.read for member in members))) == PARTITIONS * RECORDS
+
+    until("each partition is owned once", is_each_owned_once)
+    until("all is read", is_all_read)
+
+
+def test_members_go_on_after_the_broker_was_killed(
+    kind: type[Member], headrace_broker: RunningBroker, group: str
+) -> None:
+    client = Librdkafka(headrace_broker.address)
+    client.create_topic("t", partitions=PARTITIONS)
+    client.produce("t", [Record(b"v")] * RECORDS)
+    with closing(Living(kind, headrace_broker.address, group, "t")) as member:
+        until("all is read", lambda: len(member.read) == RECORDS)
+        member.commit({0: RECORDS})
+        headrace_broker.kill()
+        headrace_broker.restart()
+        Librdkafka(headrace_broker.address).produce("t", [Record(b"new")])
+        until("what is new is read", lambda: (0, RECORDS) in member.read)
+        found = member.committed(0)
+        assert found is not None
+        assert found[0] == RECORDS
+        until("it is a member again", owns_all(member))
+        member.commit({0: RECORDS + 1})
