@@ -3,7 +3,7 @@
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import cramjam
@@ -271,3 +271,33 @@ def test_answers_come_in_the_order_of_the_requests_whatever_they_are(
                 # A connection sees what it wrote before.
                 assert not records or values_of(records) == [values[offset]]
         assert values_of(connection.fetch("order", 0)["records"]) == values
+
+
+def ends_at(connection: RawConnection, topic: str, offset: int) -> Callable[[], bool]:
+    return lambda: connection.end_offset(topic) == offset
+
+
+@pytest.mark.parametrize("is_polling", [False, True], ids=["checked", "polling"])
+def test_what_was_sent_without_acknowledgement_is_written_though_its_sender_left(
+    target: WatchedBroker, is_polling: bool
+) -> None:
+    """It waits behind a batch that is checked on a thread, or a long poll, when the end comes."""
+    topic = f"left-{is_polling}"
+    noise = os.urandom(90 * KIB)
+    batches = [
+        one_batch(noise + bytes(6 * MIB), codec=4),
+        one_batch(b"small"),
+        one_batch(noise, codec=4),
+        one_batch(b"last"),
+    ]
+    with target.connect() as connection:
+        connection.create_topic(topic)
+        connection.create_topic(topic + "-quiet")
+        for turn in range(1, 4):
+            with target.connect() as leaving:
+                frames = [leaving.produce_frame(topic, each, acks=0) for each in batches]
+                if is_polling:
+                    poll = leaving.fetch_frame(topic + "-quiet", 0, max_wait_ms=INT32_MAX)
+                    frames.insert(0, poll)
+                leaving.send(b"".join(frames))
+            eventually("all is written", ends_at(connection, topic, turn * len(batches)))

@@ -184,6 +184,17 @@ class FetchHandler:
             self._advance(exchange, True)
             self.turn.deliver()
 
+    def abandon(self, peer: Peer) -> None:
+        """The peer has left: its long poll must not hold up what it said behind that.
+
+        There is no answer: it would come back as a reset, and that would end everything.
+        """
+        for exchange in peer.exchanges:
+            if isinstance(exchange, FetchExchange) and exchange in self.waiting:
+                self._stop_waiting(exchange)
+                exchange.pieces = []
+                self.turn.completed.append(exchange)
+
     def forget(self, peer: Peer) -> None:
         """The peer has gone: its long poll waits for nobody."""
         for exchange in peer.exchanges:

@@ -94,7 +94,7 @@ class Connection(Peer):
         if not self.has_backlog:
             self.work = 0
         if self.has_backlog or not self.can_parse():
-            self._pause_reading()
+            self.pause_reading(False)
             return
         if self.large is not None:
             self._read_large()
@@ -120,18 +120,28 @@ class Connection(Peer):
         self.input_at = 0
         self.parse()
 
-    def _pause_reading(self) -> None:
-        """Stop listening for input that could not be parsed; but notice an end."""
+    def pause_reading(self, has_ended: bool) -> None:
+        """Stop listening for input that could not be parsed; but notice an end.
+
+        What was said before the end is still done: of a request without acknowledgement (acks=0)
+        its sender expects no more than that.
+        """
+        is_empty = False
         try:
-            if not self.sock.recv(1, socket.MSG_PEEK):
-                self.plane.close(self, "")
-                return
+            is_empty = not self.sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             pass
         except OSError:
             self.plane.close(self, "")
             return
-        self.watch(self.events & ~EPOLLIN)
+        if is_empty and not self.has_backlog:
+            self.plane.close(self, "")
+            return
+        if has_ended or is_empty:
+            self.watch(self.events & ~(EPOLLIN | EPOLLRDHUP))
+            self.plane.fetch.abandon(self)
+        else:
+            self.watch(self.events & ~EPOLLIN)
 
     def watch(self, events: i64) -> None:
         if events != self.events and not self.closed:
@@ -179,11 +189,14 @@ class Connection(Peer):
 
     def _keep_backlog(self, data: bytes, at: i64) -> None:
         """Parsing stops in front of `at`: keep the rest, and count what is more than a little."""
-        size: i64 = len(data) - at
+        if at > len(data) // 2:
+            data = data[at:]
+            at = 0
+        size: i64 = len(data)
         if size > SMALL_FRAME_BYTES_MAX and self.plane.memory.grow(self, size):
             self.input_held = size
-        self.input = data[at:]
-        self.input_at = 0
+        self.input = data
+        self.input_at = at
         self.has_backlog = True
         if self.work >= WORK_MAX:
             self.plane.postpone(self)

@@ -152,8 +152,10 @@ class Plane:
             self.resume(connection)
         if mask & EPOLLIN and not connection.closed:
             connection.readable()
-        elif mask & (EPOLLERR | EPOLLHUP | EPOLLRDHUP) and not connection.closed:
+        elif mask & (EPOLLERR | EPOLLHUP) and not connection.closed:
             self.close(connection, "")
+        elif mask & EPOLLRDHUP and not connection.closed:
+            connection.pause_reading(True)
 
     def deliver(self) -> None:
         """End a turn: write, acknowledge, wake, send; again while that lets new input in."""
