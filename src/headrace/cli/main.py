@@ -51,6 +51,12 @@ COMMANDS = {
         "write lines of standard input to a topic", "headrace.cli.produce", "add_arguments", "run"
     ),
     "consume": Command("print records of a topic", "headrace.cli.consume", "add_arguments", "run"),
+    "groups": Command(
+        "list, describe and delete consumer groups, and reset their offsets",
+        "headrace.cli.groups",
+        "add_arguments",
+        "run",
+    ),
     "log": Command(
         "look into a broker's files, and check them", "headrace.cli.log", "add_arguments", "run"
     ),

@@ -27,6 +27,7 @@ from headrace.client.errors import (
     Unreachable,
     UnsupportedVersion,
 )
+from headrace.client.group_values import GroupInfo, GroupListing, GroupMember, GroupOffset
 from headrace.client.values import (
     AtTime,
     ConfigChange,
@@ -52,6 +53,10 @@ __all__ = [
     "Delivery",
     "Disconnected",
     "ErrorCode",
+    "GroupInfo",
+    "GroupListing",
+    "GroupMember",
+    "GroupOffset",
     "InvalidConfig",
     "InvalidTopic",
     "NewTopic",

@@ -16,11 +16,12 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from headrace.client import admin, offsets
+from headrace.client import admin, groups, offsets
 from headrace.client.aio_driver import Driver
 from headrace.client.aio_streams import Consumer, Delivery, Producer
 from headrace.client.engine import Engine
 from headrace.client.errors import ClientClosed
+from headrace.client.group_values import GroupInfo, GroupListing, GroupOffset
 from headrace.client.inputs import Data, HeadersIn, client_options, plan_reading
 from headrace.client.operation import Ask, Operation
 from headrace.client.options import (
@@ -46,6 +47,7 @@ from headrace.client.values import (
     TopicInfo,
     Until,
 )
+from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 
 __all__ = ["Client", "Consumer", "Delivery", "Producer", "connect"]
@@ -279,6 +281,38 @@ class Client:
 
     async def describe_producers(self, partition: TopicPartition) -> list[ActiveProducer]:
         return await self._run(admin.describe_producers(self._engine, partition))
+
+    # Consumer groups.
+
+    async def list_groups(self, states: Sequence[str] = ()) -> list[GroupListing]:
+        """The groups of the cluster, by name; of these states only, if any are named."""
+        return await self._run(groups.list_groups(self._engine, states))
+
+    async def describe_group(self, group: str) -> GroupInfo:
+        """A group with its members, and what each of them owns."""
+        return await self._run(groups.describe_group(self._engine, group))
+
+    async def delete_group(self, group: str) -> None:
+        """Delete a group without members, and its offsets."""
+        await self._run(groups.delete_group(self._engine, group))
+
+    async def group_offsets(
+        self, group: str, partitions: Sequence[TopicPartition] | None = None
+    ) -> dict[TopicPartition, GroupOffset]:
+        """Committed offsets: all that there are, or those of the named partitions."""
+        return await self._run(groups.group_offsets(self._engine, group, partitions))
+
+    async def commit_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, GroupOffset]
+    ) -> None:
+        """Set offsets of a group that has no members."""
+        await self._run(groups.commit_group_offsets(self._engine, group, offsets))
+
+    async def delete_group_offsets(
+        self, group: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Forget offsets of topics that the group does not read; an answer for each partition."""
+        return await self._run(groups.delete_group_offsets(self._engine, group, partitions))
 
     async def request(
         self, node_id: int, api_key: int, fields: Mapping[str, Any], **settings: Any

@@ -1,0 +1,275 @@
+"""`headrace groups`: who reads what, how far behind, and where to go on."""
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.connection import add_connection_arguments, add_json_argument, connected
+from headrace.cli.failure import Failure
+from headrace.cli.output import plural, print_json, print_table
+from headrace.cli.reset_offsets import add_reset_arguments, chosen_partitions, reset_offsets
+
+if TYPE_CHECKING:
+    from headrace.client import Client, GroupInfo, GroupOffset, TopicPartition
+
+_LAG_SECONDS_MAX = 5.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = _action(actions, "list", "list groups by name", _list)
+    listing.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        metavar="STATE",
+        help="only groups of this state, as Stable or Empty; may be repeated",
+    )
+    describe = _action(actions, "describe", "show offsets, lag and owners", _describe)
+    describe.add_argument("groups", nargs="*", metavar="GROUP", help="default: every group")
+    members = _action(actions, "members", "show members and what they own", _members)
+    members.add_argument("group", metavar="GROUP")
+    delete = _action(actions, "delete", "delete groups without members", _delete)
+    delete.add_argument("groups", nargs="+", metavar="GROUP")
+    reset = _action(
+        actions, "reset-offsets", "plan where a group goes on reading, and do it", reset_offsets
+    )
+    add_reset_arguments(reset)
+    forget = _action(
+        actions, "delete-offsets", "forget offsets of topics not read any more", _forget
+    )
+    forget.add_argument("group", metavar="GROUP")
+    forget.add_argument(
+        "--topic",
+        action="append",
+        required=True,
+        metavar="TOPIC[:N,N]",
+        help="a topic, or some of its partitions; may be repeated",
+    )
+
+
+def _action(actions: Any, name: str, summary: str, run: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
+    parser.set_defaults(run_action=run)
+    add_connection_arguments(parser)
+    add_json_argument(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        args.run_action(client, args)
+    return 0
+
+
+def _list(client: "Client", args: argparse.Namespace) -> None:
+    listed = client.list_groups(args.state)
+    if args.json:
+        print_json(
+            [
+                {"group": each.group_id, "state": each.state, "type": each.type or None}
+                for each in listed
+            ]
+        )
+        return
+    for each in listed:
+        print(each.group_id)
+
+
+def _describe(client: "Client", args: argparse.Namespace) -> None:
+    names = args.groups or [each.group_id for each in client.list_groups()]
+    descriptions = [_description(client, client.describe_group(name)) for name in names]
+    if args.json:
+        print_json(descriptions)
+        return
+    for number, description in enumerate(descriptions):
+        if number:
+            print()
+        _print_description(description)
+
+
+def _description(client: "Client", group: "GroupInfo") -> dict[str, Any]:
+    committed = client.group_offsets(group.group_id)
+    owners = {place: member for member in group.members for place in member.partitions}
+    places = sorted({*committed, *owners})
+    ends = _end_offsets(client, places)
+    lags_ms = _lags_ms(client, committed, ends)
+    rows = []
+    for place in places:
+        offset = committed[place].offset if place in committed else None
+        end, owner = ends.get(place), owners.get(place)
+        rows.append(
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "committed_offset": offset,
+                "end_offset": end,
+                "lag": None if offset is None or end is None else max(end - offset, 0),
+                "lag_ms": lags_ms.get(place),
+                "metadata": committed[place].metadata if place in committed else None,
+                "member": None if owner is None else owner.member_id,
+                "client": None if owner is None else owner.client_id,
+                "host": None if owner is None else owner.host,
+            }
+        )
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "assignor": group.assignor or None,
+        "coordinator": group.coordinator,
+        "members": len(group.members),
+        "partitions": rows,
+    }
+
+
+def _end_offsets(client: "Client", places: "list[TopicPartition]") -> "dict[TopicPartition, int]":
+    """Where the partitions end; those that are gone are left out."""
+    topics = client.list_topics()
+    there = [
+        place
+        for place in places
+        if place.topic in topics and place.partition < len(topics[place.topic].partitions)
+    ]
+    ends = client.list_offsets(dict.fromkeys(there, "latest"))
+    return {place: ends[place].offset for place in there}
+
+
+def _lags_ms(
+    client: "Client",
+    committed: "dict[TopicPartition, GroupOffset]",
+    ends: "dict[TopicPartition, int]",
+) -> "dict[TopicPartition, int]":
+    """How old the next record is that each partition's reader has not read; 0 if there is none."""
+    known = {place: at.offset for place, at in committed.items() if place in ends}
+    behind = {place: offset for place, offset in known.items() if offset < ends[place]}
+    lags = {place: 0 for place in known if place not in behind}
+    if not behind:
+        return lags
+    deadline = time.monotonic() + _LAG_SECONDS_MAX
+    with client.consumer(out_of_range="earliest") as consumer:
+        consumer.assign(behind)
+        while behind and time.monotonic() < deadline:
+            now_ms = int(time.time() * 1000)
+            for record in consumer.poll(timeout_ms=500):
+                place = _place(record.topic, record.partition)
+                if behind.pop(place, None) is not None:
+                    lags[place] = max(now_ms - record.timestamp_ms, 0)
+                    consumer.pause(place)
+    return lags
+
+
+def _place(topic: str, partition: int) -> "TopicPartition":
+    from headrace.client import TopicPartition
+
+    return TopicPartition(topic, partition)
+
+
+def _print_description(group: dict[str, Any]) -> None:
+    assignor = f", assigned by {group['assignor']}" if group["assignor"] else ""
+    members = plural(group["members"], "member")
+    print(f"{group['group']}: {group['state']}, {members}{assignor}")
+    rows = [
+        (
+            row["topic"],
+            row["partition"],
+            row["committed_offset"],
+            row["end_offset"],
+            row["lag"],
+            None if row["lag_ms"] is None else _duration(row["lag_ms"]),
+            row["member"],
+            row["host"],
+        )
+        for row in group["partitions"]
+    ]
+    titles = ("topic", "partition", "committed", "end", "lag", "lag in time", "member", "host")
+    print_table(titles, rows)
+
+
+def _duration(ms: int) -> str:
+    """ "850 ms", "12 s", "3 min 20 s", "5 h 12 min", "3 d 4 h"."""
+    if ms < 1000:
+        return f"{ms} ms" if ms else "0"
+    seconds = ms // 1000
+    for size, name, small, below in (
+        (86_400, "d", 3_600, "h"),
+        (3_600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if seconds >= size:
+            rest = seconds % size // small
+            return f"{seconds // size} {name}" + (f" {rest} {below}" if rest else "")
+    return f"{seconds} s"
+
+
+def _members(client: "Client", args: argparse.Namespace) -> None:
+    group = client.describe_group(args.group)
+    if args.json:
+        print_json(
+            [
+                {
+                    "member": member.member_id,
+                    "instance": member.instance_id,
+                    "client": member.client_id,
+                    "host": member.host,
+                    "partitions": [
+                        {"topic": place.topic, "partition": place.partition}
+                        for place in member.partitions
+                    ],
+                }
+                for member in group.members
+            ]
+        )
+        return
+    rows = [
+        (
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.host,
+            len(member.partitions),
+            " ".join(_by_topic(member.partitions)),
+        )
+        for member in group.members
+    ]
+    print_table(("member", "instance", "client", "host", "partitions", ""), rows)
+
+
+def _by_topic(places: "tuple[TopicPartition, ...]") -> list[str]:
+    topics: dict[str, list[int]] = {}
+    for place in places:
+        topics.setdefault(place.topic, []).append(place.partition)
+    return [f"{name}:{','.join(map(str, sorted(topics[name])))}" for name in sorted(topics)]
+
+
+def _delete(client: "Client", args: argparse.Namespace) -> None:
+    for name in args.groups:
+        client.delete_group(name)
+    if args.json:
+        print_json(args.groups)
+        return
+    for name in args.groups:
+        print(f"Deleted {name}.")
+
+
+def _forget(client: "Client", args: argparse.Namespace) -> None:
+    from headrace.client import ErrorCode
+
+    places = chosen_partitions(client, args.topic)
+    errors = client.delete_group_offsets(args.group, places)
+    refused = {place: code for place, code in errors.items() if code is not ErrorCode.NONE}
+    if args.json:
+        print_json(
+            [
+                {"topic": place.topic, "partition": place.partition, "error": refused[place].name}
+                if place in refused
+                else {"topic": place.topic, "partition": place.partition, "error": None}
+                for place in errors
+            ]
+        )
+    if refused:
+        place, code = next(iter(refused.items()))
+        reads = code is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        why = "the group still reads it" if reads else code.name
+        raise Failure(f"{plural(len(refused), 'offset')} not deleted, as {place}: {why}")
+    if not args.json:
+        print(f"Deleted the offsets of {plural(len(errors), 'partition')}.")

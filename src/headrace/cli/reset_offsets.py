@@ -1,0 +1,207 @@
+"""`headrace groups reset-offsets`: where a group is to go on, shown first and then done.
+
+Without `--execute` nothing is changed. Offsets are kept within what a partition holds.
+"""
+
+import argparse
+import csv
+import re
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.cli.failure import Failure
+from headrace.cli.output import plural, print_json, print_table
+
+if TYPE_CHECKING:
+    from headrace.client import Client, TopicPartition
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SHORT_DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
+_ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
+
+
+class Move(NamedTuple):
+    """One line of a plan."""
+
+    place: "TopicPartition"
+    before: int | None
+    after: int
+
+
+def add_reset_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("group", metavar="GROUP")
+    parser.add_argument(
+        "--topic",
+        action="append",
+        metavar="TOPIC[:N,N]",
+        help="a topic, or some of its partitions; may be repeated (default: all with an offset)",
+    )
+    to = parser.add_mutually_exclusive_group(required=True)
+    to.add_argument("--to-earliest", action="store_true", help="to where each partition begins")
+    to.add_argument("--to-latest", action="store_true", help="to where each partition ends")
+    to.add_argument("--to-offset", type=int, metavar="N")
+    to.add_argument(
+        "--to-datetime",
+        type=_moment_ms,
+        metavar="TIME",
+        help="to the first record at or after it: 2026-01-31T12:00 (UTC unless it says) or @MS",
+    )
+    to.add_argument(
+        "--by-duration",
+        type=_duration_ms,
+        metavar="TIME",
+        help="to the first record that is no older: as 90s, 15m, 2h, 1d or PT1H30M",
+    )
+    to.add_argument("--shift-by", type=int, metavar="N", help="forward, or back if negative")
+    to.add_argument("--from-file", metavar="FILE", help="lines of topic,partition,offset")
+    parser.add_argument("--execute", action="store_true", help="do it, and do not only show it")
+    parser.add_argument("--csv", action="store_true", help="print the plan as --from-file reads it")
+
+
+def reset_offsets(client: "Client", args: argparse.Namespace) -> None:
+    from headrace.client import GroupOffset
+
+    plan = _plan(client, args)
+    if args.execute:
+        client.commit_group_offsets(
+            args.group, {move.place: GroupOffset(move.after) for move in plan}
+        )
+    _show(plan, args)
+
+
+def _show(plan: list[Move], args: argparse.Namespace) -> None:
+    if args.json:
+        moves = [
+            {
+                "topic": move.place.topic,
+                "partition": move.place.partition,
+                "offset": move.before,
+                "new_offset": move.after,
+            }
+            for move in plan
+        ]
+        print_json({"group": args.group, "executed": args.execute, "partitions": moves})
+    elif args.csv:
+        for move in plan:
+            print(f"{move.place.topic},{move.place.partition},{move.after}")
+    else:
+        rows = [(move.place.topic, move.place.partition, move.before, move.after) for move in plan]
+        print_table(("topic", "partition", "offset", "new offset"), rows)
+        count = plural(len(plan), "partition")
+        if args.execute:
+            print(f"Set the offsets of {count} for {args.group}.")
+        else:
+            print(f"This is a plan for {count}, and nothing is changed: add --execute to do it.")
+
+
+def _plan(client: "Client", args: argparse.Namespace) -> list[Move]:
+    committed = client.group_offsets(args.group)
+    if args.from_file is not None:
+        wanted = _read_file(args.from_file)
+        places = list(wanted)
+    else:
+        places = chosen_partitions(client, args.topic) if args.topic else list(committed)
+        wanted = None
+    if not places:
+        raise Failure(f"the group {args.group!r} has no offsets: name topics with --topic")
+    starts = client.list_offsets(dict.fromkeys(places, "earliest"))
+    ends = client.list_offsets(dict.fromkeys(places, "latest"))
+    before = {place: committed[place].offset for place in places if place in committed}
+    after = wanted if wanted is not None else _targets(client, args, places, before)
+    plan = []
+    for place in sorted(places):
+        start, end = starts[place].offset, ends[place].offset
+        plan.append(Move(place, before.get(place), min(max(after.get(place, end), start), end)))
+    return plan
+
+
+def _targets(
+    client: "Client",
+    args: argparse.Namespace,
+    places: "list[TopicPartition]",
+    before: "dict[TopicPartition, int]",
+) -> "dict[TopicPartition, int]":
+    """The offset that is asked for; a partition that is left out goes to its end."""
+    from headrace.client import AtTime
+
+    if args.to_offset is not None:
+        return dict.fromkeys(places, args.to_offset)
+    if args.to_earliest:
+        return dict.fromkeys(places, 0)
+    if args.to_latest:
+        return {}
+    if args.shift_by is not None:
+        unset = [place for place in places if place not in before]
+        if unset:
+            raise Failure(f"{unset[0]} has no offset to shift from")
+        return {place: before[place] + args.shift_by for place in places}
+    moment_ms = args.to_datetime
+    if args.by_duration is not None:
+        moment_ms = int(time.time() * 1000) - args.by_duration
+    found = client.list_offsets(dict.fromkeys(places, AtTime(moment_ms)))
+    return {place: at.offset for place, at in found.items() if at.offset >= 0}
+
+
+def chosen_partitions(client: "Client", texts: list[str]) -> "list[TopicPartition]":
+    """What TOPIC and TOPIC:0,2 name, which must exist."""
+    from headrace.client import TopicPartition
+
+    places: dict[TopicPartition, None] = {}
+    for text in texts:
+        name, colon, numbers = text.partition(":")
+        count = len(client.describe_topic(name).partitions)
+        if not colon:
+            places.update(dict.fromkeys(TopicPartition(name, index) for index in range(count)))
+            continue
+        for number in numbers.split(","):
+            if not (number.isascii() and number.isdigit()) or int(number) >= count:
+                raise Failure(f"{name!r} has partitions 0 to {count - 1}, and not {number!r}", 2)
+            places[TopicPartition(name, int(number))] = None
+    return list(places)
+
+
+def _read_file(path: str) -> "dict[TopicPartition, int]":
+    from headrace.client import TopicPartition
+
+    wanted: dict[TopicPartition, int] = {}
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            for number, row in enumerate(csv.reader(file), 1):
+                if not row or row[0].startswith("#"):
+                    continue
+                try:
+                    # Kafka's tool puts the group's name in front where there are several.
+                    topic, partition, offset = (cell.strip() for cell in row[-3:])
+                    wanted[TopicPartition(topic, int(partition))] = int(offset)
+                except ValueError:
+                    line = f"line {number} of {path}"
+                    raise Failure(f"{line} is not topic,partition,offset", 2) from None
+    except OSError as error:
+        raise Failure(f"cannot read {path}: {error.strerror}", 2) from None
+    return wanted
+
+
+def _moment_ms(text: str) -> int:
+    if text.startswith("@") and text[1:].isascii() and text[1:].isdigit():
+        return int(text[1:])
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"a time is 2026-01-31T12:00 or @MS, and not {text!r}"
+        ) from None
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return int(aware.timestamp() * 1000)
+
+
+def _duration_ms(text: str) -> int:
+    short = _SHORT_DURATION.fullmatch(text)
+    if short:
+        return int(short[1]) * _UNITS_MS[short[2]]
+    iso = _ISO_DURATION.fullmatch(text)
+    if iso and any(iso.groups()):
+        numbers: list[Any] = [int(group or 0) for group in iso.groups()]
+        days, hours, minutes, seconds = numbers
+        return int(((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+    raise argparse.ArgumentTypeError(f"a duration is 90s, 15m, 2h, 1d or PT1H30M, and not {text!r}")

@@ -1,0 +1,236 @@
+"""Asking about consumer groups and changing their offsets, as operations. Pure.
+
+A group is asked of its coordinator, which is looked up for each attempt: it may move.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from headrace.client.consumer_protocol import read_assignment
+from headrace.client.errors import ClientError, error_code, request_failed
+from headrace.client.group_values import GroupInfo, GroupListing, GroupMember, GroupOffset
+from headrace.client.operation import ANY, Ask, AskAll, Operation, Refresh, Session, retrying
+from headrace.model.errors import ErrorCode
+from headrace.model.topics import TopicPartition
+from headrace.wire.apis import (
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    FIND_COORDINATOR,
+    LIST_GROUPS,
+    OFFSET_COMMIT,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+)
+
+T = TypeVar("T")
+_GROUP = 0
+_DEAD = "Dead"
+
+
+def find_coordinator(session: Session, group: str) -> Operation[int]:
+    """The node that answers for a group."""
+    fields = {"key": group, "key_type": _GROUP, "coordinator_keys": [group]}
+    reply = yield Ask(ANY, FIND_COORDINATOR, fields)
+    found = reply["coordinators"][0] if "coordinators" in reply else reply
+    if found["error_code"]:
+        raise request_failed(found["error_code"], found.get("error_message"))
+    node: int = found["node_id"]
+    if node not in session.cluster.nodes:
+        yield Refresh()
+    return node
+
+
+def _of_coordinator(
+    session: Session, what: str, group: str, attempt: Callable[[int], Operation[T]]
+) -> Operation[T]:
+    def found() -> Operation[T]:
+        node = yield from find_coordinator(session, group)
+        return (yield from attempt(node))
+
+    return (yield from retrying(session, what, found))
+
+
+def list_groups(session: Session, states: Sequence[str] = ()) -> Operation[list[GroupListing]]:
+    """The groups of all brokers, by name; of these states only, if any are named."""
+    fields = {"states_filter": list(states), "types_filter": []}
+
+    def attempt() -> Operation[list[GroupListing]]:
+        yield Refresh()
+        replies = yield AskAll([Ask(node, LIST_GROUPS, fields) for node in session.cluster.nodes])
+        listed: dict[str, GroupListing] = {}
+        for reply in replies:
+            if isinstance(reply, ClientError):
+                raise reply
+            if reply["error_code"]:
+                raise request_failed(reply["error_code"])
+            for group in reply["groups"]:
+                listed[group["group_id"]] = GroupListing(
+                    group["group_id"],
+                    group["protocol_type"],
+                    group.get("group_state", ""),
+                    group.get("group_type", ""),
+                )
+        return [listed[name] for name in sorted(listed)]
+
+    return (yield from retrying(session, "listing groups", attempt))
+
+
+def describe_group(session: Session, group: str) -> Operation[GroupInfo]:
+    """A group with its members; an unknown one is an error."""
+    fields = {"groups": [group], "include_authorized_operations": False}
+
+    def attempt(node: int) -> Operation[GroupInfo]:
+        reply = yield Ask(node, DESCRIBE_GROUPS, fields)
+        found = reply["groups"][0]
+        if found["error_code"] or found["group_state"] == _DEAD:
+            code = found["error_code"] or ErrorCode.GROUP_ID_NOT_FOUND
+            raise _failed(code, group)
+        return GroupInfo(
+            group,
+            found["group_state"],
+            found["protocol_type"],
+            found["protocol_data"],
+            node,
+            tuple(_member(member) for member in found["members"]),
+        )
+
+    return (yield from _of_coordinator(session, "describing a group", group, attempt))
+
+
+def _member(found: Mapping[str, Any]) -> GroupMember:
+    return GroupMember(
+        found["member_id"],
+        found.get("group_instance_id"),
+        found["client_id"],
+        found["client_host"].removeprefix("/"),
+        read_assignment(found["member_assignment"]),
+    )
+
+
+def delete_group(session: Session, group: str) -> Operation[None]:
+    """Delete a group without members, and its offsets."""
+
+    def attempt(node: int) -> Operation[None]:
+        reply = yield Ask(node, DELETE_GROUPS, {"groups_names": [group]})
+        _check(reply["results"][0]["error_code"], group)
+
+    yield from _of_coordinator(session, "deleting a group", group, attempt)
+
+
+def group_offsets(
+    session: Session, group: str, partitions: Iterable[TopicPartition] | None = None
+) -> Operation[dict[TopicPartition, GroupOffset]]:
+    """Committed offsets, of all partitions that have one or of those named that have."""
+    topics = None if partitions is None else _by_topic((p.topic, p.partition) for p in partitions)
+    asked = (
+        None
+        if topics is None
+        else [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()]
+    )
+    one = {"group_id": group, "topics": asked, "member_id": None, "member_epoch": -1}
+    fields = {**one, "groups": [one], "require_stable": True}
+
+    def attempt(node: int) -> Operation[dict[TopicPartition, GroupOffset]]:
+        reply = yield Ask(node, OFFSET_FETCH, fields)
+        found = reply["groups"][0] if "groups" in reply else reply
+        _check(found.get("error_code", 0), group)
+        offsets: dict[TopicPartition, GroupOffset] = {}
+        for topic in found["topics"]:
+            for part in topic["partitions"]:
+                _check(part["error_code"], group)
+                if part["committed_offset"] >= 0:
+                    place = TopicPartition(topic["name"], part["partition_index"])
+                    epoch = part.get("committed_leader_epoch", -1)
+                    offset = part["committed_offset"]
+                    offsets[place] = GroupOffset(offset, epoch, part["metadata"] or "")
+        return dict(sorted(offsets.items()))
+
+    return (yield from _of_coordinator(session, "fetching offsets", group, attempt))
+
+
+def commit_group_offsets(
+    session: Session, group: str, offsets: Mapping[TopicPartition, GroupOffset]
+) -> Operation[None]:
+    """Set offsets of a group that has no members."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, index), offset in offsets.items():
+        topics.setdefault(topic, []).append(
+            {
+                "partition_index": index,
+                "committed_offset": offset.offset,
+                "committed_leader_epoch": offset.leader_epoch,
+                "committed_metadata": offset.metadata,
+            }
+        )
+    fields = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "retention_time_ms": -1,
+        "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
+    }
+
+    def attempt(node: int) -> Operation[None]:
+        reply = yield Ask(node, OFFSET_COMMIT, fields)
+        for topic in reply["topics"]:
+            for part in topic["partitions"]:
+                code = part["error_code"]
+                if code == ErrorCode.UNKNOWN_MEMBER_ID:
+                    raise _failed(ErrorCode.NON_EMPTY_GROUP, group)
+                place = f"{topic['name']}-{part['partition_index']}"
+                if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise _final(request_failed(code, f"there is no partition {place}"))
+                _check(code, group)
+
+    yield from _of_coordinator(session, "committing offsets", group, attempt)
+
+
+def delete_group_offsets(
+    session: Session, group: str, partitions: Iterable[TopicPartition]
+) -> Operation[dict[TopicPartition, ErrorCode]]:
+    """Forget offsets; an answer for each partition."""
+    topics = _by_topic((p.topic, p.partition) for p in partitions)
+    fields = {
+        "group_id": group,
+        "topics": [
+            {"name": name, "partitions": [{"partition_index": index} for index in indexes]}
+            for name, indexes in topics.items()
+        ],
+    }
+
+    def attempt(node: int) -> Operation[dict[TopicPartition, ErrorCode]]:
+        reply = yield Ask(node, OFFSET_DELETE, fields)
+        _check(reply["error_code"], group)
+        return {
+            TopicPartition(topic["name"], part["partition_index"]): error_code(part["error_code"])
+            for topic in reply["topics"]
+            for part in topic["partitions"]
+        }
+
+    return (yield from _of_coordinator(session, "deleting offsets", group, attempt))
+
+
+def _by_topic(places: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in places:
+        topics.setdefault(topic, []).append(index)
+    return topics
+
+
+def _check(code: int, group: str) -> None:
+    if code:
+        raise _failed(code, group)
+
+
+def _failed(code: int, group: str) -> ClientError:
+    messages: dict[int, str] = {
+        ErrorCode.GROUP_ID_NOT_FOUND: f"there is no group {group!r}",
+        ErrorCode.NON_EMPTY_GROUP: f"the group {group!r} has members: stop them first",
+    }
+    return request_failed(code, messages.get(code))
+
+
+def _final(error: ClientError) -> ClientError:
+    error.retriable = False
+    return error

@@ -1,0 +1,78 @@
+"""The client library's view of consumer groups, in both of its shells."""
+
+import asyncio
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from headrace.client import (
+    Client,
+    ErrorCode,
+    GroupOffset,
+    RequestFailed,
+    TopicPartition,
+    aio,
+    connect,
+)
+from headrace.testing import RunningBroker
+
+OFFSET = GroupOffset(42, 3, "where I was")
+
+
+@pytest.fixture
+def client(shared_broker: RunningBroker) -> Iterator[Client]:
+    with connect(shared_broker.address) as client:
+        yield client
+
+
+@pytest.fixture
+def place(client: Client) -> TopicPartition:
+    name = f"groups-{uuid4().hex[:8]}"
+    client.create_topic(name, partitions=2)
+    return TopicPartition(name, 1)
+
+
+def test_offsets_are_set_read_and_forgotten(client: Client, place: TopicPartition) -> None:
+    group = f"client-{uuid4().hex[:8]}"
+    client.commit_group_offsets(group, {place: OFFSET})
+    assert client.group_offsets(group) == {place: OFFSET}
+    assert client.group_offsets(group, [TopicPartition(place.topic, 0)]) == {}
+    assert group in [each.group_id for each in client.list_groups(["Empty"])]
+    info = client.describe_group(group)
+    assert (info.state, info.members, info.coordinator) == ("Empty", (), 1)
+    assert client.delete_group_offsets(group, [place]) == {place: ErrorCode.NONE}
+    assert client.group_offsets(group) == {}
+
+
+def test_a_group_that_is_not_there_is_an_error_at_once(client: Client) -> None:
+    for ask in (client.describe_group, client.delete_group):
+        with pytest.raises(RequestFailed) as refused:
+            ask("nobody")
+        assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_an_offset_of_a_partition_that_is_not_there_is_refused(
+    client: Client, place: TopicPartition
+) -> None:
+    with pytest.raises(RequestFailed) as refused:
+        client.commit_group_offsets("g", {TopicPartition(place.topic, 9): OFFSET})
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_the_shell_for_asyncio_does_the_same(
+    shared_broker: RunningBroker, place: TopicPartition
+) -> None:
+    async def scene() -> None:
+        group = f"aio-{uuid4().hex[:8]}"
+        async with aio.connect(shared_broker.address) as client:
+            await client.commit_group_offsets(group, {place: OFFSET})
+            assert await client.group_offsets(group) == {place: OFFSET}
+            assert group in [each.group_id for each in await client.list_groups()]
+            assert (await client.describe_group(group)).state == "Empty"
+            assert await client.delete_group_offsets(group, [place]) == {place: ErrorCode.NONE}
+            await client.commit_group_offsets(group, {place: OFFSET})
+            await client.delete_group(group)
+            assert await client.group_offsets(group) == {}
+
+    asyncio.run(scene())
