@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.env.files import Files
-from headrace.log.cleanable import cleanable, cleaning_job
+from headrace.log.cleanable import Cleanable, cleanable, cleaning_job
 from headrace.log.cleaning import (
     CleanedSegment,
     Cleaning,
@@ -25,6 +25,7 @@ from headrace.record.build import NewRecord, build_batch, build_transaction_mark
 from headrace.record.decode import Record, read_batches
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import (
+    NOW_MS,
     PARTITION,
     TOPIC_ID,
     ManualClock,
@@ -265,3 +266,24 @@ def replayed(batches: list[Batch]) -> tuple[ProducerTable, list[AbortedTransacti
         elif batch.producer_id >= 0:
             table.apply(batch, batch.base_offset)
     return table, found
+
+
+def written(rounds: int = 8, files: SimulatedFiles | None = None) -> tuple[CompactedWorkload, Log]:
+    """A log with many small segments that was never cleaned."""
+    workload = CompactedWorkload(files or SimulatedFiles(), rounds, ())
+    _, log = open_directory(workload.files, workload.clock)
+    for number in range(rounds):
+        workload.clock.advance(RETENTION_MS // 2)
+        workload.write(log, number)
+        log.roll(workload.clock.now_ms)
+        work(log, workload.clock.now_ms)
+    return workload, log
+
+
+def found_in(log: Log, now_ms: int = NOW_MS, stable: int = 1 << 60) -> Cleanable | None:
+    return cleanable(log, min(stable, int(log.written_end_offset)), now_ms)
+
+
+def configured(log: Log, **changes: object) -> Log:
+    log.set_config(log.config.replace(**changes))
+    return log

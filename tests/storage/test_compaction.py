@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from headrace.config.topic import TopicConfig
-from headrace.log.cleanable import Cleanable, cleanable, dirtiest
+from headrace.log.cleanable import dirtiest
 from headrace.log.cleaning import Cleaning, CleaningFailed, decode_job, remove_cleaned
 from headrace.log.log import Log
 from headrace.log.replacement import Replacement
@@ -19,11 +19,13 @@ from tests.storage.compaction_scenario import (
     batches_of,
     clean,
     committed,
+    configured,
+    found_in,
     job_for,
     open_directory,
+    written,
 )
 from tests.storage.log_scenario import (
-    NOW_MS,
     PARTITION,
     TOPIC_ID,
     ManualClock,
@@ -36,18 +38,6 @@ from tests.storage.log_scenario import (
 from tests.unit.cleaner_scenario import latest, records_of
 
 DAY_MS = 86_400_000
-
-
-def written(rounds: int = 8, files: SimulatedFiles | None = None) -> tuple[CompactedWorkload, Log]:
-    """A log with many small segments that was never cleaned."""
-    workload = CompactedWorkload(files or SimulatedFiles(), rounds, ())
-    _, log = open_directory(workload.files, workload.clock)
-    for number in range(rounds):
-        workload.clock.advance(RETENTION_MS // 2)
-        workload.write(log, number)
-        log.roll(workload.clock.now_ms)
-        work(log, workload.clock.now_ms)
-    return workload, log
 
 
 # Reading what is left
@@ -184,15 +174,6 @@ def test_sequences_survive_when_compaction_and_then_a_disk_take_everything_else(
 
 
 # What is chosen
-
-
-def found_in(log: Log, now_ms: int = NOW_MS, stable: int = 1 << 60) -> Cleanable | None:
-    return cleanable(log, min(stable, int(log.written_end_offset)), now_ms)
-
-
-def configured(log: Log, **changes: object) -> Log:
-    log.set_config(log.config.replace(**changes))
-    return log
 
 
 def test_only_sealed_segments_below_the_last_stable_offset_are_cleaned() -> None:

@@ -103,8 +103,11 @@ def test_nothing_goes_by_its_age_while_the_clock_is_in_doubt() -> None:
     log = SmallLog()
     log.put(("a", None))
     log.clean()
+    log.put(("b", None))
     log.clean(MUCH_LATER_MS, expires=False)
-    assert log.pairs() == [("a", None)]
+    assert log.pairs() == [("a", None), ("b", None)]
+    # Nor is anything told by that clock when it will.
+    assert not log.batches[1].attributes & DELETE_HORIZON
 
 
 def test_a_value_after_a_tombstone_takes_it_away_at_once() -> None:

@@ -12,7 +12,7 @@ writing are done elsewhere, in the order of the offsets.
    that cleaning itself: what it was about is gone from the disk before it.
 3. Records of aborted transactions go; a marker stays while any batch of its transaction does.
 4. The last batch of each known producer stays, without records if need be: its sequence and its
-   epoch are in there. So does the last batch of each new segment: segments follow one another.
+   epoch are in there. So does the last batch of each old segment: segments follow one another.
 """
 
 import heapq
@@ -58,7 +58,7 @@ class Rules(NamedTuple):
     now_ms: int
     delete_retention_ms: int
     expires: bool = True
-    """Whether anything may go by its age: not while the clock is in doubt."""
+    """Whether anything may go by its age, or be told when: not while the clock is in doubt."""
     table_bytes_max: int = 128 << 20
     table_load_max: float = LOAD_MAX
     decompressed_bytes_max: int = DECOMPRESSED_SIZE_MAX
@@ -121,7 +121,7 @@ class Cleaner:
     def clean(self, batch: Batch, is_last: bool) -> Batch | None:
         """What is left of a batch: itself, another in its place, or None.
 
-        `is_last` says that it is the last one of the new segment.
+        `is_last` says that it is the last one of its segment.
         """
         self.records_read += int(batch.record_count)
         if batch.is_control():
@@ -135,6 +135,13 @@ class Cleaner:
         if left is not None:
             self.records_kept += int(left.record_count)
         return left
+
+    def mark(self) -> "Mark":
+        """What `take_back` goes back to: batches may be read again that did not fit in."""
+        return Mark(self._transactions.copy(), self.records_read, self.records_kept)
+
+    def take_back(self, mark: "Mark") -> None:
+        self._transactions, self.records_read, self.records_kept = mark
 
     def kept_aborted(self) -> list[AbortedTransaction]:
         """The aborted transactions whose markers were seen since, and have to be remembered."""
@@ -175,7 +182,9 @@ class Cleaner:
         )
         return left if left.record_count else None
 
-    def _new_horizon_ms(self) -> int:
+    def _new_horizon_ms(self) -> int | None:
+        if not self._rules.expires:
+            return None
         return self._rules.now_ms + self._rules.delete_retention_ms
 
     def _is_expired(self, batch: Batch) -> bool:
@@ -193,6 +202,14 @@ class Cleaner:
             return False
         former = self._former.get(producer_id, last)
         return _is_last(batch, last) or _is_last(batch, former)
+
+
+class Mark(NamedTuple):
+    """A place in the second pass."""
+
+    transactions: "Transactions"
+    records_read: int
+    records_kept: int
 
 
 def _is_last(batch: Batch, last: LastBatch) -> bool:
@@ -218,6 +235,15 @@ class Transactions:
         """A transaction over several segments may be announced with each of them."""
         for transaction in aborted:
             heapq.heappush(self._expected, (transaction.first_offset, transaction))
+
+    def copy(self) -> "Transactions":
+        other = Transactions()
+        other._committed = set(self._committed)
+        other._aborted = dict(self._aborted)
+        other._seen = set(self._seen)
+        other._expected = list(self._expected)
+        other.kept = list(self.kept)
+        return other
 
     def is_aborted(self, batch: Batch) -> bool:
         """Take in a batch of data, and say whether it was in vain."""

@@ -1,4 +1,4 @@
-"""The process that compacts one log: `python -m headrace.log.cleaner_process`.
+"""The process that compacts one log, from its start to its end.
 
 Reads its job as a line of JSON from standard input, and writes one line for each new segment, and
 one at the end, to standard output. After each segment it waits for a line: the broker has put the
@@ -16,7 +16,6 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from headrace.env.files import SystemFiles
@@ -54,8 +53,8 @@ class Pace:
             os._exit(1)
 
 
-def main(args: Sequence[str] | None = None) -> int:
-    parent = int((args or sys.argv[1:])[0])
+def main(parent: int) -> int:
+    """Work for the broker with this process id."""
     _end_with(parent)
     os.nice(_NICENESS)
     line = sys.stdin.buffer.readline()
@@ -103,7 +102,3 @@ def _end_with(parent: int) -> None:
     if os.getppid() != parent:
         # It was gone before it could be watched.
         os._exit(1)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

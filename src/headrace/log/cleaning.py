@@ -14,14 +14,13 @@ old ones before the next is made (`replacement`).
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from headrace.env.files import Bytes, Files
 from headrace.log.checkpoints import SegmentFacts
 from headrace.log.cleaner import Cleaner, LastBatch, Rules, SourceSegment
 from headrace.log.file import OpenSegments
-from headrace.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
 from headrace.log.producers import ProducerEntry
 from headrace.log.replay import snapshot_path
 from headrace.log.scan import CHUNK_BYTES, Walk
@@ -187,11 +186,17 @@ class Cleaning:
         segment.first_timestamp = first.first_timestamp
         output = _Output(self._files, segment, self._job, self._pace)
         replaced: list[int] = []
-        while sources and (sources[0].size == 0 or not output.is_closed):
+        while sources and output.may_take(sources[0]):
             source = sources.popleft()
+            mark = self._cleaner.mark()
+            output.mark()
+            if not self._copy(source, output):
+                output.take_back()
+                self._cleaner.take_back(mark)
+                sources.appendleft(source)
+                break
             replaced.append(source.base_offset)
             segment.created_ms = source.created_ms
-            self._copy(source, sources, output)
         segment.set_aborted(self._cleaner.kept_aborted())
         if not output.is_changed and len(replaced) == 1:
             remove_cleaned(self._files, self._job.path)
@@ -200,24 +205,21 @@ class Cleaning:
         self._bytes_written += facts.size
         return CleanedSegment(facts, replaced)
 
-    def _copy(
-        self, source: SourceSegment, following: Iterable[SourceSegment], output: "_Output"
-    ) -> None:
+    def _copy(self, source: SourceSegment, output: "_Output") -> bool:
+        """Add what is left of a segment; False as soon as there is no room for it."""
         cleaner = self._cleaner
         cleaner.expect(self._aborted_in(source))
         left = source.size
         for batch in self._batches(source):
             left -= int(batch.size())
-            if left == 0:
-                next_source = next((each for each in following if each.size > 0), None)
-                output.is_closed = not output.has_room_for(batch, next_source)
             try:
-                cleaned = cleaner.clean(batch, left == 0 and output.is_closed)
+                cleaned = cleaner.clean(batch, left == 0)
             except ApiError as error:
                 raise _undecodable(batch, error) from None
             output.is_changed = output.is_changed or cleaned is not batch
-            if cleaned is not None:
-                output.append(cleaned)
+            if cleaned is not None and not output.append(cleaned):
+                return False
+        return True
 
     def _batches(self, source: SourceSegment) -> Iterator[Batch]:
         """Every batch of a segment, whole and verified."""
@@ -278,7 +280,7 @@ class Cleaning:
 
 
 class _Output:
-    """A segment that is being written."""
+    """A segment that is being written: whatever its first source needs, and others that fit."""
 
     def __init__(
         self, files: Files, segment: Segment, job: CleaningJob, pace: Callable[[int], None]
@@ -289,27 +291,44 @@ class _Output:
         self._pace = pace
         self._pieces: list[Bytes] = []
         self._pending = 0
+        self._marks = 0
+        self._was_changed = False
         self.is_changed = False
         """Whether anything is not as it was read."""
-        self.is_closed = False
-        """Whether the last batch has come: what follows goes into another segment."""
 
-    def has_room_for(self, batch: Batch, source: SourceSegment | None) -> bool:
-        """Whether all of a segment would fit in after this batch."""
-        if source is None:
-            return False
+    def may_take(self, source: SourceSegment) -> bool:
+        """Whether to try to add a segment: surely if it is the first, or if all of it would fit."""
         segment = self._segment
-        index_size = len(segment.index()) * OFFSET_ENTRY_SIZE + source.index_size
-        time_index_size = len(segment.time_index()) * TIME_ENTRY_SIZE + source.time_index_size
-        return (
-            segment.size + batch.size() + source.size <= self._job.segment_bytes
-            and max(index_size, time_index_size) <= self._job.segment_index_bytes
-            and source.end_offset - 1 - segment.base_offset <= RELATIVE_OFFSET_MAX
-        )
+        if self._marks == 0:
+            return True
+        if source.end_offset - 1 - segment.base_offset > RELATIVE_OFFSET_MAX:
+            return False
+        size_max = self._job.segment_bytes
+        return segment.size + source.size <= size_max or segment.size <= size_max // 2
 
-    def append(self, batch: Batch) -> None:
+    def mark(self) -> None:
+        """A source has ended: here `take_back` goes back to."""
+        self._flush()
+        self._segment.mark()
+        self._was_changed = self.is_changed
+        self._marks += 1
+
+    def take_back(self) -> None:
+        self._pieces.clear()
+        self._pending = 0
+        self._segment.take_back()
+        self._files.truncate(self._segment.open().fd, self._segment.size)
+        self.is_changed = self._was_changed
+
+    def append(self, batch: Batch) -> bool:
+        """False if the segment would grow beyond what is allowed, and has other sources already."""
         segment = self._segment
         size = int(batch.size())
+        if self._marks > 1 and not (
+            segment.size + size <= self._job.segment_bytes
+            and segment.has_room(self._job.segment_index_bytes)
+        ):
+            return False
         if segment.size + size > RELATIVE_OFFSET_MAX:
             raise CleaningFailed(f"{segment.stem}.log would grow beyond two gigabytes")
         gap = self._job.index_interval_bytes
@@ -320,6 +339,7 @@ class _Output:
         self._pending += size
         if self._pending >= CHUNK_BYTES:
             self._flush()
+        return True
 
     def _flush(self) -> None:
         if self._pieces:

@@ -3,8 +3,8 @@
 A key is known by a digest of 128 bits, so that an entry takes 24 bytes whatever the key's length,
 and the whole table is one block of memory. It holds no keys, and forgets none.
 
-1. No more than `bytes_max` are ever allocated for entries, and at most `load_max` of the slots
-   are taken; `put` refuses a new key beyond that, and never an old one.
+1. Entries take no more than `bytes_max` (and for a moment, while the table grows, an eighth more),
+   and at most `load_max` of the slots; `put` refuses a new key beyond that, and never an old one.
 2. Digests are keyed with a random number of this table's own: nobody can choose two keys that it
    takes for one.
 """
@@ -19,7 +19,8 @@ NOT_FOUND: Final = -1
 LOAD_MAX: Final = 0.9
 _ENTRY_SIZE: Final = 24
 _FIRST_SLOTS: Final = 16_381
-"""A table starts small: most cleanings are. It grows once, to its full size."""
+"""A table starts small: most cleanings are."""
+_GROWTH: Final = 8
 _DIGEST: Final = struct.Struct("=qQ")
 
 
@@ -84,7 +85,7 @@ class KeyTable:
 
     def _grow(self) -> None:
         old, slots = self._words, self._slots
-        self._slots = self._slots_max
+        self._slots = min(_prime_up_to(slots * _GROWTH), self._slots_max)
         self._words = _empty(self._slots)
         self._count_max = self._room()
         words = self._words

@@ -9,13 +9,19 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-import headrace
 from headrace.env.files import Files
 from headrace.log.checkpoints import SegmentFacts
 from headrace.log.cleaning import CleanedSegment, CleaningJob, Outcome, remove_cleaned
+
+# The process must find the very code that its broker runs, wherever that was found.
+_PROGRAM = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from headrace.log.cleaner_process import main
+sys.exit(main(int(sys.argv[2])))
+"""
 
 
 class CleanerFailed(Exception):
@@ -56,13 +62,10 @@ class CleanerChild:
         return _understood(json.loads(line))
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        root = str(Path(headrace.__file__).parents[1])
-        paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         process = self._process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.log.cleaner_process", str(os.getpid())],
+            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
         if self._is_ended:
             process.kill()

@@ -140,6 +140,7 @@ class Compaction:
                     rebuild_aborted(log, segment)
                     log.unsettled.append(segment)
                     log.wants_job = True
+                    self._start_job_of(log)
         self._end(run)
 
     def _finish(self, run: "_Run", outcome: Outcome) -> None:

@@ -1,0 +1,147 @@
+"""The broker's side of compaction with the real process, on real files."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from headrace.config.broker import BrokerConfig
+from headrace.env.clock import SystemClock
+from headrace.env.files import SystemFiles
+from headrace.handlers.partitions import PartitionTable
+from headrace.log.directory import LogDirectory
+from headrace.log.log import Log
+from headrace.node.compaction import Compaction
+from headrace.replication.partition import Partition
+from headrace.runtime.worker import Worker
+from tests.storage.compaction_scenario import CONFIG, CompactedWorkload, batches_of, committed
+from tests.storage.log_scenario import PARTITION, TOPIC_ID, work
+from tests.unit.cleaner_scenario import latest, records_of
+
+LONG_S = 30.0
+
+
+@asynccontextmanager
+async def compacting(log: Log, logs: LogDirectory) -> AsyncIterator[Compaction]:
+    """Compaction of one log that was just written, as a broker runs it."""
+    table = PartitionTable()
+    partition = Partition(PARTITION.topic, 0, TOPIC_ID, log, 0, 1 << 20)
+    table.add(partition)
+    config = BrokerConfig.load({"log.cleaner.backoff.ms": "20", "log.dirs": logs.path})
+    worker = Worker("files", asyncio.get_running_loop())
+
+    def start_job(_: Partition) -> None:
+        work(log)
+
+    compaction = Compaction(config, SystemClock(), logs, table, worker, start_job)
+    compaction.start()
+    try:
+        yield compaction
+    finally:
+        await compaction.stop()
+        worker.stop()
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+def written(path: Path) -> tuple[LogDirectory, Log, dict[bytes, bytes]]:
+    """A log of some small segments, with transactions; and what is in it."""
+    logs = LogDirectory(str(path), SystemFiles(), SystemClock())
+    logs.open()
+    logs.load({})
+    log = logs.create(PARTITION, TOPIC_ID, CONFIG)
+    workload = CompactedWorkload(None)  # type: ignore[arg-type]
+    for number in range(8):
+        workload.write(log, number)
+        log.roll(workload.clock.now_ms)
+        work(log)
+    return logs, log, latest(committed(log))
+
+
+def is_compacted(log: Log) -> Callable[[], bool]:
+    return lambda: log.first_dirty_offset == log.base_offsets[-1]
+
+
+def damage(path: str, position: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(position)
+        byte = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte[0] ^ 0x55]))
+
+
+def test_a_log_is_compacted_and_says_so_in_the_checkpoint(tmp_path: Path) -> None:
+    logs, log, expected = written(tmp_path)
+    before = len(records_of(batches_of(log)))
+
+    async def scene() -> None:
+        async with compacting(log, logs):
+            await until(is_compacted(log))
+
+    asyncio.run(scene())
+    assert latest(committed(log)) == expected
+    assert len(records_of(batches_of(log))) < before // 2
+    end = log.base_offsets[-1]
+    assert (tmp_path / "cleaner-offset-checkpoint").read_text() == f"0\n1\nevents 0 {end}\n"
+    assert logs.close({})
+
+
+def test_a_damaged_log_is_named_once_and_left_alone_until_its_settings_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs, log, _ = written(tmp_path)
+    damage(log.segments[1].stem + ".log", 70)
+
+    async def scene() -> None:
+        async with compacting(log, logs) as compaction:
+            await until(lambda: "was not compacted" in caplog.text)
+            damage(log.segments[1].stem + ".log", 70)
+            assert list(compaction._candidates()) == []
+            log.set_config(log.config.replace())
+            await until(is_compacted(log))
+
+    asyncio.run(scene())
+    assert caplog.text.count("was not compacted") == 1
+    assert "is damaged at byte" in caplog.text
+    assert logs.close({})
+
+
+def test_a_damaged_index_of_aborted_transactions_is_rebuilt_and_then_the_log_is_compacted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs, log, expected = written(tmp_path)
+    (first, *_) = (segment for segment in log.segments if segment.aborted_size > 0)
+    for segment in log.segments[:-1]:
+        segment.forget()
+    damage(first.stem + ".txnindex", 5)
+
+    async def scene() -> None:
+        async with compacting(log, logs):
+            await until(is_compacted(log))
+
+    asyncio.run(scene())
+    assert "txnindex is missing or damaged" in caplog.text
+    assert latest(committed(log)) == expected
+    assert logs.close({})
+
+
+def test_the_logs_own_job_comes_after_a_segment_has_taken_its_place(tmp_path: Path) -> None:
+    logs, log, _ = written(tmp_path)
+
+    async def scene() -> None:
+        async with compacting(log, logs):
+            await until(is_compacted(log))
+            await until(lambda: log.job is None)
+            assert not log.checkpoint_asked
+
+    asyncio.run(scene())
+    assert logs.close({})
