@@ -189,7 +189,7 @@ def test_an_identity_that_does_not_fit_together_is_refused(
 def test_producers_without_number_take_bounded_memory(
     target: WatchedBroker, new_topic: str
 ) -> None:
-    count = 20_000
+    count = 10_000
     with target.connect() as connection:
         connection.create_topic(new_topic)
         before = target.watch_peak()

@@ -33,7 +33,7 @@ from tests.wire.mutation import Mutator, captured_requests, random_batch
 
 LIVE_FRAMES = 2500
 BODIES = 60_000
-BATCHES = 25_000
+BATCHES = 15_000
 UNFOLDED_BYTES_MAX = 1 << 20
 
 

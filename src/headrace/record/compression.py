@@ -36,6 +36,7 @@ _BUFFER_GROWTH: Final = 4
 _BUFFER_FULL: Final = "failed to write whole buffer"
 """How the library says that the output did not fit; a test holds it to that."""
 
+_PIECE_BYTES_MAX: Final = 1024 * 1024
 _GZIP_ONLY: Final = 31
 """To zlib: the largest window, and a header of gzip."""
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
@@ -112,23 +113,25 @@ def _decompress_gzip(data: "Buffer", size_max: int) -> bytes:
     """By zlib, as consumers do it: others take references to before the beginning for zeros."""
     import zlib
 
-    members: list[bytes] = []
-    left = size_max
+    output = io.BytesIO()
+    unpacker = zlib.decompressobj(_GZIP_ONLY)
     while True:
-        unpacker = zlib.decompressobj(_GZIP_ONLY)
         try:
-            member = unpacker.decompress(data, left + 1)
+            piece = unpacker.decompress(data, _PIECE_BYTES_MAX)
         except zlib.error as problem:
             raise _corrupt(GZIP, str(problem)) from None
-        left -= len(member)
-        if left < 0:
+        if output.tell() + len(piece) > size_max:
             raise _too_large(size_max)
+        output.write(piece)
         if not unpacker.eof:
-            raise _corrupt(GZIP, "it ends in the middle")
-        members.append(member)
-        data = unpacker.unused_data
-        if not data:
-            return members[0] if len(members) == 1 else b"".join(members)
+            data = unpacker.unconsumed_tail
+            if not data and not piece:
+                raise _corrupt(GZIP, "it ends in the middle")
+        elif unpacker.unused_data:
+            data = unpacker.unused_data
+            unpacker = zlib.decompressobj(_GZIP_ONLY)
+        else:
+            return output.getvalue()
 
 
 def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
