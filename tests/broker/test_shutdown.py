@@ -170,3 +170,20 @@ def test_new_clients_are_not_let_in_while_a_broker_stops(broker: RunningBroker) 
         socket.create_connection(("127.0.0.1", port), timeout=5)
     broker.restart()
     eventually("the port is served again", lambda: broker.is_running and broker.port == port)
+
+
+def test_a_segment_that_is_gone_costs_its_readers_an_error_and_nobody_else(
+    broker: RunningBroker,
+) -> None:
+    with RawConnection(broker.port) as connection:
+        connection.create_topic("holed", segment_bytes=str(MIB))
+        for _ in range(4):
+            connection.produce("holed", one_batch(bytes(600_000)))
+    broker.restart()
+    (broker.data_dir / "holed-0" / "00000000000000000000.log").unlink()
+    with RawConnection(broker.port) as connection:
+        assert connection.fetch("holed", 0)["error_code"] == 56
+        assert connection.fetch("holed", 3)["error_code"] == 0
+        assert connection.produce("holed", one_batch(b"on"))["base_offset"] == 4
+    assert "cannot be read" in broker.log()
+    assert "Traceback" not in broker.log()

@@ -83,6 +83,7 @@ class FetchHandler:
         self.sessions = SessionCache(session_slots_max)
         self.waiting: dict[FetchExchange, None] = {}
         """The long polls under way, in order of arrival."""
+        self.complained_ms: i64 = 0
         self.inline_left: i64 = 0
         """How much of the answer at hand may still be read into memory."""
 
@@ -233,7 +234,7 @@ class FetchHandler:
             except ApiError as error:
                 result.error = error.code
             except OSError as failure:
-                _log.error("a partition cannot be read: %s", failure)
+                self._complain(failure)
                 result = FetchResult(part.key, part.index)
                 result.error = ErrorCode.KAFKA_STORAGE_ERROR
             total += result.size
@@ -244,6 +245,12 @@ class FetchHandler:
             return False
         self._answer(exchange, results)
         return True
+
+    def _complain(self, failure: OSError) -> None:
+        """One line a second: whoever cannot read asks again at once."""
+        if self.turn.now_ms - self.complained_ms >= 1000:
+            self.complained_ms = self.turn.now_ms
+            _log.error("a partition cannot be read: %s", failure)
 
     def _answer(self, exchange: FetchExchange, results: list[FetchResult]) -> None:
         session_id: i64 = 0
