@@ -66,10 +66,11 @@ class MemoryLog:
         at = 0
         chunk = b""
         for batch in self.batches:
-            end = at + int.from_bytes(batch[57:61], "big")
-            if at >= offset and (not chunk or len(chunk) + len(batch) <= size_max):
+            if at >= offset:
+                if chunk and len(chunk) + len(batch) > size_max:
+                    break
                 chunk += batch
-            at = end
+            at += int.from_bytes(batch[57:61], "big")
         return chunk
 
 

@@ -1,11 +1,12 @@
 """From a log to the groups in it, in slices that let other work go on.
 
-A log of commits holds few keys and many values of each, and only the last one counts. So the
-values are gathered by their undecoded keys first, as a compaction would do it, and only what is
-left is decoded and applied. Offsets of transactions wait for their marker, as they do live.
+A log of commits holds few keys and many values of each, and only the last one counts. So values
+are gathered by their undecoded keys first, as a compaction would do it, and only what is left is
+decoded and applied. Offsets of transactions wait for their marker, as they do live.
 
-1. What is applied in the end is what applying every record in order would have left.
-2. Between two slices the event loop runs; a slice is bounded in records.
+1. What is there in the end is what applying every record in order would have left.
+2. Between two slices the event loop runs; a slice is bounded in records, and so is what is
+   gathered.
 3. A log that cannot be read to its end is not loaded: half of the offsets are wrong offsets (I21).
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Awaitable, Callable
 
 from headrace.group.offsets_machine import NO_PRODUCER
 from headrace.group.port import GroupLog
-from headrace.group.records import GroupRecord, decode_key, decode_value
+from headrace.group.records import GroupRecord, OffsetKey, decode_key, decode_value
 from headrace.group.shard_machine import Shard
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import Batch
@@ -24,98 +25,111 @@ from headrace.record.decode import control_type, read_batches, read_records
 
 CHUNK_BYTES = 1024 * 1024
 SLICE_RECORDS = 256
+KEYS_MAX = 50_000
 
 _log = logging.getLogger(__name__)
-_Stored = tuple[bytes | None, int]
-"""A value, and the offset of its record."""
+_Values = dict[bytes, tuple[bytes | None, int]]
+"""By key: a value, and the offset of its record."""
 
 
-class Gathering:
-    """The last value of each key, as far as the log has been read."""
+async def _let_others_run() -> None:
+    await asyncio.sleep(0)
 
-    def __init__(self) -> None:
-        self.latest: dict[bytes, _Stored] = {}
-        self.pending: dict[int, dict[bytes, _Stored]] = {}
 
-    def take(self, batch: Batch) -> None:
+class Loading:
+    def __init__(self, shard: Shard, pause: Callable[[], Awaitable[None]]) -> None:
+        self._shard = shard
+        self._pause = pause
+        self._latest: _Values = {}
+        self._pending: dict[int, _Values] = {}
+        """Of transactions without a marker yet, by producer id: few, and kept to the end."""
+        self._unreadable = 0
+
+    async def read(self, log: GroupLog) -> None:
+        offset, end = log.log_start_offset, log.log_end_offset
+        while offset < end:
+            chunk = await log.read(offset, CHUNK_BYTES)
+            before = offset
+            records = 0
+            for batch in read_batches(chunk):
+                offset = int(batch.base_offset + batch.last_offset_delta) + 1
+                self._take(batch)
+                records += int(batch.record_count)
+                if records >= SLICE_RECORDS:
+                    records = 0
+                    await self._pause()
+            if offset == before:
+                raise ApiError(
+                    ErrorCode.CORRUPT_MESSAGE, f"There is nothing at offset {offset}, before {end}."
+                )
+            if len(self._latest) > KEYS_MAX:
+                await self._apply(self._latest, NO_PRODUCER)
+        await self._apply(self._latest, NO_PRODUCER)
+        for producer_id, values in self._pending.items():
+            await self._apply(values, producer_id)
+        if self._unreadable:
+            _log.warning(
+                "%d records of partition %d of __consumer_offsets cannot be read and are left out",
+                self._unreadable,
+                self._shard.index,
+            )
+
+    def _take(self, batch: Batch) -> None:
         if batch.is_control():
             if batch.is_transactional():
-                self._end_transaction(int(batch.producer_id), control_type(batch))
+                is_commit = control_type(batch) == CONTROL_COMMIT
+                self._end_transaction(int(batch.producer_id), is_commit)
             return
+        values = self._latest
+        if batch.is_transactional():
+            values = self._pending.setdefault(int(batch.producer_id), {})
         for record in read_records(batch):
-            if record.key is None:
+            key = record.key
+            if key is None:
                 continue
-            stored = record.value, record.offset
-            if batch.is_transactional():
-                self.pending.setdefault(int(batch.producer_id), {})[record.key] = stored
-            else:
-                self.latest[record.key] = stored
-                if record.value is None and self.pending:
-                    self._forget(record.key)
+            values[key] = (record.value, record.offset)
+            if record.value is None and self._pending:
+                for pending in self._pending.values():
+                    pending.pop(key, None)
 
-    def _forget(self, key: bytes) -> None:
-        for pending in self.pending.values():
-            pending.pop(key, None)
+    def _end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        for key, stored in self._pending.pop(producer_id, {}).items():
+            if is_commit and self._offset_of(key) < stored[1]:
+                self._latest[key] = stored
 
-    def _end_transaction(self, producer_id: int, outcome: int) -> None:
-        pending = self.pending.pop(producer_id, {})
-        if outcome != CONTROL_COMMIT:
-            return
-        for key, stored in pending.items():
-            known = self.latest.get(key)
-            if known is None or known[1] < stored[1]:
-                self.latest[key] = stored
+    def _offset_of(self, raw_key: bytes) -> int:
+        """Where the value stands that counts now for a key, gathered or applied already."""
+        known = self._latest.get(raw_key)
+        if known is not None:
+            return known[1]
+        try:
+            key = decode_key(raw_key)
+        except ApiError:
+            return -1
+        applied = self._shard.offsets.get(*key) if isinstance(key, OffsetKey) else None
+        return -1 if applied is None else applied.record_offset
+
+    async def _apply(self, values: _Values, producer_id: int) -> None:
+        done = 0
+        while values:
+            key, (value, offset) = values.popitem()
+            self._apply_one(key, value, offset, producer_id)
+            done += 1
+            if done % SLICE_RECORDS == 0:
+                await self._pause()
+
+    def _apply_one(self, raw_key: bytes, raw: bytes | None, offset: int, producer_id: int) -> None:
+        try:
+            key = decode_key(raw_key)
+            self._shard.apply(GroupRecord(key, decode_value(key, raw)), offset, producer_id)
+        except ApiError:
+            self._unreadable += 1
 
 
 async def load(
-    shard: Shard, log: GroupLog, pause: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
+    shard: Shard, log: GroupLog, pause: Callable[[], Awaitable[None]] = _let_others_run
 ) -> int:
     """Fill a shard with what its log says; returns up to which offset that is."""
-    gathering = Gathering()
-    offset, end = log.log_start_offset, log.log_end_offset
-    while offset < end:
-        chunk = await log.read(offset, CHUNK_BYTES)
-        before = offset
-        records = 0
-        for batch in read_batches(chunk):
-            offset = int(batch.base_offset + batch.last_offset_delta) + 1
-            gathering.take(batch)
-            records += int(batch.record_count)
-            if records >= SLICE_RECORDS:
-                records = 0
-                await pause()
-        if offset == before:
-            raise ApiError(
-                ErrorCode.CORRUPT_MESSAGE, f"There is nothing at offset {offset}, before {end}."
-            )
-    await _apply(shard, gathering, pause)
+    end = log.log_end_offset
+    await Loading(shard, pause).read(log)
     return end
-
-
-async def _apply(shard: Shard, gathering: Gathering, pause: Callable[[], Awaitable[None]]) -> None:
-    sources = [(NO_PRODUCER, gathering.latest), *gathering.pending.items()]
-    unreadable = 0
-    for producer_id, stored in sources:
-        done = 0
-        while stored:
-            key, (value, offset) = stored.popitem()
-            if value is not None:
-                unreadable += not _apply_one(shard, key, value, offset, producer_id)
-            done += 1
-            if done % SLICE_RECORDS == 0:
-                await pause()
-    if unreadable:
-        _log.warning(
-            "%d records of partition %d of __consumer_offsets could not be read and are left out",
-            unreadable,
-            shard.index,
-        )
-
-
-def _apply_one(shard: Shard, raw_key: bytes, raw: bytes, offset: int, producer_id: int) -> bool:
-    try:
-        key = decode_key(raw_key)
-        shard.apply(GroupRecord(key, decode_value(key, raw)), offset, producer_id)
-    except ApiError:
-        return False
-    return True

@@ -1,0 +1,130 @@
+"""Loading: whatever a log holds, the groups are as if every record had been applied in order."""
+
+import asyncio
+import struct
+from random import Random
+
+import pytest
+
+from headrace.group import loading
+from headrace.group.messages import ClassicLimits
+from headrace.group.records import (
+    GroupKey,
+    GroupRecord,
+    GroupValue,
+    MemberValue,
+    OffsetKey,
+    OffsetValue,
+    encode_key,
+    encode_value,
+)
+from headrace.group.shard_machine import Shard
+from headrace.record.build import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    NewRecord,
+    build_batch,
+    build_transaction_marker,
+)
+from tests.unit.group_memory import MemoryLog
+
+WALL_MS = 1_700_000_000_000
+
+
+def random_record(random: Random) -> GroupRecord:
+    group = f"g{random.randrange(4)}"
+    if random.random() < 0.7:
+        key = OffsetKey(group, f"t{random.randrange(2)}", random.randrange(3))
+        value = OffsetValue(random.randrange(1000), -1, "", WALL_MS)
+        return GroupRecord(key, value if random.random() < 0.8 else None)
+    member = MemberValue("m", None, "c", "/h", 1, 1, b"", b"")
+    members = (member,) if random.random() < 0.7 else ()
+    generation = random.randrange(100)
+    state = GroupValue("consumer", generation, "range" if members else None, None, WALL_MS, members)
+    return GroupRecord(GroupKey(group), state if random.random() < 0.8 else None)
+
+
+def fill(random: Random, log: MemoryLog, expected: Shard) -> None:
+    """Write a history to a log, and apply it record by record."""
+    open_transactions: dict[int, None] = {}
+    for _ in range(random.randrange(5, 120)):
+        producer_id = random.choice((-1, -1, -1, 7, 8))
+        if producer_id >= 0 and producer_id in open_transactions and random.random() < 0.4:
+            del open_transactions[producer_id]
+            is_commit = random.random() < 0.6
+            kind = CONTROL_COMMIT if is_commit else CONTROL_ABORT
+            log.append(
+                build_transaction_marker(
+                    kind,
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    coordinator_epoch=0,
+                    timestamp=WALL_MS,
+                )
+            )
+            expected.end_transaction(producer_id, is_commit)
+            continue
+        records = [random_record(random) for _ in range(random.randrange(1, 4))]
+        if producer_id >= 0:
+            records = [
+                record
+                for record in records
+                if isinstance(record.key, OffsetKey) and record.value is not None
+            ]
+            if not records:
+                continue
+            open_transactions[producer_id] = None
+        offset = log.append(
+            build_batch(
+                [NewRecord(encode_key(r.key), encode_value(r.value), WALL_MS) for r in records],
+                producer_id=producer_id,
+                producer_epoch=0 if producer_id >= 0 else -1,
+                transactional=producer_id >= 0,
+            )
+        )
+        for number, record in enumerate(records):
+            expected.apply(record, offset + number, producer_id)
+
+
+def picture(shard: Shard) -> object:
+    groups = {
+        name: (str(group.state), group.generation, group.protocol, sorted(group.members.by_id))
+        for name, group in shard.groups.items()
+    }
+    pending = {number: values for number, values in shard.offsets.pending.items() if values}
+    return groups, shard.offsets.by_group, pending
+
+
+@pytest.mark.parametrize("keys_max", [3, 50_000])
+def test_a_log_is_loaded_as_if_record_by_record(
+    keys_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "KEYS_MAX", keys_max)
+    monkeypatch.setattr(loading, "CHUNK_BYTES", 300)
+    for seed in range(100):
+        random = Random(seed)
+        log, expected, found = MemoryLog(), Shard(0, ClassicLimits()), Shard(0, ClassicLimits())
+        fill(random, log, expected)
+        end = asyncio.run(loading.load(found, log))
+        assert end == log.log_end_offset
+        assert picture(found) == picture(expected), f"seed {seed}"
+
+
+def test_records_that_cannot_be_read_are_left_out_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log, shard = MemoryLog(), Shard(0, ClassicLimits())
+    good = GroupRecord(OffsetKey("g", "t", 0), OffsetValue(5, -1, "", WALL_MS))
+    garbage = [NewRecord(b"\x00\x01\xff", b"x"), NewRecord(encode_key(GroupKey("g")), b"\x00\x63")]
+    log.append(build_batch([*garbage, NewRecord(encode_key(good.key), encode_value(good.value))]))
+    asyncio.run(loading.load(shard, log))
+    assert shard.offsets.fetch("g", "t", [0], False)[0].offset == 5
+    assert "2 records" in caplog.text
+
+
+def test_records_of_newer_groups_are_counted_and_left_alone() -> None:
+    log, shard = MemoryLog(), Shard(0, ClassicLimits())
+    newer = struct.pack(">hh", 3, 1) + b"g"
+    log.append(build_batch([NewRecord(newer, b"\x00\x00\x00\x00\x00\x01")]))
+    asyncio.run(loading.load(shard, log))
+    assert (shard.groups, shard.foreign) == ({}, {3: 1})
