@@ -4,11 +4,13 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 from uuid import UUID, uuid4
 
 from headrace.config.broker import BrokerConfig
 from headrace.env.clock import SystemClock
+from headrace.group.service import GroupService
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.dispatch import handle_frame
 from headrace.log.epochs import EpochCache
@@ -181,6 +183,10 @@ class FakeWorker:
         return job()
 
 
+def _itself(groups: GroupService) -> GroupService:
+    return groups
+
+
 async def _result(answer: Awaitable[bytes]) -> bytes:
     return await answer
 
@@ -236,6 +242,6 @@ def asker(**settings: str) -> Asker:
         partitions=cast(Any, controller.partitions),
         clock=SystemClock(),
         worker=cast(Any, FakeWorker()),
-        groups=groups_over(MemoryLog(), image),
+        groups=partial(_itself, groups_over(MemoryLog(), image)),
     )
     return Asker(broker, controller)

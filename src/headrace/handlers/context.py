@@ -37,6 +37,7 @@ class BrokerContext:
     partitions: "dict[str, dict[int, Partition]]"
     clock: "Clock"
     worker: "Worker"
-    groups: "GroupService"
+    groups: "Callable[[], GroupService]"
+    """The group coordinator, which is loaded when it is first needed."""
     start_job: "Callable[[Partition], None]" = field(default=lambda _: None)
     """Has a partition's log do its next work on a thread; the server brings it along."""

@@ -11,7 +11,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     for group_id in dict.fromkeys(request["groups_names"]):
         code = ErrorCode.NONE
         try:
-            await now_or_later(broker.groups.delete_group(group_id))
+            await now_or_later(broker.groups().delete_group(group_id))
         except ApiError as error:
             code = error.code
         results.append({"group_id": group_id, "error_code": code})

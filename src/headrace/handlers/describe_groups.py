@@ -21,7 +21,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     slots = []
     for group_id in dict.fromkeys(request["groups"]):
         try:
-            view = await now_or_later(broker.groups.describe(group_id))
+            view = await now_or_later(broker.groups().describe(group_id))
             slot = _missing(group_id, context.api_version) if view is None else _described(view)
             if request.get("include_authorized_operations"):
                 slot["authorized_operations"] = _OPERATIONS

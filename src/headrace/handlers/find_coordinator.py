@@ -42,7 +42,7 @@ async def _coordinator(
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"There is no coordinator of type {key_type} here."
             )
-        node_id = await broker.groups.shards.coordinator_of(key)
+        node_id = await broker.groups().shards.coordinator_of(key)
         endpoint = endpoint_of(broker.image.brokers[node_id], context.listener)
         if endpoint is None:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

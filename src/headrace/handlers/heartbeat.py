@@ -12,7 +12,7 @@ from headrace.wire.codec import Message
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     check_not_empty(request["group_id"])
-    error = broker.groups.heartbeat(
+    error = broker.groups().heartbeat(
         request["group_id"],
         request["member_id"],
         request.get("group_instance_id"),

@@ -47,7 +47,7 @@ def handle(
         needs_known_id=context.api_version >= _KNOWN_ID_NEEDED_SINCE,
         can_skip_assignment=context.api_version >= _SKIPPING_SINCE,
     )
-    answer = broker.groups.join(request["group_id"], join)
+    answer = broker.groups().join(request["group_id"], join)
     return then(answer, lambda reply: _message(reply, context.api_version))
 
 

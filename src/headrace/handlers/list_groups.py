@@ -19,7 +19,7 @@ def handle(
         frozenset(word.strip().lower() for word in request.get(name, ()))
         for name in ("states_filter", "types_filter")
     )
-    return then(broker.groups.list_groups(states, types), _message)
+    return then(broker.groups().list_groups(states, types), _message)
 
 
 def refuse(request: Message, error: ApiError) -> Message:

@@ -36,7 +36,7 @@ def handle(
         request.get("group_instance_id"),
         request["generation_id_or_member_epoch"],
     )
-    answer = broker.groups.commit(
+    answer = broker.groups().commit(
         request["group_id"],
         member,
         commits,

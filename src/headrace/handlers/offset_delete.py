@@ -22,7 +22,7 @@ def handle(
         for each in topic["partitions"]
     ]
     known = [pair for pair in asked if broker.image.partition(*pair) is not None]
-    answer = broker.groups.delete_offsets(request["group_id"], known)
+    answer = broker.groups().delete_offsets(request["group_id"], known)
     return then(answer, lambda errors: _message(request, dict(zip(known, errors, strict=True))))
 
 

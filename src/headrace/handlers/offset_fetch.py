@@ -22,7 +22,7 @@ def handle(
 ) -> Message | Awaitable[Message]:
     if "groups" in request:
         return _handle_groups(broker, request)
-    answer = broker.groups.fetch_offsets(
+    answer = broker.groups().fetch_offsets(
         request["group_id"], _asked(request["topics"]), request.get("require_stable", False)
     )
     return then(answer, lambda fetched: {"topics": _topics(fetched)})
@@ -33,7 +33,7 @@ async def _handle_groups(broker: BrokerContext, request: Message) -> Message:
     for group in request["groups"]:
         slot: Message = {"group_id": group["group_id"]}
         try:
-            fetched = broker.groups.fetch_offsets(
+            fetched = broker.groups().fetch_offsets(
                 group["group_id"], _asked(group["topics"]), request["require_stable"]
             )
             slot["topics"] = _topics(await now_or_later(fetched))

@@ -30,7 +30,7 @@ def handle(
         protocol=names[1],
         assignments={each["member_id"]: each["assignment"] for each in request["assignments"]},
     )
-    return then(broker.groups.sync(request["group_id"], sync), _message)
+    return then(broker.groups().sync(request["group_id"], sync), _message)
 
 
 def refuse(request: Message, error: ApiError) -> Message:

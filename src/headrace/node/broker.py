@@ -144,7 +144,7 @@ class Broker:
         if self._timer is not None:
             self._timer.cancel()
         if self._groups is not None:
-            self._groups.service.stop()
+            self._groups.stop()
         if self._server is not None:
             await self._server.drain()
         if self._controller is not None:

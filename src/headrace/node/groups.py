@@ -7,20 +7,24 @@ __consumer_offsets that this broker leads is a shard of its groups.
 import asyncio
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from headrace.config.broker import BrokerConfig
 from headrace.controller.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.env.clock import Clock
 from headrace.group.placement import OFFSETS_TOPIC
-from headrace.group.service import GroupService
-from headrace.group.settings import group_settings
 from headrace.handlers.partitions import PartitionTable
 from headrace.handlers.turn import Turn
 from headrace.log.file import NotCached
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.replication.partition import Observer, Partition
 from headrace.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from headrace.group.service import GroupService
+
+TAKE_UP_SECONDS = 0.1
 
 
 class PartitionLog(Observer):
@@ -93,6 +97,8 @@ class PartitionLog(Observer):
 
 
 class Groups:
+    """Loads the coordinator when it is first needed: a broker without groups starts sooner."""
+
     def __init__(
         self,
         config: BrokerConfig,
@@ -101,36 +107,61 @@ class Groups:
         table: PartitionTable,
         worker: Worker,
     ) -> None:
-        self.service = GroupService(
-            group_settings(config),
-            controller.image,
-            clock,
-            partial(_make_topic, controller),
-            asyncio.get_running_loop().call_later,
-        )
+        self._config = config
+        self._clock = clock
+        self._controller = controller
         self._table = table
         self._worker = worker
         self._turn: Turn | None = None
+        self._service: GroupService | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def start(self, turn: Turn) -> None:
-        """Take up what this broker leads; loading goes on while clients are served."""
+        """Take up what this broker leads, soon: clients are answered first."""
         self._turn = turn
-        self._take_up()
-        self.service.start()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(TAKE_UP_SECONDS, self._take_up)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._service is not None:
+            self._service.stop()
+
+    def service(self) -> "GroupService":
+        if self._service is None:
+            from headrace.group.service import GroupService
+            from headrace.group.settings import group_settings
+
+            self._service = GroupService(
+                group_settings(self._config),
+                self._controller.image,
+                self._clock,
+                partial(_make_topic, self._controller),
+                asyncio.get_running_loop().call_later,
+            )
+            self._service.start()
+            self._take_up()
+        return self._service
 
     def changed(self, change: ImageChange) -> None:
-        for topic in change.deleted:
-            if topic.name == OFFSETS_TOPIC:
-                for index in range(len(topic.partitions)):
-                    self.service.resign(index)
-        self.service.topics_deleted([topic.name for topic in change.deleted])
+        service = self._service
+        if service is not None:
+            for topic in change.deleted:
+                if topic.name == OFFSETS_TOPIC:
+                    for index in range(len(topic.partitions)):
+                        service.resign(index)
+            service.topics_deleted([topic.name for topic in change.deleted])
+        elif change.deleted and OFFSETS_TOPIC in self._table.by_topic:
+            self.service().topics_deleted([topic.name for topic in change.deleted])
         self._take_up()
 
     def _take_up(self) -> None:
-        assert self._turn is not None
         for index, partition in self._table.by_topic.get(OFFSETS_TOPIC, {}).items():
-            if partition.is_leader and index not in self.service.shards:
-                self.service.lead(index, PartitionLog(partition, self._turn, self._worker))
+            service = self.service()
+            if partition.is_leader and index not in service.shards:
+                assert self._turn is not None
+                service.lead(index, PartitionLog(partition, self._turn, self._worker))
 
 
 async def _make_topic(
