@@ -72,7 +72,7 @@ def plan_of(chosen: argparse.Namespace) -> schedule.Plan:
         rounds=_number(chosen.rounds, 1 if chosen.quick else 3),
         scale=chosen.scale or (0.1 if chosen.quick else 1.0),
         headrace=headrace_command(chosen),
-        keep_settings={"headrace.log.drop.behind.bytes": "0"},
+        drop_settings={"headrace.log.drop.behind.bytes": "67108864"},
         profile=chosen.profile,
     )
 

@@ -21,7 +21,7 @@ from bench.kafka import say
 from bench.workloads import WORKLOADS, Round, Sample
 
 Samples = defaultdict[str, dict[str, list[Sample]]]
-KEEP = "bulk-keep"
+DROP = "bulk-drop"
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Plan:
     scale: float = 1.0
     headrace: HeadraceCommand = field(default_factory=HeadraceCommand)
     # Headrace with this instead runs bulk once more, with the whole page cache left alone.
-    keep_settings: dict[str, str] = field(default_factory=dict)
+    drop_settings: dict[str, str] = field(default_factory=dict)
     profile: str | None = None
 
 
@@ -118,7 +118,7 @@ class Run:
             for turn in turns:
                 turn.close()
         if counts and HEADRACE in self.plan.names and "bulk" in self.plan.workloads:
-            self._bulk_with_page_cache_left_alone(number)
+            self._bulk_with_drop_behind(number)
 
     def _sample(
         self, label: str, broker: Broker, take: Callable[[Round], Sample], turn: Round
@@ -127,21 +127,21 @@ class Run:
         say(f"{label:>14}  {broker.name:<9} {table.summary(sample)}")
         return sample
 
-    def _bulk_with_page_cache_left_alone(self, number: int) -> None:
+    def _bulk_with_drop_behind(self, number: int) -> None:
         """A Headrace of its own, because the window is a setting of the broker."""
         ours = self.plan.headrace
         command = HeadraceCommand(
             ours.python,
             ours.path,
-            ours.settings | self.plan.keep_settings,
+            ours.settings | self.plan.drop_settings,
             ours.interpreter_options,
         )
         with self._extra(command) as broker:
             turn = Round(broker, number, flush=False, scale=self.plan.scale)
-            sample = self._sample(KEEP, broker, WORKLOADS["bulk"], turn)
-            self.measured.add(KEEP, broker, sample)
+            sample = self._sample(DROP, broker, WORKLOADS["bulk"], turn)
+            self.measured.add(DROP, broker, sample)
         for theirs in self.measured.cached["bulk"].get(KAFKA, [])[-1:]:
-            self.measured.cached[KEEP].setdefault(KAFKA, []).append(theirs)
+            self.measured.cached[DROP].setdefault(KAFKA, []).append(theirs)
 
     @contextmanager
     def _extra(self, command: HeadraceCommand) -> Iterator[Broker]:

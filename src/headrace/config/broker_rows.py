@@ -238,7 +238,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "log.flush.start.offset.checkpoint.interval.ms",
         INT,
         "60000",
-        "How often log start offsets are written.",
+        "How often log start offsets are written. Here each is written before it counts.",
         low=0,
     ),
     Setting(
@@ -315,9 +315,11 @@ OWN_ROWS: tuple[Setting, ...] = (
     Setting(
         "headrace.log.drop.behind.bytes",
         LONG,
-        "67108864",
+        "0",
         "How much of what was last written to a partition stays in the page cache while it is "
-        "written fast; older data is read from disk. 0 leaves the page cache alone.",
+        "written fast; older data is read from disk. 0 leaves the page cache alone. Worth setting "
+        "(67108864, say) where memory that was never used is dear, as on some virtual machines: "
+        "make bench shows both.",
         low=0,
     ),
     Setting(

@@ -99,7 +99,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "file.delete.delay.ms",
         LONG,
         "60000",
-        "How long a segment that left the log stays on disk before its files are removed.",
+        "How long a segment that left the log stays on disk before its files are removed. Here "
+        "readers hold it open themselves, so that nothing has to wait.",
         low=0,
         synonyms=(("log.segment.delete.delay.ms", 1),),
     ),

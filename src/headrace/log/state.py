@@ -12,7 +12,7 @@ from headrace.log.segment import Segment
 class LogSettings:
     """Broker-wide settings of the log engine; each one is a `headrace.*` setting."""
 
-    drop_behind_bytes: int = 64 << 20
+    drop_behind_bytes: int = 0
     """How much of a fast partition stays in the page cache; 0 leaves the whole cache alone."""
     drop_behind_step_bytes: int = 32 << 20
     """How much is written between two such jobs."""
