@@ -187,3 +187,15 @@ def test_a_segment_that_is_gone_costs_its_readers_an_error_and_nobody_else(
         assert connection.produce("holed", one_batch(b"on"))["base_offset"] == 4
     assert "cannot be read" in broker.log()
     assert "Traceback" not in broker.log()
+
+
+def test_a_stop_in_the_middle_of_the_logs_own_work_is_a_clean_one(broker: RunningBroker) -> None:
+    """Every partition has just begun new segments: their files are being put in order."""
+    with RawConnection(broker.port) as connection:
+        connection.create_topic("rolled", partitions=8, segment_bytes=str(MIB))
+        for _ in range(4):
+            for partition in range(8):
+                connection.produce("rolled", one_batch(bytes(600_000)), partition=partition)
+    broker.stop(STOP_SECONDS)
+    assert marker_of(broker).exists()
+    assert [vouched_offset(broker, f"rolled-{partition}") for partition in range(8)] == [4] * 8

@@ -29,6 +29,8 @@ class Turn:
         self.worker = worker
         self.deliver = deliver
         """Sends what is in `completed`; called for what ends outside of a turn."""
+        self.takes_jobs = True
+        """Cleared when the broker stops: what is left to do is done when the logs are closed."""
         self.now_ms: i64 = clock.wall_ms()
         self.dirty: list[Partition] = []
         self.produced: list[ProduceExchange] = []
@@ -115,6 +117,8 @@ class Turn:
 
     def start_job(self, partition: Partition) -> None:
         """Hand the log's next work to the worker; a sync covers all that was written before it."""
+        if not self.takes_jobs:
+            return
         job = partition.log.next_job(self.now_ms)
         if job is None:
             return

@@ -155,6 +155,8 @@ class Broker:
             self._worker.stop()
         # The workers have ended; what they did is told to the logs here.
         await asyncio.sleep(0)
+        while any(log.job is not None for log in self._logs.logs()):  # noqa: ASYNC110
+            await asyncio.sleep(0)
         if self._replicas is not None:
             broker_epoch = self._controller.broker_epoch if self._controller else -1
             self._logs.close(self._replicas.high_watermarks(), broker_epoch)

@@ -113,6 +113,7 @@ class Server:
         # Nobody is left who waits for what these two would find.
         for worker in (self._read_worker, self._check_worker):
             worker.stop(finish=False)
+        self.turn.takes_jobs = False
         self.sync_worker.stop()
         self.plane.epoll.close()
 
