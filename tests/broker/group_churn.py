@@ -1,0 +1,168 @@
+"""Ten members of one group, each a thread, who join, read, commit, pause, leave and die at random.
+
+They speak the protocol themselves, so that every generation and every answer can be judged.
+"""
+
+import struct
+import threading
+import time
+from dataclasses import dataclass, field
+from random import Random
+
+from headrace.model.errors import ErrorCode
+from tests.broker.group_member import (
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    RawMember,
+    join_body,
+)
+from tests.broker.raw import RawConnection, values_of
+
+GROUP = "churning"
+TOPIC = "churned"
+PARTITIONS = 12
+SESSION_MS = 1_000
+REBALANCE_MS = 3_000
+HEARTBEAT_S = 0.1
+
+
+@dataclass
+class Record:
+    """What all members saw, and what must never be seen."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    owners: dict[tuple[int, int], str] = field(default_factory=dict)
+    delivered: set[bytes] = field(default_factory=set)
+    generations: set[int] = field(default_factory=set)
+    slowest_join_s: float = 0.0
+    troubles: list[str] = field(default_factory=list)
+
+    def own(self, generation: int, partition: int, member_id: str) -> None:
+        with self.lock:
+            self.generations.add(generation)
+            owner = self.owners.setdefault((generation, partition), member_id)
+            if owner != member_id:
+                self.troubles.append(f"generation {generation}: two owners of {partition}")
+
+
+class Rejoin(Exception):
+    """The generation is over."""
+
+
+class ChurningMember:
+    def __init__(self, port: int, number: int, record: Record, seed: int) -> None:
+        self.port = port
+        self.name = f"member {number}"
+        self.record = record
+        self.random = Random(f"{seed} {number}")
+        self.is_over = threading.Event()
+        self.is_calm = threading.Event()
+        """Set when nobody is to die any more."""
+        self.offsets: dict[int, int] = {}
+        self.thread = threading.Thread(target=self._live_and_die, name=self.name)
+        self.thread.start()
+
+    def _live_and_die(self) -> None:
+        try:
+            while not self.is_over.is_set():
+                with RawMember(self.port, GROUP) as member:
+                    self._live(member)
+                self.is_over.wait(self.random.uniform(0, 0.5))
+        except Exception as error:  # noqa: BLE001 (told where the test looks)
+            self.record.troubles.append(f"{self.name}: {error!r}")
+
+    def _live(self, member: RawMember) -> None:
+        """One connection's life; it ends by leaving, or without a word."""
+        end = time.monotonic() + self.random.uniform(0.3, 4)
+        while not self.is_over.is_set():
+            try:
+                self._join(member)
+                while not self.is_over.is_set():
+                    self._read_and_commit(member)
+                    if not self.is_calm.is_set() and time.monotonic() > end:
+                        if self.random.random() < 0.5:
+                            self._leave(member)
+                        return
+                    if not self.is_calm.is_set() and self.random.random() < 0.01:
+                        self.is_over.wait(self.random.uniform(0, 2 * SESSION_MS / 1000))
+                    self.is_over.wait(HEARTBEAT_S)
+                    if member.heartbeat():
+                        raise Rejoin
+            except Rejoin:
+                continue
+        self._leave(member)
+
+    def _join(self, member: RawMember) -> None:
+        began = time.monotonic()
+        fields = {"session_timeout_ms": SESSION_MS, "rebalance_timeout_ms": REBALANCE_MS}
+        wire = member.connection
+        reply = wire.ask(JOIN_GROUP, 5, join_body(GROUP, member.member_id, **fields))
+        self.record.slowest_join_s = max(self.record.slowest_join_s, time.monotonic() - began)
+        if reply["error_code"]:
+            is_required = reply["error_code"] == ErrorCode.MEMBER_ID_REQUIRED
+            member.member_id = reply["member_id"] if is_required else ""
+            raise Rejoin
+        member.member_id, member.generation = reply["member_id"], reply["generation_id"]
+        assignments: dict[str, bytes] = {}
+        for partition in range(PARTITIONS if reply["members"] else 0):
+            owner = reply["members"][partition % len(reply["members"])]["member_id"]
+            assignments[owner] = assignments.get(owner, b"") + bytes((partition,))
+        synced = member.sync(assignments)
+        if synced["error_code"]:
+            if synced["error_code"] != ErrorCode.REBALANCE_IN_PROGRESS:
+                member.member_id = ""
+            raise Rejoin
+        for partition in synced["assignment"]:
+            self.record.own(member.generation, partition, member.member_id)
+        self.offsets = fetch_offsets(wire, list(synced["assignment"]))
+
+    def _read_and_commit(self, member: RawMember) -> None:
+        read: list[bytes] = []
+        for partition, offset in self.offsets.items():
+            found = member.connection.fetch(TOPIC, offset, partition=partition)
+            values = [value for value in values_of(found["records"] or b"") if value is not None]
+            read += values
+            self.offsets[partition] = offset + len(values)
+        if read and commit_offsets(member, self.offsets):
+            raise Rejoin
+        with self.record.lock:
+            self.record.delivered.update(read)
+
+    def _leave(self, member: RawMember) -> None:
+        identity = {"member_id": member.member_id, "group_instance_id": None}
+        member.connection.ask(LEAVE_GROUP, 3, {"group_id": GROUP, "members": [identity]})
+
+
+def fetch_offsets(wire: RawConnection, partitions: list[int]) -> dict[int, int]:
+    topics = [{"name": TOPIC, "partition_indexes": partitions}]
+    reply = wire.ask(OFFSET_FETCH, 5, {"group_id": GROUP, "topics": topics})
+    found = reply["topics"][0]["partitions"]
+    return {part["partition_index"]: max(part["committed_offset"], 0) for part in found}
+
+
+def commit_offsets(member: RawMember, offsets: dict[int, int]) -> int:
+    parts = [
+        {
+            "partition_index": partition,
+            "committed_offset": offset,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+        for partition, offset in offsets.items()
+    ]
+    body = {
+        "group_id": GROUP,
+        "generation_id_or_member_epoch": member.generation,
+        "member_id": member.member_id,
+        "group_instance_id": None,
+        "topics": [{"name": TOPIC, "partitions": parts}],
+    }
+    reply = member.connection.ask(OFFSET_COMMIT, 7, body)
+    code: int = reply["topics"][0]["partitions"][0]["error_code"]
+    return code
+
+
+def numbered(number: int) -> bytes:
+    return struct.pack(">q", number)
