@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -113,6 +114,39 @@ def test_a_generation_survives_a_kill_and_its_members_need_not_rejoin(
         eventually("the group is loaded", lambda: describe(member.connection, "g")["members"] != [])
         assert member.heartbeat() == 0
         assert member.sync({})["assignment"] == b"all"
+
+
+def test_commits_and_generations_wait_for_the_disk_where_the_log_asks_for_it(
+    tmp_path: Path,
+) -> None:
+    settings = {"group.initial.rebalance.delay.ms": "0", "log.flush.interval.messages": "1"}
+    with (
+        RunningBroker.start(tmp_path / "data", settings=settings) as broker,
+        RawMember(broker.port, "g") as member,
+    ):
+        make_offsets_topic(member.connection)
+        member.connection.create_topic("t")
+        for offset in range(20):
+            assert commit(member.connection, "other", "t", offset) == 0
+        assert fetch_offset(member.connection, "other", "t") == (19, 0)
+        member.live()
+        assert member.heartbeat() == 0
+
+
+def test_a_broker_that_stops_answers_those_who_wait_for_a_rebalance(tmp_path: Path) -> None:
+    settings = {"group.initial.rebalance.delay.ms": "60000"}
+    with (
+        RunningBroker.start(tmp_path / "data", settings=settings) as broker,
+        RawMember(broker.port, "g") as member,
+        RawConnection(broker.port) as wire,
+    ):
+        make_offsets_topic(wire)
+        member.begin_join()
+        member.end_join()
+        member.begin_join()
+        eventually("it waits", lambda: len(describe(wire, "g")["members"]) == 1)
+        broker.stop()
+        assert member.end_join()["error_code"] == ErrorCode.NOT_COORDINATOR
 
 
 def test_a_member_that_vanishes_in_the_middle_of_a_join_does_not_hold_up_the_others(
