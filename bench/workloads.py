@@ -180,8 +180,16 @@ def compare_stored(broker: Broker, topic: str, batch: bytes) -> None:
     records = frames.fetch_records(answer, topic)
     for at in range(0, min(len(records), FETCH_SIZE) - len(batch), len(batch)):
         stored = records[at : at + len(batch)]
-        if frames.stored_part(stored) != frames.stored_part(batch):
-            raise frames.AnswerError(f"{broker.name} gave back other bytes than it was sent")
+        got, sent = frames.stored_part(stored), frames.stored_part(batch)
+        if got != sent:
+            first = next(
+                i for i, pair in enumerate(zip(got, sent, strict=False)) if len({*pair}) > 1
+            )
+            raise frames.AnswerError(
+                f"{broker.name} gave back other bytes than it was sent: of {len(records)} bytes the "
+                f"batch at {at} differs from {first} on; it begins {stored[:61].hex()} and has "
+                f"{got[first : first + 32].hex()} there"
+            )
 
 
 def acknowledgements(turn: Round) -> Sample:
