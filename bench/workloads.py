@@ -186,8 +186,8 @@ def compare_stored(broker: Broker, topic: str, batch: bytes) -> None:
                 i for i, pair in enumerate(zip(got, sent, strict=False)) if len({*pair}) > 1
             )
             raise frames.AnswerError(
-                f"{broker.name} gave back other bytes than it was sent: of {len(records)} bytes the "
-                f"batch at {at} differs from {first} on; it begins {stored[:61].hex()} and has "
+                f"{broker.name} gave back other bytes than it was sent: of {len(records)} bytes "
+                f"the batch at {at} differs from {first} on; it begins {stored[:61].hex()} and has "
                 f"{got[first : first + 32].hex()} there"
             )
 
