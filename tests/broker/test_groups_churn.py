@@ -22,7 +22,7 @@ from tests.broker.group_churn import (
 from tests.broker.group_member import make_offsets_topic
 from tests.broker.raw import RawConnection, eventually, one_batch
 
-SECONDS = float(os.environ.get("HEADRACE_CHURN_SECONDS", "6"))
+SECONDS = float(os.environ.get("HEADRACE_CHURN_SECONDS", "4"))
 SEED = int(os.environ.get("HEADRACE_CHURN_SEED", "1"))
 MEMBERS = 10
 SETTINGS = {"group.initial.rebalance.delay.ms": "100", "group.min.session.timeout.ms": "500"}

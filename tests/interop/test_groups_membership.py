@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -16,15 +17,22 @@ PARTITIONS = 4
 RECORDS = 10
 """In each partition."""
 DEADLINE_S = 30.0
+SETTINGS = {"group.initial.rebalance.delay.ms": "300"}
+"""Not 0: kafka-python's leader may assign before it has heard of the topic, and then assigns none."""
 Join = Callable[..., Living]
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    settings = {"group.initial.rebalance.delay.ms": "0"}
     data_dir = tmp_path_factory.mktemp("groups") / "data"
-    with RunningBroker.start(data_dir, settings=settings) as broker:
+    with RunningBroker.start(data_dir, settings=SETTINGS) as broker:
         yield broker.address
+
+
+@pytest.fixture
+def mortal_broker(tmp_path: Path) -> Iterator[RunningBroker]:
+    with RunningBroker.start(tmp_path / "data", settings=SETTINGS) as broker:
+        yield broker
 
 
 @pytest.fixture(params=MEMBERS)
@@ -174,17 +182,17 @@ def test_six_members_of_three_kinds_leave_no_partition_alone(join: Join) -> None
 
 
 def test_members_go_on_after_the_broker_was_killed(
-    kind: type[Member], headrace_broker: RunningBroker, group: str
+    kind: type[Member], mortal_broker: RunningBroker, group: str
 ) -> None:
-    client = Librdkafka(headrace_broker.address)
+    client = Librdkafka(mortal_broker.address)
     client.create_topic("t", partitions=PARTITIONS)
     client.produce("t", [Record(b"v")] * RECORDS)
-    with closing(Living(kind, headrace_broker.address, group, "t")) as member:
+    with closing(Living(kind, mortal_broker.address, group, "t")) as member:
         until("all is read", lambda: len(member.read) == RECORDS)
         member.commit({0: RECORDS})
-        headrace_broker.kill()
-        headrace_broker.restart()
-        Librdkafka(headrace_broker.address).produce("t", [Record(b"new")])
+        mortal_broker.kill()
+        mortal_broker.restart()
+        Librdkafka(mortal_broker.address).produce("t", [Record(b"new")])
         until("what is new is read", lambda: (0, RECORDS) in member.read)
         found = member.committed(0)
         assert found is not None
