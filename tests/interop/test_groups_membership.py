@@ -18,7 +18,7 @@ RECORDS = 10
 """In each partition."""
 DEADLINE_S = 30.0
 SETTINGS = {"group.initial.rebalance.delay.ms": "300"}
-"""Not 0: kafka-python's leader may assign before it has heard of the topic, and then assigns none."""
+"""Not 0: kafka-python's leader may assign before it has heard of the topic: none, then."""
 Join = Callable[..., Living]
 
 
