@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.group import service as service_module
+from headrace.group import pending_ids
 from headrace.group.led_shard import Status
 from headrace.group.messages import ClassicLimits, JoinReply, JoinRequest, Leaver, SyncRequest
 from headrace.group.offsets_machine import Commit
@@ -348,7 +348,7 @@ def test_ids_that_are_handed_out_are_bounded_and_the_oldest_go_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene() -> None:
-        monkeypatch.setattr(service_module, "PENDING_IDS_MAX", 100)
+        monkeypatch.setattr(pending_ids, "COUNT_MAX", 100)
         bench = Bench()
         ids = []
         for number in range(1_000):
@@ -360,6 +360,24 @@ def test_ids_that_are_handed_out_are_bounded_and_the_oldest_go_first(
         assert sum(len(group.pending) for group in led.shard.groups.values()) == 100
         first = replace(join_request("m"), member_id=ids[0])
         assert (await now(bench.groups.join("g0", first))).error is ErrorCode.UNKNOWN_MEMBER_ID
+        long_names = [f"{number:05}" * 6_000 for number in range(600)]
+        for name in long_names:
+            await now(bench.groups.join(name, join_request("m")))
+        assert sum(map(len, led.shard.groups)) <= pending_ids.BYTES_MAX
+
+    asyncio.run(scene())
+
+
+def test_groups_that_come_and_go_do_not_fill_the_timers() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        for number in range(5_000):
+            name = f"g{number}"
+            reply = await now(bench.groups.join(name, join_request("m")))
+            await now(bench.groups.leave(name, [Leaver(reply.member_id)]))
+        (led,) = bench.groups.shards
+        assert (len(led.shard.groups), len(led.armed)) == (0, 0)
+        assert len(bench.groups._timers) < 2_500
 
     asyncio.run(scene())
 

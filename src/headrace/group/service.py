@@ -28,6 +28,7 @@ from headrace.group.messages import (
     SyncRequest,
 )
 from headrace.group.offsets_machine import Commit, FetchedOffset
+from headrace.group.pending_ids import PendingIds
 from headrace.group.port import GroupLog, TopicMaker
 from headrace.group.records import GroupRecord
 from headrace.group.settings import GroupSettings
@@ -39,8 +40,6 @@ from headrace.group.waits import Waits
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 
-PENDING_IDS_MAX = 20_000
-"""Member ids handed out by this broker, and not come back yet (KIP-394)."""
 RECORDS_PER_BATCH_MAX = 1_000
 
 _log = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ class GroupService:
         self._waits: Waits[Reply] = Waits()
         self._timers = Timers(clock, call_later, self._woken)
         self._expiry = Expiry(clock, settings, self.shards.active, self._clean)
-        self._pending_ids: dict[tuple[str, str], None] = {}
+        self._pending_ids = PendingIds()
         self._tasks: set[asyncio.Task[None]] = set()
 
     # Leading
@@ -120,10 +119,11 @@ class GroupService:
             group = led.shard.find_or_make(group_id)
         now = self._timers.now()
         ticket = self._waits.take()
-        self._pending_ids.pop((group_id, request.member_id), None)
+        self._pending_ids.discard(group_id, request.member_id)
         self._carry_out(led, group_id, group.join(request, ticket, now), now)
         if request.new_member_id in group.pending:
-            self._remember_pending(group_id, request.new_member_id, now)
+            self._pending_ids.add(led, group_id, request.new_member_id)
+            self._forget_surplus_ids(now)
         answer = self._answer(led, group_id, ticket)
         return cast("JoinReply | Awaitable[JoinReply]", answer)
 
@@ -170,8 +170,11 @@ class GroupService:
                 _log.warning("a generation of %r is not stored: %s", group_id[:200], error)
                 outcome = group.append_failed(outcome, as_coordinator(error.code), now)
         self._send(led, outcome.replies)
-        self._timers.note(led, group_id, group.alarm_ms, now)
         led.shard.drop_if_vacant(group_id)
+        if led.shard.find(group_id) is None:
+            self._timers.forget(led, group_id)
+        else:
+            self._timers.note(led, group_id, group.alarm_ms, now)
 
     def _send(self, led: LedShard, replies: list[tuple[int, Reply]]) -> None:
         if led.is_committed:
@@ -214,16 +217,12 @@ class GroupService:
         if group is not None and led.status is Status.ACTIVE:
             self._timers.note(led, group_id, group.alarm_ms, now)
 
-    def _remember_pending(self, group_id: str, member_id: str, now: Moment) -> None:
-        self._pending_ids[group_id, member_id] = None
-        if len(self._pending_ids) <= PENDING_IDS_MAX:
-            return
-        oldest_group, oldest = next(iter(self._pending_ids))
-        del self._pending_ids[oldest_group, oldest]
-        for led in self.shards.active():
-            group = led.shard.find(oldest_group)
-            if group is not None:
-                self._carry_out(led, oldest_group, group.forget_pending(oldest, now), now)
+    def _forget_surplus_ids(self, now: Moment) -> None:
+        while (surplus := self._pending_ids.pop_surplus()) is not None:
+            led, group_id, member_id = surplus
+            group = led.shard.find(group_id)
+            if group is not None and led.status is Status.ACTIVE:
+                self._carry_out(led, group_id, group.forget_pending(member_id, now), now)
 
     # Offsets
 

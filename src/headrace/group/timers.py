@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from headrace.env.clock import Clock
@@ -16,6 +16,7 @@ from headrace.group.messages import Moment
 
 BEAT_MS = 500
 STALL_MS = 2_000
+STALE_MAX = 1_000
 
 
 class Cancellable(Protocol):
@@ -38,10 +39,14 @@ class Timers:
         self._wake = wake
         self._heap: list[tuple[int, int, LedShard, str]] = []
         self._count = 0
+        self._stale = 0
         self._handle: Cancellable | None = None
         self._handle_ms = NEVER
         self._seen_ms = self._monotonic_ms()
         self._stalled_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def now(self) -> Moment:
         monotonic_ms = self._monotonic_ms()
@@ -53,12 +58,28 @@ class Timers:
 
     def note(self, led: LedShard, group_id: str, alarm_ms: int, now: Moment) -> None:
         """See that a group is woken by then; earlier is no harm."""
-        if alarm_ms >= led.armed.get(group_id, NEVER):
+        armed_ms = led.armed.get(group_id, NEVER)
+        if alarm_ms >= armed_ms:
             return
+        if armed_ms != NEVER:
+            self._note_stale()
         led.armed[group_id] = alarm_ms
         self._count += 1
         heappush(self._heap, (alarm_ms, self._count, led, group_id))
         self._arm(now)
+
+    def forget(self, led: LedShard, group_id: str) -> None:
+        """The group is gone."""
+        if led.armed.pop(group_id, None) is not None:
+            self._note_stale()
+
+    def _note_stale(self) -> None:
+        """Clear the heap once half of it is of no use: groups that come and go must not fill it."""
+        self._stale += 1
+        if self._stale > STALE_MAX and self._stale * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].armed.get(entry[3]) == entry[0]]
+            heapify(self._heap)
+            self._stale = 0
 
     def stop(self) -> None:
         self._heap.clear()
@@ -85,6 +106,8 @@ class Timers:
             if led.armed.get(group_id) == alarm_ms:
                 del led.armed[group_id]
                 self._wake(led, group_id, now)
+            else:
+                self._stale -= 1
         self._arm(now)
 
     def _monotonic_ms(self) -> int:

@@ -1,0 +1,41 @@
+"""Member ids that were handed out and have not come back (KIP-394), over all groups.
+
+Anybody gets one for the asking, so they are bounded in number and in bytes, and the oldest go
+first: an honest client comes back within milliseconds.
+"""
+
+from headrace.group.led_shard import LedShard
+
+COUNT_MAX = 20_000
+BYTES_MAX = 16 * 1024 * 1024
+_OVERHEAD_BYTES = 500
+
+
+class PendingIds:
+    def __init__(self) -> None:
+        self._led: dict[tuple[str, str], LedShard] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._led)
+
+    def add(self, led: LedShard, group_id: str, member_id: str) -> None:
+        self._led[group_id, member_id] = led
+        self._bytes += _size(group_id, member_id)
+
+    def discard(self, group_id: str, member_id: str) -> None:
+        if self._led.pop((group_id, member_id), None) is not None:
+            self._bytes -= _size(group_id, member_id)
+
+    def pop_surplus(self) -> tuple[LedShard, str, str] | None:
+        """The oldest, while there are too many; None when there are not."""
+        if len(self._led) <= COUNT_MAX and self._bytes <= BYTES_MAX:
+            return None
+        group_id, member_id = next(iter(self._led))
+        led = self._led[group_id, member_id]
+        self.discard(group_id, member_id)
+        return led, group_id, member_id
+
+
+def _size(group_id: str, member_id: str) -> int:
+    return len(group_id) + len(member_id) + _OVERHEAD_BYTES
