@@ -13,16 +13,22 @@ PACKAGE := $(VENV)/.package
 SOURCES := $(shell find src -name __pycache__ -prune -o \( -name '*.py' -o -name py.typed -o -type d \) -print)
 NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( \
 	*p["build-system"]["requires"], *p["project"]["dependencies"], \
-	*p["project"]["optional-dependencies"]["dev"], sep="\n")
+	*sum(map(p["project"]["optional-dependencies"].get, ("cluster", "spark", "dev")), []), sep="\n")
 
-.PHONY: help demo test test-java bench lint format docs clean
+.PHONY: help demo test test-java test-spark test-spark-long churn bench bench-spark lint format \
+	sim torture docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo       start a broker, use it through a real client, kill it, lose nothing"
 	@echo "make test       all tests but those that need Java, against the compiled build"
 	@echo "make test-java  kcat, Apache Kafka's Java client and its tools against a broker"
+	@echo "make sim        SEEDS=1000 schedules of faults in a simulated cluster"
+	@echo "make torture    HOURS=1 of faults in a live cluster; the result goes to docs/RELIABILITY.md"
+	@echo "make churn      groups whose members come, go, stall and die for SECONDS=60, by SEED=1"
+	@echo "make test-spark the part of make test that runs on Spark; test-spark-long is not in it"
 	@echo "make bench      Headrace beside Apache Kafka on this machine"
+	@echo "make bench-spark the data source beside Spark's Kafka connector"
 	@echo "make lint       format, rules, types, rooms, documentation that is up to date"
 	@echo "make format     let ruff format and fix what it can"
 	@echo "make docs       write the generated pages again"
@@ -32,14 +38,39 @@ demo: $(PACKAGE)
 	@$(BIN)/python demo/demo.py
 
 test: $(PACKAGE)
-	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/java $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/java \
+		--ignore=tests/spark --ignore=tests/spark_long $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.simulation --seconds 100)
+# One after the other: they share a Spark session.
+	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/spark)
+
+test-spark: $(PACKAGE)
+	$(BIN)/pytest tests/spark $(PYTEST_ARGS)
+
+sim: $(PACKAGE)
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) $(SIM_ARGS)
+
+torture: $(PACKAGE)
+	HEADRACE_POWER_CYCLES=10 $(BIN)/pytest tests/cluster/test_power_loss.py
+	$(BIN)/python -m tests.cluster.torture --hours $(or $(HOURS),1)
 
 test-java: $(PACKAGE)
 	tests/java/install.sh
 	$(BIN)/pytest tests/java $(PYTEST_ARGS)
 
+churn: $(PACKAGE)
+	HEADRACE_CHURN_SECONDS=$(or $(SECONDS),60) HEADRACE_CHURN_SEED=$(or $(SEED),1) \
+		$(BIN)/pytest tests/broker/test_groups_churn.py tests/broker/test_client_churn.py $(PYTEST_ARGS)
+
+test-spark-long: $(PACKAGE)
+	$(BIN)/pytest tests/spark_long $(PYTEST_ARGS)
+
 bench: $(PACKAGE)
 	$(BIN)/python -m bench $(BENCH_ARGS)
+
+bench-spark: $(PACKAGE)
+	tests/java/install.sh
+	$(BIN)/python -m bench.spark $(BENCH_ARGS)
 
 lint: $(TOOLS)
 	$(BIN)/ruff format --check .
@@ -72,7 +103,7 @@ $(TOOLS): pyproject.toml | $(VENV)/bin/python
 	@echo "Installing what Headrace, its tests and its lint need into $(VENV)"
 	@$(BIN)/python -c '$(NEEDS)' > $(VENV)/requirements.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: \
-		-r $(VENV)/requirements.txt wheel
+		--no-binary pyspark -r $(VENV)/requirements.txt wheel
 	@touch $@
 
 # Not an editable install: its compiled modules would lie beside the sources and hide later edits.

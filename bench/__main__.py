@@ -15,23 +15,25 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from bench import compiled, frames, kafka, profile, schedule, table
+from bench import cluster, compiled, frames, groups, kafka, profile, schedule, table
 from bench.brokers import HEADRACE, KAFKA, HeadraceCommand
 from bench.kafka import ROOT, say
 from bench.workloads import WORKLOADS
 
 PAGE = ROOT / "docs" / "BENCHMARKS.md"
 RAW = ROOT / "docs" / "benchmarks.json"
-_PARTS = ("flush", "start", "beside")
+_PARTS = ("flush", "start", "beside", "groups", "cluster")
 _PAGE_HEAD = """# Benchmarks
 
 `make bench` starts Headrace and Apache Kafka on one machine, warms both with two full rounds,
 alternates them three times and writes the part of this page between the marks. The load generator
 (`bench/load.py`) sends pre-built requests over raw sockets, the same bytes to both, and compares
-every answer. One partition, acks=1. Figures are medians, least and greatest in brackets. Broker CPU
-is user and system time of the whole process; RSS leaves the page cache out.
+every answer. One partition, acks=1 (all three replicas in the cluster's part). Figures are medians,
+least and greatest in brackets. Broker CPU is user and system time of the whole process, in the
+cluster's part of all its processes; RSS leaves the page cache out.
 """
 
 
@@ -44,6 +46,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="that count (3)")
     parser.add_argument("--warm-rounds", type=int, help="that do not (2)")
     parser.add_argument("--scale", type=float, help="of the work in each round (1)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=20.0,
+        help="that all may take (20): a slow machine does less work in each round after the first",
+    )
     parser.add_argument("--uncompiled", action="store_true", help="run Headrace from its sources")
     parser.add_argument("--path", type=Path, help="a directory with a compiled headrace package")
     parser.add_argument(
@@ -68,9 +76,12 @@ def plan_of(chosen: argparse.Namespace) -> schedule.Plan:
         flush="flush" in only,
         start="start" in only,
         beside="beside" in only,
+        groups="groups" in only,
+        cluster="cluster" in only,
         warm_rounds=_number(chosen.warm_rounds, 1 if chosen.quick else 2) if wanted else 0,
         rounds=_number(chosen.rounds, 1 if chosen.quick else 3),
         scale=chosen.scale or (0.1 if chosen.quick else 1.0),
+        minutes_max=chosen.minutes,
         headrace=headrace_command(chosen),
         drop_settings={"headrace.log.drop.behind.bytes": "67108864"},
         profile=chosen.profile,
@@ -122,13 +133,23 @@ def _java() -> str:
     return f"Java {version.group(1) if version else 'unknown'}"
 
 
-def save(measured: schedule.Measured, page: str) -> None:
+def _has_loads(plan: schedule.Plan) -> bool:
+    """Whether anything is to be measured of single brokers, groups apart."""
+    return bool(plan.workloads) or plan.start or plan.beside
+
+
+def save(measured: schedule.Measured, parts: Mapping[tuple[str, str], str]) -> None:
     PAGE.parent.mkdir(exist_ok=True)
-    before = PAGE.read_text() if PAGE.exists() else _PAGE_HEAD
-    PAGE.write_text(table.insert(before, page))
+    page = PAGE.read_text() if PAGE.exists() else _PAGE_HEAD
+    for marks, text in parts.items():
+        page = table.insert(page, text, *marks)
+    PAGE.write_text(page)
+    say(f"saved {PAGE.relative_to(ROOT)}")
+    if not measured.cached:
+        return
     raw = {"cached": measured.cached, "flushed": measured.flushed}
     RAW.write_text(json.dumps(_rounded(raw), indent=1) + "\n")
-    say(f"saved {PAGE.relative_to(ROOT)} and {RAW.relative_to(ROOT)}")
+    say(f"saved {RAW.relative_to(ROOT)}")
 
 
 def _rounded(value: object) -> object:
@@ -144,7 +165,14 @@ def main() -> int:
     chosen = options()
     try:
         plan = plan_of(chosen)
-        measured = schedule.Run(plan).run()
+        measured = schedule.Run(plan).run() if _has_loads(plan) else schedule.Measured()
+        if plan.groups:
+            rounds = _number(chosen.rounds, 1 if chosen.quick else 2)
+            grouped = groups.measure(plan.names, plan.headrace, rounds, plan.scale)
+        if plan.cluster:
+            warm_rounds = _number(chosen.warm_rounds, 1 if chosen.quick else 2)
+            scale = chosen.scale or (0.3 if chosen.quick else 1.0)
+            clustered = cluster.measure(plan.names, plan.headrace, warm_rounds, plan.rounds, scale)
     except KeyboardInterrupt:
         say("interrupted: brokers stopped, nothing saved")
         return 130
@@ -153,11 +181,19 @@ def main() -> int:
         return 1
     if plan.profile == profile.CPROFILE:
         profile.report_cprofile()
-    page = table.render(measured.cached, measured.flushed, facts(plan, sys.argv[1:]))
-    print(page)
+    parts: dict[tuple[str, str], str] = {}
+    told = facts(plan, sys.argv[1:])
+    if _has_loads(plan):
+        page = table.render(measured.cached, measured.flushed, told)
+        parts[(table.BEGIN, table.END)] = page
+    if plan.groups:
+        parts[(groups.BEGIN, groups.END)] = groups.render(grouped, told)
+    if plan.cluster:
+        parts[(cluster.BEGIN, cluster.END)] = cluster.render(clustered, told)
+    print("\n".join(parts.values()))
     complete = not (chosen.only or chosen.quick or chosen.kafka_only or chosen.headrace_only)
     if chosen.save or (complete and not chosen.profile):
-        save(measured, page)
+        save(measured, parts)
     return 0
 
 

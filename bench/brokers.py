@@ -18,11 +18,36 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from bench import kafka
 
 HEADRACE, KAFKA = "Headrace", "Kafka"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Target(Protocol):
+    """Whatever a workload is run against."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    def cpu_s(self) -> float: ...
+    def memory_mb(self) -> tuple[float, float]: ...
+
+
+def cpu_s_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return sum(int(ticks) for ticks in fields[11:15]) / _TICKS_PER_S
+
+
+def memory_mb_of(pid: int) -> tuple[float, float]:
+    rows = Path(f"/proc/{pid}/status").read_text().splitlines()
+    sizes = {row.split(":")[0]: row.split()[1] for row in rows if row.startswith("Vm")}
+    return int(sizes["VmRSS"]) / 1024, int(sizes["VmHWM"]) / 1024
 
 
 @dataclass(slots=True)
@@ -47,14 +72,11 @@ class Broker:
         return self.directory / "data"
 
     def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return sum(int(ticks) for ticks in fields[11:15]) / _TICKS_PER_S
+        return cpu_s_of(self.pid)
 
     def memory_mb(self) -> tuple[float, float]:
         """Resident now, and the most there ever was."""
-        rows = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        sizes = {row.split(":")[0]: row.split()[1] for row in rows if row.startswith("Vm")}
-        return int(sizes["VmRSS"]) / 1024, int(sizes["VmHWM"]) / 1024
+        return memory_mb_of(self.pid)
 
     def disk_read_mb(self) -> float:
         """What the broker made the disk read, or nothing where the kernel does not tell."""
@@ -99,10 +121,18 @@ class HeadraceCommand:
         ]
 
 
-def start_headrace(command: HeadraceCommand, timeout_s: float = 30.0) -> Broker:
-    """Returns when the broker answers its first request."""
-    directory = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
-    port = kafka.free_port()
+def start_headrace(
+    command: HeadraceCommand,
+    timeout_s: float = 30.0,
+    *,
+    directory: Path | None = None,
+    port: int | None = None,
+) -> Broker:
+    """Returns when the broker answers its first request; in a new directory, or in that one."""
+    if directory is None:
+        directory = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+    if port is None:
+        port = kafka.free_port()
     log_path = directory / "headrace.out"
     arguments = command.arguments(port, directory)
     environment = command.environment()

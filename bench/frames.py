@@ -5,7 +5,7 @@ shares no code with the broker: what checks a broker is not built by it.
 
 1. Both brokers get the same bytes: nothing here knows which one is asked.
 2. Versions are the newest that name topics by name and that both brokers have: Produce 11,
-   Fetch 12, CreateTopics 7, DeleteTopics 5.
+   Fetch 12, CreateTopics 7, DeleteTopics 5, Metadata 7.
 3. An expected answer is complete: an answer that differs in anything but its base offset is wrong.
 """
 
@@ -24,8 +24,9 @@ import crc32c
 CODEC_NONE, CODEC_LZ4, CODEC_ZSTD = 0, 3, 4
 CLIENT_ID = b"bench"
 CORRELATION_ID = 7
+TOPIC_ALREADY_EXISTS = 36
 
-_PRODUCE, _FETCH, _CREATE_TOPICS, _DELETE_TOPICS = 0, 1, 19, 20
+_PRODUCE, _FETCH, _METADATA, _CREATE_TOPICS, _DELETE_TOPICS = 0, 1, 3, 19, 20
 _BATCH_CRC_AT = 17
 _BATCH_HEAD = struct.Struct(">qiibI")
 _BATCH_TAIL = struct.Struct(">hiqqqhii")
@@ -115,11 +116,11 @@ def fetch(
     return _request(_FETCH, 12, head + topics + b"\x01\x01\0")
 
 
-def create_topic(topic: str, configs: Mapping[str, str]) -> bytes:
+def create_topic(topic: str, configs: Mapping[str, str], replicas: int = 1) -> bytes:
     rows = uvarint(len(configs) + 1) + b"".join(
         compact(name.encode()) + compact(value.encode()) + b"\0" for name, value in configs.items()
     )
-    row = compact(topic.encode()) + struct.pack(">ih", 1, 1) + b"\x01" + rows + b"\0"
+    row = compact(topic.encode()) + struct.pack(">ih", 1, replicas) + b"\x01" + rows + b"\0"
     return _request(_CREATE_TOPICS, 7, b"\x02" + row + struct.pack(">i", 30_000) + b"\0\0")
 
 
@@ -129,7 +130,14 @@ def delete_topic(topic: str) -> bytes:
     )
 
 
-# Answers. The first five bytes of each are the correlation id and an empty tag section.
+def metadata() -> bytes:
+    """Asks for all topics."""
+    header = struct.pack(">hhih", _METADATA, 7, CORRELATION_ID, len(CLIENT_ID)) + CLIENT_ID
+    body = header + struct.pack(">ib", -1, 0)
+    return struct.pack(">i", len(body)) + body
+
+
+# Answers. The first five bytes of most are the correlation id and an empty tag section.
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +210,53 @@ def fetch_records(answer: bytes, topic: str) -> bytes:
         if byte < 0x80:
             break
     return answer[at : at + max(size - 1, 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """One partition as a broker sees it."""
+
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+def replicas_in(answer: bytes) -> dict[tuple[str, int], Replicas]:
+    """All partitions that have no error in a whole answer to Metadata, length included."""
+    words = _Words(answer, 12)
+    for _ in range(words.number(4)):
+        words.number(4)
+        words.text()
+        words.number(4)
+        words.text()
+    words.text()
+    words.number(4)
+    found = {}
+    for _ in range(words.number(4)):
+        topic_error, topic, _ = words.number(2), words.text(), words.number(1)
+        for _ in range(words.number(4)):
+            error, index, leader, _ = (words.number(size) for size in (2, 4, 4, 4))
+            replicas, isr, _ = words.numbers(), words.numbers(), words.numbers()
+            if not topic_error and not error:
+                found[(topic, index)] = Replicas(leader, replicas, isr)
+    return found
+
+
+class _Words:
+    """Reads the plain fields of an answer one after the other."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data = data
+        self.at = at
+
+    def number(self, size: int) -> int:
+        self.at += size
+        return int.from_bytes(self.data[self.at - size : self.at], "big", signed=True)
+
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(self.number(4) for _ in range(self.number(4)))
+
+    def text(self) -> str:
+        size = max(self.number(2), 0)
+        self.at += size
+        return self.data[self.at - size : self.at].decode()

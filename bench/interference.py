@@ -1,5 +1,8 @@
 """How much one consumer feels of another: a cold replay, slow readers, broken ones.
 
+A control is the same replay past the broker, from one process to another: what it costs the
+consumer is the share of the machine (its cores, its disk) and not of the broker.
+
 Owns the disturbing processes, each a child that ends when its standard input closes, and the
 measurement beside them: single records there and back through a waiting long poll, as `latency`.
 
@@ -26,12 +29,13 @@ from bench import frames, kafka, load, workloads
 from bench.brokers import Broker
 from bench.workloads import Sample
 
-KINDS = ("alone", "cold", "slow", "broken")
+KINDS = ("alone", "cold", "control", "slow", "broken")
 COLD_REQUESTS = 1_500
 SAMPLES = 4_000
 _TOPIC, _TAIL = "behind", "tail"
 _SLOW_CONNECTIONS, _SLOW_READ_SIZE, _SLOW_PAUSE_S = 8, 16 << 10, 0.01
 _BROKEN_CONNECTIONS = 10
+_NICE = 10
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -167,6 +171,30 @@ def replay_cold(port: int, records: int, segments: list[str]) -> None:
             drop_from_page_cache(segments)
 
 
+def replay_past_the_broker(segments: list[str]) -> None:
+    """The same bytes from the same disk through a socket, sent by a process of its own."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    if os.fork() == 0:
+        with contextlib.suppress(OSError):
+            _send_cold(listener.accept()[0], segments)
+        os._exit(0)
+    os.nice(_NICE)
+    view = memoryview(bytearray(1 << 20))
+    with socket.create_connection(listener.getsockname()) as connection:
+        _begin()
+        while not _stopped():
+            connection.recv_into(view)
+
+
+def _send_cold(connection: socket.socket, segments: list[str]) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 256 << 10)
+    while True:
+        drop_from_page_cache(segments)
+        for segment in segments:
+            with open(segment, "rb") as file:
+                connection.sendfile(file)
+
+
 def read_slowly(port: int, records: int) -> None:
     """Asks for much, twice, and takes little at a time."""
     requests = _requests(records)
@@ -204,7 +232,10 @@ def break_off(port: int, records: int) -> None:
 
 def main() -> None:
     kind, port, records, *segments = sys.argv[1:]
-    os.nice(10)
+    if kind == "control":
+        replay_past_the_broker(segments)
+        return
+    os.nice(_NICE)
     if kind == "cold":
         replay_cold(int(port), int(records), segments)
     elif kind == "slow":

@@ -1,10 +1,10 @@
-"""Apache Kafka 4.3.1 from Maven Central: fetched once, started as one KRaft node, its tools run.
+"""Apache Kafka 4.3.1 from Maven Central: fetched once, started as KRaft nodes, its tools run.
 
 Owns `.cache/kafka-4.3.1/` of the project. Needs Java 17 or newer and Maven; only the standard
 library of Python, so that it also runs as a script: `python bench/kafka.py`.
 
-1. A node runs with Kafka's own defaults; only addresses, directories and, because it is alone,
-   the replication of internal topics are set.
+1. A node runs with Kafka's own defaults; only addresses, directories and, where it is alone, the
+   replication of internal topics are set.
 2. A node listens on 127.0.0.1 only, and ends with the process that started it, however it ends.
 3. The jars appear in one rename: a fetch that was cut off leaves nothing that looks complete.
 """
@@ -41,6 +41,8 @@ CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
+REASSIGN_PARTITIONS = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 STORAGE_TOOL = "kafka.tools.StorageTool"
 
 # What bin/kafka-server-start.sh and bin/kafka-run-class.sh give the JVM.
@@ -237,27 +239,41 @@ def free_port() -> int:
 
 def format_storage(directory: Path, settings: Mapping[str, str]) -> tuple[int, Path]:
     """Writes server.properties and formats the storage. Returns the port and the file."""
-    port, controller_port = free_port(), free_port()
-    properties = {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
-        "controller.listener.names": "CONTROLLER",
-        "log.dirs": str(directory / "data"),
+    alone = {
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
-        **settings,
     }
-    file = directory / "server.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    return format_nodes([directory], {**alone, **settings})[0]
+
+
+def format_nodes(
+    directories: Sequence[Path], settings: Mapping[str, str]
+) -> list[tuple[int, Path]]:
+    """Likewise for nodes 1 to N of one cluster, each broker and controller."""
+    nodes = [(free_port(), free_port(), directory) for directory in directories]
+    voters = ",".join(f"{at}@127.0.0.1:{port}" for at, (_, port, _) in enumerate(nodes, start=1))
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     # A leading dash would be read as an option.
     cluster_id = "A" + cluster_id[1:]
-    run_tool(STORAGE_TOOL, ["format", "-t", cluster_id, "-c", str(file)])
-    return port, file
+    formatted = []
+    for node_id, (port, controller_port, directory) in enumerate(nodes, start=1):
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": str(node_id),
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(directory / "data"),
+            **settings,
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        file = directory / "server.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        run_tool(STORAGE_TOOL, ["format", "-t", cluster_id, "-c", str(file)])
+        formatted.append((port, file))
+    return formatted
 
 
 def start_kafka(
@@ -276,7 +292,22 @@ def start_kafka(
 def launch_kafka(
     directory: Path, port: int, file: Path, *, heap_mb: int = 1024, timeout_s: float = 90.0
 ) -> KafkaNode:
-    """Starts a node on storage that is formatted already."""
+    """Starts a node on storage that is formatted already; returns when it answers."""
+    started = time.monotonic()
+    node = begin_kafka(directory, port, file, heap_mb=heap_mb)
+    try:
+        wait_for_answer("127.0.0.1", port, node.process, started + timeout_s)
+    except BaseException:
+        tail = node.log_tail()
+        node.stop(5.0)
+        say(tail)
+        raise
+    node.start_s = time.monotonic() - started
+    return node
+
+
+def begin_kafka(directory: Path, port: int, file: Path, *, heap_mb: int = 1024) -> KafkaNode:
+    """Likewise, and does not wait for it."""
     command = [
         java(),
         *(f"-Xmx{heap_mb}m", f"-Xms{heap_mb}m"),
@@ -286,7 +317,6 @@ def launch_kafka(
         *("-cp", class_path(), "kafka.Kafka", str(file)),
     ]
     log_path = directory / "kafka.out"
-    started = time.monotonic()
     with log_path.open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -296,16 +326,7 @@ def launch_kafka(
             start_new_session=True,
             preexec_fn=end_with_parent,
         )
-    node = KafkaNode("127.0.0.1", port, process, directory, log_path, 0.0)
-    try:
-        wait_for_answer("127.0.0.1", port, process, started + timeout_s)
-    except BaseException:
-        tail = node.log_tail()
-        node.stop(5.0)
-        say(tail)
-        raise
-    node.start_s = time.monotonic() - started
-    return node
+    return KafkaNode("127.0.0.1", port, process, directory, log_path, 0.0)
 
 
 @contextlib.contextmanager

@@ -33,9 +33,12 @@ class Plan:
     flush: bool = True
     start: bool = True
     beside: bool = True
+    groups: bool = True
+    cluster: bool = True
     warm_rounds: int = 2
     rounds: int = 3
     scale: float = 1.0
+    minutes_max: float = 20.0
     headrace: HeadraceCommand = field(default_factory=HeadraceCommand)
     # Headrace with this instead runs bulk once more, with the whole page cache left alone.
     drop_settings: dict[str, str] = field(default_factory=dict)
@@ -61,13 +64,18 @@ class Run:
         self.plan = plan
         self.measured = Measured()
         self.running: list[Broker] = []
+        self.began = time.monotonic()
+        self.taken = 0
 
     def run(self) -> Measured:
         plan = self.plan
         try:
             self._start_all()
             for number in range(-plan.warm_rounds, plan.rounds):
+                began = time.monotonic()
                 self._round(number)
+                if number == -plan.warm_rounds:
+                    self._fit(time.monotonic() - began)
             if plan.beside:
                 self._beside()
             self._memory()
@@ -75,6 +83,31 @@ class Run:
             for broker in self.running:
                 broker.stop()
         return self.measured
+
+    def _fit(self, round_s: float) -> None:
+        """Do less in the rounds to come if, at the pace of the first, they would take too long."""
+        plan = self.plan
+        needed_s = round_s * (plan.warm_rounds + plan.rounds - 1 + (1 if plan.beside else 0))
+        left_s = plan.minutes_max * 60 - (time.monotonic() - self.began)
+        if needed_s > left_s:
+            plan.scale *= max(0.1, left_s / needed_s)
+            say(f"to be done in {plan.minutes_max:g} minutes: {plan.scale:.2g} of the full work")
+
+    def _samples_planned(self) -> int:
+        plan = self.plan
+        of_a_round = len(plan.workloads) * len(self.running) * (2 if plan.flush else 1)
+        count = of_a_round * (plan.warm_rounds + plan.rounds)
+        if HEADRACE in plan.names and "bulk" in plan.workloads:
+            count += plan.rounds
+        if plan.beside:
+            count += plan.rounds * len(interference.KINDS) * len(self.running)
+        return count
+
+    def _show(self, label: str, broker: Broker, sample: Sample) -> None:
+        self.taken += 1
+        minutes, seconds = divmod(int(time.monotonic() - self.began), 60)
+        progress = f"{self.taken:>3}/{self._samples_planned()} {minutes:>2}:{seconds:02}"
+        say(f"{progress} {label:>14}  {broker.name:<9} {table.summary(sample)}")
 
     def _launch(self, name: str) -> Broker:
         if name == KAFKA:
@@ -106,16 +139,16 @@ class Run:
         say(f"round {number + 1} of {self.plan.rounds}" if counts else "warming")
         order = self.running if number % 2 == 0 else self.running[::-1]
         for flush in (False, True) if self.plan.flush else (False,):
-            turns = [Round(broker, number, flush, self.plan.scale) for broker in order]
+            turns = [(each, Round(each, number, flush, self.plan.scale)) for each in order]
             for name in self.plan.workloads:
-                for turn in turns:
+                for broker, turn in turns:
                     label = f"{name}+flush" if flush else name
                     kind = self.plan.profile if counts else None
-                    with profile.attached(kind, turn.broker, label):
-                        sample = self._sample(label, turn.broker, WORKLOADS[name], turn)
+                    with profile.attached(kind, broker, label):
+                        sample = self._sample(label, broker, WORKLOADS[name], turn)
                     if counts:
-                        self.measured.add(name, turn.broker, sample, flush=flush)
-            for turn in turns:
+                        self.measured.add(name, broker, sample, flush=flush)
+            for _, turn in turns:
                 turn.close()
         if counts and HEADRACE in self.plan.names and "bulk" in self.plan.workloads:
             self._bulk_with_drop_behind(number)
@@ -124,7 +157,7 @@ class Run:
         self, label: str, broker: Broker, take: Callable[[Round], Sample], turn: Round
     ) -> Sample:
         sample = take(turn)
-        say(f"{label:>14}  {broker.name:<9} {table.summary(sample)}")
+        self._show(label, broker, sample)
         return sample
 
     def _bulk_with_drop_behind(self, number: int) -> None:
@@ -159,7 +192,7 @@ class Run:
             for kind in interference.KINDS:
                 for broker in self.running:
                     sample = interference.measure(broker, kind, self.plan.scale)
-                    say(f"{kind:>14}  {broker.name:<9} {table.summary(sample)}")
+                    self._show(kind, broker, sample)
                     self.measured.add(f"beside-{kind}", broker, sample)
         for broker in self.running:
             interference.clean(broker)

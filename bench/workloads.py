@@ -1,4 +1,4 @@
-"""What is measured: the workloads, one partition and acks=1 each.
+"""What is measured: the workloads, one partition each, and acks=1 unless a round says otherwise.
 
 Owns the sizes of the workloads and how a sample is taken: topic made, requests built, clock and
 CPU read, count in the log checked. Does not start brokers and does not print.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 
 from bench import frames, load
-from bench.brokers import Broker
+from bench.brokers import Target
 
 Sample = dict[str, float]
 FETCH_SIZE = 8 << 20
@@ -49,10 +49,11 @@ SINGLE_RECORDS = 5_000
 class Round:
     """One pass over the workloads with one broker."""
 
-    broker: Broker
+    broker: Target
     number: int
     flush: bool
     scale: float
+    acks: int = 1
     written: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -88,14 +89,13 @@ class Round:
 
 
 @cache
-def _batch(workload: ProduceLoad, hour: int) -> bytes:
-    values = frames.text_values(workload.records, workload.value_size)
-    return frames.build_batch(values, workload.codec, hour * 3_600_000)
-
-
 def batch_of(workload: ProduceLoad) -> bytes:
-    """The batch of a workload; stamped with this hour, so that no retention takes it."""
-    return _batch(workload, int(time.time()) // 3600)
+    """The batch of a workload, one and the same for the whole run.
+
+    Stamped with the time at which it is first asked for, so that no retention takes it.
+    """
+    values = frames.text_values(workload.records, workload.value_size)
+    return frames.build_batch(values, workload.codec, int(time.time() * 1000))
 
 
 def settle() -> None:
@@ -103,7 +103,7 @@ def settle() -> None:
     os.sync()
 
 
-def _usage(broker: Broker, cpu_s: float, result: load.Throughput) -> Sample:
+def _usage(broker: Target, cpu_s: float, result: load.Throughput) -> Sample:
     return {
         "requests_per_s": result.requests / result.seconds,
         "mb_per_s": result.size / result.seconds / 1e6,
@@ -117,7 +117,7 @@ def _usage(broker: Broker, cpu_s: float, result: load.Throughput) -> Sample:
 
 def produce(name: str, workload: ProduceLoad, turn: Round) -> Sample:
     broker, topic = turn.broker, turn.topic(name)
-    request = frames.produce(topic, batch_of(workload))
+    request = frames.produce(topic, batch_of(workload), turn.acks)
     settle()
     cpu_s = broker.cpu_s()
     result = load.produce(
@@ -152,7 +152,7 @@ def fetch(turn: Round) -> Sample:
             reader.sock.close()
 
 
-def fetch_readers(broker: Broker, topic: str, records: int, *, count: int) -> list[load.Reader]:
+def fetch_readers(broker: Target, topic: str, records: int, *, count: int) -> list[load.Reader]:
     """Readers spread over a topic of bulk batches."""
     stride = FETCH_SIZE // len(batch_of(BULK)) * BULK.records
     steps = max(1, records // stride)
@@ -173,7 +173,7 @@ def fetch_readers(broker: Broker, topic: str, records: int, *, count: int) -> li
     ]
 
 
-def compare_stored(broker: Broker, topic: str, batch: bytes) -> None:
+def compare_stored(broker: Target, topic: str, batch: bytes) -> None:
     """Reads one answer in full: the first batches are what was sent, from the CRC on."""
     with load.connect(broker.host, broker.port) as connection:
         answer = load.ask(connection, frames.fetch(topic, 0, size_max=FETCH_SIZE))
@@ -194,7 +194,7 @@ def compare_stored(broker: Broker, topic: str, batch: bytes) -> None:
 
 def acknowledgements(turn: Round) -> Sample:
     broker, topic = turn.broker, turn.topic("ack")
-    request = frames.produce(topic, batch_of(SMALL))
+    request = frames.produce(topic, batch_of(SMALL), turn.acks)
     settle()
     times = load.acknowledgements(
         broker.host,
@@ -210,7 +210,7 @@ def acknowledgements(turn: Round) -> Sample:
 
 def latency(turn: Round) -> Sample:
     broker, topic = turn.broker, turn.topic("trip")
-    request = frames.produce(topic, batch_of(SMALL))
+    request = frames.produce(topic, batch_of(SMALL), turn.acks)
     settle()
     acknowledged, fetched = load.round_trips(
         broker.host,

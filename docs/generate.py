@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from headrace.config.features import FEATURES
+from headrace.config.group import GROUP_SETTINGS
 from headrace.config.setting import LIST, Setting, render
 from headrace.config.table import TOPIC_SETTINGS, broker_settings
 from headrace.wire.apis import APIS, Api
@@ -119,6 +120,10 @@ def _idle_topic_settings() -> str:
     return _idle(r for r in TOPIC_SETTINGS.values() if not r.honoured)
 
 
+def _group_settings() -> str:
+    return _settings(GROUP_SETTINGS.values(), tells_dynamic=False)
+
+
 def _is_own(row: Setting) -> bool:
     return row.name.startswith("headrace.")
 
@@ -150,6 +155,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "api-gaps": _api_gaps,
     "topic-settings": _topic_settings,
     "topic-settings-without-effect": _idle_topic_settings,
+    "group-settings": _group_settings,
     "broker-settings": _broker_settings,
     "own-settings": _own_settings,
     "other-defaults": _other_defaults,

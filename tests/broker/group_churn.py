@@ -8,11 +8,16 @@ import threading
 import time
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
+from uuid import UUID, uuid4
 
 from headrace.model.errors import ErrorCode
+from headrace.wire.codec import Message
 from tests.broker.group_member import (
+    CONSUMER_GROUP_HEARTBEAT,
     JOIN_GROUP,
     LEAVE_GROUP,
+    METADATA,
     OFFSET_COMMIT,
     OFFSET_FETCH,
     RawMember,
@@ -38,6 +43,7 @@ class Record:
     generations: set[int] = field(default_factory=set)
     slowest_join_s: float = 0.0
     troubles: list[str] = field(default_factory=list)
+    topic_id: UUID | None = None
 
     def own(self, generation: int, partition: int, member_id: str) -> None:
         with self.lock:
@@ -52,6 +58,8 @@ class Rejoin(Exception):
 
 
 class ChurningMember:
+    commit_version = 7
+
     def __init__(self, port: int, number: int, record: Record, seed: int) -> None:
         self.port = port
         self.name = f"member {number}"
@@ -125,7 +133,7 @@ class ChurningMember:
             values = [value for value in values_of(found["records"] or b"") if value is not None]
             read += values
             self.offsets[partition] = offset + len(values)
-        if read and commit_offsets(member, self.offsets):
+        if read and commit_offsets(member, self.offsets, self.commit_version):
             raise Rejoin
         with self.record.lock:
             self.record.delivered.update(read)
@@ -142,7 +150,73 @@ def fetch_offsets(wire: RawConnection, partitions: list[int]) -> dict[int, int]:
     return {part["partition_index"]: max(part["committed_offset"], 0) for part in found}
 
 
-def commit_offsets(member: RawMember, offsets: dict[int, int]) -> int:
+class ConsumerChurningMember(ChurningMember):
+    """The same by the newer protocol (KIP-848): every heartbeat may bring another assignment."""
+
+    commit_version = 9
+
+    def _live(self, member: RawMember) -> None:
+        member.member_id, member.generation = str(uuid4()), 0
+        self.offsets = {}
+        end = time.monotonic() + self.random.uniform(0.3, 4)
+        while not self.is_over.is_set():
+            self._beat(member)
+            try:
+                self._read_and_commit(member)
+            except Rejoin:
+                # Its epoch is over: it goes on where it, or another, has committed.
+                self.offsets = fetch_offsets(member.connection, list(self.offsets))
+            if not self.is_calm.is_set() and time.monotonic() > end:
+                if self.random.random() < 0.5:
+                    self._leave(member)
+                return
+            if not self.is_calm.is_set() and self.random.random() < 0.01:
+                self.is_over.wait(self.random.uniform(0, 2 * SESSION_MS / 1000))
+            self.is_over.wait(HEARTBEAT_S)
+        self._leave(member)
+
+    def _beat(self, member: RawMember) -> None:
+        topic_id = self._topic_id(member)
+        owned = [{"topic_id": topic_id, "partitions": list(self.offsets)}] if self.offsets else []
+        reply = self._send(member, member.generation, topic_partitions=owned)
+        if reply["error_code"]:
+            fenced = ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID
+            assert reply["error_code"] in fenced, reply
+            member.generation = 0
+            self.offsets = {}
+            return
+        member.generation = reply["member_epoch"]
+        if reply["assignment"] is not None:
+            topics = reply["assignment"]["topic_partitions"]
+            given = {index for each in topics for index in each["partitions"]}
+            kept = {index: offset for index, offset in self.offsets.items() if index in given}
+            self.offsets = kept | fetch_offsets(member.connection, sorted(given - kept.keys()))
+        for partition in self.offsets:
+            self.record.own(member.generation, partition, member.member_id)
+
+    def _send(self, member: RawMember, epoch: int, **fields: Any) -> Message:
+        body = {
+            "group_id": GROUP,
+            "member_id": member.member_id,
+            "member_epoch": epoch,
+            "rebalance_timeout_ms": REBALANCE_MS,
+            "subscribed_topic_names": [TOPIC],
+            **fields,
+        }
+        return member.connection.ask(CONSUMER_GROUP_HEARTBEAT, 1, body)
+
+    def _topic_id(self, member: RawMember) -> UUID:
+        if self.record.topic_id is None:
+            asked = {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": False}
+            reply = member.connection.ask(METADATA, 12, asked)
+            self.record.topic_id = reply["topics"][0]["topic_id"]
+        return self.record.topic_id
+
+    def _leave(self, member: RawMember) -> None:
+        self._send(member, -1)
+
+
+def commit_offsets(member: RawMember, offsets: dict[int, int], version: int) -> int:
     parts = [
         {
             "partition_index": partition,
@@ -159,7 +233,7 @@ def commit_offsets(member: RawMember, offsets: dict[int, int]) -> int:
         "group_instance_id": None,
         "topics": [{"name": TOPIC, "partitions": parts}],
     }
-    reply = member.connection.ask(OFFSET_COMMIT, 7, body)
+    reply = member.connection.ask(OFFSET_COMMIT, version, body)
     code: int = reply["topics"][0]["partitions"][0]["error_code"]
     return code
 

@@ -5,6 +5,7 @@ from typing import Any, Self
 from headrace.wire.codec import Message
 from tests.broker.raw import RawConnection
 
+METADATA = 3
 OFFSET_COMMIT = 8
 OFFSET_FETCH = 9
 FIND_COORDINATOR = 10
@@ -14,6 +15,8 @@ LEAVE_GROUP = 13
 SYNC_GROUP = 14
 DESCRIBE_GROUPS = 15
 LIST_GROUPS = 16
+CONSUMER_GROUP_HEARTBEAT = 68
+CONSUMER_GROUP_DESCRIBE = 69
 
 JOIN_VERSION = 5
 SESSION_MS = 6_000

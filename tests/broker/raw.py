@@ -56,7 +56,11 @@ class RawConnection:
     """One socket to a broker. `ask` is for honest requests, `send` for all others."""
 
     def __init__(
-        self, port: int, receive_buffer_bytes: int | None = None, source: str | None = None
+        self,
+        port: int,
+        receive_buffer_bytes: int | None = None,
+        source: str | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if source is not None:
@@ -66,7 +70,7 @@ class RawConnection:
         self.sock.settimeout(_ANSWER_SECONDS)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            self.sock.connect(("127.0.0.1", port))
+            self.sock.connect((host, port))
         except OSError:
             self.sock.close()
             raise

@@ -1,10 +1,13 @@
 """`headrace up --adopt`: directories without a store, as another broker left them."""
 
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
 
+from headrace.client import TopicPartition, connect
+from headrace.record.build import NewRecord, build_batch
 from headrace.testing import BrokerFailed, RunningBroker
 from tests.interop.client import Record, Stored
 from tests.interop.librdkafka import Librdkafka
@@ -93,3 +96,42 @@ def test_a_gap_in_the_partitions_is_one_sentence_and_nothing_is_adopted(tmp_path
     shutil.rmtree(data / "orders-2")
     with RunningBroker.start(data, options=["--adopt"]) as broker:
         assert Librdkafka(broker.address).topics() == {"payments"}
+
+
+def in_transaction(offset: int, producer_id: int) -> bytes:
+    return build_batch(
+        [NewRecord(None, b"of %d" % producer_id)],
+        base_offset=offset,
+        leader_epoch=3,
+        producer_id=producer_id,
+        producer_epoch=2,
+        base_sequence=0,
+        transactional=True,
+    )
+
+
+def coordinators_word(offset: int, producer_id: int, status: int) -> bytes:
+    """A state of a transactional id, as far as it tells what was decided."""
+    key = struct.pack(">hh", 0, 1) + b"%d" % (producer_id % 10)
+    value = struct.pack(">hqhib", 0, producer_id, 2, 60_000, status) + bytes(20)
+    return build_batch([NewRecord(key, value)], base_offset=offset, leader_epoch=0)
+
+
+def test_a_transaction_that_was_open_is_ended_as_kafka_would_have_ended_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    kept = build_batch([NewRecord(None, b"of nobody")], base_offset=3, leader_epoch=3)
+    batches = [in_transaction(offset, producer) for offset, producer in enumerate((7, 8, 9))]
+    words = [(7, 1), (8, 1), (9, 4), (9, 1), (8, 2)]
+    states = [coordinators_word(at, *word) for at, word in enumerate(words)]
+    for name, content in (("orders-0", [*batches, kept]), ("__transaction_state-0", states)):
+        (data / name).mkdir(parents=True)
+        (data / name / f"{0:020d}.log").write_bytes(b"".join(content))
+    with RunningBroker.start(data, options=["--adopt"]) as broker:
+        with connect(broker.address) as client:
+            found = client.consume("orders", until="end", isolation="read_committed")
+            assert [record.value for record in found] == [b"of 8", b"of nobody"]
+            place = TopicPartition("orders", 0)
+            stable = client.list_offsets({place: "latest"}, isolation="read_committed")[place]
+            assert stable.offset == 7
+        assert "producer 8, which was open when Kafka stopped, is committed" in broker.log()
+        assert "producer 9, which was open when Kafka stopped, is aborted" in broker.log()

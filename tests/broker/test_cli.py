@@ -116,6 +116,13 @@ def test_settings_are_described_set_and_unset(headrace: Headrace, topic: str) ->
     broker = headrace("configs", "describe", "--broker", "1", "log.segment.bytes")
     assert broker.lines[1].split()[0] == "log.segment.bytes"
     assert headrace("configs", "describe", "--broker", "99").code == 1
+    setting = "consumer.session.timeout.ms"
+    assert headrace("configs", "set", "--group", "readers", f"{setting}=50000").code == 0
+    told = headrace("configs", "describe", "--group", "readers", setting).out
+    assert "50000" in told
+    assert "group" in told.split()[-1]
+    refused = headrace("configs", "set", "--group", "readers", f"{setting}=1")
+    assert "group.consumer.min.session.timeout.ms" in refused.err
 
 
 def test_lines_become_records_and_records_lines(headrace: Headrace, topic: str) -> None:
@@ -316,3 +323,21 @@ def test_progress_is_shown_on_a_terminal_only(
         said += os.read(controller, 1_000)
     os.close(controller)
     assert f"3 records written to {topic}." in said.decode()
+
+
+def test_cluster_describe_names_the_brokers_and_the_controller(
+    headrace: Headrace, shared_broker: RunningBroker, topic: str
+) -> None:
+    described = json.loads(headrace("cluster", "describe", "--json").out)
+    (broker,) = described["brokers"]
+    assert broker["address"] == shared_broker.address
+    assert broker["is_controller"]
+    assert described["controller"] == broker["broker"]
+    assert described["partitions"] == broker["leads"] > 0
+    assert (broker["follows"], broker["out_of_sync"], described["under_replicated"]) == (0, 0, 0)
+    first, titles, row = headrace("cluster", "describe").lines
+    assert first.startswith(f"Cluster {described['cluster_id']}: ")
+    assert first.endswith(", 0 under-replicated, 0 without a leader")
+    assert titles.split() == ["broker", "address", "rack", "leads", "follows", "out", "of", "sync"]
+    assert row.split()[:2] == [str(broker["broker"]), shared_broker.address]
+    assert row.endswith("controller")

@@ -1,4 +1,4 @@
-"""The example runs as it says."""
+"""The examples run as they say."""
 
 import subprocess
 import sys
@@ -6,17 +6,27 @@ from pathlib import Path
 
 from headrace.testing import RunningBroker
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "client.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_the_example_runs(shared_broker: RunningBroker) -> None:
+def run_example(name: str, broker: RunningBroker) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLE), shared_broker.address],
+        [sys.executable, "-W", "error", str(EXAMPLES / name), broker.address],
         capture_output=True,
         text=True,
         timeout=50,
         check=False,
     )
     assert done.stderr == ""
-    assert "read 1001 records" in done.stdout
-    assert "saw [b'tick', b'tick', b'tick']" in done.stdout
+    return done.stdout
+
+
+def test_the_example_of_the_client_runs(shared_broker: RunningBroker) -> None:
+    said = run_example("client.py", shared_broker)
+    assert "read 1001 records" in said
+    assert "saw [b'tick', b'tick', b'tick']" in said
+
+
+def test_the_example_of_groups_runs(shared_broker: RunningBroker) -> None:
+    said = run_example("groups.py", shared_broker)
+    assert "read 30 records, none of them twice" in said

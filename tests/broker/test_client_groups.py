@@ -9,6 +9,7 @@ import pytest
 from headrace.client import (
     Client,
     ErrorCode,
+    GroupConsumer,
     GroupOffset,
     RequestFailed,
     TopicPartition,
@@ -16,6 +17,7 @@ from headrace.client import (
     connect,
 )
 from headrace.testing import RunningBroker
+from tests.broker.raw import eventually
 
 OFFSET = GroupOffset(42, 3, "where I was")
 
@@ -76,3 +78,24 @@ def test_the_shell_for_asyncio_does_the_same(
             assert await client.group_offsets(group) == {}
 
     asyncio.run(scene())
+
+
+def test_groups_of_both_protocols_are_described_with_their_members(
+    client: Client, place: TopicPartition
+) -> None:
+    for protocol in ("classic", "consumer"):
+        group = f"client-{protocol}-{uuid4().hex[:8]}"
+        with client.group_consumer(group, [place.topic], protocol=protocol) as member:
+
+            def has_both(member: GroupConsumer = member) -> bool:
+                member.poll(timeout_ms=50)
+                return len(member.partitions) == 2
+
+            eventually("it has both", has_both)
+            (listed,) = [each for each in client.list_groups() if each.group_id == group]
+            assert listed.type == protocol
+            info = client.describe_group(group)
+            assert (info.state, info.protocol_type) == ("Stable", "consumer")
+            (only,) = info.members
+            assert set(only.partitions) == {TopicPartition(place.topic, 0), place}
+            assert only.host == "127.0.0.1"

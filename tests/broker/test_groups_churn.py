@@ -13,8 +13,10 @@ from headrace.testing import RunningBroker
 from tests.broker.group_churn import (
     PARTITIONS,
     REBALANCE_MS,
+    SESSION_MS,
     TOPIC,
     ChurningMember,
+    ConsumerChurningMember,
     Record,
     fetch_offsets,
     numbered,
@@ -25,7 +27,14 @@ from tests.broker.raw import RawConnection, eventually, one_batch
 SECONDS = float(os.environ.get("HEADRACE_CHURN_SECONDS", "4"))
 SEED = int(os.environ.get("HEADRACE_CHURN_SEED", "1"))
 MEMBERS = 10
-SETTINGS = {"group.initial.rebalance.delay.ms": "100", "group.min.session.timeout.ms": "500"}
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "100",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "100",
+}
 
 
 def watch(port: int, is_over: threading.Event, record: Record) -> None:
@@ -41,8 +50,9 @@ def watch(port: int, is_over: threading.Event, record: Record) -> None:
 
 
 @pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.parametrize("kind", [ChurningMember, ConsumerChurningMember])
 def test_a_churning_group_reads_everything_with_one_owner_each(
-    tmp_path_factory: pytest.TempPathFactory,
+    kind: type[ChurningMember], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     data_dir = tmp_path_factory.mktemp("churn") / "data"
     with RunningBroker.start(data_dir, settings=SETTINGS) as broker:
@@ -53,7 +63,7 @@ def test_a_churning_group_reads_everything_with_one_owner_each(
             is_over = threading.Event()
             watcher = threading.Thread(target=watch, args=(broker.port, is_over, record))
             watcher.start()
-            members = [ChurningMember(broker.port, n, record, SEED) for n in range(MEMBERS)]
+            members = [kind(broker.port, n, record, SEED) for n in range(MEMBERS)]
             try:
                 written = write_for(wire, SECONDS)
                 for member in members:

@@ -13,7 +13,7 @@ from tests.broker.test_testing_plugin import PLUGIN
 pytest_plugins = ["pytester"]
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-SESSION, EXAMPLE_TEST = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SESSION, _ON_SPARK, EXAMPLE_TEST = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 ADDRESS = "127.0.0.1:9092"
 QUIET = "import warnings\nwarnings.simplefilter('ignore')\n"
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from headrace.coordination.embedded import EmbeddedServer, EmbeddedStore
 from headrace.coordination.port import SessionState, Store, WatchEvent
+from tests.contract.zookeeper_ensemble import ZooKeeperEnsemble
 
 
 class Ensemble(Protocol):
@@ -58,7 +59,10 @@ class EmbeddedEnsemble:
         return store
 
 
-ENSEMBLES: dict[str, Callable[[Path], Ensemble]] = {"embedded": EmbeddedEnsemble}
+ENSEMBLES: dict[str, Callable[[Path], Ensemble]] = {
+    "embedded": EmbeddedEnsemble,
+    "zookeeper": ZooKeeperEnsemble,
+}
 
 
 Scenario = Callable[[Ensemble], Awaitable[None]]
@@ -103,6 +107,7 @@ class Seen:
 class States:
     def __init__(self, store: Store) -> None:
         self.seen: list[SessionState] = []
+        self._store = store
         self._more = asyncio.Event()
         store.on_session(self._changed)
 
@@ -112,5 +117,11 @@ class States:
 
     async def until(self, state: SessionState) -> None:
         while not self.seen or self.seen[-1] is not state:
+            self._more.clear()
+            await self._more.wait()
+
+    async def until_connected(self) -> None:
+        """At once, if the store is: some lose an answer without losing the connection."""
+        while self._store.state is not SessionState.CONNECTED:
             self._more.clear()
             await self._more.wait()

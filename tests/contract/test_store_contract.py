@@ -421,9 +421,11 @@ async def test_the_store_may_know_of_an_expiry_before_the_client_does(ensemble: 
 async def test_a_write_of_unknown_outcome_may_have_happened(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     await store.create("/a", b"old")
+    states = States(store)
     ensemble.leave_next_outcome_unknown(store, applied=True)
     with pytest.raises(UnknownOutcome):
         await store.set("/a", b"new", 0)
+    await states.until_connected()
     await store.sync()
     data, stat = await store.get("/a")
     assert (data, stat.version) == (b"new", 1)
@@ -433,9 +435,11 @@ async def test_a_write_of_unknown_outcome_may_have_happened(ensemble: Ensemble) 
 async def test_a_write_of_unknown_outcome_may_not_have_happened(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     await store.create("/a", b"old")
+    states = States(store)
     ensemble.leave_next_outcome_unknown(store, applied=False)
     with pytest.raises(UnknownOutcome):
         await store.multi([Set("/a", b"new", 0), Create("/b")])
+    await states.until_connected()
     await store.sync()
     data, stat = await store.get("/a")
     assert (data, stat.version) == (b"old", 0)

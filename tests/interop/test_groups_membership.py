@@ -5,20 +5,32 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.testing import RunningBroker
 from tests.interop.client import Record
 from tests.interop.librdkafka import Librdkafka
-from tests.interop.members import MEMBERS, LibrdkafkaMember, Living, Member
+from tests.interop.members import (
+    MEMBERS,
+    ConsumerProtocolMember,
+    HeadraceMember,
+    LibrdkafkaMember,
+    Living,
+    Member,
+)
 
 PARTITIONS = 4
 RECORDS = 10
 """In each partition."""
 DEADLINE_S = 30.0
-SETTINGS = {"group.initial.rebalance.delay.ms": "300"}
-"""Not 0: kafka-python's leader may assign before it has heard of the topic: none, then."""
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "300",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "200",
+}
+"""No delay of 0: kafka-python's leader may assign before it knows the topic, and then nothing."""
 Join = Callable[..., Living]
 
 
@@ -66,7 +78,7 @@ def join(address: str, filled: str, group: str) -> Iterator[Join]:
     """Makes members of one group, and lets all of them leave in the end."""
     members: list[Living] = []
 
-    def joined(kind: type[Member], **settings: str) -> Living:
+    def joined(kind: type[Member], **settings: Any) -> Living:
         members.append(Living(kind, address, group, filled, **settings))
         return members[-1]
 
@@ -181,6 +193,37 @@ def test_six_members_of_three_kinds_leave_no_partition_alone(join: Join) -> None
     until("all is read", is_all_read)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_our_own_member_leads_and_follows_those_of_other_clients(
+    other: type[Member], join: Join, is_first: bool
+) -> None:
+    """The leader divides: it has to read what the other wrote, and the other what it wrote."""
+    kinds: list[type[Member]] = [HeadraceMember, other]
+    first, second = (join(kind) for kind in (kinds if is_first else kinds[::-1]))
+    until("both share", lambda: share([first, second]))
+    until("all is read", lambda: len(first.read | second.read) == PARTITIONS * RECORDS)
+    second.close()
+    until("the first has all again", owns_all(first))
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_our_own_member_shares_partition_by_partition_with_librdkafka(
+    join: Join, protocol: str
+) -> None:
+    is_new = protocol == "consumer"
+    ours: dict[str, Any] = {"protocol": protocol, "assignors": ("cooperative-sticky",)}
+    theirs = {} if is_new else {"partition.assignment.strategy": "cooperative-sticky"}
+    first = join(HeadraceMember, **ours)
+    until("ours has all", owns_all(first))
+    second = join(ConsumerProtocolMember if is_new else LibrdkafkaMember, **theirs)
+    until("both share", lambda: share([first, second]))
+    first.close()
+    until("theirs has all", owns_all(second))
+    third = join(HeadraceMember, **ours)
+    until("both share again", lambda: share([second, third]))
+
+
+@pytest.mark.parametrize("kind", [*MEMBERS.values(), HeadraceMember])
 def test_members_go_on_after_the_broker_was_killed(
     kind: type[Member], mortal_broker: RunningBroker, group: str
 ) -> None:

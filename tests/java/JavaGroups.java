@@ -6,6 +6,7 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -26,12 +27,15 @@ import org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions;
 import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.GroupState;
+import org.apache.kafka.common.GroupType;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.GroupIdNotFoundException;
 import org.apache.kafka.common.errors.GroupNotEmptyException;
+import org.apache.kafka.common.errors.InvalidRegularExpression;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
@@ -78,22 +82,30 @@ public final class JavaGroups {
     private Map<String, Scenario> scenarios() {
         Map<String, Scenario> all = new LinkedHashMap<>();
         for (String name : List.of("Range", "RoundRobin", "Sticky", "CooperativeSticky")) {
-            all.put("members share by " + name, () -> share(ASSIGNORS + name + "Assignor"));
+            String assignor = ASSIGNORS + name + "Assignor";
+            all.put("members share by " + name,
+                () -> share(Map.of("partition.assignment.strategy", assignor)));
         }
         all.put("a commit is read by the next member", this::commits);
         all.put("a static member keeps its partitions over a restart", this::staticMember);
         all.put("a member that lost its partitions may not commit", this::lateCommit);
         all.put("the admin client sees and removes groups", this::administration);
         all.put("a static member is removed by an administrator", this::removal);
+        all.put("members share by the newer protocol", this::shareByNewer);
+        all.put("a commit is read by the next member of the newer protocol", this::commitsByNewer);
+        all.put("a static member of the newer protocol keeps its place", this::staticByNewer);
+        all.put("a late member of the newer protocol may not commit", this::lateCommitByNewer);
+        all.put("the admin client sees groups of the newer protocol", this::administrationByNewer);
+        all.put("an expression finds a topic that is made later", this::expression);
+        all.put("a group passes to the newer protocol and back", this::migration);
         return all;
     }
 
     // Scenarios.
 
-    private void share(String assignor) throws Exception {
+    private void share(Map<String, Object> settings) throws Exception {
         String topic = newTopic();
         String group = newGroup();
-        Map<String, Object> settings = Map.of("partition.assignment.strategy", assignor);
         List<Member> members = new ArrayList<>();
         try {
             for (int number = 0; number < 3; number++) {
@@ -107,17 +119,30 @@ public final class JavaGroups {
         }
     }
 
+    private void shareByNewer() throws Exception {
+        share(newer("group.remote.assignor", "uniform"));
+        share(newer("group.remote.assignor", "range"));
+    }
+
     private void commits() throws Exception {
+        commits(Map.of());
+    }
+
+    private void commitsByNewer() throws Exception {
+        commits(newer());
+    }
+
+    private void commits(Map<String, Object> settings) throws Exception {
         String topic = newTopic();
         String group = newGroup();
         TopicPartition place = new TopicPartition(topic, 2);
         send(topic, 2, 10);
-        try (KafkaConsumer<byte[], byte[]> consumer = consumer(group, Map.of())) {
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(group, settings)) {
             consumer.subscribe(List.of(topic));
             read(consumer, 10);
             consumer.commitSync(Map.of(place, new OffsetAndMetadata(7, "seven")));
         }
-        try (KafkaConsumer<byte[], byte[]> consumer = consumer(group, Map.of())) {
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(group, settings)) {
             OffsetAndMetadata found = consumer.committed(Set.of(place)).get(place);
             check(found.offset() == 7 && found.metadata().equals("seven"), found);
             consumer.subscribe(List.of(topic));
@@ -126,17 +151,26 @@ public final class JavaGroups {
     }
 
     private void staticMember() throws Exception {
+        staticMember(Map.of("group.instance.id", "one"), Map.of("group.instance.id", "two"));
+    }
+
+    private void staticByNewer() throws Exception {
+        staticMember(newer("group.instance.id", "one"), newer("group.instance.id", "two"));
+    }
+
+    private void staticMember(Map<String, Object> first, Map<String, Object> second)
+            throws Exception {
         String topic = newTopic();
         String group = newGroup();
-        Member one = new Member(group, topic, Map.of("group.instance.id", "one"));
-        Member two = new Member(group, topic, Map.of("group.instance.id", "two"));
+        Member one = new Member(group, topic, first);
+        Member two = new Member(group, topic, second);
         List<Member> members = new ArrayList<>(List.of(one, two));
         try {
             until("two share", () -> areOwners(members, PARTITIONS / 2));
             Set<Integer> owned = two.owned;
             int rebalances = one.rebalances;
             two.close();
-            Member again = new Member(group, topic, Map.of("group.instance.id", "two"));
+            Member again = new Member(group, topic, second);
             members.set(1, again);
             until("it is back", () -> again.owned.equals(owned));
             check(one.rebalances == rebalances, "the other one was disturbed");
@@ -146,16 +180,24 @@ public final class JavaGroups {
     }
 
     private void lateCommit() throws Exception {
+        lateCommit(Map.of("max.poll.interval.ms", 1000), Map.of());
+    }
+
+    private void lateCommitByNewer() throws Exception {
+        lateCommit(newer("max.poll.interval.ms", 1000), newer());
+    }
+
+    private void lateCommit(Map<String, Object> settings, Map<String, Object> others)
+            throws Exception {
         String topic = newTopic();
         String group = newGroup();
-        Map<String, Object> settings = Map.of("max.poll.interval.ms", 1000);
         try (KafkaConsumer<byte[], byte[]> slow = consumer(group, settings)) {
             slow.subscribe(List.of(topic));
             until("it has all", () -> {
                 slow.poll(Duration.ofMillis(50));
                 return slow.assignment().size() == PARTITIONS;
             });
-            Member other = new Member(group, topic, Map.of());
+            Member other = new Member(group, topic, others);
             try {
                 until("the other has all", () -> other.owned.size() == PARTITIONS);
                 slow.commitSync(Map.of(new TopicPartition(topic, 0), new OffsetAndMetadata(1)));
@@ -169,18 +211,27 @@ public final class JavaGroups {
     }
 
     private void administration() throws Exception {
+        administration(Map.of("client.id", "seen"), GroupType.CLASSIC);
+    }
+
+    private void administrationByNewer() throws Exception {
+        administration(newer("client.id", "seen"), GroupType.CONSUMER);
+    }
+
+    private void administration(Map<String, Object> settings, GroupType type) throws Exception {
         String topic = newTopic();
         String group = newGroup();
-        Member member = new Member(group, topic, Map.of("client.id", "seen"));
+        Member member = new Member(group, topic, settings);
         try {
             until("it has all", () -> member.owned.size() == PARTITIONS);
             ConsumerGroupDescription found = describe(group);
-            check(found.groupState() == GroupState.STABLE, found);
+            check(found.groupState() == GroupState.STABLE && found.type() == type, found);
             check(found.members().size() == 1, found);
             var described = found.members().iterator().next();
             check(described.clientId().equals("seen"), found);
             check(described.assignment().topicPartitions().size() == PARTITIONS, found);
-            ListGroupsOptions stable = new ListGroupsOptions().inGroupStates(Set.of(GroupState.STABLE));
+            ListGroupsOptions stable = new ListGroupsOptions()
+                .inGroupStates(Set.of(GroupState.STABLE)).withTypes(Set.of(type));
             Set<String> names = admin.listGroups(stable).all().get().stream()
                 .map(GroupListing::groupId).collect(Collectors.toSet());
             check(names.contains(group), names);
@@ -198,6 +249,54 @@ public final class JavaGroups {
             "an offset is left");
         admin.deleteConsumerGroups(List.of(group)).all().get();
         refused(GroupIdNotFoundException.class, () -> describe(group));
+    }
+
+    private void expression() throws Exception {
+        String prefix = "java-expression-" + UUID.randomUUID();
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(newGroup(), newer())) {
+            consumer.subscribe(new SubscriptionPattern(prefix + "-.*"));
+            consumer.poll(Duration.ofMillis(200));
+            NewTopic topic = new NewTopic(prefix + "-later", PARTITIONS, (short) 1);
+            admin.createTopics(List.of(topic)).all().get();
+            until("it is found", () -> {
+                consumer.poll(Duration.ofMillis(50));
+                return consumer.assignment().size() == PARTITIONS;
+            });
+        }
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(newGroup(), newer())) {
+            consumer.subscribe(new SubscriptionPattern("["));
+            until("it hears what is wrong", () -> {
+                try {
+                    consumer.poll(Duration.ofMillis(50));
+                    return false;
+                } catch (InvalidRegularExpression expected) {
+                    return true;
+                }
+            });
+        }
+    }
+
+    private void migration() throws Exception {
+        String topic = newTopic();
+        String group = newGroup();
+        List<Member> members = new ArrayList<>();
+        try {
+            for (String name : List.of("CooperativeSticky", "Range")) {
+                members.add(new Member(group, topic, Map.of("partition.assignment.strategy",
+                    ASSIGNORS + name + "Assignor," + ASSIGNORS + "RoundRobinAssignor")));
+            }
+            until("two share", () -> areOwners(members, PARTITIONS / 2));
+            Member newer = new Member(group, topic, newer());
+            members.add(newer);
+            until("three share", () -> areOwners(members, PARTITIONS / 3));
+            check(describe(group).type() == GroupType.CONSUMER, "it is not a consumer group");
+            members.remove(newer);
+            newer.close();
+            until("two share again", () -> areOwners(members, PARTITIONS / 2));
+            check(describe(group).type() == GroupType.CLASSIC, "it is not a classic group");
+        } finally {
+            members.forEach(Member::close);
+        }
     }
 
     private void removal() throws Exception {
@@ -266,6 +365,15 @@ public final class JavaGroups {
         return all.size() == PARTITIONS;
     }
 
+    /** Settings of a member of the newer protocol: names and values. */
+    private static Map<String, Object> newer(Object... settings) {
+        Map<String, Object> all = new HashMap<>(Map.of("group.protocol", "consumer"));
+        for (int at = 0; at < settings.length; at += 2) {
+            all.put((String) settings[at], settings[at + 1]);
+        }
+        return all;
+    }
+
     private ConsumerGroupDescription describe(String group) throws Exception {
         return admin.describeConsumerGroups(List.of(group)).all().get().get(group);
     }
@@ -281,6 +389,9 @@ public final class JavaGroups {
         config.put("auto.offset.reset", "earliest");
         config.put("heartbeat.interval.ms", "200");
         config.putAll(settings);
+        if (config.get("group.protocol").equals("consumer")) {
+            config.remove("heartbeat.interval.ms");
+        }
         return new KafkaConsumer<>(config);
     }
 

@@ -9,6 +9,7 @@ from headrace.log.file import OpenSegments
 from headrace.log.log import Log
 from headrace.log.recovery import Hints, recover
 from headrace.log.state import LogSettings
+from headrace.log.timestamps import at_once
 from headrace.model.topics import TopicPartition
 from headrace.record.batch import Batch, read_batch
 from headrace.record.build import NewRecord, build_batch, build_transaction_marker
@@ -102,6 +103,12 @@ def open_log(
     return Log(files, cache, path, PARTITION, TOPIC_ID, config, state, settings)
 
 
+def append_frame(log: Log, frame: bytes, epoch: int = 0, now_ms: int = NOW_MS) -> int:
+    offset = log.stage(read_batch(frame, 0, len(frame), False), epoch, now_ms)
+    log.write(now_ms)
+    return offset
+
+
 def append(log: Log, *values: str, epoch: int = 0, now_ms: int = NOW_MS, **options: Any) -> int:
     offset = log.stage(batch(*values, **options), epoch, now_ms)
     log.write(now_ms)
@@ -175,8 +182,8 @@ def answers(log: Log) -> dict[str, Any]:
         "range": (start, end),
         "bytes": stored_bytes(log),
         "reads": [_shape(log, offset) for offset in range(start, end)],
-        "times": [log.find_timestamp(t + d) for t in times for d in (-1, 0, 1)],
-        "max": log.max_timestamp(),
+        "times": [at_once(log.find_timestamp(t + d)) for t in times for d in (-1, 0, 1)],
+        "max": at_once(log.max_timestamp()),
         "epochs": [log.end_offset_for_epoch(epoch) for epoch in range(-1, 6)],
         "aborted": log.aborted_transactions(start, end),
         "stable": log.last_stable_offset(end),

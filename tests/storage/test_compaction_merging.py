@@ -15,7 +15,7 @@ from tests.storage.compaction_scenario import (
     found_in,
     written,
 )
-from tests.storage.log_scenario import NOW_MS, open_log, records, work
+from tests.storage.log_scenario import NOW_MS, append_frame, open_log, records, work
 from tests.unit.cleaner_scenario import latest
 
 
@@ -23,7 +23,7 @@ def keyed(log: Log, start: int, count: int, now_ms: int) -> None:
     """Records of as many keys, each in a batch of its own."""
     for number in range(start, start + count):
         frame = build_batch([NewRecord(b"%d" % number, bytes(100), now_ms)])
-        log.append(frame, 0, now_ms)
+        append_frame(log, frame, now_ms=now_ms)
 
 
 def sealed_small(count: int, config: TopicConfig) -> Log:

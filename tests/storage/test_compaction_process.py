@@ -28,7 +28,8 @@ LONG_S = 30.0
 async def compacting(log: Log, logs: LogDirectory) -> AsyncIterator[Compaction]:
     """Compaction of one log that was just written, as a broker runs it."""
     table = PartitionTable()
-    partition = Partition(PARTITION.topic, 0, TOPIC_ID, log, 0, 1 << 20)
+    end_offset = int(log.log_end_offset)
+    partition = Partition(PARTITION.topic, 0, TOPIC_ID, log, 1, end_offset, 1 << 20)
     table.add(partition)
     config = BrokerConfig.load({"log.cleaner.backoff.ms": "20", "log.dirs": logs.path})
     worker = Worker("files", asyncio.get_running_loop())

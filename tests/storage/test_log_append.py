@@ -189,6 +189,48 @@ def test_a_full_disk_leaves_no_part_of_a_batch() -> None:
     assert len(values(open_log(files.killed()))) == taken + 1
 
 
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_a_write_for_which_no_file_can_be_opened_is_taken_back_and_the_next_one_counts(
+    is_reopened: bool,
+) -> None:
+    files = SimulatedFiles()
+    log = open_log(files)
+    append(log, "a", producer=(1, 0, 0))
+    if is_reopened:
+        log.close(NOW_MS)
+        log = open_log(files)
+    else:
+        log.active().forget()
+    before = answers(log)
+    log.active().forget()
+    files.open_max = files.open_count()
+    with pytest.raises(ApiError) as refused:
+        append(log, "b", producer=(1, 0, 1))
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    files.open_max = None
+    assert not log.is_offline
+    assert answers(log) == before
+    assert append(log, "b", producer=(1, 0, 1)) == 1
+    assert values(open_log(files.killed())) == ["a", "b"]
+
+
+def test_a_written_batch_counts_although_no_more_files_can_be_opened() -> None:
+    files = SimulatedFiles()
+    log = open_log(files)
+    append(log, "a")
+    log.close(NOW_MS)
+    log = open_log(files)
+    append(log, "b")
+    # The file stays, but all that can be read again is given up: no index may be needed now.
+    file = log.active().open()
+    log.active().forget()
+    log.active().file = file
+    files.open_max = files.open_count()
+    assert append(log, "c") == 2
+    assert append(log, "d") == 3
+    assert values(log) == ["a", "b", "c", "d"]
+
+
 def test_after_an_io_error_the_log_is_offline_and_still_read() -> None:
     files = SimulatedFiles()
     log = open_log(files)

@@ -142,20 +142,57 @@ def test_a_deleted_partition_is_out_of_the_way_at_once_and_removed_by_a_job() ->
     append(log, "x")
     found = log.read(0, 1000, 1, True)
     assert found is not None
-    job = directory.delete(A)
+    directory.delete(A)
     assert directory.get(A) is None
-    assert not files.exists("/data/a-0")
     assert log.next_job(NOW_MS) is None
+    assert directory.put_aside()
+    assert not directory.put_aside()
+    assert not files.exists("/data/a-0")
     assert len(found.read()) > 61
     assert values(directory.create(A, OTHER_ID, CONFIG)) == []
-    image = files.power_lost(1)
-    job.run()
-    assert not files.exists(job.path)
+    job = directory.removal()
+    assert directory.removal() is None
     # A crash before the job: the next start has it to do.
-    again = opened(image)
-    for removal in again.removals:
-        removal.run()
-    assert not [i for i in image.list_directory("/data") if i.name.endswith("-delete")]
+    removal = opened(files.killed()).removal()
+    assert job is not None
+    assert removal is not None
+    assert removal.paths == job.paths
+    job.run()
+    assert not [i for i in files.list_directory("/data") if i.name.endswith("-delete")]
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_deleted_partition_makes_way_for_one_of_its_name_and_for_the_end(is_closed: bool) -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    append(directory.create(A, ID, CONFIG), "old")
+    directory.delete(A)
+    if is_closed:
+        directory.close({})
+    else:
+        append(directory.create(A, OTHER_ID, CONFIG), "new")
+    names = [info.name for info in files.list_directory("/data")]
+    assert not [name for name in names if name.endswith("-stray")]
+    assert len([name for name in names if name.endswith("-delete")]) == 1
+    assert files.exists("/data/a-0") == (not is_closed)
+
+
+def test_a_job_of_a_deleted_partition_leaves_no_trace_in_a_new_one_of_that_name() -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    log = directory.create(A, ID, CONFIG)
+    append(log, "old")
+    job = log.next_job(NOW_MS)
+    assert job is not None
+    directory.delete(A)
+    append(directory.create(A, OTHER_ID, CONFIG), "new")
+    job.run()
+    log.done(job)
+    again = opened(files.killed())
+    again.load({A: (OTHER_ID, CONFIG)})
+    assert values(again.create(A, OTHER_ID, CONFIG)) == ["new"]
 
 
 def test_a_long_topic_name_can_be_deleted(tmp_path: Path) -> None:
@@ -164,7 +201,11 @@ def test_a_long_topic_name_can_be_deleted(tmp_path: Path) -> None:
     directory.load({})
     partition = TopicPartition("x" * 249, 7)
     append(directory.create(partition, ID, CONFIG), "x")
-    directory.delete(partition).run()
+    directory.delete(partition)
+    directory.put_aside()
+    removal = directory.removal()
+    assert removal is not None
+    removal.run()
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
     directory.close({})
 
@@ -265,11 +306,14 @@ def test_a_tick_names_the_logs_that_have_something_to_do() -> None:
     directory.open()
     directory.load({})
     log = directory.create(A, ID, topic_config(flush_ms=500))
-    idle = directory.create(B, OTHER_ID, CONFIG)
-    # Both are new, and not durable yet.
-    assert directory.tick(clock.now_ms) == [log, idle]
-    work(log)
-    work(idle)
+    directory.create(B, OTHER_ID, CONFIG)
+    # What is empty may be lost, and made again.
+    assert directory.tick(clock.now_ms) == []
+    append(log, "x" * 100)
+    # The first record is there: its directory must last.
+    assert directory.tick(clock.now_ms) == [log]
+    work(log, clock.now_ms)
+    assert log.is_named
     assert directory.tick(clock.now_ms) == []
     append(log, "x" * 100)
     assert directory.tick(clock.now_ms) == []

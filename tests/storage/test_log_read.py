@@ -4,6 +4,7 @@ import pytest
 
 from headrace.log.file import NotCached, OpenSegments
 from headrace.log.log import Log
+from headrace.log.timestamps import at_once
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.build import NewRecord, build_batch
 from headrace.record.decode import read_batches
@@ -11,6 +12,7 @@ from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import (
     NOW_MS,
     append,
+    append_frame,
     batch,
     marker,
     open_log,
@@ -156,6 +158,20 @@ def test_a_read_that_would_wait_says_so_and_succeeds_after_its_job() -> None:
     assert log.read(offset, 1000, 120, True) is not None
 
 
+def test_what_was_just_written_is_not_waited_for_either_once_it_has_left_the_cache() -> None:
+    files = SimulatedFiles()
+    log = open_log(files)
+    for number in range(3):
+        append(log, f"{number}.0", f"{number}.1")
+    files.uncached = {log.segments[0].stem + ".log"}
+    with pytest.raises(NotCached) as raised:
+        log.read(2, 100, 6, True, wait=False)
+    raised.value.run()
+    assert log.read(2, 100, 6, True, wait=False) is not None
+    files.uncached = {log.segments[0].stem + ".log"}
+    assert log.read(2, 100, 6, True) is not None
+
+
 def test_a_timestamp_finds_the_first_record_that_is_not_earlier() -> None:
     log = open_log(SimulatedFiles(), SMALL)
     times = []
@@ -164,7 +180,7 @@ def test_a_timestamp_finds_the_first_record_that_is_not_earlier() -> None:
         frame = build_batch(
             [NewRecord(None, b"x" * 20, stamp) for stamp in stamps], codec=number % 5
         )
-        log.append(frame, number // 10, NOW_MS)
+        append_frame(log, frame, number // 10)
         times += stamps
     for is_reopened in (False, True):
         if is_reopened:
@@ -172,39 +188,43 @@ def test_a_timestamp_finds_the_first_record_that_is_not_earlier() -> None:
             log = open_log(log.files, SMALL)
         for target in range(NOW_MS - 2, NOW_MS + 410):
             expected = next(((t, at) for at, t in enumerate(times) if t >= target), None)
-            found = log.find_timestamp(target)
+            found = at_once(log.find_timestamp(target))
             assert (found and found[:2]) == expected
             if found is not None:
                 assert found[2] == found[1] // 30
         largest = max(times)
-        assert log.max_timestamp() == (largest, times.index(largest), times.index(largest) // 30)
+        assert at_once(log.max_timestamp()) == (
+            largest,
+            times.index(largest),
+            times.index(largest) // 30,
+        )
 
 
 def test_a_timestamp_before_the_log_start_is_not_found_there() -> None:
     log = open_log(SimulatedFiles(), topic_config())
     frame = build_batch([NewRecord(None, b"x", NOW_MS + 100 - n) for n in range(5)])
-    log.append(frame, 0, NOW_MS)
+    append_frame(log, frame)
     append(log, "later", timestamp=NOW_MS + 98)
     log.delete_records(2, 6)
     work(log)
-    assert log.find_timestamp(NOW_MS + 98) == (NOW_MS + 98, 2, 0)
-    assert log.find_timestamp(NOW_MS + 99) is None
-    assert log.max_timestamp() == (NOW_MS + 98, 2, 0)
+    assert at_once(log.find_timestamp(NOW_MS + 98)) == (NOW_MS + 98, 2, 0)
+    assert at_once(log.find_timestamp(NOW_MS + 99)) is None
+    assert at_once(log.max_timestamp()) == (NOW_MS + 98, 2, 0)
 
 
 def test_an_empty_log_has_no_timestamps() -> None:
     log = open_log(SimulatedFiles())
-    assert log.find_timestamp(0) is None
-    assert log.max_timestamp() is None
+    assert at_once(log.find_timestamp(0)) is None
+    assert at_once(log.max_timestamp()) is None
     append(log, "none", timestamp=-1)
-    assert log.max_timestamp() is None
+    assert at_once(log.max_timestamp()) is None
 
 
 def test_the_time_of_appending_counts_where_the_batch_says_so() -> None:
     log = open_log(SimulatedFiles())
     records_ = [NewRecord(None, b"x", 5), NewRecord(None, b"y", 6)]
-    log.append(build_batch(records_, log_append_time=NOW_MS), 0, NOW_MS)
-    assert log.find_timestamp(7) == (NOW_MS, 0, 0)
+    append_frame(log, build_batch(records_, log_append_time=NOW_MS))
+    assert at_once(log.find_timestamp(7)) == (NOW_MS, 0, 0)
 
 
 def test_the_last_stable_offset_stops_at_the_first_open_transaction() -> None:
@@ -289,3 +309,22 @@ def test_an_active_segment_that_was_given_up_and_taken_up_again_forgets_nothing(
             assert log.aborted_transactions(0, log.log_end_offset) == before
         other.read(0, 100, 1, True)
     assert len(values(log)) == 10
+
+
+def test_a_look_up_hands_out_what_takes_long_and_does_the_rest_itself() -> None:
+    log = open_log(SimulatedFiles())
+    append(log, "small", timestamp=NOW_MS)
+    append(log, "packed", timestamp=NOW_MS + 1, codec=4)
+    append(log, "x" * 100_000, timestamp=NOW_MS + 2)
+    with pytest.raises(StopIteration) as at_hand:
+        next(log.find_timestamp(NOW_MS))
+    assert at_hand.value.value == (NOW_MS, 0, 0)
+    for offset in (1, 2):
+        lookup = log.find_timestamp(NOW_MS + offset)
+        decode = next(lookup)
+        # Whatever becomes of the segment meanwhile, what was read of it stays.
+        for segment in log.segments:
+            segment.forget()
+        with pytest.raises(StopIteration) as found:
+            lookup.send(decode())
+        assert found.value.value == (NOW_MS + offset, offset, 0)

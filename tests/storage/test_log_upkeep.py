@@ -15,6 +15,7 @@ from tests.storage.log_scenario import (
     answers,
     append,
     batch,
+    checkpoint,
     marker,
     offsets,
     open_log,
@@ -30,9 +31,9 @@ SMALL = topic_config(segment_bytes=400)
 def named(
     files: SimulatedFiles, config: object = SMALL, settings: LogSettings | None = None
 ) -> Log:
-    """A log that has done what every new log does first."""
+    """A log whose directory would survive a power cut, as if it had been written to before."""
     log = open_log(files, config, settings)  # type: ignore[arg-type]
-    work(log)
+    checkpoint(log)
     return log
 
 
@@ -152,6 +153,48 @@ def test_a_checkpoint_for_which_there_is_no_room_is_written_later() -> None:
     files.capacity = None
     work(log)
     assert log.recovery_point >= log.base_offsets[-1]
+
+
+def test_a_job_for_which_no_file_can_be_opened_is_done_later() -> None:
+    files = SimulatedFiles()
+    log = named(files, topic_config(segment_bytes=400, flush_messages=1))
+    while len(log.segments) < 3:
+        append(log, "x")
+    for segment in log.segments:
+        segment.forget()
+    log.delete_records(log.base_offsets[1], log.log_end_offset)
+    # It fails where its files are opened first, and later at each step that needs one more.
+    attempts = 0
+    for open_max in range(files.open_count(), files.open_count() + 4):
+        files.open_max = open_max
+        job = log.next_job(NOW_MS)
+        if job is None:
+            break
+        job.run()
+        log.done(job)
+        attempts += job.error is not None
+        assert not log.is_offline
+    assert attempts >= 3
+    files.open_max = None
+    work(log)
+    assert log.synced_offset == log.recovery_point == log.log_end_offset
+    assert log.log_start_offset == log.segments[0].base_offset > 0
+    assert answers(open_log(files.power_lost(1), SMALL)) == answers(log)
+
+
+def test_a_new_start_that_was_asked_for_meanwhile_gets_a_job_of_its_own() -> None:
+    log = named(SimulatedFiles(), topic_config(flush_messages=1))
+    append(log, "a", "b")
+    job = log.next_job(NOW_MS)
+    assert job is not None
+    log.delete_records(1, 2)
+    job.run()
+    log.done(job)
+    assert log.log_start_offset == 0
+    assert log.wants_job
+    work(log)
+    assert log.log_start_offset == 1
+    assert not log.wants_job
 
 
 def test_retention_makes_room_on_a_disk_that_is_full() -> None:

@@ -109,7 +109,10 @@ class World:
 
     def metadata(self, node: int, request: dict[str, Any]) -> Mapping[str, Any]:
         named = request["topics"]
-        names = list(self.leaders) if named is None else [topic["name"] for topic in named]
+        names = list(self.leaders)
+        if named is not None:
+            # Asked for by id, it is the one topic that has one.
+            names = [topic["name"] or names[0] for topic in named]
         return {
             "cluster_id": "c",
             "controller_id": 1,

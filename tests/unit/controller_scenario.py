@@ -53,6 +53,7 @@ class Broker:
         self.path = str(path / "store.db")
         self.node_id = node_id
         self.changes: list[ImageChange] = []
+        self.is_lost = False
 
     async def start(self) -> Controller:
         self.database = GatedDatabase(self.path)
@@ -66,9 +67,14 @@ class Broker:
             entropy=Random(7).randbytes,
             registration_wait_s=0.05,
         )
-        self.controller.on_change(self.changes.append)
+        self.controller.on_change(self._hear)
         await self.controller.start(ENDPOINTS, rack="r1")
         return self.controller
+
+    def _hear(self, change: ImageChange) -> None:
+        self.is_lost = self.is_lost or change.is_lost
+        if change.concerns_topics or change.broker_configs:
+            self.changes.append(change)
 
     async def stop(self) -> None:
         await self.controller.stop()

@@ -9,6 +9,7 @@ off, loses answers, and moves the coordinator.
 import random
 from dataclasses import dataclass, field
 
+from headrace.group.classic_machine import ClassicGroup
 from headrace.group.messages import (
     ClassicLimits,
     JoinReply,
@@ -323,7 +324,7 @@ class World:
         for partition in client.owned:
             assert self.owners[client.generation, partition] == who, "a stranger commits"
         group = self.shard.find(GROUP)
-        assert group is not None
+        assert isinstance(group, ClassicGroup)
         assert group.generation == client.generation, "a commit of an old generation"
         records, _ = self.shard.offsets.decide_commit(GROUP, commits, WALL_MS, 100)
         if self.append(records):
@@ -379,7 +380,7 @@ class World:
 
     def check_progress(self) -> None:
         group = self.shard.find(GROUP)
-        assert group is not None
+        assert isinstance(group, ClassicGroup)
         assert str(group.state) == "Stable"
         living = [client for client in self.clients if client.alive]
         assert {client.member_id for client in living} == set(group.members.by_id)

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -15,9 +15,11 @@ from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.dispatch import handle_frame
 from headrace.log.epochs import EpochCache
 from headrace.log.producers import ProducerTable
+from headrace.log.timestamps import Lookup
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.topics import PartitionState, TopicState
+from headrace.model.topics import PartitionState, TopicPartition, TopicState
+from headrace.wire.apis import APIS
 from headrace.wire.codec import Message, decode_response, encode_request
 from headrace.wire.header import read_header
 from tests.unit.group_memory import MemoryLog, groups_over
@@ -35,10 +37,12 @@ class FakeLog:
     records: list[tuple[int, int, int]] = field(default_factory=list)
     """(timestamp, offset, leader epoch)"""
 
-    def find_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+    def find_timestamp(self, timestamp: int) -> Lookup:
+        yield list
         return next((record for record in self.records if record[0] >= timestamp), None)
 
-    def max_timestamp(self) -> tuple[int, int, int] | None:
+    def max_timestamp(self) -> Lookup:
+        yield list
         return max(self.records, key=lambda record: record[0], default=None)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -66,6 +70,10 @@ class FakePartition:
     high_watermark: int = 0
     last_stable_offset: int = 0
     is_leader: bool = True
+    is_caught_up: bool = True
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        return self.log.end_offset_for_epoch(epoch)
 
 
 class FakeController:
@@ -80,6 +88,11 @@ class FakeController:
         self.fail_with: Exception | None = None
         self.hold: asyncio.Event | None = None
         self.producer_ids = 999
+        self.is_controller = True
+        self.served: list[tuple[int, Message]] = []
+        self.asked: list[tuple[int, Message]] = []
+        self.replies: list[Message | Exception] = []
+        self.refreshes = 0
 
     async def _reach(self) -> None:
         await asyncio.sleep(0)
@@ -97,6 +110,7 @@ class FakeController:
         assignment: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
+        internal: bool = False,
     ) -> TopicState:
         await self._reach()
         if name in self.image.topics:
@@ -165,6 +179,45 @@ class FakeController:
             self.image.broker_configs[node_id] = after
         return after
 
+    async def alter_group_configs(
+        self, group: str, edit: Edit, *, validate_only: bool = False
+    ) -> Mapping[str, str]:
+        await self._reach()
+        after = edit(self.image.group_configs.get(group, {}))
+        if not validate_only:
+            self.image.group_configs[group] = after
+        return after
+
+    async def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool
+    ) -> dict[TopicPartition, ApiError | None]:
+        await self._reach()
+        return dict.fromkeys(partitions or (), ApiError(ErrorCode.ELECTION_NOT_NEEDED))
+
+    async def move_partitions(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, keeps_factor: bool
+    ) -> dict[TopicPartition, ApiError | None]:
+        await self._reach()
+        return dict.fromkeys(targets)
+
+    async def serve(self, api_key: int, request: Message) -> Message:
+        await self._reach()
+        self.served.append((api_key, request))
+        return {"error_code": ErrorCode.NOT_CONTROLLER}
+
+    async def to_controller(
+        self, api_key: int, version: int, message: Message, timeout_s: float
+    ) -> Message:
+        await self._reach()
+        self.asked.append((api_key, message))
+        reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def refresh(self) -> None:
+        self.refreshes += 1
+
     async def next_producer_id(self) -> int:
         await self._reach()
         self.producer_ids += 1
@@ -198,6 +251,7 @@ class Asker:
     broker: BrokerContext
     controller: FakeController
     listener: str = "PLAINTEXT"
+    is_broker: bool = False
 
     def frame(self, api_key: int, version: int, body: Mapping[str, Any]) -> bytes:
         return encode_request(api_key, version, 77, "asker", body)
@@ -205,6 +259,7 @@ class Asker:
     def answer(self, frame: bytes) -> bytes:
         header = read_header(frame)
         context = RequestContext(*header[:4], peer="127.0.0.1:1", listener=self.listener)
+        context.is_internal = self.is_broker or APIS[header.api_key].is_internal
         answer = handle_frame(self.broker, context, frame, header.body_at)
         return asyncio.run(_result(answer)) if inspect.isawaitable(answer) else answer
 

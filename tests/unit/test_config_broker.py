@@ -6,6 +6,7 @@ from headrace.config.broker import BrokerConfig
 from headrace.config.properties import read_properties
 from headrace.config.setting import LONG_MAX, ConfigError, ConfigSource
 from headrace.config.topic import PRODUCER_CODEC, TopicConfig
+from headrace.group.settings import group_settings
 from headrace.model.cluster import Endpoint
 
 # The settings of the example files that Apache Kafka ships, without and with ZooKeeper.
@@ -236,7 +237,27 @@ def test_clients_are_told_the_advertised_address_or_else_the_bound_one() -> None
         Endpoint("OUT", "broker.example", 19093),
         Endpoint("LOCAL", "127.0.0.1", 5000),
     )
-    assert config.inter_broker_listener.listener == "IN"
+    assert config.internal_listener == ""
+
+
+def test_brokers_of_a_cluster_have_a_listener_of_their_own() -> None:
+    properties = {"listeners": "PLAINTEXT://127.0.0.2:9092", "zookeeper.connect": "zk:2181/a"}
+    config = BrokerConfig.load(properties)
+    assert config.internal_listener == "INTERNAL"
+    assert config.listeners[1] == Endpoint("INTERNAL", "127.0.0.2", 0)
+
+    named = BrokerConfig.load(
+        properties
+        | {
+            "listeners": "PLAINTEXT://:9092,IN://:9093",
+            "listener.security.protocol.map": "IN:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "inter.broker.listener.name": "in",
+        }
+    )
+    assert (named.internal_listener, len(named.listeners)) == ("IN", 2)
+
+    with pytest.raises(ConfigError, match="the only listener"):
+        BrokerConfig.load(properties | {"inter.broker.listener.name": "PLAINTEXT"})
 
 
 @pytest.mark.parametrize(
@@ -364,3 +385,34 @@ def test_small_segments_are_to_be_had_for_tests() -> None:
     assert TopicConfig.resolve().replace(segment_bytes=200).segment_bytes == 200
     with pytest.raises(TypeError):
         TopicConfig.resolve().replace(segment_byte=200)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"group.consumer.session.timeout.ms": "44999"},
+        {"group.consumer.max.session.timeout.ms": "44999"},
+        {"group.consumer.heartbeat.interval.ms": "15001"},
+        {
+            "group.consumer.max.heartbeat.interval.ms": "45000",
+            "group.consumer.heartbeat.interval.ms": "45000",
+        },
+        {"group.consumer.assignors": ""},
+        {"group.consumer.assignors": "uniform,sticky"},
+        {"group.consumer.migration.policy": "sideways"},
+    ],
+)
+def test_what_consumer_groups_get_must_be_what_they_could_be_given(
+    settings: dict[str, str],
+) -> None:
+    with pytest.raises(ConfigError, match="consumer"):
+        BrokerConfig.load(settings)
+
+
+def test_the_migration_policy_may_be_written_in_any_case() -> None:
+    config = BrokerConfig.load({"group.consumer.migration.policy": "UPGRADE"})
+    limits = group_settings(config, {}).consumer
+    assert (limits.can_upgrade, limits.can_downgrade) == (True, False)
+    limits = group_settings(BrokerConfig.load({}), {}).consumer
+    assert (limits.can_upgrade, limits.can_downgrade) == (True, True)
+    assert limits.assignors == ("uniform", "range")

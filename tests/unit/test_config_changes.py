@@ -169,6 +169,15 @@ def only(rows: list[ConfigRow], name: str) -> ConfigRow:
     return row
 
 
+def test_a_throttle_that_would_not_hold_is_refused_and_can_be_removed() -> None:
+    name, config = "leader.replication.throttled.rate", BrokerConfig.load()
+    with pytest.raises(ApiError, match="not throttled yet") as error:
+        apply_broker_changes(config, {}, [Change(name, SET, "1000")], for_all_brokers=False)
+    assert error.value.code is ErrorCode.INVALID_CONFIG
+    removed = [Change(name, DELETE)]
+    assert apply_broker_changes(config, {name: "1"}, removed, for_all_brokers=False) == {}
+
+
 def test_every_setting_of_a_topic_is_described_with_its_source() -> None:
     rows = describe_topic(BrokerConfig.load(), {})
     assert len(rows) == 33

@@ -7,7 +7,7 @@ import pytest
 from headrace.controller.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.coordination import layout
-from headrace.coordination.port import Set
+from headrace.coordination.port import Create, Delete, Set
 from headrace.model.errors import ErrorCode
 from tests.unit.controller_scenario import ENDPOINTS, Broker, code_of, scenario, until
 
@@ -104,6 +104,8 @@ async def test_after_a_lost_session_the_broker_joins_anew_under_new_epochs(
     await broker.store.faults.expire()
     assert not controller.is_controller
     assert "t" in controller.image.topics
+    assert broker.is_lost
+    assert controller.broker_epoch == -1
     assert await code_of(controller.create_topic("u")) == ErrorCode.NOT_CONTROLLER
     broker.store.faults.renew()
     await until(lambda: controller.image.topics["t"].partitions[0].leader_epoch == 1)
@@ -118,16 +120,24 @@ async def test_a_zombie_controller_writes_nothing(broker: Broker) -> None:
     zombie = broker.controller
     await zombie.create_topic("t")
     other = broker.server.session()
-    await other.delete(layout.CONTROLLER)
+    _, epoch = await other.get(layout.CONTROLLER_EPOCH)
+    await other.multi(
+        [
+            Delete(layout.CONTROLLER),
+            Create(layout.CONTROLLER, layout.encode_controller(2), ephemeral=True),
+            Set(layout.CONTROLLER_EPOCH, layout.encode_controller_epoch(2), epoch.version),
+        ]
+    )
     successor = Controller(other, 2)
     await successor.start(ENDPOINTS)
     assert successor.is_controller
-    before = await broker.topics_in_store()
+    before = successor.image.topics.copy()
     assert await code_of(zombie.create_topic("u")) == ErrorCode.NOT_CONTROLLER
     assert not zombie.is_controller
     assert await code_of(zombie.delete_topic("t")) == ErrorCode.NOT_CONTROLLER
-    assert await broker.topics_in_store() == before
+    assert successor.image.topics == before
     await successor.create_topic("u")
+    await until(lambda: "u" in zombie.image.topics)
     await successor.stop()
 
 

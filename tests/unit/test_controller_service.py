@@ -9,7 +9,7 @@ from headrace.controller.topics_machine import TopicLimits
 from headrace.coordination.embedded import EmbeddedServer
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicState
-from tests.unit.controller_scenario import ENDPOINTS, Broker, code_of, scenario
+from tests.unit.controller_scenario import ENDPOINTS, Broker, code_of, scenario, until
 
 
 @scenario
@@ -93,15 +93,16 @@ async def test_ten_thousand_partitions_are_written_at_once(broker: Broker) -> No
 def test_ten_thousand_partitions_of_three_replicas_fit_into_one_request(tmp_path: Path) -> None:
     async def run() -> None:
         server = await EmbeddedServer.open(str(tmp_path / "store.db"))
-        first, *others = [Controller(server.session(), node) for node in (1001, 1002, 1003, 1004)]
+        first, *others = [Controller(server.session(), node) for node in (1001, 1002, 1003)]
         await first.start(ENDPOINTS)
-        await others[0].start(ENDPOINTS)
-        await others[1].start(ENDPOINTS)
-        await first.stop()
-        await others[2].start(ENDPOINTS)
-        topic = await others[2].create_topic("t", partitions=10_000, replication_factor=3)
+        for other in others:
+            await other.start(ENDPOINTS)
+        await until(lambda: len(first.image.brokers) == 3)
+        topic = await first.create_topic("t", partitions=10_000, replication_factor=3)
         assert {state.isr for state in topic.partitions} == {s.replicas for s in topic.partitions}
-        await others[2].delete_topic("t")
+        await first.delete_topic("t")
+        for controller in (first, *others):
+            await controller.stop()
         await server.close()
 
     asyncio.run(run())
@@ -253,3 +254,21 @@ async def test_no_producer_id_is_given_twice(broker: Broker) -> None:
     assert sorted(ids) == list(range(6000, 8500))
     controller = await broker.restart()
     assert await controller.next_producer_id() == 9000
+
+
+@scenario
+async def test_settings_of_groups_last_under_any_name_and_go_when_they_are_unset(
+    broker: Broker,
+) -> None:
+    names = ["readers", "a/b", "..", "%2F", "Gruppe \u00fc"]
+    for number, name in enumerate(names):
+        await broker.controller.alter_group_configs(name, {"x": str(number)})
+    await broker.controller.alter_group_configs("other", {"x": "1"}, validate_only=True)
+    controller = await broker.restart()
+    expected = {name: {"x": str(number)} for number, name in enumerate(names)}
+    assert controller.image.group_configs == expected
+    for name in names:
+        assert await controller.alter_group_configs(name, {"x": None}) == {}
+    assert controller.image.group_configs == {}
+    controller = await broker.restart()
+    assert controller.image.group_configs == {}

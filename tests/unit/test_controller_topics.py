@@ -15,7 +15,6 @@ from headrace.controller.topics_machine import (
     decide_growth,
     id_from_entropy,
     place,
-    take_leadership,
 )
 from headrace.coordination.layout import id_from_text, id_text
 from headrace.model.cluster import BrokerInfo, ClusterImage
@@ -201,25 +200,6 @@ def test_the_followers_of_one_leader_are_spread_over_the_others() -> None:
     assignment = place(nodes, 20, 2, 3)
     followers = Counter(replicas[1] for replicas in assignment if replicas[0] == 0)
     assert followers == {1: 1, 2: 1, 3: 1, 4: 1}
-
-
-def test_a_restarted_leader_leads_under_a_new_epoch() -> None:
-    state = PartitionState(1, 4, (1, 2), (1, 2), 9, (10, 20))
-    after = take_leadership(state, 1, 30, live=[1, 2])
-    assert after == PartitionState(1, 5, (1, 2), (1, 2), 10, (30, 20))
-    assert take_leadership(after, 1, 30, live=[1, 2]) is None
-
-
-def test_a_broker_takes_up_what_nobody_leads_only_if_it_was_in_sync() -> None:
-    led_by_nobody = PartitionState(-1, 4, (1, 2), (1,), 9, (10,))
-    after = take_leadership(led_by_nobody, 1, 30, live=[1])
-    assert after == PartitionState(1, 5, (1, 2), (1,), 10, (30,))
-    assert take_leadership(led_by_nobody, 2, 30, live=[2]) is None
-    led_by_another = PartitionState(2, 4, (1, 2), (1, 2), 9, (10, 20))
-    assert take_leadership(led_by_another, 1, 30, live=[1, 2]) is None
-    led_by_the_dead = take_leadership(led_by_another, 1, 30, live=[1])
-    assert led_by_the_dead is not None
-    assert (led_by_the_dead.leader, led_by_the_dead.leader_epoch) == (1, 5)
 
 
 @given(st.binary(min_size=16, max_size=16))

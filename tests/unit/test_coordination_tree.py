@@ -61,8 +61,8 @@ def test_every_document_is_read_back_as_it_was_written() -> None:
     first = PartitionState(1, 2, (1, 2), (2, 1), 3, (20, 10))
     states = [first, replace(first, leader=-1, replicas=(2, 3))]
     assignment = [state.replicas for state in states]
-    data = layout.encode_states(states, 9)
-    assert layout.decode_states("/p", data, assignment) == states
+    data = layout.encode_states(UUID(int=5), states, 9)
+    assert layout.decode_states("/p", data, UUID(int=5), assignment) == states
     assert layout.decode_config("/c", layout.encode_config({"b": "é", "a": ""})) == {
         "a": "",
         "b": "é",
@@ -85,6 +85,20 @@ def test_a_document_that_cannot_be_understood_names_its_place(data: bytes) -> No
 
 
 def test_states_that_do_not_match_the_assignment_are_not_believed() -> None:
-    data = layout.encode_states([], 1)
+    data = layout.encode_states(UUID(int=5), [], 1)
     with pytest.raises(layout.LayoutError, match="0 partitions"):
-        layout.decode_states("/p", data, [(1,)])
+        layout.decode_states("/p", data, UUID(int=5), [(1,)])
+
+
+def test_the_list_of_changes_keeps_the_latest_and_knows_what_it_lost() -> None:
+    rows = [layout.ChangeRow("topic", f"t{number}") for number in range(250)]
+    changes = layout.ChangeLog(7, ()).with_rows(rows[:10]).with_rows(rows[10:])
+    assert layout.decode_changes(layout.encode_changes(changes)) == changes
+    assert changes.last == 257
+    assert changes.since(257) == ()
+    assert changes.since(255) == tuple(rows[-2:])
+    assert changes.since(57) == tuple(rows[-200:])
+    assert changes.since(56) is None
+    assert changes.since(258) is None
+    long = [layout.ChangeRow("topic", f"{number:0>249}") for number in range(100)]
+    assert len(changes.with_rows(long).rows) == layout.CHANGE_BYTES_MAX // 249

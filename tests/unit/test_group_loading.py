@@ -7,6 +7,8 @@ from random import Random
 import pytest
 
 from headrace.group import loading
+from headrace.group.classic_machine import ClassicGroup
+from headrace.group.consumer_classic import ConsumerGroup
 from headrace.group.messages import ClassicLimits
 from headrace.group.records import (
     GroupKey,
@@ -15,6 +17,8 @@ from headrace.group.records import (
     MemberValue,
     OffsetKey,
     OffsetValue,
+    decode_key,
+    decode_value,
     encode_key,
     encode_value,
 )
@@ -26,6 +30,7 @@ from headrace.record.build import (
     build_batch,
     build_transaction_marker,
 )
+from tests.unit.consumer_world import World
 from tests.unit.group_memory import MemoryLog
 
 WALL_MS = 1_700_000_000_000
@@ -90,6 +95,7 @@ def picture(shard: Shard) -> object:
     groups = {
         name: (str(group.state), group.generation, group.protocol, sorted(group.members.by_id))
         for name, group in shard.groups.items()
+        if isinstance(group, ClassicGroup)
     }
     pending = {number: values for number, values in shard.offsets.pending.items() if values}
     return groups, shard.offsets.by_group, pending
@@ -124,7 +130,47 @@ def test_records_that_cannot_be_read_are_left_out_and_said(
 
 def test_records_of_newer_groups_are_counted_and_left_alone() -> None:
     log, shard = MemoryLog(), Shard(0, ClassicLimits())
-    newer = struct.pack(">hh", 3, 1) + b"g"
+    newer = struct.pack(">hh", 11, 1) + b"g"
     log.append(build_batch([NewRecord(newer, b"\x00\x00\x00\x00\x00\x01")]))
     asyncio.run(loading.load(shard, log))
-    assert (shard.groups, shard.foreign) == ({}, {3: 1})
+    assert (shard.groups, shard.foreign) == ({}, {11: 1})
+
+
+def consumer_picture(shard: Shard) -> object:
+    return {
+        name: (
+            group.epoch,
+            group.metadata_hash,
+            group.target_epoch,
+            group.members,
+            group.current,
+            group.targets,
+            group.regexes,
+            group.owners,
+            group.by_instance,
+        )
+        for name, group in shard.groups.items()
+        if isinstance(group, ConsumerGroup)
+    }
+
+
+@pytest.mark.parametrize("keys_max", [3, 50_000])
+def test_groups_that_pass_between_the_protocols_are_loaded_as_if_record_by_record(
+    keys_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "KEYS_MAX", keys_max)
+    monkeypatch.setattr(loading, "CHUNK_BYTES", 500)
+    kinds = set()
+    for seed in range(12):
+        world = World(seed, 0.4)
+        world.run(150)
+        log, expected, found = MemoryLog(), world.new_shard(), world.new_shard()
+        for offset, (raw_key, raw_value) in enumerate(world.log):
+            log.append(build_batch([NewRecord(raw_key, raw_value, WALL_MS)]))
+            key = decode_key(raw_key)
+            expected.apply(GroupRecord(key, decode_value(key, raw_value)), offset)
+        asyncio.run(loading.load(found, log))
+        assert picture(found) == picture(expected)
+        assert consumer_picture(found) == consumer_picture(expected)
+        kinds |= {type(group) for group in found.groups.values()}
+    assert kinds == {ClassicGroup, ConsumerGroup}

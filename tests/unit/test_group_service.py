@@ -251,7 +251,7 @@ def test_a_group_is_loaded_as_it_was_and_its_members_go_on() -> None:
 def test_loading_lets_others_run_and_reads_each_key_once() -> None:
     async def scene() -> None:
         bench = Bench()
-        for number in range(3_000):
+        for number in range(12_000):
             bench.commit(number, f"g{number % 7}")
         after = bench.over(bench.log)
         (led,) = after.shards
@@ -260,7 +260,7 @@ def test_loading_lets_others_run_and_reads_each_key_once() -> None:
             turns += 1
             await asyncio.sleep(0)
         assert turns > 10
-        assert await bench.fetched("g3", after) == max(n for n in range(3_000) if n % 7 == 3)
+        assert await bench.fetched("g3", after) == max(n for n in range(12_000) if n % 7 == 3)
 
     asyncio.run(scene())
 
@@ -390,6 +390,26 @@ def test_the_topic_is_made_once_for_all_who_ask_first() -> None:
         assert bench.made == ["__consumer_offsets"]
 
     asyncio.run(scene())
+
+
+def test_why_the_topic_cannot_be_made_is_told_once_for_each_cause(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    causes = iter(["no room", "no room", "too few brokers"])
+
+    async def fail(*_: object) -> None:
+        raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, next(causes))
+
+    async def scene() -> None:
+        shards = Bench().groups.shards
+        monkeypatch.setattr(shards, "_make_topic", fail)
+        for _ in range(3):
+            with pytest.raises(ApiError):
+                await shards.coordinator_of("g")
+
+    asyncio.run(scene())
+    told = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
+    assert told == ["no room", "too few brokers"]
 
 
 def test_a_coordinator_that_is_down_is_not_named() -> None:

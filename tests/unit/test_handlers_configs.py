@@ -9,7 +9,7 @@ from headrace.wire.apis import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTE
 from headrace.wire.codec import Message
 from tests.unit.handler_fakes import Asker, asker
 
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -216,3 +216,41 @@ def test_settings_of_one_broker_and_of_all_are_changed(client: Asker) -> None:
     fixed: Changes = (("log.dirs", SET, "/elsewhere"),)
     assert _altered(client, BROKER, ("1", fixed)) == [ErrorCode.INVALID_REQUEST]
     assert _replaced(client, BROKER, ("1", {"log.dirs": "/e"})) == [ErrorCode.INVALID_REQUEST]
+
+
+def test_a_group_has_its_own_settings_and_the_broker_s(client: Asker) -> None:
+    session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    told = _describe(client, GROUP, "readers", include_synonyms=True)["configs"]
+    assert set(told) == {session, interval}
+    assert (told[session]["value"], told[session]["config_source"]) == ("45000", 5)
+    assert _altered(client, GROUP, ("readers", ((session, SET, "50000"),))) == [0]
+    told = _describe(client, GROUP, "readers", include_synonyms=True)["configs"]
+    assert (told[session]["value"], told[session]["config_source"]) == ("50000", 8)
+    assert [each["name"] for each in told[session]["synonyms"]] == [
+        session,
+        "group.consumer.session.timeout.ms",
+    ]
+    assert _describe(client, GROUP, "others")["configs"][session]["value"] == "45000"
+    assert _replaced(client, GROUP, ("readers", {interval: "6000"})) == [0]
+    assert client.broker.image.group_configs["readers"] == {interval: "6000"}
+    assert _altered(client, GROUP, ("readers", ((interval, DELETE, None),))) == [0]
+    assert not client.broker.image.group_configs["readers"]
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "value", "code"),
+    [
+        ("g", "consumer.session.timeout.ms", "44999", ErrorCode.INVALID_CONFIG),
+        ("g", "consumer.session.timeout.ms", "60001", ErrorCode.INVALID_CONFIG),
+        ("g", "consumer.session.timeout.ms", "long", ErrorCode.INVALID_CONFIG),
+        ("g", "consumer.heartbeat.interval.ms", "1", ErrorCode.INVALID_CONFIG),
+        ("g", "retention.ms", "1", ErrorCode.INVALID_CONFIG),
+        ("", "consumer.session.timeout.ms", "50000", ErrorCode.INVALID_REQUEST),
+        ("g" * 256, "consumer.session.timeout.ms", "50000", ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_group_s_setting_out_of_its_limits_is_refused(
+    client: Asker, group: str, name: str, value: str, code: ErrorCode
+) -> None:
+    assert _altered(client, GROUP, (group, ((name, SET, value),))) == [code]
+    assert client.broker.image.group_configs == {}

@@ -174,12 +174,26 @@ def test_api_versions_is_answered_without_a_handler() -> None:
     client = asker()
     body = {"client_software_name": "a", "client_software_version": "1"}
     reply = client.ask(API_VERSIONS, 4, body)
-    assert [row["api_key"] for row in reply["api_keys"]] == list(APIS)
+    advertised = [row["api_key"] for row in reply["api_keys"]]
+    assert advertised == [api.key for api in APIS.values() if not api.is_internal]
 
 
 def test_every_advertised_api_has_a_handler_named_after_it() -> None:
     for api in APIS.values():
         assert find_spec(f"headrace.handlers.{api.schema}") is not None
+
+
+def test_what_is_for_brokers_is_refused_on_every_other_listener() -> None:
+    client = asker()
+    between_brokers = [api for api in APIS.values() if api.is_internal]
+    assert len(between_brokers) == 5
+    for api in between_brokers:
+        frame = client.frame(api.key, api.version_max, {})
+        header = read_header(frame)
+        context = RequestContext(*header[:4], peer="127.0.0.1:1", listener="PLAINTEXT")
+        with pytest.raises(MalformedRequest, match="for brokers"):
+            handle_frame(client.broker, context, frame, header.body_at)
+    assert client.controller.served == []
 
 
 @cold_versions

@@ -47,7 +47,9 @@ def named(path: Path) -> str:
 def is_pure(path: Path) -> bool:
     if path.stem.endswith("machine"):
         return True
-    room = path.relative_to(ROOT / "src" / "headrace").parts[0]
+    package, room = path.relative_to(ROOT / "src").parts[:2]
+    if package != "headrace":
+        return False
     if room == "client":
         return not path.stem.startswith(CLIENT_SHELLS)
     return room in PURE_ROOMS

@@ -40,7 +40,8 @@ class Hang(AssertionError):
 
 
 class Fuzzer:
-    def __init__(self, port: int, seed: int) -> None:
+    def __init__(self, port: int, seed: int, host: str = "127.0.0.1") -> None:
+        self.host = host
         self.port = port
         self.mutator = Mutator(seed)
         self.outcomes: Counter[str] = Counter()
@@ -63,7 +64,7 @@ class Fuzzer:
     def _outcome(self, frame: bytes) -> str:
         may_wait = _api_key(frame) in WAITING_APIS or _is_lying(frame)
         if self._sock is None:
-            self._sock = socket.create_connection(("127.0.0.1", self.port), ANSWER_SECONDS)
+            self._sock = socket.create_connection((self.host, self.port), ANSWER_SECONDS)
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock.settimeout(PATIENCE_SECONDS if may_wait else ANSWER_SECONDS)
         try:

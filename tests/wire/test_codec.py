@@ -12,6 +12,7 @@ import pytest
 from kio.serial import entity_reader, entity_writer
 
 from headrace.wire.apis import (
+    ALTER_PARTITION,
     API_VERSIONS,
     APIS,
     INIT_PRODUCER_ID,
@@ -108,6 +109,8 @@ def test_what_is_advertised_is_all_that_kio_has_with_a_few_exceptions_that_are_s
             low = 3
         if api.key == INIT_PRODUCER_ID:
             assert (high, there.pop()) == (5, 6)
+        if api.key == ALTER_PARTITION:
+            assert (low, there.pop(0)) == (3, 2)
         if api.key in (OFFSET_COMMIT, OFFSET_FETCH):
             assert (high, there.pop()) == (9, 10)
         assert there == list(range(low, high + 1))

@@ -1,4 +1,4 @@
-"""`headrace configs`: show and change settings of topics and brokers."""
+"""`headrace configs`: show and change settings of topics, groups and brokers."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ def _action(actions: Any, name: str, summary: str, run: Any) -> argparse.Argumen
     parser.set_defaults(run_action=run)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--topic", metavar="NAME", help="of a topic")
+    where.add_argument("--group", metavar="NAME", help="of a consumer group")
     where.add_argument("--broker", type=int, metavar="ID", help="of one broker")
     where.add_argument("--brokers", action="store_true", help="of every broker")
     add_connection_arguments(parser)
@@ -44,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.topic is not None:
         resource = ConfigResource("topic", args.topic)
+    elif args.group is not None:
+        resource = ConfigResource("group", args.group)
     else:
         resource = ConfigResource("broker", "" if args.brokers else str(args.broker))
     with connected(args) as client:

@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.cli.failure import Failure
 
@@ -26,6 +26,24 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def add_action(
+    actions: Any, name: str, summary: str, run: Any, *, json: bool = True
+) -> argparse.ArgumentParser:
+    """One of a command's actions: `run(client, args)`, see `run_action`."""
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
+    parser.set_defaults(run_action=run)
+    add_connection_arguments(parser)
+    if json:
+        add_json_argument(parser)
+    return parser
+
+
+def run_action(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        args.run_action(client, args)
+    return 0
 
 
 @contextmanager

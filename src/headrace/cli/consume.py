@@ -2,8 +2,10 @@
 
 import argparse
 import select
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,7 @@ from headrace.cli.failure import Failure
 from headrace.cli.output import Progress, plural
 
 if TYPE_CHECKING:
-    from headrace.client import Record
+    from headrace.client import Client, Record
 
 _IDLE_MS = 500
 _PLACES = "earliest, latest, an offset, a time as 2026-01-31T12:00 (UTC unless it says) or @MS"
@@ -42,6 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read this partition only; may be repeated",
     )
     parser.add_argument(
+        "--group",
+        metavar="G",
+        help="share the partitions with other members of this group, go on where it is, and "
+        "commit what was printed; --from then says where to begin if it is nowhere yet",
+    )
+    parser.add_argument(
+        "--group-protocol",
+        default="classic",
+        choices=["classic", "consumer"],
+        help="how the members of the group agree: among themselves, or by the broker (KIP-848)",
+    )
+    parser.add_argument(
         "--format",
         default="{value}",
         metavar="TEMPLATE",
@@ -62,24 +76,14 @@ def run(args: argparse.Namespace) -> int:
     from headrace.cli.template import json_line, template
 
     write_one: Callable[[Record], bytes] = json_line if args.json else template(args.format)
-    start = _start(args.start)
-    until = None if args.until is None else _until(args.until)
     if args.max is not None and args.max < 0:
         raise Failure("--max takes a number of records, not less than 0", 2)
+    read = _read if args.group is None else _read_as_member
     count = 0
     out = sys.stdout.buffer
-    with connected(args) as client, Progress() as progress:
+    with connected(args) as client, closing(read(client, args)) as portions, Progress() as progress:
         show_progress = progress.visible and not sys.stdout.isatty()
-        for records in client.consume_lists(
-            args.topic,
-            start=start,
-            until=until,
-            partitions=args.partition,
-            max_records=args.max,
-            isolation=args.isolation,
-            out_of_range="earliest" if args.start == "earliest" else "error",
-            idle_ms=_IDLE_MS,
-        ):
+        for records in portions:
             if not records:
                 _check_reader(out.fileno())
                 continue
@@ -91,6 +95,75 @@ def run(args: argparse.Namespace) -> int:
         if show_progress:
             progress.say(f"{plural(count, 'record')} read from {args.topic}.")
     return 0
+
+
+def _read(client: "Client", args: argparse.Namespace) -> "Generator[list[Record], None, None]":
+    return client.consume_lists(
+        args.topic,
+        start=_start(args.start),
+        until=None if args.until is None else _until(args.until),
+        partitions=args.partition,
+        max_records=args.max,
+        isolation=args.isolation,
+        out_of_range="earliest" if args.start == "earliest" else "error",
+        idle_ms=_IDLE_MS,
+    )
+
+
+def _read_as_member(
+    client: "Client", args: argparse.Namespace
+) -> "Generator[list[Record], None, None]":
+    """However this ends, what was printed is committed, and the group is left."""
+    if args.partition or args.until is not None:
+        raise Failure("a group decides who reads what: leave --partition and --until out", 2)
+    if args.start not in ("earliest", "latest"):
+        raise Failure(
+            "with --group, --from takes earliest or latest: 'headrace groups reset-offsets' "
+            "moves a group elsewhere",
+            2,
+        )
+    client.describe_topic(args.topic)
+    left = args.max
+    with (
+        _ended_politely() as signals,
+        client.group_consumer(
+            args.group,
+            args.topic,
+            protocol=args.group_protocol,
+            auto_offset_reset=args.start,
+            isolation=args.isolation,
+        ) as member,
+    ):
+        while not signals and (left is None or left > 0):
+            records = member.poll(_IDLE_MS, 1_000 if left is None else min(left, 1_000))
+            if left is not None:
+                left -= len(records)
+            yield records
+
+
+@contextmanager
+def _ended_politely() -> Iterator[list[int]]:
+    """Lets a signal end the member only when what it read is printed, and the group is left.
+
+    A second one ends it at once.
+    """
+    signals: list[int] = []
+    before: dict[int, Any] = {}
+
+    def end(number: int, frame: object) -> None:
+        signals.append(number)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        before[each] = signal.signal(each, end)
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if signals:
+        raise SystemExit(128 + signals[0])
 
 
 def _check_reader(descriptor: int) -> None:

@@ -4,7 +4,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.connection import add_connection_arguments, add_json_argument, connected
+from headrace.cli.connection import add_action, run_action
 from headrace.cli.failure import Failure
 from headrace.cli.output import plural, print_json, print_table
 from headrace.cli.reset_offsets import add_reset_arguments, chosen_partitions, reset_offsets
@@ -17,7 +17,7 @@ _LAG_SECONDS_MAX = 5.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = _action(actions, "list", "list groups by name", _list)
+    listing = add_action(actions, "list", "list groups by name", _list)
     listing.add_argument(
         "--state",
         action="append",
@@ -25,17 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STATE",
         help="only groups of this state, as Stable or Empty; may be repeated",
     )
-    describe = _action(actions, "describe", "show offsets, lag and owners", _describe)
+    describe = add_action(actions, "describe", "show offsets, lag and owners", _describe)
     describe.add_argument("groups", nargs="*", metavar="GROUP", help="default: every group")
-    members = _action(actions, "members", "show members and what they own", _members)
+    members = add_action(actions, "members", "show members and what they own", _members)
     members.add_argument("group", metavar="GROUP")
-    delete = _action(actions, "delete", "delete groups without members", _delete)
+    delete = add_action(actions, "delete", "delete groups without members", _delete)
     delete.add_argument("groups", nargs="+", metavar="GROUP")
-    reset = _action(
+    reset = add_action(
         actions, "reset-offsets", "plan where a group goes on reading, and do it", reset_offsets
     )
     add_reset_arguments(reset)
-    forget = _action(
+    forget = add_action(
         actions, "delete-offsets", "forget offsets of topics not read any more", _forget
     )
     forget.add_argument("group", metavar="GROUP")
@@ -48,18 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _action(actions: Any, name: str, summary: str, run: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
-    parser.set_defaults(run_action=run)
-    add_connection_arguments(parser)
-    add_json_argument(parser)
-    return parser
-
-
 def run(args: argparse.Namespace) -> int:
-    with connected(args) as client:
-        args.run_action(client, args)
-    return 0
+    return run_action(args)
 
 
 def _list(client: "Client", args: argparse.Namespace) -> None:

@@ -27,7 +27,10 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "up": Command(
-        "start a broker on this machine", "headrace.cli.up", "add_up_arguments", "run_up"
+        "start a broker, or a cluster, on this machine",
+        "headrace.cli.up",
+        "add_up_arguments",
+        "run_up",
     ),
     "broker": Command(
         "start a broker from a server.properties",
@@ -35,11 +38,29 @@ COMMANDS = {
         "add_broker_arguments",
         "run_broker",
     ),
+    "zookeeper": Command(
+        "start a ZooKeeper on this machine", "headrace.cli.zookeeper", "add_arguments", "run"
+    ),
+    "cluster": Command(
+        "show the brokers of a cluster, and whether all is in sync",
+        "headrace.cli.cluster",
+        "add_arguments",
+        "run",
+    ),
     "topics": Command(
         "create, list, describe, alter and delete topics",
         "headrace.cli.topics",
         "add_arguments",
         "run",
+    ),
+    "reassign": Command(
+        "move partitions to other brokers: plan, execute, watch, cancel",
+        "headrace.cli.reassign",
+        "add_arguments",
+        "run",
+    ),
+    "leaders": Command(
+        "let preferred replicas lead again", "headrace.cli.leaders", "add_arguments", "run"
     ),
     "configs": Command(
         "show and change settings of topics and brokers",

@@ -43,6 +43,16 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{ending}".replace(",", " ")
 
 
+def size_text(size_bytes: int) -> str:
+    """ "512 B", "1.5 MB"."""
+    size = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
 class Progress:
     """A line on standard error that changes while work goes on; silent if nobody can see it."""
 

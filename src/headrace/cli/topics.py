@@ -3,14 +3,15 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli import moving
 from headrace.cli.connection import (
-    add_connection_arguments,
-    add_json_argument,
-    connected,
+    add_action,
     name_and_value,
+    run_action,
 )
 from headrace.cli.failure import Failure
 from headrace.cli.output import plural, print_json, print_table
+from headrace.cli.reassign import add_no_wait_argument, racks_of
 
 if TYPE_CHECKING:
     from headrace.client import Client, TopicInfo
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    create = _action(actions, "create", "create topics", _create)
+    create = add_action(actions, "create", "create topics", _create, json=False)
     create.add_argument("names", nargs="+", metavar="NAME")
     create.add_argument("--partitions", type=int, default=-1, metavar="N")
     create.add_argument("--replication-factor", type=int, default=-1, metavar="N")
@@ -26,29 +27,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument(
         "--if-not-exists", action="store_true", help="say nothing if it is there already"
     )
-    listing = _action(actions, "list", "list topics by name", _list)
+    listing = add_action(actions, "list", "list topics by name", _list)
     listing.add_argument("--internal", action="store_true", help="internal topics, too")
-    add_json_argument(listing)
-    describe = _action(actions, "describe", "show partitions, leaders and offsets", _describe)
+    describe = add_action(actions, "describe", "show partitions, leaders and offsets", _describe)
     describe.add_argument("names", nargs="*", metavar="NAME", help="default: every topic")
-    add_json_argument(describe)
-    alter = _action(actions, "alter", "add partitions, change settings", _alter)
+    alter = add_action(
+        actions, "alter", "add partitions or replicas, change settings", _alter, json=False
+    )
     alter.add_argument("name", metavar="NAME")
     alter.add_argument("--partitions", type=int, metavar="N", help="the new number of them")
+    alter.add_argument(
+        "--replication-factor", type=int, metavar="N", help="the new number of replicas of each"
+    )
+    add_no_wait_argument(alter)
     _add_config(alter)
     alter.add_argument(
         "--unset", action="append", default=[], metavar="NAME", help="back to the default"
     )
-    delete = _action(actions, "delete", "delete topics with all their records", _delete)
+    delete = add_action(
+        actions, "delete", "delete topics with all their records", _delete, json=False
+    )
     delete.add_argument("names", nargs="+", metavar="NAME")
     delete.add_argument("--if-exists", action="store_true", help="say nothing if it is not there")
-
-
-def _action(actions: Any, name: str, summary: str, run: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
-    parser.set_defaults(run_action=run)
-    add_connection_arguments(parser)
-    return parser
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
@@ -63,9 +63,7 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with connected(args) as client:
-        args.run_action(client, args)
-    return 0
+    return run_action(args)
 
 
 def _create(client: "Client", args: argparse.Namespace) -> None:
@@ -159,7 +157,7 @@ def _print_description(topic: dict[str, Any]) -> None:
             part["isr"],
             part["log_start_offset"],
             part["log_end_offset"],
-            "under-replicated" if len(part["isr"]) < len(part["replicas"]) else "",
+            _trouble(part),
         )
         for part in partitions
     ]
@@ -167,18 +165,48 @@ def _print_description(topic: dict[str, Any]) -> None:
     print_table(titles, rows)
 
 
+def _trouble(part: dict[str, Any]) -> str:
+    if part["leader"] is None:
+        return "without a leader"
+    missing = len(part["replicas"]) - len(part["isr"])
+    return f"under-replicated by {missing}" if missing > 0 else ""
+
+
 def _alter(client: "Client", args: argparse.Namespace) -> None:
     from headrace.client import ConfigChange, ConfigResource
 
     changes = [ConfigChange(name, value) for name, value in args.config]
     changes += [ConfigChange(name, None, "unset") for name in args.unset]
-    if args.partitions is None and not changes:
-        raise Failure("nothing to alter: give --partitions, --config or --unset", 2)
+    if args.partitions is None and args.replication_factor is None and not changes:
+        raise Failure(
+            "nothing to alter: give --partitions, --replication-factor, --config or --unset", 2
+        )
     if changes:
         client.alter_configs(ConfigResource("topic", args.name), changes)
     if args.partitions is not None:
         client.create_partitions(args.name, args.partitions)
+    if args.replication_factor is not None:
+        _change_factor(client, args)
     print(f"Altered {args.name}.")
+
+
+def _change_factor(client: "Client", args: argparse.Namespace) -> None:
+    from headrace.client import TopicPartition, spreading
+
+    topic = client.describe_topic(args.name)
+    partitions = [TopicPartition(topic.name, part.index) for part in topic.partitions]
+    before = moving.places(client).settled()
+    try:
+        targets = spreading.change_factor(
+            before, racks_of(client), partitions, args.replication_factor
+        )
+    except spreading.ImpossibleError as error:
+        raise Failure(str(error)) from None
+    # What is on its way there from an earlier attempt is waited for, too.
+    targets = {where: targets.get(where, before[where]) for where in partitions}
+    moving.begin(client, targets)
+    if not args.no_wait:
+        moving.wait_until_moved(client, targets, "See: headrace reassign status")
 
 
 def _delete(client: "Client", args: argparse.Namespace) -> None:

@@ -1,20 +1,28 @@
-"""`headrace up` and `headrace broker`: one broker in the foreground, until it is told to stop."""
+"""`headrace up` and `headrace broker`: one broker in the foreground, until it is told to stop.
+
+Several, with `up --brokers`, are the supervisor's.
+"""
 
 import argparse
 import errno
-import json
-import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from headrace.cli.cluster_data import known_node_id, refuse_cluster
 from headrace.cli.failure import Failure
+from headrace.cli.ready import write_ready_file
 
 DATA_DIRECTORY = "./headrace-data"
 PORT = 9092
 DESCRIPTORS_WANTED = 100_000
+KEPT_BYTES_MAX = 8 * 1024 * 1024
+ALLOCATED_BYTES_MAX = 2 * 1024 * 1024
+"""Larger than this, memory comes from the system and goes back there."""
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 
 
 def add_up_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +40,19 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
         "--adopt",
         action="store_true",
         help="take over the partitions that Apache Kafka left in the data directory",
+    )
+    parser.add_argument(
+        "--brokers",
+        type=int,
+        metavar="N",
+        help="start a cluster of N brokers, on ports that count up, and a ZooKeeper for it",
+    )
+    ensemble = parser.add_mutually_exclusive_group()
+    ensemble.add_argument(
+        "--zookeeper-nodes", type=int, metavar="K", help="nodes of that ZooKeeper (default 1)"
+    )
+    ensemble.add_argument(
+        "--zookeeper", metavar="HOST:PORT/PATH", help="use this ZooKeeper for the cluster"
     )
     _add_shared_arguments(parser)
 
@@ -58,18 +79,39 @@ def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_up(args: argparse.Namespace) -> int:
+    settings = _settings(args.settings)
+    if args.brokers is not None:
+        return _run_cluster(args, settings)
+    if args.zookeeper is not None or args.zookeeper_nodes is not None:
+        raise Failure("A ZooKeeper is for a cluster: say --brokers N, too.", 2)
     directory = args.data or DATA_DIRECTORY
     if args.temp:
         directory = tempfile.mkdtemp(prefix="headrace-")
     properties = {"listeners": f"PLAINTEXT://127.0.0.1:{args.port}", "log.dirs": directory}
     try:
-        settings = _settings(args.settings)
-        if "broker.id" not in settings and "node.id" not in settings:
-            properties |= _known_node_id(directory)
+        refuse_cluster(Path(directory))
+        node_id = known_node_id(Path(directory))
+        if node_id is not None and "broker.id" not in settings and "node.id" not in settings:
+            properties["node.id"] = str(node_id)
         return _run(properties, settings, "headrace up", args.ready_file, adopt=args.adopt)
     finally:
         if args.temp:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _run_cluster(args: argparse.Namespace, settings: Mapping[str, str]) -> int:
+    from headrace.cli.supervisor import run_cluster
+
+    if args.brokers < 1 or (args.zookeeper_nodes is not None and args.zookeeper_nodes < 1):
+        raise Failure("--brokers and --zookeeper-nodes take numbers of at least 1.", 2)
+    if args.adopt:
+        raise Failure("--adopt is for one broker: adopt with headrace up, stop it, add --brokers.")
+    for name in ("broker.id", "node.id", "listeners", "log.dirs", "log.dir", "zookeeper.connect"):
+        if name in settings:
+            raise Failure(
+                f"--set {name} cannot be the same for {args.brokers} brokers: leave it out."
+            )
+    return run_cluster(args, args.data or DATA_DIRECTORY, settings)
 
 
 def run_broker(args: argparse.Namespace) -> int:
@@ -94,19 +136,6 @@ def _settings(given: list[str]) -> dict[str, str]:
             raise Failure(f"--set takes NAME=VALUE, and {one!r} has no '='.")
         settings[name.strip()] = value
     return settings
-
-
-def _known_node_id(directory: str) -> dict[str, str]:
-    """The id that a data directory was made with: whoever starts on it again need not know it."""
-    try:
-        text = Path(directory, "meta.properties").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return {}
-    for line in text.splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() in ("node.id", "broker.id") and value.strip().isdigit():
-            return {"node.id": value.strip()}
-    return {}
 
 
 def _run(
@@ -178,7 +207,8 @@ async def _serve(broker: object, ready: str | None) -> int:
     gc.set_threshold(50_000, 20, 20)
     print(f"Headrace is ready: bootstrap.servers={broker.address}", flush=True)
     if ready is not None:
-        _write_ready_file(ready, broker.address)
+        write_ready_file(ready, broker.address)
+    _keep_freed_memory()
     try:
         await stopping.wait()
     finally:
@@ -187,12 +217,17 @@ async def _serve(broker: object, ready: str | None) -> int:
     return 0
 
 
-def _write_ready_file(path: str, address: str) -> None:
-    """All at once: whoever waits for the file finds it whole."""
-    part = f"{path}.part"
-    with open(part, "w", encoding="utf-8") as file:
-        json.dump({"address": address, "pid": os.getpid()}, file)
-    os.replace(part, path)
+def _keep_freed_memory() -> None:
+    """Use memory again instead of giving it back: a page costs most when it is first touched.
+
+    The C library gives memory back at every batch of a megabyte, by default.
+    """
+    import ctypes
+
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, ALLOCATED_BYTES_MAX)
+        set_option(_M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
 
 
 def _say_if_uncompiled() -> None:

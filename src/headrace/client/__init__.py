@@ -9,13 +9,15 @@
 takes bytes and the time and returns what to send; the shells only carry that out.
 """
 
-from headrace.client.blocking import Client, Consumer, Delivery, Producer, connect
+from headrace.client.blocking import Client, Consumer, Delivery, GroupConsumer, Producer, connect
 from headrace.client.errors import (
     ClientClosed,
     ClientError,
+    CommitFailed,
     Disconnected,
     InvalidConfig,
     InvalidTopic,
+    NoOffset,
     NotAuthorized,
     OffsetOutOfRange,
     ProtocolViolation,
@@ -34,6 +36,7 @@ from headrace.client.values import (
     ConfigEntry,
     ConfigResource,
     NewTopic,
+    Reassignment,
     Record,
     RecordMetadata,
     TopicInfo,
@@ -46,6 +49,7 @@ __all__ = [
     "Client",
     "ClientClosed",
     "ClientError",
+    "CommitFailed",
     "ConfigChange",
     "ConfigEntry",
     "ConfigResource",
@@ -53,6 +57,7 @@ __all__ = [
     "Delivery",
     "Disconnected",
     "ErrorCode",
+    "GroupConsumer",
     "GroupInfo",
     "GroupListing",
     "GroupMember",
@@ -60,10 +65,12 @@ __all__ = [
     "InvalidConfig",
     "InvalidTopic",
     "NewTopic",
+    "NoOffset",
     "NotAuthorized",
     "OffsetOutOfRange",
     "Producer",
     "ProtocolViolation",
+    "Reassignment",
     "Record",
     "RecordMetadata",
     "RecordTooLarge",

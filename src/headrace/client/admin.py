@@ -45,7 +45,7 @@ from headrace.wire.apis import (
 )
 
 T = TypeVar("T")
-_RESOURCE_TYPES = {"topic": 2, "broker": 4}
+_RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}
 _OPERATIONS = {"set": 0, "unset": 1, "append": 2, "subtract": 3}
 _SOURCES = {
     1: "topic",

@@ -11,16 +11,17 @@ belongs to the loop on which it was opened. Errors are those of `headrace.client
 """
 
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from headrace.client import admin, groups, offsets
+from headrace.client import admin, groups, moves, offsets
 from headrace.client.aio_driver import Driver
+from headrace.client.aio_groups import GroupConsumer, OnPartitions
 from headrace.client.aio_streams import Consumer, Delivery, Producer
 from headrace.client.engine import Engine
-from headrace.client.errors import ClientClosed
+from headrace.client.errors import ClientClosed, RequestFailed
 from headrace.client.group_values import GroupInfo, GroupListing, GroupOffset
 from headrace.client.inputs import Data, HeadersIn, client_options, plan_reading
 from headrace.client.operation import Ask, Operation
@@ -28,6 +29,7 @@ from headrace.client.options import (
     ClientSettings,
     ConsumerOptions,
     ConsumerSettings,
+    GroupSettings,
     Isolation,
     ProducerSettings,
     producer_options,
@@ -41,6 +43,7 @@ from headrace.client.values import (
     ListedOffset,
     LogDir,
     NewTopic,
+    Reassignment,
     Record,
     RecordMetadata,
     Start,
@@ -50,7 +53,7 @@ from headrace.client.values import (
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 
-__all__ = ["Client", "Consumer", "Delivery", "Producer", "connect"]
+__all__ = ["Client", "Consumer", "Delivery", "GroupConsumer", "Producer", "connect"]
 
 T = TypeVar("T")
 
@@ -143,6 +146,25 @@ class Client:
         """A consumer to which partitions are assigned by hand."""
         return Consumer(self._open_driver, ConsumerOptions(**settings))
 
+    def group_consumer(
+        self,
+        group: str,
+        topics: str | Sequence[str] = (),
+        *,
+        pattern: str | None = None,
+        on_assigned: OnPartitions | None = None,
+        on_revoked: OnPartitions | None = None,
+        on_lost: OnPartitions | None = None,
+        **settings: Unpack[GroupSettings],
+    ) -> GroupConsumer:
+        """A member of a group, which shares the partitions of these topics with the others.
+
+        Leaving its `async with` commits and leaves the group. The functions are called from `poll`.
+        """
+        return GroupConsumer(
+            self._open_driver, group, topics, pattern, on_assigned, on_revoked, on_lost, settings
+        )
+
     async def consume(
         self,
         topic: str,
@@ -220,6 +242,10 @@ class Client:
         """Every topic that the client may see, by name."""
         return await self._run(offsets.list_topics(self._engine))
 
+    async def refresh_topics(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
+        """These topics as they are now, also for later calls; unknown ones are left out."""
+        return await self._run(offsets.refresh_topics(self._engine, topics))
+
     async def describe_topic(self, topic: str) -> TopicInfo:
         return await self._run(admin.describe_topic(self._engine, topic))
 
@@ -281,6 +307,32 @@ class Client:
 
     async def describe_producers(self, partition: TopicPartition) -> list[ActiveProducer]:
         return await self._run(admin.describe_producers(self._engine, partition))
+
+    # Where partitions lie.
+
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, RequestFailed]:
+        """Begin to move partitions to other replicas, the preferred leader first.
+
+        None stops a move. Returns what was refused, and why; the rest has begun.
+        """
+        return await self._run(moves.alter_reassignments(self._engine, targets))
+
+    async def list_reassignments(
+        self, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves under way: all of them, or those of the named partitions."""
+        return await self._run(moves.list_reassignments(self._engine, partitions))
+
+    async def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, RequestFailed | None]:
+        """Let preferred replicas lead; `unclean`: where nobody can, any, which may lose records.
+
+        Of all partitions, or of the named ones. None says that a leader was elected.
+        """
+        return await self._run(moves.elect_leaders(self._engine, partitions, unclean=unclean))
 
     # Consumer groups.
 

@@ -165,11 +165,18 @@ class Consumer:
     def partitions(self) -> tuple[TopicPartition, ...]:
         return self._machine.partitions
 
-    async def assign(self, starts: Mapping[TopicPartition, Start]) -> None:
-        """Read these partitions from now on, and no others."""
+    async def assign(
+        self,
+        starts: Mapping[TopicPartition, Start],
+        until: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Read these partitions from now on, and no others.
+
+        `until` names offsets from which on nothing more is fetched; chunks may reach beyond.
+        """
         engine = self._driver.engine
         operation = resolve_starts(engine, starts, read_committed=self._committed)
-        self._machine.assign(await self._driver.run(operation))
+        self._machine.assign(await self._driver.run(operation), until)
 
     async def seek(self, partition: TopicPartition, start: Start) -> None:
         """Go on elsewhere in an assigned partition."""

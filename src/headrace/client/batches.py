@@ -206,10 +206,15 @@ class PartitionQueue:
         self._next_sequence = 0
         self._next_order = 0
 
-    def open_batch(self, now_ms: float, deadline_ms: float) -> ProducerBatch:
-        """A new batch at the end."""
+    def open_batch(
+        self, now_ms: float, deadline_ms: float, builder: BatchBuilder | None = None
+    ) -> ProducerBatch:
+        """A new batch at the end; one whose records are given takes no others."""
         self._next_order += 1
         batch = ProducerBatch(self.topic, self.partition, (self._next_order,), now_ms, deadline_ms)
+        if builder is not None:
+            batch.builder = builder
+            batch.closed = True
         self.batches.append(batch)
         return batch
 

@@ -16,6 +16,7 @@ from headrace.client.options import ConsumerOptions, ProducerOptions
 from headrace.client.producer_machine import ProducerMachine
 from headrace.client.values import Record, RecordMetadata, Start
 from headrace.model.topics import TopicPartition
+from headrace.record.build import BatchBuilder
 
 T = TypeVar("T")
 RECORDS_AT_ONCE = 1_000
@@ -112,6 +113,32 @@ class Producer:
             self._worked_ms = self._driver.now_ms()
         return Delivery(self._driver, machine, delivery)
 
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has; it may be created by asking, as by sending."""
+        engine = self._driver.engine
+        if topic not in engine.cluster.topics:
+            create = self._machine.options.create_topics
+            self._driver.run(ensure_topics(engine, [topic], create))
+        return len(engine.cluster.topics[topic].partitions)
+
+    def send_batch(
+        self, topic: str, partition: int, payload: bytes, record_count: int, timestamp_ms: int
+    ) -> None:
+        """Hand over records that are encoded already (record/rows.py), as one batch.
+
+        Waits only while the topic is unknown or the buffer full; flush tells how it went.
+        """
+        machine, engine = self._machine, self._driver.engine
+        if self._closed or engine.closed:
+            raise ClientClosed("the producer is closed")
+        if topic not in engine.cluster.topics:
+            self._driver.run(ensure_topics(engine, [topic], machine.options.create_topics))
+        if machine.buffered_bytes >= machine.options.buffer_bytes_max:
+            self._driver.wait(machine.space())
+        builder = BatchBuilder.of_encoded(payload, record_count, timestamp_ms)
+        machine.append_batch(topic, partition, builder, self._driver.now_ms())
+        self._driver.work()
+
     def produce(
         self,
         topic: str,
@@ -171,11 +198,18 @@ class Consumer:
     def partitions(self) -> tuple[TopicPartition, ...]:
         return self._machine.partitions
 
-    def assign(self, starts: Mapping[TopicPartition, Start]) -> None:
-        """Read these partitions from now on, and no others."""
+    def assign(
+        self,
+        starts: Mapping[TopicPartition, Start],
+        until: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Read these partitions from now on, and no others.
+
+        `until` names offsets from which on nothing more is fetched; chunks may reach beyond.
+        """
         engine = self._driver.engine
         operation = resolve_starts(engine, starts, read_committed=self._committed)
-        self._machine.assign(self._driver.run(operation))
+        self._machine.assign(self._driver.run(operation), until)
 
     def seek(self, partition: TopicPartition, start: Start) -> None:
         """Go on elsewhere in an assigned partition."""

@@ -95,6 +95,8 @@ class Connection:
 
     def choose_version(self, api_key: int, version_max: int = 0x7FFF) -> int:
         """The highest version that both sides speak."""
+        if api_key not in APIS:
+            raise UnsupportedVersion(f"this client does not speak the request {api_key}")
         name = APIS[api_key].name
         ours = version_range(api_key)
         theirs = self.versions.get(api_key)

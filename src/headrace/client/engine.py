@@ -30,6 +30,7 @@ from headrace.client.operation import (
     Outcome,
     Pause,
     Step,
+    Wait,
 )
 from headrace.client.options import ClientOptions
 from headrace.wire.apis import METADATA
@@ -157,6 +158,8 @@ class Engine:
             self._ask_all(step, resume)
         elif isinstance(step, Pause):
             self._after(step.duration_ms, lambda: resume(None, None))
+        elif isinstance(step, Wait):
+            self._wait(step, resume)
         else:
             for topic in step.topics:
                 self._policy.use(topic, step.create)
@@ -166,6 +169,20 @@ class Engine:
     def _after(self, duration_ms: float, callback: Callable[[], None]) -> None:
         self._timer_count += 1
         heapq.heappush(self._timers, (self.now_ms + duration_ms, self._timer_count, callback))
+
+    def _wait(self, step: Wait, resume: Resume) -> None:
+        is_over = False
+
+        def end() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                resume(None, None)
+
+        # From a timer in any case: what finishes an outcome may be in the middle of something.
+        step.outcome.on_done(lambda _: self._after(0, end))
+        if step.timeout_ms is not None:
+            self._after(max(step.timeout_ms, 0), end)
 
     def _ask_all(self, step: AskAll, resume: Resume) -> None:
         results: list[Any] = [None] * len(step.asks)
@@ -209,7 +226,7 @@ class Engine:
             ask.version_max,
         )
         # Not at once: a refusal would resume a generator that still runs.
-        self._after(0, lambda: self._network.send(node, request, self.now_ms))
+        self._after(0, lambda: self._network.send(node, request, self.now_ms, ask.lane))
 
     # For machines.
 

@@ -5,6 +5,7 @@ that programs act on have a class of their own, so that `except UnknownTopic` re
 """
 
 from headrace.model.errors import ErrorCode
+from headrace.model.topics import TopicPartition
 
 # Codes after which the same request may succeed, Kafka's "retriable", with the ones that only
 # a wrong picture of the cluster explains.
@@ -86,6 +87,8 @@ class RequestFailed(ClientError):
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(code, message)
         self.code = code
+        self.partition: TopicPartition | None = None
+        """Which one a consumer was reading."""
         self.message = message or code.name.replace("_", " ").capitalize() + "."
         self.retriable = code in RETRIABLE
         self.stale_metadata = code in STALE_METADATA
@@ -116,6 +119,14 @@ class OffsetOutOfRange(RequestFailed):
 
 class RecordTooLarge(RequestFailed):
     """A record, with its batch, is larger than the topic allows."""
+
+
+class CommitFailed(RequestFailed):
+    """The group has given the partitions to others, who may read the records again."""
+
+
+class NoOffset(ClientError):
+    """A group has no offset of a partition, and auto_offset_reset says to choose none."""
 
 
 class NotAuthorized(RequestFailed):

@@ -61,10 +61,13 @@ class _Reading:
         "pending",
         "position",
         "resetting",
+        "until",
     )
 
-    def __init__(self, partition: TopicPartition, offset: int) -> None:
+    def __init__(self, partition: TopicPartition, offset: int, until: int | None) -> None:
         self.partition = partition
+        self.until = until
+        """The offset at which nothing more is wanted, if there is one."""
         self.paused = False
         self.high_watermark = -1
         self.last_stable_offset = -1
@@ -89,8 +92,12 @@ class _Reading:
 
 
 class FetchMachine:
-    def __init__(self, port: Port, options: ConsumerOptions) -> None:
+    def __init__(
+        self, port: Port, options: ConsumerOptions, *, waits_for_topics: bool = False
+    ) -> None:
         self.options = options
+        self._waits_for_topics = waits_for_topics
+        """Whether a topic that is gone is no error: somebody else decides what is read."""
         self._port = port
         self._lane = port.open_lane()
         self._readings: dict[TopicPartition, _Reading] = {}
@@ -107,16 +114,29 @@ class FetchMachine:
     def partitions(self) -> tuple[TopicPartition, ...]:
         return tuple(self._readings)
 
-    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions, from these offsets, and no others."""
+    def assign(
+        self,
+        positions: Mapping[TopicPartition, int],
+        until: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Read these partitions, from these offsets, and no others.
+
+        Nothing is asked for at or after `until`, where that names a partition.
+        """
+        ends = until or {}
         for partition in list(self._readings):
             if partition not in positions:
                 self._buffered -= self._readings.pop(partition).buffered
         for partition, offset in positions.items():
             if partition in self._readings:
+                self._readings[partition].until = ends.get(partition)
                 self.seek(partition, offset)
             else:
-                self._readings[partition] = _Reading(partition, offset)
+                self._readings[partition] = _Reading(partition, offset, ends.get(partition))
+
+    def add(self, partition: TopicPartition, offset: int) -> None:
+        """Read this partition too, from this offset on."""
+        self._readings[partition] = _Reading(partition, offset, None)
 
     def unassign(self, partition: TopicPartition) -> None:
         reading = self._readings.pop(partition, None)
@@ -183,6 +203,18 @@ class FetchMachine:
                 self._to_the_end(reading)
         return taken
 
+    def show(self, error: ClientError) -> None:
+        """Have the next one who takes something see an error instead."""
+        self._errors.append(error)
+        self.announce()
+
+    def announce(self) -> None:
+        """Wake those who wait for something to take."""
+        waiting, self._waiting = self._waiting, []
+        for outcome in waiting:
+            if not outcome.done:
+                outcome.succeed(None)
+
     # What the engine drives.
 
     def poll(self, now_ms: float) -> None:
@@ -211,7 +243,7 @@ class FetchMachine:
         self._port.close_lane(self._lane)
         self._readings.clear()
         self._errors.append(error)
-        self._announce()
+        self.announce()
 
     def _wake(self, at_ms: float) -> None:
         if at_ms < inf and (self._wakeup_ms is None or at_ms < self._wakeup_ms):
@@ -221,6 +253,8 @@ class FetchMachine:
 
     def _leader_to_ask(self, reading: _Reading, now_ms: float) -> int | None:
         if reading.paused or reading.resetting:
+            return None
+        if reading.until is not None and reading.fetch_offset >= reading.until:
             return None
         if not reading.backoff.is_over(self._port.cluster, *reading.partition, now_ms):
             self._wake(reading.backoff.next_ms(now_ms))
@@ -238,7 +272,7 @@ class FetchMachine:
     def _check_absent(self, reading: _Reading, now_ms: float) -> None:
         """A topic that metadata does not know for a while is gone."""
         code = self._port.cluster.topic_errors.get(reading.partition.topic)
-        if code is None:
+        if code is None or self._waits_for_topics:
             return
         if reading.absent_since_ms is None:
             reading.absent_since_ms = now_ms
@@ -342,7 +376,7 @@ class FetchMachine:
         reading.fetch_offset = chunk.next_offset
         reading.buffered += chunk.size
         self._buffered += chunk.size
-        self._announce()
+        self.announce()
 
     # Trouble.
 
@@ -367,8 +401,9 @@ class FetchMachine:
     def _stop(self, reading: _Reading, error: ClientError) -> None:
         """Show an error, and leave the partition alone until somebody seeks."""
         reading.backoff.stop()
-        self._errors.append(error)
-        self._announce()
+        if isinstance(error, RequestFailed):
+            error.partition = reading.partition
+        self.show(error)
 
     def _out_of_range(self, reading: _Reading) -> None:
         partition, offset = reading.partition, reading.fetch_offset
@@ -402,12 +437,6 @@ class FetchMachine:
             raise error
 
     # Taking.
-
-    def _announce(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for outcome in waiting:
-            if not outcome.done:
-                outcome.succeed(None)
 
     def _to_the_end(self, reading: _Reading) -> None:
         """The next one to take from, and to ask for first, is another partition."""

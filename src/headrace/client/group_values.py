@@ -10,7 +10,8 @@ class GroupListing:
     group_id: str
     protocol_type: str
     state: str
-    """Kafka's word: "Stable", "Empty", "PreparingRebalance", "CompletingRebalance"."""
+    """Kafka's word: "Stable", "Empty", "PreparingRebalance", "CompletingRebalance"; of a group of
+    the newer protocol "Assigning" and "Reconciling" too."""
     type: str
     """ "classic" or "consumer"; "" where the broker does not say."""
 

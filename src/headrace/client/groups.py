@@ -7,12 +7,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.client.consumer_protocol import read_assignment
-from headrace.client.errors import ClientError, error_code, request_failed
+from headrace.client.errors import (
+    ClientError,
+    UnsupportedVersion,
+    error_code,
+    request_failed,
+)
 from headrace.client.group_values import GroupInfo, GroupListing, GroupMember, GroupOffset
 from headrace.client.operation import ANY, Ask, AskAll, Operation, Refresh, Session, retrying
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import (
+    CONSUMER_GROUP_DESCRIBE,
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
     FIND_COORDINATOR,
@@ -25,6 +31,8 @@ from headrace.wire.apis import (
 T = TypeVar("T")
 _GROUP = 0
 _DEAD = "Dead"
+CONSUMER = "consumer"
+"""What groups of consumers call their protocol, in either of the two."""
 
 
 def find_coordinator(session: Session, group: str) -> Operation[int]:
@@ -76,14 +84,16 @@ def list_groups(session: Session, states: Sequence[str] = ()) -> Operation[list[
 
 
 def describe_group(session: Session, group: str) -> Operation[GroupInfo]:
-    """A group with its members; an unknown one is an error."""
+    """A group of either protocol with its members; an unknown one is an error."""
     fields = {"groups": [group], "include_authorized_operations": False}
 
     def attempt(node: int) -> Operation[GroupInfo]:
         reply = yield Ask(node, DESCRIBE_GROUPS, fields)
         found = reply["groups"][0]
-        if found["error_code"] or found["group_state"] == _DEAD:
-            code = found["error_code"] or ErrorCode.GROUP_ID_NOT_FOUND
+        code = found["error_code"]
+        if code == ErrorCode.GROUP_ID_NOT_FOUND or found["group_state"] == _DEAD:
+            return (yield from _describe_consumer_group(node, group))
+        if code:
             raise _failed(code, group)
         return GroupInfo(
             group,
@@ -95,6 +105,40 @@ def describe_group(session: Session, group: str) -> Operation[GroupInfo]:
         )
 
     return (yield from _of_coordinator(session, "describing a group", group, attempt))
+
+
+def _describe_consumer_group(node: int, group: str) -> Operation[GroupInfo]:
+    """What a classic description cannot show (KIP-848); older brokers have no such groups."""
+    fields = {"group_ids": [group], "include_authorized_operations": False}
+    try:
+        reply = yield Ask(node, CONSUMER_GROUP_DESCRIBE, fields)
+    except UnsupportedVersion:
+        raise _failed(ErrorCode.GROUP_ID_NOT_FOUND, group) from None
+    found = reply["groups"][0]
+    if found["error_code"]:
+        raise _failed(found["error_code"], group)
+    return GroupInfo(
+        group,
+        found["group_state"],
+        CONSUMER,
+        found["assignor_name"],
+        node,
+        tuple(_consumer_member(member) for member in found["members"]),
+    )
+
+
+def _consumer_member(found: Mapping[str, Any]) -> GroupMember:
+    return GroupMember(
+        found["member_id"],
+        found["instance_id"],
+        found["client_id"],
+        found["client_host"].removeprefix("/"),
+        tuple(
+            TopicPartition(topic["topic_name"], partition)
+            for topic in found["assignment"]["topic_partitions"]
+            for partition in topic["partitions"]
+        ),
+    )
 
 
 def _member(found: Mapping[str, Any]) -> GroupMember:
@@ -148,10 +192,8 @@ def group_offsets(
     return (yield from _of_coordinator(session, "fetching offsets", group, attempt))
 
 
-def commit_group_offsets(
-    session: Session, group: str, offsets: Mapping[TopicPartition, GroupOffset]
-) -> Operation[None]:
-    """Set offsets of a group that has no members."""
+def commit_fields(group: str, offsets: Mapping[TopicPartition, GroupOffset]) -> dict[str, Any]:
+    """The fields of a commit by nobody in particular."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, index), offset in offsets.items():
         topics.setdefault(topic, []).append(
@@ -162,7 +204,7 @@ def commit_group_offsets(
                 "committed_metadata": offset.metadata,
             }
         )
-    fields = {
+    return {
         "group_id": group,
         "generation_id_or_member_epoch": -1,
         "member_id": "",
@@ -170,6 +212,13 @@ def commit_group_offsets(
         "retention_time_ms": -1,
         "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
     }
+
+
+def commit_group_offsets(
+    session: Session, group: str, offsets: Mapping[TopicPartition, GroupOffset]
+) -> Operation[None]:
+    """Set offsets of a group that has no members."""
+    fields = commit_fields(group, offsets)
 
     def attempt(node: int) -> Operation[None]:
         reply = yield Ask(node, OFFSET_COMMIT, fields)

@@ -97,6 +97,24 @@ def ensure_topics(session: Session, topics: Iterable[str], create: bool) -> Oper
         attempt += 1
 
 
+def refresh_topics(session: Session, topics: Iterable[str]) -> Operation[dict[str, TopicInfo]]:
+    """These topics as they are now; one that does not exist is left out."""
+    wanted = tuple(dict.fromkeys(topics))
+
+    def attempt() -> Operation[dict[str, TopicInfo]]:
+        yield Refresh(wanted)
+        known = session.cluster.topics
+        for topic in wanted:
+            if topic not in known:
+                session.forget_topic(topic)
+                code = session.cluster.topic_errors.get(topic)
+                if code not in (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                    raise _topic_trouble(topic, code)
+        return {topic: known[topic] for topic in wanted if topic in known}
+
+    return (yield from retrying(session, "looking up topics", attempt))
+
+
 def _topic_trouble(topic: str, code: ErrorCode) -> RequestFailed:
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return UnknownTopic(code, f"the topic {topic!r} does not exist")

@@ -1,7 +1,7 @@
 """Calls of several steps, written as generators that yield what they wait for. Pure.
 
-An operation is a generator: it yields Ask, AskAll, Pause or Refresh, is resumed with what came
-of it, and returns its result. The engine drives it; a shell only waits for its Outcome. So the
+An operation is a generator: it yields Ask, AskAll, Pause, Refresh or Wait, is resumed with what
+came of it, and returns its result. The engine drives it; a shell only waits for its Outcome. So the
 same few lines serve the asyncio client, the blocking one, and tests with scripted brokers.
 """
 
@@ -28,6 +28,8 @@ class Ask:
     fields: Mapping[str, Any]
     timeout_ms: float | None = None
     version_max: int = 0x7FFF
+    lane: int = 0
+    """Connections of the asker's own: for a question that may take long to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,15 @@ class Refresh:
     create: bool = False
 
 
-Step = Ask | AskAll | Pause | Refresh
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait until something is done, well or badly, or some time has passed."""
+
+    outcome: "Outcome[Any]"
+    timeout_ms: float | None = None
+
+
+Step = Ask | AskAll | Pause | Refresh | Wait
 Operation = Generator[Step, Any, T]
 
 

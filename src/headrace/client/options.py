@@ -1,7 +1,9 @@
 """How a client behaves, with defaults that suit one broker on this machine and a cluster alike."""
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypedDict
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple, TypedDict
+
+from headrace.client.assignors import ASSIGNORS, COOPERATIVE_STICKY, RANGE, ROUND_ROBIN
 
 DEFAULT_PORT = 9092
 Acks = Literal["all", 0, 1]
@@ -125,6 +127,52 @@ class ConsumerOptions:
             raise ValueError(f"out_of_range is {self.out_of_range!r}: earliest, latest or error")
 
 
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """How a consumer takes part in a group."""
+
+    protocol: Literal["classic", "consumer"] = "classic"
+    """"consumer" is KIP-848: the broker decides who reads what."""
+    instance_id: str | None = None
+    """A static member (KIP-345): one that comes back under this name gets what it had."""
+    assignors: tuple[str, ...] = (RANGE, ROUND_ROBIN)
+    """Of the classic protocol, best first: every other client knows one of these two."""
+    server_assignor: str | None = None
+    """Of the consumer protocol: "uniform" or "range"; None leaves it to the broker."""
+    session_timeout_ms: int = 45_000
+    """Classic: a member that is silent for so long is taken for dead."""
+    heartbeat_interval_ms: int = 3_000
+    """Classic: how often a member says that it lives."""
+    max_poll_interval_ms: int = 300_000
+    """One that asks for nothing for so long leaves; others wait as long for it to give up
+    partitions."""
+    auto_commit: bool = True
+    auto_commit_interval_ms: float = 5_000
+    auto_offset_reset: Literal["earliest", "latest", "none"] = "earliest"
+    """Where to begin when the group has no offset, or one that the log has no more."""
+    close_timeout_ms: float = 5_000
+    """How long the last commit, and leaving, may take."""
+
+    def __post_init__(self) -> None:
+        if self.protocol not in ("classic", "consumer"):
+            raise ValueError(f"protocol is {self.protocol!r}: classic or consumer")
+        if self.auto_offset_reset not in ("earliest", "latest", "none"):
+            raise ValueError(
+                f"auto_offset_reset is {self.auto_offset_reset!r}: earliest, latest or none"
+            )
+        unknown = [name for name in self.assignors if name not in ASSIGNORS]
+        if unknown or not self.assignors:
+            raise ValueError(f"assignors are {self.assignors!r}: use {', '.join(ASSIGNORS)}")
+        if COOPERATIVE_STICKY in self.assignors and len(self.assignors) > 1:
+            raise ValueError(f"{COOPERATIVE_STICKY} cannot be mixed with assignors that revoke all")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ValueError("heartbeat_interval_ms has to be less than session_timeout_ms")
+
+    @property
+    def is_cooperative(self) -> bool:
+        return self.assignors == (COOPERATIVE_STICKY,)
+
+
 class ClientSettings(TypedDict, total=False):
     """The fields of ClientOptions, as keyword arguments."""
 
@@ -168,6 +216,32 @@ class ConsumerSettings(TypedDict, total=False):
     out_of_range: Literal["earliest", "latest", "error"]
     rack: str
     check_crcs: bool
+
+
+class GroupSettings(ConsumerSettings, total=False):
+    """The fields of GroupOptions, and those of ConsumerOptions, as keyword arguments."""
+
+    protocol: Literal["classic", "consumer"]
+    instance_id: str | None
+    assignors: tuple[str, ...]
+    server_assignor: str | None
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    auto_commit: bool
+    auto_commit_interval_ms: float
+    auto_offset_reset: Literal["earliest", "latest", "none"]
+    close_timeout_ms: float
+
+
+def group_options(settings: GroupSettings) -> tuple[GroupOptions, ConsumerOptions]:
+    """How to take part, and how to fetch; an offset that is gone is reset as a missing one."""
+    given: dict[str, Any] = dict(settings)
+    names = {field.name for field in fields(GroupOptions)}
+    options = GroupOptions(**{name: given.pop(name) for name in names & given.keys()})
+    if options.auto_offset_reset != "none":
+        given.setdefault("out_of_range", options.auto_offset_reset)
+    return options, ConsumerOptions(**given)
 
 
 def producer_options(settings: ProducerSettings) -> ProducerOptions:

@@ -27,7 +27,7 @@ from headrace.client.errors import (
     request_failed,
 )
 from headrace.client.machine import Port
-from headrace.client.operation import Outcome
+from headrace.client.operation import Outcome, backoff_ms
 from headrace.client.options import ProducerOptions
 from headrace.client.partitioner import keyed_partition, make_partitioner
 from headrace.client.produce_codec import (
@@ -41,7 +41,7 @@ from headrace.client.produce_codec import (
 from headrace.client.producer_id import ProducerId, init_producer_id
 from headrace.client.values import Headers
 from headrace.model.errors import ErrorCode
-from headrace.record.build import record_size_max
+from headrace.record.build import BatchBuilder, record_size_max
 from headrace.wire.apis import PRODUCE
 
 RECORD_BYTES_MAX = 100 * 1024 * 1024 - 4096
@@ -99,6 +99,12 @@ class ProducerMachine:
         if batch.builder.size >= self.options.batch_bytes_max:
             self._close_batch(batch)
         return delivery
+
+    def append_batch(
+        self, topic: str, partition: int, builder: BatchBuilder, now_ms: float
+    ) -> None:
+        """Take a batch of records that somebody else gathered; flush tells of its end."""
+        self._open_batch(self._queue(topic, self._choose(topic, None, partition)), now_ms, builder)
 
     def space(self) -> Outcome[None]:
         """Done as soon as there is room for more records."""
@@ -199,7 +205,12 @@ class ProducerMachine:
             if batch.builder.size + size <= self.options.batch_bytes_max:
                 return batch
             self._close_batch(batch)
-        batch = queue.open_batch(now_ms, now_ms + self.options.delivery_timeout_ms)
+        return self._open_batch(queue, now_ms)
+
+    def _open_batch(
+        self, queue: PartitionQueue, now_ms: float, builder: BatchBuilder | None = None
+    ) -> ProducerBatch:
+        batch = queue.open_batch(now_ms, now_ms + self.options.delivery_timeout_ms, builder)
         self._pending[batch] = None
         self.buffered_bytes += batch.builder.size
         return batch
@@ -417,15 +428,9 @@ class ProducerMachine:
             self._port.cluster,
             queue.topic,
             queue.partition,
-            until_ms=now_ms + self._pause_ms(batch.attempts),
+            until_ms=now_ms + backoff_ms(self._port, batch.attempts - 1),
             stale=error.stale_metadata,
         )
-
-    def _pause_ms(self, attempts: int) -> float:
-        options = self._port.options
-        base = options.retry_backoff_ms * 2.0 ** min(attempts - 1, 10)
-        spread = 0.8 + 0.4 * self._port.random.random()
-        return min(base, options.retry_backoff_ms_max) * spread
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         if batch.done:

@@ -104,9 +104,9 @@ class ListedOffset:
 
 
 class ConfigResource(NamedTuple):
-    """What has settings: a topic, or a broker (a name of "" means every broker)."""
+    """What has settings: a topic, a broker (a name of "" means every broker), or a group."""
 
-    kind: Literal["topic", "broker"]
+    kind: Literal["topic", "broker", "group"]
     name: str
 
 
@@ -115,7 +115,7 @@ class ConfigEntry:
     name: str
     value: str | None
     source: str
-    """Whence the value comes: "topic", "broker", "cluster", "file" or "default"."""
+    """Whence the value comes: "topic", "group", "broker", "cluster", "file" or "default"."""
     is_read_only: bool = False
     is_sensitive: bool = False
     documentation: str | None = None
@@ -147,6 +147,21 @@ class LogDir:
     node_id: int
     path: str
     partitions: tuple[LogDirPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition on its way to other brokers."""
+
+    replicas: tuple[int, ...]
+    """All that hold it now: those that stay, come and go."""
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas when it is done."""
+        return tuple(node for node in self.replicas if node not in self.removing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,7 @@ delete.records.purgatory.purge.interval.requests int 1 *
 fetch.purgatory.purge.interval.requests int 1000 *
 group.consumer.assignment.interval.ms int 1000 0.. dynamic
 group.consumer.max.assignment.interval.ms int 15000 0..
-group.consumer.migration.policy string bidirectional *
 group.consumer.min.assignment.interval.ms int 0 0..
-group.consumer.regex.refresh.interval.ms int 600000 10000.. hidden
 group.coordinator.append.linger.ms int -1 -1..
 group.coordinator.background.threads int 2 1..
 group.coordinator.cached.buffer.max.bytes int 1048588 524288.. dynamic

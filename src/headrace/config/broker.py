@@ -12,6 +12,7 @@ for the caller to log, once.
 
 from collections.abc import Mapping
 
+from headrace.config.group import check_group_settings
 from headrace.config.listeners import (
     advertise,
     check_advertised,
@@ -25,6 +26,8 @@ from headrace.config.topic import TopicConfig
 from headrace.model.cluster import Endpoint
 
 COMMAND_LINE = "--set"
+INTERNAL = "INTERNAL"
+"""The listener that brokers have among themselves, unless they are given another."""
 _NOTHING: Mapping[str, str] = {}
 _TOPIC_CONFIGS_MAX = 4096
 
@@ -35,6 +38,8 @@ class BrokerConfig:
         self.version = 0
         self.listeners: tuple[Endpoint, ...] = ()
         self.advertised: tuple[Endpoint, ...] = ()
+        self.internal_listener = ""
+        """Where other brokers are served, and nobody else; none without a cluster."""
         self._static: dict[str, str] = {}
         self._dynamic: dict[str, str] = {}
         self._dynamic_defaults: dict[str, str] = {}
@@ -95,6 +100,7 @@ class BrokerConfig:
         if self.is_set("process.roles") and "broker" not in self.get_list("process.roles"):
             raise ConfigError("process.roles is without broker: Headrace runs nothing else.")
         self._check_lags()
+        check_group_settings(self, {})
         request_bytes_max = self.get_int("socket.request.max.bytes")
         queued_bytes_max = self.get_int("queued.max.request.bytes")
         if 0 < queued_bytes_max < request_bytes_max:
@@ -134,6 +140,22 @@ class BrokerConfig:
         name = self.get_optional_str("inter.broker.listener.name")
         if name is not None and name.upper() not in [e.listener for e in self.listeners]:
             raise ConfigError(f"inter.broker.listener.name is {name}, which is not in listeners.")
+        if self.is_clustered:
+            self._add_internal_listener(name)
+
+    def _add_internal_listener(self, name: str | None) -> None:
+        """Brokers of a cluster talk on a listener of their own, where clients are not served."""
+        if name is None:
+            first = self.listeners[0]
+            self.internal_listener = INTERNAL
+            self.listeners += (Endpoint(INTERNAL, first.host, 0, first.protocol),)
+        elif len(self.listeners) == 1:
+            raise ConfigError(
+                f"inter.broker.listener.name is {name}, the only listener, and clients are not "
+                "served on it: add another to listeners, or leave this setting out."
+            )
+        else:
+            self.internal_listener = name.upper()
 
     def __getitem__(self, name: str) -> Value:
         """The value that counts, typed; KeyError for a name that is not in the table."""
@@ -169,6 +191,11 @@ class BrokerConfig:
         assert value is None or isinstance(value, str)
         return value or None
 
+    def get_optional_int(self, name: str) -> int | None:
+        value = self[name]
+        assert value is None or isinstance(value, int)
+        return value
+
     def get_list(self, name: str) -> tuple[str, ...]:
         """Empty where it is not set."""
         value = self[name]
@@ -188,15 +215,8 @@ class BrokerConfig:
         return (self.get_list("log.dirs") or self.get_list("log.dir"))[0]
 
     @property
-    def inter_broker_listener(self) -> Endpoint:
-        """The listener that brokers use among themselves; the first, where nothing is said."""
-        wanted = self.get_optional_str("inter.broker.listener.name") or self.get_str(
-            "security.inter.broker.protocol"
-        )
-        for endpoint in self.listeners:
-            if endpoint.listener == wanted.upper():
-                return endpoint
-        return self.listeners[0]
+    def is_clustered(self) -> bool:
+        return bool(self.get_optional_str("zookeeper.connect"))
 
     def advertise(self, ports: Mapping[str, int], host: str) -> tuple[Endpoint, ...]:
         """What clients are told, given the bound ports by listener and this machine's name."""

@@ -75,7 +75,7 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "The security protocol that brokers use among themselves, where "
         "inter.broker.listener.name is not set.",
         choices=SECURITY_PROTOCOLS,
-        needs="cluster",
+        needs="security",
     ),
     Setting(
         "socket.request.max.bytes",
@@ -346,6 +346,21 @@ OWN_ROWS: tuple[Setting, ...] = (
         "How many bytes of responses a connection may leave unread before the broker stops "
         "reading its requests.",
         low=65_536,
+    ),
+    Setting(
+        "headrace.scrub.bytes.per.second",
+        LONG,
+        "8388608",
+        "How much of what is on disk is read again and checked each second, to find what has "
+        "rotted before it is needed.",
+        low=4096,
+    ),
+    Setting(
+        "headrace.scrub.interval.ms",
+        LONG,
+        "86400000",
+        "How long to wait before everything on disk is checked (again).",
+        low=1,
     ),
     Setting(
         "headrace.producers.max",

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from headrace.config.broker import BrokerConfig
+from headrace.config.group import GROUP_SETTINGS, check_group_settings
 from headrace.config.setting import ConfigError, ConfigType, Setting, Value, render, shown
 from headrace.config.table import (
     TOPIC_SETTINGS,
@@ -21,6 +22,12 @@ from headrace.config.table import (
     unknown_name,
 )
 from headrace.model.errors import ApiError, ErrorCode
+
+_THROTTLES = (
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+)
 
 
 class Operation(IntEnum):
@@ -58,6 +65,15 @@ def apply_broker_changes(
     """The dynamic settings of this broker, or of all, after the changes, checked as a whole."""
     after = apply_changes(current, changes, broker_setting, lambda row: config[row.name])
     check_broker_config(after, for_all_brokers=for_all_brokers)
+    return after
+
+
+def apply_group_changes(
+    config: BrokerConfig, current: Mapping[str, str], changes: Iterable[Change]
+) -> dict[str, str]:
+    """A group's settings after the changes, checked as a whole."""
+    after = apply_changes(current, changes, GROUP_SETTINGS.get, lambda row: row.default_value)
+    check_group_config(config, after)
     return after
 
 
@@ -166,6 +182,12 @@ def check_broker_config(settings: Mapping[str, str], *, for_all_brokers: bool) -
         row = broker_setting(name)
         if row is None:
             raise ApiError(ErrorCode.INVALID_CONFIG, unknown_name(name, of_topic=False))
+        if name in _THROTTLES:
+            # Whoever sets a limit before a move would count on it.
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name} cannot be set: copying between brokers is not throttled yet.",
+            )
         if not row.dynamic:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
@@ -178,6 +200,14 @@ def check_broker_config(settings: Mapping[str, str], *, for_all_brokers: bool) -
                 f"{name} cannot be set for all brokers at once: name the broker.",
             )
         _parse(row, text)
+
+
+def check_group_config(config: BrokerConfig, settings: Mapping[str, str]) -> None:
+    """Refuse settings that a consumer group cannot have on this broker."""
+    try:
+        check_group_settings(config, settings)
+    except ConfigError as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, error.message) from None
 
 
 def _parse(row: Setting, text: str) -> Value:

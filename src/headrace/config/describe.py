@@ -1,4 +1,4 @@
-"""What DescribeConfigs tells of a topic or a broker: every setting, and where its value came from.
+"""What DescribeConfigs tells of topics, brokers and groups: every setting, and whence its value.
 
 Pure: rows in, rows out. The handler picks the fields that its version has.
 
@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from headrace.config.broker import BrokerConfig
+from headrace.config.group import BOUNDS, GROUP_SETTINGS
 from headrace.config.setting import ConfigError, ConfigSource, ConfigType, Setting, Value, render
 from headrace.config.table import BROKER_SYNONYMS, TOPIC_SETTINGS, broker_setting
 
@@ -67,6 +68,28 @@ def _topic_row(config: BrokerConfig, row: Setting, overrides: Mapping[str, str])
         row.kind,
         row.documentation,
     )
+
+
+def describe_group(
+    config: BrokerConfig, overrides: Mapping[str, str], names: Collection[str] | None = None
+) -> list[ConfigRow]:
+    """The settings of a consumer group, whether it exists or not."""
+    rows = []
+    for name, row in GROUP_SETTINGS.items():
+        if names is not None and name not in names:
+            continue
+        synonyms = _broker_synonyms(config, BOUNDS[name].default)
+        value = render(config[BOUNDS[name].default])
+        if name in overrides:
+            value = overrides[name]
+            synonyms.insert(0, Synonym(name, value, ConfigSource.GROUP_CONFIG))
+        source = synonyms[0].source
+        rows.append(
+            ConfigRow(
+                name, value, source, False, False, tuple(synonyms), row.kind, row.documentation
+            )
+        )
+    return rows
 
 
 def describe_broker(config: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigRow]:

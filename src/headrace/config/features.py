@@ -4,7 +4,9 @@ A row of the table with ``needs`` is honoured as soon as its feature is in BUILT
 accepted without effect. Building a feature flips its settings here, in one place.
 """
 
-BUILT: frozenset[str] = frozenset({"compaction", "groups"})
+BUILT: frozenset[str] = frozenset(
+    {"balancing", "cluster", "compaction", "groups", "kip848", "replication"}
+)
 
 FEATURES = {
     "compaction": "log compaction is not built yet",
@@ -13,6 +15,7 @@ FEATURES = {
     "transactions": "transactions are not built yet",
     "replication": "replication is not built yet, every partition has one replica",
     "cluster": "clusters are not built yet, a broker keeps its state in a store of its own",
+    "balancing": "leadership is not balanced by itself yet",
     "security": "TLS, SASL and access control are not built yet",
     "quotas": "quotas are not built yet",
     "limits": "this limit is not built yet",

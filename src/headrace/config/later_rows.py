@@ -3,9 +3,20 @@
 Data only. Each row names the feature that it needs; see features.py.
 """
 
-from headrace.config.setting import BOOLEAN, INT, INT_MAX, LIST, LONG, SHORT, STRING, Setting
+from headrace.config.setting import BOOLEAN, INT, INT_MAX, LIST, LONG, SHORT, STRING, Setting, Value
 
 _UNLIMITED = str(INT_MAX)
+
+
+def _has_assignors(value: Value) -> bool:
+    assert isinstance(value, tuple)
+    return bool(value) and set(value) <= {"uniform", "range"}
+
+
+def _is_policy(value: Value) -> bool:
+    assert isinstance(value, str)
+    return value.lower() in ("disabled", "upgrade", "downgrade", "bidirectional")
+
 
 GROUP_ROWS: tuple[Setting, ...] = (
     Setting(
@@ -43,9 +54,10 @@ GROUP_ROWS: tuple[Setting, ...] = (
     Setting(
         "group.coordinator.rebalance.protocols",
         LIST,
-        "classic,consumer,streams",
-        "The rebalance protocols that are offered.",
+        "classic,consumer",
+        "The rebalance protocols that are offered; share and streams have no effect.",
         choices=("classic", "consumer", "share", "streams"),
+        kafka_default="classic,consumer,streams",
         needs="kip848",
     ),
     Setting(
@@ -109,6 +121,28 @@ GROUP_ROWS: tuple[Setting, ...] = (
         LIST,
         "uniform,range",
         "The assignors that a consumer group may choose from; the first is the default.",
+        check=_has_assignors,
+        allowed="uniform, range, or both, separated by a comma",
+        needs="kip848",
+    ),
+    Setting(
+        "group.consumer.migration.policy",
+        STRING,
+        "bidirectional",
+        "Whether a living group may pass from the classic protocol to the newer one (upgrade), "
+        "back (downgrade), both (bidirectional), or neither (disabled).",
+        check=_is_policy,
+        allowed="disabled, upgrade, downgrade or bidirectional",
+        needs="kip848",
+    ),
+    Setting(
+        "group.consumer.regex.refresh.interval.ms",
+        INT,
+        "600000",
+        "How often the topics of a subscription by regular expression are looked up anew, even "
+        "where none have come or gone.",
+        low=10_000,
+        hidden=True,
         needs="kip848",
     ),
     Setting(
@@ -366,7 +400,7 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "65536",
         "SO_RCVBUF of the connections of followers; -1 leaves it to the operating system.",
         low=-1,
-        needs="replication",
+        needs="insides",
     ),
     Setting(
         "replica.socket.timeout.ms",
@@ -381,7 +415,7 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         BOOLEAN,
         "true",
         "Whether leadership returns to the preferred replicas by itself.",
-        needs="replication",
+        needs="balancing",
     ),
     Setting(
         "leader.imbalance.check.interval.seconds",
@@ -389,6 +423,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "300",
         "How often the controller looks for leadership to return.",
         low=1,
-        needs="replication",
+        needs="balancing",
     ),
 )

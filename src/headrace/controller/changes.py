@@ -1,8 +1,10 @@
 """What changed in the cluster's image, as those are told who act on it. Pure."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from headrace.model.topics import TopicState
+from headrace.model.cluster import BrokerInfo
+from headrace.model.topics import PartitionState, TopicState
 
 
 class ImageChange(NamedTuple):
@@ -14,9 +16,20 @@ class ImageChange(NamedTuple):
     deleted: tuple[TopicState, ...] = ()
     created: tuple[TopicState, ...] = ()
     changed: tuple[tuple[TopicState, TopicState], ...] = ()
-    """The same topic before and after: more partitions, other leaders or epochs, other settings."""
+    """The same topic before and after: more partitions, other leaders or epochs, other settings.
+    The state of a partition that did not change is the same object; see `changed_partitions`."""
     broker_configs: tuple[int | None, ...] = ()
     """Brokers whose dynamic settings were set; None for those of all brokers."""
+    brokers: tuple[tuple[BrokerInfo | None, BrokerInfo | None], ...] = ()
+    """Brokers that came (None, after), went (before, None), or registered anew."""
+    has_new_controller: bool = False
+    """The image names another controller, or the same one under a new epoch."""
+    is_lost: bool = False
+    """This broker's registration is void: it leads nothing until it hears of new epochs."""
+
+    @property
+    def concerns_topics(self) -> bool:
+        return bool(self.deleted or self.created or self.changed)
 
 
 def topic_change(before: TopicState | None, after: TopicState | None) -> ImageChange | None:
@@ -28,3 +41,40 @@ def topic_change(before: TopicState | None, after: TopicState | None) -> ImageCh
             created=() if after is None else (after,),
         )
     return ImageChange(changed=((before, after),))
+
+
+def changed_partitions(before: TopicState, after: TopicState) -> list[int]:
+    """Indexes of the partitions whose state is new or another."""
+    have = len(before.partitions)
+    return [
+        index
+        for index, state in enumerate(after.partitions)
+        if index >= have or before.partitions[index] is not state
+    ]
+
+
+def brokers_change(
+    before: Mapping[int, BrokerInfo], after: Mapping[int, BrokerInfo]
+) -> ImageChange | None:
+    nodes = sorted({**before, **after})
+    pairs = tuple(
+        (before.get(node), after.get(node)) for node in nodes if before.get(node) != after.get(node)
+    )
+    return ImageChange(brokers=pairs) if pairs else None
+
+
+def newest(before: TopicState | None, read: TopicState | None) -> TopicState | None:
+    """A topic as it was read, where each partition is at least as new as it was known to be."""
+    if before is None or read is None or before.topic_id != read.topic_id:
+        return read
+    states = tuple(
+        _newest_state(before.partitions[index], state) if index < len(before.partitions) else state
+        for index, state in enumerate(read.partitions)
+    )
+    return TopicState(read.name, read.topic_id, states, read.configs)
+
+
+def _newest_state(before: PartitionState, read: PartitionState) -> PartitionState:
+    if read.partition_epoch < before.partition_epoch or read == before:
+        return before
+    return read

@@ -4,12 +4,12 @@ Owns these three steps, each safe to repeat after an unknown outcome. It keeps n
 service does.
 
 1. A registration found in the way is removed only if a former session of this very process made
-   it; that of anybody else is waited for (B9).
+   it, or if its process is plainly gone; that of anybody else is waited for (B9).
 2. Becoming the controller and raising the controller epoch is one `multi` (B8).
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import NamedTuple
 
 from headrace.coordination import layout
@@ -26,9 +26,13 @@ from headrace.coordination.port import (
     Watch,
     WatchEvent,
 )
+from headrace.model.cluster import BrokerInfo
 from headrace.model.errors import ApiError, ErrorCode
 
 _ATTEMPTS_MAX = 20
+
+
+LooksDead = Callable[[BrokerInfo], Awaitable[bool]]
 
 
 class Election(NamedTuple):
@@ -46,6 +50,7 @@ async def prepare(store: Store, cluster_id: str) -> None:
         Create(layout.CLUSTER_ID, layout.encode_cluster_id(cluster_id)),
         Create(layout.CONTROLLER_EPOCH, layout.encode_controller_epoch(0)),
         Create(layout.PRODUCER_IDS, layout.encode_producer_ids(0)),
+        Create(layout.CHANGES, layout.encode_changes(layout.ChangeLog(0, ()))),
     ]
     for _ in range(_ATTEMPTS_MAX):
         missing = [op for op in wanted if await store.exists(op.path) is None]
@@ -60,22 +65,34 @@ async def prepare(store: Store, cluster_id: str) -> None:
 
 
 async def register(
-    store: Store, node_id: int, document: bytes, former_sessions: Collection[int], wait_s: float
+    store: Store,
+    node_id: int,
+    document: bytes,
+    former_sessions: list[int],
+    wait_s: float,
+    looks_dead: LooksDead,
 ) -> int:
-    """Register this broker and return its epoch, the creation id of its node."""
+    """Register this broker and return its epoch, the creation id of its node.
+
+    The session of a former life that is plainly gone joins `former_sessions`.
+    """
     path = layout.broker_path(node_id)
     for _ in range(_ATTEMPTS_MAX):
+        # In this order: who registers after the first read fails the `multi` below.
+        incarnation = await _next_incarnation(store, node_id)
         gone = asyncio.Event()
         stat = await store.exists(path, _setting(gone))
         if stat is not None and stat.ephemeral_owner == store.session_id:
             return stat.czxid
-        ops: list[Op] = [Create(path, document, ephemeral=True)]
+        ops: list[Op] = [Create(path, document, ephemeral=True), incarnation]
         if stat is not None and stat.ephemeral_owner in former_sessions:
             ops.insert(0, Delete(path, stat.version))
         elif stat is not None:
-            await _wait_until_gone(gone, node_id, wait_s)
+            if await _is_plainly_gone(store, node_id, stat.czxid, looks_dead):
+                former_sessions.append(stat.ephemeral_owner)
+            else:
+                await _wait_until_gone(gone, node_id, wait_s)
             continue
-        ops.append(await _next_incarnation(store, node_id))
         try:
             await store.multi(ops)
         except (MultiFailed, UnknownOutcome):
@@ -92,7 +109,22 @@ def _setting(event: asyncio.Event) -> Watch:
 
 async def _next_incarnation(store: Store, node_id: int) -> Op:
     path = layout.incarnation_path(node_id)
-    return Create(path) if await store.exists(path) is None else Set(path, b"")
+    stat = await store.exists(path)
+    return Create(path) if stat is None else Set(path, b"", stat.version)
+
+
+async def _is_plainly_gone(store: Store, node_id: int, epoch: int, looks_dead: LooksDead) -> bool:
+    try:
+        data, stat = await store.get(layout.broker_path(node_id))
+    except NoNode:
+        return False
+    if stat.czxid != epoch:
+        return False
+    try:
+        former = layout.decode_broker(node_id, data, epoch)
+    except layout.LayoutError:
+        return False
+    return await looks_dead(former)
 
 
 async def _wait_until_gone(gone: asyncio.Event, node_id: int, wait_s: float) -> None:
@@ -106,39 +138,56 @@ async def _wait_until_gone(gone: asyncio.Event, node_id: int, wait_s: float) -> 
         ) from None
 
 
-async def elect(store: Store, node_id: int) -> Election:
-    """Become the controller if there is none; say who it is."""
+async def elect(
+    store: Store,
+    node_id: int,
+    dead: Election | None = None,
+    *,
+    former_sessions: Collection[int] = (),
+    stands: bool = True,
+) -> Election:
+    """Become the controller if there is none, and this broker `stands`; say who it is.
+
+    `dead` is a controller whose process is known to be gone, and so are those of the
+    `former_sessions`: such a node is removed, but not that of a later one (B9).
+    """
     for _ in range(_ATTEMPTS_MAX):
+        # In this order: otherwise the fence of a successor could be taken for one's own.
+        epoch_data, epoch_stat = await store.get(layout.CONTROLLER_EPOCH)
+        epoch = layout.decode_controller_epoch(epoch_data)
         try:
             data, stat = await store.get(layout.CONTROLLER)
         except NoNode:
-            election = await _stand(store, node_id)
-            if election is not None:
-                return election
-            continue
-        epoch_data, epoch_stat = await store.get(layout.CONTROLLER_EPOCH)
-        mine = stat.ephemeral_owner == store.session_id
-        return Election(
-            layout.decode_controller(data),
-            layout.decode_controller_epoch(epoch_data),
-            epoch_stat.version if mine else None,
-        )
+            if not stands:
+                return Election(-1, epoch, None)
+            election = await _stand(store, node_id, epoch + 1, epoch_stat.version, [])
+        else:
+            controller_id = layout.decode_controller(data)
+            mine = stat.ephemeral_owner == store.session_id
+            is_dead = dead is not None and (controller_id, epoch) == dead[:2]
+            is_dead = is_dead or stat.ephemeral_owner in former_sessions
+            if mine or not is_dead or not stands:
+                return Election(controller_id, epoch, epoch_stat.version if mine else None)
+            removal = [Delete(layout.CONTROLLER)]
+            election = await _stand(store, node_id, epoch + 1, epoch_stat.version, removal)
+        if election is not None:
+            return election
     raise StoreUnavailable("no controller could be elected")
 
 
-async def _stand(store: Store, node_id: int) -> Election | None:
-    data, stat = await store.get(layout.CONTROLLER_EPOCH)
-    epoch = layout.decode_controller_epoch(data) + 1
+async def _stand(
+    store: Store, node_id: int, epoch: int, version: int, before: list[Delete]
+) -> Election | None:
+    ops: list[Op] = [
+        *before,
+        Create(layout.CONTROLLER, layout.encode_controller(node_id), ephemeral=True),
+        Set(layout.CONTROLLER_EPOCH, layout.encode_controller_epoch(epoch), version),
+    ]
     try:
-        results = await store.multi(
-            [
-                Create(layout.CONTROLLER, layout.encode_controller(node_id), ephemeral=True),
-                Set(layout.CONTROLLER_EPOCH, layout.encode_controller_epoch(epoch), stat.version),
-            ]
-        )
+        results = await store.multi(ops)
     except (MultiFailed, UnknownOutcome):
         await store.sync()
         return None
-    raised = results[1]
+    raised = results[-1]
     assert raised is not None
     return Election(node_id, epoch, raised.version)

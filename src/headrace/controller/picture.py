@@ -6,15 +6,17 @@ and never writes it; it decides nothing.
 1. The image changes on the loop, between two awaits, and listeners are called before anything
    else runs.
 2. The ClusterImage object is the same for life: handlers hold it.
+3. A partition's state is never replaced by one of a lower partition epoch of the same topic.
 """
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from headrace.controller import reading
-from headrace.controller.changes import ImageChange, topic_change
+from headrace.controller.changes import ImageChange, brokers_change, newest, topic_change
 from headrace.coordination import layout
-from headrace.coordination.port import Store
+from headrace.coordination.port import Store, Watch
 from headrace.model.cluster import ClusterImage
 from headrace.model.topics import TopicState
 
@@ -35,6 +37,7 @@ class Picture:
 
     def show_topic(self, name: str, after: TopicState | None) -> None:
         before = self.image.topics.get(name)
+        after = newest(before, after)
         change = topic_change(before, after)
         if change is None:
             return
@@ -43,11 +46,22 @@ class Picture:
             self.image.drop_topic(name)
         if after is not None:
             self.image.put_topic(after)
-        self._tell(change)
+        self.tell(change)
 
     def show_broker_config(self, node_id: int | None, config: Mapping[str, str]) -> None:
         self.image.broker_configs[node_id] = config
-        self._tell(ImageChange(broker_configs=(node_id,)))
+        self.tell(ImageChange(broker_configs=(node_id,)))
+
+    def show_group_config(self, group: str, config: Mapping[str, str]) -> None:
+        """Nobody is told: whoever goes by a group's settings looks at the image."""
+        if config:
+            self.image.group_configs[group] = config
+        else:
+            self.image.group_configs.pop(group, None)
+
+    def show_controller(self, node_id: int) -> None:
+        self.image.controller_id = node_id
+        self.tell(ImageChange(has_new_controller=True))
 
     async def read_topic(self, name: str) -> None:
         found = await reading.read_topic(self._store, name)
@@ -57,6 +71,21 @@ class Picture:
             self.versions |= found.versions
         self.show_topic(name, None if found is None else found.state)
 
+    async def read_states(self, name: str, first: int) -> None:
+        """One node of states; the whole topic where that does not fit what is known of it."""
+        topic = self.image.topics.get(name)
+        read = None if topic is None else await reading.read_states(self._store, topic, first)
+        if topic is None or read is None:
+            await self.read_topic(name)
+            return
+        states, self.versions[layout.states_path(name, first)] = read
+        partitions = (
+            *topic.partitions[:first],
+            *states,
+            *topic.partitions[first + len(states) :],
+        )
+        self.show_topic(name, replace(topic, partitions=partitions))
+
     async def read_broker_configs(self) -> None:
         configs, versions = await reading.read_broker_configs(self._store)
         self.versions |= versions
@@ -64,15 +93,26 @@ class Picture:
             if self.image.broker_configs.get(node_id) != config:
                 self.show_broker_config(node_id, config)
 
-    async def read_brokers(self) -> None:
-        self.image.brokers = await reading.read_brokers(self._store)
+    async def read_group_configs(self) -> None:
+        configs, versions = await reading.read_group_configs(self._store)
+        for group in [*self.image.group_configs, *configs]:
+            self.versions.pop(layout.group_config_path(group), None)
+            self.show_group_config(group, configs.get(group, {}))
+        self.versions |= versions
+
+    async def read_brokers(self, watch: Watch | None = None) -> None:
+        before = self.image.brokers
+        self.image.brokers = await reading.read_brokers(self._store, watch)
+        change = brokers_change(before, self.image.brokers)
+        if change is not None:
+            self.tell(change)
 
     async def names(self) -> list[str]:
         """Every topic that is in the image, in the store, or in both."""
         stored = await self._store.children(layout.TOPICS)
         return sorted(dict.fromkeys([*stored, *self.image.topics]))
 
-    def _tell(self, change: ImageChange) -> None:
+    def tell(self, change: ImageChange) -> None:
         for listener in self._listeners.copy() if self.telling else ():
             try:
                 listener(change)

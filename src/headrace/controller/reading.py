@@ -5,10 +5,11 @@ nothing, neither the store nor the image.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.coordination import layout
-from headrace.coordination.port import NoNode, Store
+from headrace.coordination.port import NoNode, Store, Watch
 from headrace.model.cluster import BrokerInfo
 from headrace.model.topics import PartitionState, TopicState
 
@@ -55,17 +56,44 @@ async def _read_rest(
         data, stat = await store.get(path)
         versions[path] = stat.version
         assignment = document.assignment[first : first + layout.PARTITIONS_PER_NODE]
-        partitions += layout.decode_states(path, data, assignment)
+        partitions += layout.decode_states(path, data, document.topic_id, assignment)
+    for index, (adding, removing) in document.moves.items():
+        partitions[index] = replace(partitions[index], adding=adding, removing=removing)
+    # Replicas and states are told apart: both must be of one moment.
+    stat_after = await store.exists(layout.topic_path(name))
+    if stat_after is None or stat_after.version != versions[layout.topic_path(name)]:
+        raise layout.LayoutError(f"The topic {name} changes faster than it can be read.")
     return StoredTopic(TopicState(name, document.topic_id, tuple(partitions), config), versions)
 
 
-async def read_topic_names(store: Store) -> list[str]:
-    return await store.children(layout.TOPICS)
+async def read_states(
+    store: Store, topic: TopicState, first: int
+) -> tuple[list[PartitionState], int] | None:
+    """The states in one node with its version, or None if they do not fit the topic."""
+    path = layout.states_path(topic.name, first)
+    part = topic.partitions[first : first + layout.PARTITIONS_PER_NODE]
+    try:
+        data, stat = await store.get(path)
+        assignment = [state.replicas for state in part]
+        read = layout.decode_states(path, data, topic.topic_id, assignment)
+        states = [
+            replace(state, adding=known.adding, removing=known.removing)
+            if known.adding or known.removing
+            else state
+            for state, known in zip(read, part, strict=True)
+        ]
+    except (NoNode, layout.LayoutError):
+        return None
+    return states, stat.version
 
 
-async def read_brokers(store: Store) -> dict[int, BrokerInfo]:
+async def read_changes(store: Store, watch: Watch | None = None) -> layout.ChangeLog:
+    return layout.decode_changes((await store.get(layout.CHANGES, watch))[0])
+
+
+async def read_brokers(store: Store, watch: Watch | None = None) -> dict[int, BrokerInfo]:
     brokers = {}
-    for name in await store.children(layout.BROKER_IDS):
+    for name in await store.children(layout.BROKER_IDS, watch):
         try:
             data, stat = await store.get(layout.broker_path(int(name)))
         except NoNode:
@@ -84,6 +112,20 @@ async def read_broker_configs(
         data, stat = await store.get(path)
         versions[path] = stat.version
         configs[layout.broker_of_config(name)] = layout.decode_config(path, data)
+    return configs, versions
+
+
+async def read_group_configs(store: Store) -> tuple[dict[str, Mapping[str, str]], Versions]:
+    configs: dict[str, Mapping[str, str]] = {}
+    versions: Versions = {}
+    for name in await store.children(layout.GROUP_CONFIGS):
+        path = f"{layout.GROUP_CONFIGS}/{name}"
+        try:
+            data, stat = await store.get(path)
+        except NoNode:
+            continue
+        versions[path] = stat.version
+        configs[layout.group_of_config(name)] = layout.decode_config(path, data)
     return configs, versions
 
 

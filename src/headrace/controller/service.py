@@ -1,56 +1,48 @@
-"""The controller: the one writer of what the cluster agrees on, and this broker's picture of it.
+"""The controller service of one broker: its place in the cluster, its image, its way to change it.
 
-Owns the image, the broker's registration, the controller's epoch, and every write to topics,
-settings and producer ids. Decisions are made in `topics_machine`; local logs are made and removed
-by whoever listens to the changes.
+Every broker runs one; the elected one writes. Owns the wiring of the parts: `presence` (session,
+registration, election, the feed of changes), `admin` (topics and settings), `failover` (leaders),
+`states` (their way into the store).
 
 1. Every write is a `multi` that checks the version of /controller_epoch first (B8), and compares
    the version of each node that it changes.
 2. The image changes after the store has agreed, on the loop, and listeners are told at once, in
    the order of the changes.
-3. A write of unknown outcome is neither done nor failed: what it was about is read again (B5).
-4. A write that was begun is finished in the image even if its asker has gone.
-5. A broker that registers leads under new leader epochs (B7).
+3. A broker that registers leads under new leader epochs (B7).
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from headrace.controller import membership, reading
 from headrace.controller import topics_machine as machine
+from headrace.controller.admin import Admin, BrokerConfigCheck, ConfigEdit, TopicConfigCheck
+from headrace.controller.balance import Balance
+from headrace.controller.caller import Caller
 from headrace.controller.changes import ImageChange
+from headrace.controller.failover import Failover, Rules, rules_of_settings
+from headrace.controller.liveness_machine import Liveness
+from headrace.controller.lookout import Lookout
+from headrace.controller.moves import Moves, Outcomes
+from headrace.controller.peers import CALL_TIMEOUT_S, Peers
 from headrace.controller.picture import Picture
-from headrace.controller.writing import KeyedLocks, Writer, in_requests
+from headrace.controller.presence import Presence
+from headrace.controller.requests import Requests
+from headrace.controller.states import StateWriter
+from headrace.controller.writing import KeyedLocks, Writer
 from headrace.coordination import layout
-from headrace.coordination.port import (
-    Create,
-    Delete,
-    Op,
-    SessionState,
-    Set,
-    Store,
-    StoreError,
-    StoreUnavailable,
-)
+from headrace.coordination.port import Delete, Store, StoreError, StoreUnavailable
+from headrace.env.clock import Clock, SystemClock
 from headrace.model.cluster import ClusterImage, Endpoint
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.topics import PartitionState, TopicState
+from headrace.model.topics import TopicPartition, TopicState
+from headrace.runtime.link import Network
 
-_ATTEMPTS_MAX = 10
-_ID_OF_NOTHING = UUID(int=0)
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-ConfigEdit = Mapping[str, str | None] | Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Settings to set, or to remove where None; or a function from the old settings to the new, which
-may be called again on newer ones."""
-TopicConfigCheck = Callable[[Mapping[str, str]], None]
-BrokerConfigCheck = Callable[[Mapping[str, str], int | None], None]
 
 
 def _anything_goes(*_: object) -> None:
@@ -63,70 +55,192 @@ class Controller:
         store: Store,
         node_id: int,
         *,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        internal_listener: str = "INTERNAL",
         limits: machine.TopicLimits | None = None,
+        rules: Rules = rules_of_settings,
         check_topic_config: TopicConfigCheck = _anything_goes,
         check_broker_config: BrokerConfigCheck = _anything_goes,
         entropy: Callable[[int], bytes] = os.urandom,
         registration_wait_s: float = 20.0,
+        silence_s: float = 6.0,
+        ask_timeout_s: float = 30.0,
+        balance_interval_s: float | None = None,
     ) -> None:
+        """Without a network there is no way to other brokers: for a broker that is alone.
+
+        `silence_s` is how long a broker may be silent to the controller: a session's timeout.
+        With `balance_interval_s` leadership returns to preferred replicas by itself.
+        """
         self.node_id = node_id
-        self.limits = limits or machine.TopicLimits()
-        self.broker_epoch = -1
-        self.controller_epoch = 0
         self._store = store
+        self._ask_timeout_s = ask_timeout_s
+        self._clock = clock or SystemClock()
         self._picture = Picture(store)
         self.image: ClusterImage = self._picture.image
-        self._writer = Writer(store, self._picture.versions)
-        self._check_topic_config = check_topic_config
-        self._check_broker_config = check_broker_config
-        self._entropy = entropy
-        self._registration_wait_s = registration_wait_s
-        self._registration = b""
-        self._former_sessions: list[int] = []
         self._locks = KeyedLocks()
-        self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._rejoins: dict[asyncio.Task[None], None] = {}
-        self._replicas_coming = 0
+        self._writer = Writer(store, self._picture.versions)
+        self._admin = Admin(
+            store,
+            self._picture,
+            self._writer,
+            self._locks,
+            limits or machine.TopicLimits(),
+            check_topic_config,
+            check_broker_config,
+            entropy,
+        )
+        self._states = StateWriter(store, self._picture, self._writer, self._locks)
+        self._peers = Peers(network, self.image, internal_listener)
+        self._caller = Caller(
+            node_id, self.image, self._writer, self._peers, self._clock, lambda: self.broker_epoch
+        )
+        self._liveness = Liveness(node_id)
+        if network is None:
+            self._liveness.admit_all()
+        self._failover = Failover(
+            self._picture,
+            self._writer,
+            self._states,
+            self._clock,
+            rules,
+            self._liveness,
+            self._caller.ask_ends,
+        )
+        self._moves = Moves(self.image, self._states, self._failover)
+        self._balance = Balance(self._moves, self._writer, balance_interval_s)
+        self._requests = self._caller.requests = Requests(
+            self._picture,
+            self._writer,
+            self._states,
+            self._failover,
+            self._admin,
+            self._caller.is_awake,
+            lambda: self._lookout.is_cut_off(),
+        )
+        self._lookout = self._make_lookout(silence_s)
+        self._presence = self._make_presence(registration_wait_s)
+        self._lookout.presence = self._presence
         self._producer_ids = range(0)
-        self._stopping = False
+
+    def _make_lookout(self, silence_s: float) -> Lookout:
+        return Lookout(
+            self._store,
+            self.node_id,
+            self.image,
+            self._writer,
+            self._peers,
+            self._clock,
+            self._liveness,
+            self._failover,
+            silence_s,
+        )
+
+    def _make_presence(self, registration_wait_s: float) -> Presence:
+        return Presence(
+            self._store,
+            self.node_id,
+            self._picture,
+            self._writer,
+            self._locks,
+            registration_wait_s,
+            self._peers.looks_dead,
+            self._lookout.elected,
+        )
 
     @property
     def is_controller(self) -> bool:
         return self._writer.fence is not None
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration, or -1 while it has none."""
+        return self._presence.broker_epoch
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of its registration, or of the last one: what a clean marker names."""
+        return self._presence.last_epoch
+
+    @property
+    def controller_epoch(self) -> int:
+        return self._presence.election.controller_epoch
+
+    @property
+    def limits(self) -> machine.TopicLimits:
+        return self._admin.limits
+
+    @limits.setter
+    def limits(self, limits: machine.TopicLimits) -> None:
+        self._admin.limits = limits
 
     def on_change(self, listener: Callable[[ImageChange], None]) -> None:
         """Be told of each change. What `start` finds is in the image and is not told."""
         self._picture.on_change(listener)
 
     async def start(
-        self, endpoints: Iterable[Endpoint], *, rack: str | None = None, cluster_id: str = ""
+        self,
+        endpoints: Iterable[Endpoint],
+        *,
+        rack: str | None = None,
+        cluster_id: str = "",
+        previous_epoch: int = -1,
     ) -> None:
-        """Register, become the controller, load the image, take up the leaderships.
+        """Register, become the controller if there is none, load the image, elect leaders.
 
         `cluster_id` is for a store that has none yet; afterwards the image has the true one.
-        Raises StoreUnavailable, LayoutError, or ApiError where the id is taken.
+        `previous_epoch` is what a valid clean marker names. Raises StoreUnavailable, LayoutError,
+        or ApiError where the id is taken.
         """
-        self._registration = layout.encode_broker(endpoints, rack)
-        await membership.prepare(self._store, cluster_id or layout.id_text(self._new_id()))
+        await membership.prepare(self._store, cluster_id or layout.id_text(self._admin.new_id()))
         self.image.cluster_id = await reading.read_cluster_id(self._store)
-        await self._join()
+        await self._presence.start(endpoints, rack, previous_epoch)
+        await self._lead_at_once()
         self._picture.telling = True
-        self._store.on_session(self._session_changed)
+        self._picture.on_change(self._changed)
+        # What came between the first look and now.
+        self._failover.run_soon()
+        self._lookout.update()
+        self._balance.start()
+
+    async def _lead_at_once(self) -> None:
+        if self.is_controller:
+            try:
+                await self._failover.settle()
+            except ApiError as error:
+                _log.warning("Leaders will be elected later: %s", error)
 
     async def stop(self) -> None:
         """Finish what was begun and deregister. The store is closed by whoever opened it."""
-        self._stopping = True
-        for rejoin in self._rejoins:
-            rejoin.cancel()
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
+        await self._admin.stop()
+        await self._lookout.stop()
+        await self._failover.stop()
+        await self._presence.stop()
+        await self._states.finish()
+        self._drop_links()
         try:
             if self.is_controller:
                 await self._writer.commit([Delete(layout.CONTROLLER)])
-            await self._store.delete(layout.broker_path(self.node_id))
+            if self.broker_epoch != -1:
+                await self._store.delete(layout.broker_path(self.node_id))
         except (ApiError, StoreError, StoreUnavailable) as error:
             # The end of the session removes the same nodes, only later.
             _log.info("This broker could not deregister: %s", error)
+        self._writer.fence = None
+
+    def _drop_links(self) -> None:
+        self._caller.stop()
+        self._balance.stop()
+        self._peers.close()
+
+    async def vanish(self) -> None:
+        """Stop as a process does that is killed: nothing is told to anybody."""
+        await self._presence.stop()
+        await self._lookout.stop()
+        await self._failover.stop()
+        await self._states.finish()
+        self._drop_links()
         self._writer.fence = None
 
     async def create_topic(
@@ -149,13 +263,43 @@ class Controller:
         new = machine.NewTopic(
             name, partitions, replication_factor, assignment, internal, topic_id, leader_epochs
         )
-        return await self._finish(self._create_topic(new, dict(configs or {}), validate_only))
+        admin = self._admin
+        if self.is_controller or not self._peers.has_network or topic_id or validate_only:
+            return await admin.finish(admin.create_topic(new, dict(configs or {}), validate_only))
+        return await self._create_elsewhere(new, configs or {})
+
+    async def _create_elsewhere(
+        self, new: machine.NewTopic, configs: Mapping[str, str]
+    ) -> TopicState:
+        try:
+            await self._caller.create_topic(
+                new.name,
+                new.partitions,
+                new.replication_factor,
+                configs,
+                self._ask_timeout_s,
+            )
+        except ApiError as error:
+            if error.code is ErrorCode.NOT_CONTROLLER and self.is_controller:
+                return await self._admin.finish(self._admin.create_topic(new, configs, False))
+            if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                await self._see_all()
+            raise
+        await self._see_all()
+        return machine.existing(self.image, new.name)
+
+    async def _see_all(self) -> None:
+        try:
+            async with asyncio.timeout(self._ask_timeout_s):
+                await self.refresh()
+        except (TimeoutError, StoreError, StoreUnavailable):
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE) from None
 
     async def delete_topic(
         self, name: str, *, topic_id: UUID | None = None, internal: bool = False
     ) -> TopicState:
         """Delete a topic, and return what it was. Its logs are the listeners' to remove."""
-        return await self._finish(self._delete_topic(name, topic_id, internal))
+        return await self._admin.finish(self._admin.delete_topic(name, topic_id, internal))
 
     async def create_partitions(
         self,
@@ -166,317 +310,102 @@ class Controller:
         validate_only: bool = False,
     ) -> TopicState:
         """Bring a topic up to `count` partitions; `assignment` is for the added ones."""
-        return await self._finish(self._create_partitions(name, count, assignment, validate_only))
+        admin = self._admin
+        return await admin.finish(admin.create_partitions(name, count, assignment, validate_only))
 
     async def alter_topic_configs(
         self, name: str, edit: ConfigEdit, *, validate_only: bool = False
     ) -> TopicState:
-        return await self._finish(self._alter_topic_configs(name, edit, validate_only))
+        return await self._admin.finish(self._admin.alter_topic_configs(name, edit, validate_only))
 
     async def alter_broker_configs(
         self, node_id: int | None, edit: ConfigEdit, *, validate_only: bool = False
     ) -> Mapping[str, str]:
         """Change the dynamic settings of one broker, or with None those of all."""
-        return await self._finish(self._alter_broker_configs(node_id, edit, validate_only))
+        admin = self._admin
+        return await admin.finish(admin.alter_broker_configs(node_id, edit, validate_only))
+
+    async def alter_group_configs(
+        self, group: str, edit: ConfigEdit, *, validate_only: bool = False
+    ) -> Mapping[str, str]:
+        """Change the settings of one consumer group, which need not exist yet."""
+        return await self._admin.finish(self._admin.alter_group_configs(group, edit, validate_only))
+
+    async def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool = False
+    ) -> Outcomes:
+        """Let preferred replicas lead, or where nobody leads any; None: of all partitions."""
+        return await self._admin.finish(self._moves.elect(partitions, is_unclean=is_unclean))
+
+    async def balance_leaders(self, imbalance_max: float = 0.1) -> int:
+        """Let preferred replicas lead where one leads too few of its own; tell how many."""
+        return await self._admin.finish(self._moves.balance(imbalance_max))
+
+    async def move_partitions(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        keeps_factor: bool = False,
+    ) -> Outcomes:
+        """Begin to move each partition to its target, or with None give a move up."""
+        return await self._admin.finish(self._moves.move(targets, keeps_factor=keeps_factor))
 
     async def allocate_producer_ids(self, first_min: int = 0) -> tuple[int, int]:
         """A block of producer ids that nobody was given before: the first, and how many."""
-        return await self._finish(self._allocate_producer_ids(first_min))
+        return await self._admin.finish(self._admin.allocate_producer_ids(first_min))
 
     async def next_producer_id(self) -> int:
         """One producer id, out of this broker's block."""
         if not self._producer_ids:
             async with self._locks.hold("next producer id"):
                 if not self._producer_ids:
-                    first, count = await self.allocate_producer_ids()
+                    first, count = await self._caller.producer_id_block()
                     self._producer_ids = range(first, first + count)
         producer_id = self._producer_ids[0]
         self._producer_ids = self._producer_ids[1:]
         return producer_id
 
-    async def _create_topic(
-        self, new: machine.NewTopic, configs: Mapping[str, str], validate_only: bool
-    ) -> TopicState:
-        name = new.name
-        topic_id = _ID_OF_NOTHING if validate_only else new.topic_id or self._new_id()
-        async with self._locks.hold(machine.collision_key(name)):
-            for _ in range(_ATTEMPTS_MAX):
-                found = self.image.topics.get(name)
-                if found is not None and found.topic_id == topic_id:
-                    return found  # An attempt of unknown outcome had got through.
-                states = machine.decide_creation(
-                    self.image, new, self.limits, self._number(), self._replica_count()
-                )
-                self._check_topic_config(configs)
-                topic = TopicState(name, topic_id, states, configs)
-                if validate_only:
-                    return topic
-                if await self._commit_topic(name, topic, states, self._creation(topic)):
-                    return topic
-        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+    async def refresh(self) -> None:
+        """Return when the image shows all that was written before this call."""
+        await self._presence.refresh()
 
-    def _creation(self, topic: TopicState) -> list[Op]:
-        assignment = tuple(state.replicas for state in topic.partitions)
-        document = layout.TopicDocument(topic.topic_id, assignment)
-        return [
-            Create(layout.topic_path(topic.name), layout.encode_topic(document)),
-            Create(layout.topic_config_path(topic.name), layout.encode_config(topic.configs)),
-            *(
-                Create(*self._states(topic, first))
-                for first in layout.states_firsts(len(topic.partitions))
-            ),
-        ]
-
-    async def _delete_topic(self, name: str, topic_id: UUID | None, internal: bool) -> TopicState:
-        deleted: TopicState | None = None
-        async with self._locks.hold(machine.collision_key(name)):
-            for _ in range(_ATTEMPTS_MAX):
-                found = self.image.topics.get(name)
-                if deleted is not None and (found is None or found.topic_id != deleted.topic_id):
-                    return deleted  # An attempt of unknown outcome had got through.
-                deleted = machine.decide_deletion(self.image, name, topic_id, internal)
-                ops: list[Op] = [
-                    self._writer.delete(layout.states_path(name, first))
-                    for first in layout.states_firsts(len(deleted.partitions))
-                ]
-                ops.append(self._writer.delete(layout.topic_config_path(name)))
-                ops.append(self._writer.delete(layout.topic_path(name)))
-                if await self._commit_topic(name, None, (), ops):
-                    return deleted
-        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
-
-    async def _create_partitions(
+    async def to_controller(
         self,
-        name: str,
-        count: int,
-        assignment: Sequence[Sequence[int]] | None,
-        validate_only: bool,
-    ) -> TopicState:
-        tried: TopicState | None = None
-        async with self._locks.hold(machine.collision_key(name)):
-            for _ in range(_ATTEMPTS_MAX):
-                topic = machine.existing(self.image, name)
-                if tried is not None and topic.partitions == tried.partitions:
-                    return topic  # An attempt of unknown outcome had got through.
-                added = machine.decide_growth(
-                    self.image,
-                    name,
-                    count,
-                    assignment,
-                    self.limits,
-                    self._number(),
-                    self._replica_count(),
-                )
-                tried = replace(topic, partitions=topic.partitions + added)
-                if validate_only:
-                    return tried
-                if await self._commit_topic(name, tried, added, self._growth(topic, tried)):
-                    return tried
-        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+        api_key: int,
+        version: int,
+        message: Mapping[str, Any],
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> dict[str, Any]:
+        """Ask the controller, whichever broker it is; an error is in the answer.
 
-    def _growth(self, before: TopicState, after: TopicState) -> list[Op]:
-        assignment = tuple(state.replicas for state in after.partitions)
-        document = layout.encode_topic(layout.TopicDocument(after.topic_id, assignment))
-        ops: list[Op] = [self._writer.set(layout.topic_path(after.name), document)]
-        for first in layout.states_firsts(len(after.partitions)):
-            path, data = self._states(after, first)
-            if first >= len(before.partitions):
-                ops.append(Create(path, data))
-            elif first + layout.PARTITIONS_PER_NODE > len(before.partitions):
-                ops.append(self._writer.set(path, data))
-        return ops
+        LinkBroken: there is none, or nobody knows whether it heard.
+        """
+        return await self._caller.to_controller(api_key, version, message, timeout_s)
 
-    async def _alter_topic_configs(
-        self, name: str, edit: ConfigEdit, validate_only: bool
-    ) -> TopicState:
-        async with self._locks.hold(machine.collision_key(name)):
-            for _ in range(_ATTEMPTS_MAX):
-                topic = machine.existing(self.image, name)
-                configs = _edited(topic.configs, edit)
-                self._check_topic_config(configs)
-                after = replace(topic, configs=configs)
-                if validate_only or configs == topic.configs:
-                    return after
-                op = self._writer.set(layout.topic_config_path(name), layout.encode_config(configs))
-                if await self._commit_topic(name, after, (), [op]):
-                    return after
-        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+    async def shut_down(self, timeout_s: float = 10.0) -> bool:
+        """Hand over what this broker leads; tell whether it all went before the time was up."""
+        return await self._caller.shut_down(timeout_s)
 
-    async def _alter_broker_configs(
-        self, node_id: int | None, edit: ConfigEdit, validate_only: bool
-    ) -> Mapping[str, str]:
-        path = layout.broker_config_path(node_id)
-        async with self._locks.hold(path):
-            for _ in range(_ATTEMPTS_MAX):
-                if node_id is not None and node_id not in self.image.brokers:
-                    raise ApiError(
-                        ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {node_id}."
-                    )
-                configs = _edited(self.image.broker_configs.get(node_id, {}), edit)
-                self._check_broker_config(configs, node_id)
-                if validate_only:
-                    return configs
-                op = self._writer.put(path, layout.encode_config(configs))
-                if await self._writer.commit([op], ErrorCode.INVALID_CONFIG):
-                    self._picture.show_broker_config(node_id, configs)
-                    return configs
-                await self._look_again(self._picture.read_broker_configs)
-        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+    def replica_offline(self, topic: str, index: int) -> None:
+        """This broker's log of a partition is lost until it restarts: another must lead it."""
+        self._caller.replica_offline(topic, index)
 
-    async def _allocate_producer_ids(self, first_min: int) -> tuple[int, int]:
-        async with self._locks.hold(layout.PRODUCER_IDS):
-            try:
-                for _ in range(_ATTEMPTS_MAX):
-                    data, stat = await self._store.get(layout.PRODUCER_IDS)
-                    first = max(layout.decode_producer_ids(data), first_min)
-                    after = layout.encode_producer_ids(first + layout.PRODUCER_IDS_PER_BLOCK)
-                    # After an unknown outcome a block may be skipped; none is given twice.
-                    if await self._writer.commit([Set(layout.PRODUCER_IDS, after, stat.version)]):
-                        return first, layout.PRODUCER_IDS_PER_BLOCK
-            except (ApiError, StoreUnavailable) as error:
-                _log.warning("No producer ids could be allocated: %s", error)
-        # What Kafka answers, too: every client tries InitProducerId again after it.
-        raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    async def serve(self, api_key: int, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer what another broker asks of the controller."""
+        return await self._requests.serve(api_key, request)
 
-    async def _commit_topic(
-        self,
-        name: str,
-        after: TopicState | None,
-        added: Sequence[PartitionState],
-        ops: Sequence[Op],
-    ) -> bool:
-        """Write one topic and show it; or look at it again, and False: decide once more."""
-        coming = sum(len(state.replicas) for state in added)
-        too_large = ErrorCode.INVALID_PARTITIONS if added else ErrorCode.INVALID_CONFIG
-        self._replicas_coming += coming
-        try:
-            done = await self._writer.commit(ops, too_large)
-        finally:
-            self._replicas_coming -= coming
-        if done:
-            self._picture.show_topic(name, after)
-        else:
-            await self._look_again(lambda: self._picture.read_topic(name))
-        return done
-
-    async def _look_again(self, read: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await self._store.sync()
-            await read()
-        except StoreUnavailable:
-            # Still unknown. When the connection is back everything is read again.
-            raise ApiError(
-                ErrorCode.REQUEST_TIMED_OUT, "The store broke off before it answered."
-            ) from None
-
-    async def _join(self) -> None:
-        """Take this broker's place in a session that is new to it."""
-        self.broker_epoch = await membership.register(
-            self._store,
-            self.node_id,
-            self._registration,
-            self._former_sessions,
-            self._registration_wait_s,
-        )
-        self._former_sessions.append(self._store.session_id)
-        election = await membership.elect(self._store, self.node_id)
-        self.image.controller_id = election.controller_id
-        self.controller_epoch = election.controller_epoch
-        self._writer.fence = election.fence
-        await self._load()
-        if self.is_controller:
-            await self._take_leaderships()
-
-    async def _load(self) -> None:
-        await self._picture.read_brokers()
-        await self._picture.read_broker_configs()
-        for name in await self._picture.names():
-            async with self._locks.hold(machine.collision_key(name)):
-                await self._picture.read_topic(name)
-
-    async def _take_leaderships(self) -> None:
-        """Raise the leader epoch of all that this broker leads now, in few requests (B7)."""
-        for _ in range(_ATTEMPTS_MAX):
-            led = [topic for topic in map(self._led_anew, self.image.topics.values()) if topic]
-            if not led:
-                return
-            ops = [
-                self._writer.set(*self._states(topic, first))
-                for topic in led
-                for first in layout.states_firsts(len(topic.partitions))
-            ]
-            done = [await self._writer.commit(request) for request in in_requests(ops)]
-            if all(done):
-                for topic in led:
-                    self._picture.show_topic(topic.name, topic)
-                return
-            await self._load()
-        raise StoreUnavailable("the leaderships could not be written")
-
-    def _led_anew(self, topic: TopicState) -> TopicState | None:
-        states = tuple(
-            machine.take_leadership(state, self.node_id, self.broker_epoch, self.image.brokers)
-            or state
-            for state in topic.partitions
-        )
-        return None if states == topic.partitions else replace(topic, partitions=states)
-
-    def _session_changed(self, state: SessionState) -> None:
-        if self._stopping or state is SessionState.SUSPENDED:
-            return
-        if state is SessionState.LOST:
-            self._writer.fence = None
-            return
-        task = asyncio.get_running_loop().create_task(self._rejoin())
-        self._rejoins[task] = None
-        task.add_done_callback(self._rejoins.pop)
-
-    async def _rejoin(self) -> None:
-        """Watches and unknown outcomes were lost with the connection: look at everything again."""
-        try:
-            async with self._locks.hold("/"):
-                if self._store.session_id == self._former_sessions[-1]:
-                    await self._load()
-                else:
-                    await self._join()
-        except (StoreUnavailable, ApiError, layout.LayoutError) as error:
-            _log.error("This broker could not rejoin the cluster: %s", error)
-
-    async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Let a write that was begun reach the image, also when its asker is cancelled."""
-        if self._stopping:
-            work.close()
-            raise ApiError(ErrorCode.NOT_CONTROLLER, "This broker is stopping.")
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._finished)
-        return await asyncio.shield(task)
-
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        del self._tasks[task]
-        if not task.cancelled():
-            task.exception()  # Its asker may have gone: then nobody else would look.
-
-    def _states(self, topic: TopicState, first: int) -> tuple[str, bytes]:
-        states = topic.partitions[first : first + layout.PARTITIONS_PER_NODE]
-        path = layout.states_path(topic.name, first)
-        return path, layout.encode_states(states, self.controller_epoch)
-
-    def _replica_count(self) -> int:
-        return self._picture.replica_count + self._replicas_coming
-
-    def _number(self) -> int:
-        return int.from_bytes(self._entropy(4), "big")
-
-    def _new_id(self) -> UUID:
-        while True:
-            id_ = machine.id_from_entropy(self._entropy(16))
-            if id_ is not None:
-                return id_
+    def _changed(self, change: ImageChange) -> None:
+        if change.brokers:
+            self._peers.drop_gone()
+        if change.brokers or change.has_new_controller or change.is_lost:
+            self._lookout.update()
+        # A topic may have been decided on before a broker went; settings may allow an election.
+        if change.brokers or change.created or any(map(_is_reshaped, change.changed)):
+            self._failover.run_soon()
+        if change.has_new_controller:
+            self._caller.report_offline()
 
 
-def _edited(current: Mapping[str, str], edit: ConfigEdit) -> dict[str, str]:
-    if callable(edit):
-        return dict(edit(current))
-    after = {**current, **edit}
-    return {name: value for name, value in after.items() if value is not None}
+def _is_reshaped(topic: tuple[TopicState, TopicState]) -> bool:
+    before, after = topic
+    return before.configs != after.configs or len(before.partitions) != len(after.partitions)

@@ -1,14 +1,13 @@
-"""Decisions about topics: may it be made, where do its replicas go, who leads after a restart.
+"""Decisions about topics: may it be made, where do its replicas go.
 
 Pure: the image, the limits and a random number are arguments, the answer is new state or an
 ApiError. It must not change the image, which is the service's, after the store has agreed.
 
 1. A partition's replicas are different brokers, and its first leader is a broker that is live.
 2. Leaders are spread evenly over the live brokers, and replicas over as many racks as there are.
-3. A leader that restarted, or registered anew, leads under a higher epoch than before (B7).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
@@ -104,7 +103,8 @@ def decide_growth(
             f"Topic {name} has {have} partition(s); {count} would not be an increase.",
         )
     _check_count(count, limits)
-    replication_factor = len(topic.partitions[0].replicas)
+    first = topic.partitions[0]
+    replication_factor = len(first.replicas) - len(first.removing)
     if assignment is None:
         added = place(_live(image), count - have, replication_factor, start)
     elif len(assignment) != count - have:
@@ -163,34 +163,6 @@ def place(
         order = [ring[leader], *others[shift:], *others[:shift]]
         assignment.append(_over_racks(order, replication_factor))
     return tuple(assignment)
-
-
-def take_leadership(
-    state: PartitionState, node_id: int, broker_epoch: int, live: Iterable[int]
-) -> PartitionState | None:
-    """The partition once broker `node_id` is registered under this epoch; None if it stays as is.
-
-    It takes up what it led, or what nobody live leads, if it was in sync; never under an epoch
-    that was led before. The last ISR is never emptied.
-    """
-    if node_id not in state.isr:
-        return None
-    if state.leader != node_id and state.leader in live:
-        return None
-    if state.leader == node_id and state.isr_epochs[state.isr.index(node_id)] == broker_epoch:
-        return None
-    epochs = tuple(
-        broker_epoch if member == node_id else epoch
-        for member, epoch in zip(state.isr, state.isr_epochs, strict=True)
-    )
-    return PartitionState(
-        node_id,
-        state.leader_epoch + 1,
-        state.replicas,
-        state.isr,
-        state.partition_epoch + 1,
-        epochs,
-    )
 
 
 def id_from_entropy(entropy: bytes) -> UUID | None:

@@ -1,14 +1,20 @@
 """How the controller writes: fenced, compared, and one thing at a time.
 
-Owns the fence (the version of /controller_epoch), the versions of the nodes that were last seen,
-and which error a client is told when the store does not answer. It must not touch the image.
+Owns the fence (the version of /controller_epoch), the list of latest changes, the versions of the
+nodes that were last seen, and which error a client is told when the store does not answer. It must
+not touch the image.
+
+1. Writes of one session take effect in the order in which they were asked for, so each can carry
+   the list of changes with those before it. A write that is refused leaves a row too many, which
+   only has somebody read once more.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from headrace.coordination import layout
+from headrace.coordination.layout import ChangeLog, ChangeRow
 from headrace.coordination.port import (
     REQUEST_BYTES_MAX,
     Check,
@@ -29,33 +35,47 @@ from headrace.model.errors import ApiError, ErrorCode
 class Writer:
     def __init__(self, store: Store, versions: dict[str, int]) -> None:
         self.fence: int | None = None
+        self.controller_epoch = 0
+        self._changes = ChangeLog(0, ())
         self._store = store
         self._versions = versions
 
+    def take_over(self, fence: int, controller_epoch: int, changes: ChangeLog) -> None:
+        self.fence = fence
+        self.controller_epoch = controller_epoch
+        self._changes = changes
+
     async def commit(
-        self, ops: Sequence[Op], too_large: ErrorCode = ErrorCode.INVALID_REQUEST
+        self,
+        ops: Sequence[Op],
+        rows: Sequence[ChangeRow] = (),
+        too_large: ErrorCode = ErrorCode.INVALID_REQUEST,
     ) -> bool:
-        """Write all of `ops`. False: read again what they are about, and decide anew.
+        """Write all of `ops`, and what they are about. False: read that again, decide anew.
 
         NOT_CONTROLLER means that nothing was written. Clients look for the controller and ask it
         again: it may be another, or this one when its store is back.
         """
         if self.fence is None:
-            raise _not_controller()
+            raise not_controller()
+        request: list[Op] = [Check(layout.CONTROLLER_EPOCH, self.fence), *ops]
+        if rows:
+            self._changes = self._changes.with_rows(rows)
+            request.append(Set(layout.CHANGES, layout.encode_changes(self._changes)))
         try:
-            results = await self._store.multi([Check(layout.CONTROLLER_EPOCH, self.fence), *ops])
+            results = await self._store.multi(request)
         except UnknownOutcome:
             return False
         except MultiFailed as failed:
             if failed.index == 0:
                 self.fence = None
-                raise _not_controller() from None
+                raise not_controller() from None
             return False
         except StoreUnavailable:
-            raise _not_controller() from None
+            raise not_controller() from None
         except TooLarge:
             raise ApiError(too_large, "This is more than the store takes at once.") from None
-        for op, result in zip(ops, results[1:], strict=True):
+        for op, result in zip(ops, results[1:], strict=False):
             self._remember(op, result)
         return True
 
@@ -77,7 +97,7 @@ class Writer:
         return Delete(path, self._versions[path])
 
 
-def _not_controller() -> ApiError:
+def not_controller() -> ApiError:
     return ApiError(
         ErrorCode.NOT_CONTROLLER, "This broker is not the controller now, or its store is away."
     )
@@ -114,3 +134,11 @@ class KeyedLocks:
             lock, users = self._locks.pop(key)
             if users > 1:
                 self._locks[key] = (lock, users - 1)
+
+    @asynccontextmanager
+    async def hold_all(self, keys: Iterable[str]) -> AsyncIterator[None]:
+        """Several at once, always in the same order, so that nobody waits in a circle."""
+        async with AsyncExitStack() as held:
+            for key in sorted(dict.fromkeys(keys)):
+                await held.enter_async_context(self.hold(key))
+            yield

@@ -7,30 +7,37 @@ does not know is left alone.
     /cluster/id               {"id"}: made once
     /controller               ephemeral {"broker"}: who is the controller
     /controller_epoch         a number; its node's version fences every write of a controller (B8)
-    /brokers/ids/N            ephemeral {"endpoints", "rack"}; its czxid is the broker's epoch (B6)
+    /brokers/ids/N            ephemeral {"endpoints", "rack", "previous_epoch"}; its czxid is the
+                              broker's epoch (B6), the previous one is that whose data it still has
     /brokers/incarnations/N   empty; its node's version counts the registrations of broker N
-    /brokers/topics/T         {"topic_id", "assignment"}: the replicas of each partition
+    /brokers/topics/T         {"topic_id", "assignment", "moves"}: the replicas of each partition;
+                              of those under way to others, which come and which go
     /brokers/topics/T/state-F states of partitions F to F+99, see encode_states
     /config/topics/T          {"config"}: the topic's own settings, made and deleted with it
     /config/brokers/N         {"config"}: dynamic settings of a broker; `<default>` is for all
-    /config/users, /config/clients, /acl, /reassignments   room for users, quotas, ACLs, moves
+    /config/groups/G          {"config"}: a group's own settings; its name as in a URL
+    /config/users, /config/clients, /acl   room for users, quotas, ACLs
     /producer_ids             {"next"}: the first producer id that was never given out
+    /changes                  {"last", "rows"}: what the controller wrote last, see ChangeRow
 
 1. Everything of one topic fits in one request of the store, up to 10,000 partitions of three
    replicas: that is why the state of a partition is a row and not an object.
 2. A registration changes /brokers/incarnations/N in the same `multi`, so that whoever removes
    /brokers/ids/N for a dead process can check that it is still that process's (a new node starts
    at version 0 again and would not tell).
+3. Every `multi` that changes topics, states or settings sets /changes too: a broker that watches
+   this one node hears of all of them.
 """
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 from headrace.model.cluster import BrokerInfo, Endpoint
-from headrace.model.topics import PartitionState
+from headrace.model.topics import PartitionState, TopicState
 
 CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
@@ -40,7 +47,9 @@ BROKER_INCARNATIONS = "/brokers/incarnations"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
+GROUP_CONFIGS = "/config/groups"
 PRODUCER_IDS = "/producer_ids"
+CHANGES = "/changes"
 ROOMS = (
     "/cluster",
     "/brokers",
@@ -50,16 +59,19 @@ ROOMS = (
     "/config",
     TOPIC_CONFIGS,
     BROKER_CONFIGS,
+    GROUP_CONFIGS,
     "/config/users",
     "/config/clients",
     "/acl",
-    "/reassignments",
 )
 """Nodes that only hold others, each after its parent."""
 
 DEFAULT_BROKER = "<default>"
 PARTITIONS_PER_NODE = 100
 PRODUCER_IDS_PER_BLOCK = 1000
+CHANGE_ROWS_MAX = 200
+CHANGE_BYTES_MAX = 16_000
+"""Of topics' names: they are written with every change."""
 _STATE_PREFIX = "state-"
 _VERSION = 1
 
@@ -71,6 +83,41 @@ class LayoutError(Exception):
 class TopicDocument(NamedTuple):
     topic_id: UUID
     assignment: tuple[tuple[int, ...], ...]
+    moves: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    """Partitions that move: the replicas that come, and those that will go."""
+
+
+class ChangeRow(NamedTuple):
+    """What to read again. A row may name what did not change after all, never less."""
+
+    kind: str
+    """One of "topic" (all of it), "states" (one node of states), "config", "broker" and "group"
+    (settings)."""
+    name: str
+    first: int = 0
+    """The first partition of a node of states."""
+
+
+class ChangeLog(NamedTuple):
+    last: int
+    """The number of the last row; the one before it is one less."""
+    rows: tuple[ChangeRow, ...]
+
+    def since(self, seen: int) -> tuple[ChangeRow, ...] | None:
+        """The rows after number `seen`, or None if some of them are not here any more."""
+        count = self.last - seen
+        if not 0 <= count <= len(self.rows):
+            return None
+        return self.rows[len(self.rows) - count :]
+
+    def with_rows(self, rows: Iterable[ChangeRow]) -> "ChangeLog":
+        added = tuple(rows)
+        kept = (*self.rows, *added)[-CHANGE_ROWS_MAX:]
+        size = sum(len(row.name) for row in kept)
+        while size > CHANGE_BYTES_MAX:
+            size -= len(kept[0].name)
+            kept = kept[1:]
+        return ChangeLog(self.last + len(added), kept)
 
 
 def broker_path(node_id: int) -> str:
@@ -109,6 +156,17 @@ def broker_of_config(name: str) -> int | None:
     return None if name == DEFAULT_BROKER else int(name)
 
 
+def group_config_path(group: str) -> str:
+    """A group may have any name, also one that is no name of a node."""
+    name = quote(group, safe="")
+    return f"{GROUP_CONFIGS}/{name.replace('.', '%2E') if name in ('.', '..') else name}"
+
+
+def group_of_config(name: str) -> str:
+    """The group that a child of GROUP_CONFIGS is about."""
+    return unquote(name)
+
+
 def id_text(id_: UUID) -> str:
     """An id as Kafka writes it: 22 characters of URL-safe base64."""
     return urlsafe_b64encode(id_.bytes).rstrip(b"=").decode()
@@ -145,12 +203,14 @@ def decode_controller_epoch(data: bytes) -> int:
         raise LayoutError(f"{CONTROLLER_EPOCH} holds {data[:40]!r}, not a number.") from None
 
 
-def encode_broker(endpoints: Iterable[Endpoint], rack: str | None) -> bytes:
+def encode_broker(
+    endpoints: Iterable[Endpoint], rack: str | None, previous_epoch: int = -1
+) -> bytes:
     rows = [
         {"listener": e.listener, "host": e.host, "port": e.port, "protocol": e.protocol}
         for e in endpoints
     ]
-    return _encode({"endpoints": rows, "rack": rack})
+    return _encode({"endpoints": rows, "rack": rack, "previous_epoch": previous_epoch})
 
 
 def decode_broker(node_id: int, data: bytes, epoch: int) -> BrokerInfo:
@@ -159,20 +219,44 @@ def decode_broker(node_id: int, data: bytes, epoch: int) -> BrokerInfo:
         Endpoint(row["listener"], row["host"], row["port"], row["protocol"])
         for row in document["endpoints"]
     )
-    return BrokerInfo(node_id, endpoints, document["rack"], epoch)
+    previous_epoch = document.get("previous_epoch", -1)
+    return BrokerInfo(node_id, endpoints, document["rack"], epoch, previous_epoch)
 
 
 def encode_topic(topic: TopicDocument) -> bytes:
-    return _encode({"topic_id": id_text(topic.topic_id), "assignment": topic.assignment})
+    document: dict[str, Any] = {
+        "topic_id": id_text(topic.topic_id),
+        "assignment": topic.assignment,
+    }
+    if topic.moves:
+        document["moves"] = {str(index): move for index, move in sorted(topic.moves.items())}
+    return _encode(document)
 
 
 def decode_topic(name: str, data: bytes) -> TopicDocument:
     document = _decode(topic_path(name), data)
     assignment = tuple(tuple(replicas) for replicas in document["assignment"])
-    return TopicDocument(id_from_text(document["topic_id"]), assignment)
+    moves = {
+        int(index): (tuple(adding), tuple(removing))
+        for index, (adding, removing) in document.get("moves", {}).items()
+    }
+    return TopicDocument(id_from_text(document["topic_id"]), assignment, moves)
 
 
-def encode_states(states: Iterable[PartitionState], controller_epoch: int) -> bytes:
+def topic_document(topic: TopicState) -> TopicDocument:
+    """What a topic's own node says of it."""
+    return TopicDocument(
+        topic.topic_id,
+        tuple(state.replicas for state in topic.partitions),
+        {
+            index: (state.adding, state.removing)
+            for index, state in enumerate(topic.partitions)
+            if state.adding or state.removing
+        },
+    )
+
+
+def encode_states(topic_id: UUID, states: Iterable[PartitionState], controller_epoch: int) -> bytes:
     """A row for each: leader, leader epoch, partition epoch, and (member, its epoch) of the ISR."""
     rows = [
         (
@@ -183,14 +267,24 @@ def encode_states(states: Iterable[PartitionState], controller_epoch: int) -> by
         )
         for state in states
     ]
-    return _encode({"controller_epoch": controller_epoch, "partitions": rows})
+    return _encode(
+        {
+            "topic_id": id_text(topic_id),
+            "controller_epoch": controller_epoch,
+            "partitions": rows,
+        }
+    )
 
 
 def decode_states(
-    path: str, data: bytes, assignment: Sequence[tuple[int, ...]]
+    path: str, data: bytes, topic_id: UUID, assignment: Sequence[tuple[int, ...]]
 ) -> list[PartitionState]:
     """States of the partitions whose replicas are given, in order."""
-    rows = _decode(path, data)["partitions"]
+    document = _decode(path, data)
+    rows = document["partitions"]
+    # A store of an earlier version does not say whose states they are.
+    if document.get("topic_id", id_text(topic_id)) != id_text(topic_id):
+        raise LayoutError(f"{path} is of a topic that was made again under its name.")
     if len(rows) != len(assignment):
         raise LayoutError(f"{path} holds {len(rows)} partitions, not {len(assignment)}.")
     return [
@@ -222,6 +316,15 @@ def encode_producer_ids(next_id: int) -> bytes:
 
 def decode_producer_ids(data: bytes) -> int:
     return int(_decode(PRODUCER_IDS, data)["next"])
+
+
+def encode_changes(changes: ChangeLog) -> bytes:
+    return _encode({"last": changes.last, "rows": changes.rows})
+
+
+def decode_changes(data: bytes) -> ChangeLog:
+    document = _decode(CHANGES, data)
+    return ChangeLog(document["last"], tuple(ChangeRow(*row) for row in document["rows"]))
 
 
 def _encode(document: dict[str, Any]) -> bytes:

@@ -68,6 +68,9 @@ class Files(Protocol):
     def read_ahead(self, fd: int, position: int, size: int) -> None:
         """Tell the kernel that these bytes will be read soon."""
 
+    def leave_read_ahead_to_us(self, fd: int) -> None:
+        """Tell the kernel to read nothing from this descriptor but what it is asked for."""
+
     def sync_directory(self, path: str) -> None: ...
 
     def sync_everything(self) -> None:
@@ -186,6 +189,9 @@ class SystemFiles:
 
     def read_ahead(self, fd: int, position: int, size: int) -> None:
         os.posix_fadvise(fd, position, size, os.POSIX_FADV_WILLNEED)
+
+    def leave_read_ahead_to_us(self, fd: int) -> None:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def sync_directory(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -423,6 +423,15 @@ class ClassicGroup(ClassicState):
             self._prepare(outcome, now)
         return outcome
 
+    def applied(self, outcome: Outcome, now: Moment) -> Outcome:
+        """The log has what was decided. A group that was one of the newer protocol begins anew."""
+        if outcome.change is not Change.CONVERTED:
+            return Outcome()
+        follow_up = self.loaded(now)
+        if self.members and self.state is State.STABLE:
+            self._prepare(follow_up, now)
+        return follow_up
+
     def unloaded(self, error: ErrorCode) -> Outcome:
         """This broker stops to speak for the group."""
         outcome = Outcome()

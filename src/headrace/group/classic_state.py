@@ -143,6 +143,27 @@ class ClassicState:
         return self.state is State.EMPTY and not self.pending and not self.is_durable
 
     @property
+    def is_empty(self) -> bool:
+        return self.state is State.EMPTY
+
+    def check_fetch(self, member_id: str | None, generation: int) -> None:
+        """Anybody may read the offsets of a classic group."""
+
+    def expires_since(self, commit_timestamp_ms: int) -> int | None:
+        """From when on an offset is kept for some time and no longer; None if it is in use."""
+        if self.protocol_type is None:
+            return commit_timestamp_ms
+        if self.state is State.EMPTY:
+            has_time = self.state_timestamp_ms != NO_TIMESTAMP
+            return self.state_timestamp_ms if has_time else commit_timestamp_ms
+        # Nobody reads what the group does not subscribe to; if that is unknown, all may be read.
+        is_known = self.state is State.STABLE and self.topics is not None
+        return commit_timestamp_ms if is_known else None
+
+    def tombstones(self) -> list[GroupRecord]:
+        return [GroupRecord(GroupKey(self.group_id), None)]
+
+    @property
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 

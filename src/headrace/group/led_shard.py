@@ -12,9 +12,9 @@ from enum import Enum
 from typing import TypeVar
 
 from headrace.group import loading
-from headrace.group.messages import ClassicLimits
+from headrace.group.offsets_machine import stored
 from headrace.group.port import GroupLog
-from headrace.group.records import GroupRecord, encode_key, encode_value
+from headrace.group.records import GroupRecord, OffsetKey, encode_key, encode_value
 from headrace.group.shard_machine import Shard
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.build import BatchBuilder
@@ -53,10 +53,8 @@ def as_coordinator(code: ErrorCode) -> ErrorCode:
 
 
 class LedShard:
-    def __init__(
-        self, index: int, log: GroupLog, limits: ClassicLimits, codec: int, commit_seconds: float
-    ) -> None:
-        self.shard = Shard(index, limits)
+    def __init__(self, shard: Shard, log: GroupLog, codec: int, commit_seconds: float) -> None:
+        self.shard = shard
         self.log = log
         self.status = Status.LOADING
         self.armed: dict[str, int] = {}
@@ -85,8 +83,9 @@ class LedShard:
         if not records:
             return
         builder = BatchBuilder()
-        for key, value in records:
-            builder.append(encode_key(key), encode_value(value), (), wall_ms)
+        raw_values = [encode_value(value) for _, value in records]
+        for (key, _), raw in zip(records, raw_values, strict=True):
+            builder.append(encode_key(key), raw, (), wall_ms)
         frame = builder.build(self._codec)
         if len(frame) > self.log.batch_bytes_max:
             raise ApiError(
@@ -94,8 +93,13 @@ class LedShard:
                 f"{len(records)} records of groups are larger than max.message.bytes.",
             )
         offset = self.log.append(frame)
-        for record in records:
-            self.shard.apply(record, offset)
+        for record, raw in zip(records, raw_values, strict=True):
+            key = record.key
+            if isinstance(key, OffsetKey) and raw is not None:
+                # What most are, and what is kept of them is what was just written.
+                self.shard.place(key.group, key.topic)[key.partition] = stored(raw, offset)
+            else:
+                self.shard.apply(record, offset)
             offset += 1
         self._end_offset = offset
 

@@ -14,9 +14,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from headrace.group.offsets_machine import NO_PRODUCER
+from headrace.group.offsets_machine import NO_PRODUCER, Partitions, stored
 from headrace.group.port import GroupLog
-from headrace.group.records import GroupRecord, OffsetKey, decode_key, decode_value
+from headrace.group.records import (
+    GroupRecord,
+    OffsetKey,
+    decode_key,
+    decode_value,
+    is_plain_offset,
+)
 from headrace.group.shard_machine import Shard
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import Batch
@@ -24,7 +30,7 @@ from headrace.record.build import CONTROL_COMMIT
 from headrace.record.decode import control_type, read_batches, read_records
 
 CHUNK_BYTES = 1024 * 1024
-SLICE_RECORDS = 256
+SLICE_RECORDS = 1_000
 KEYS_MAX = 50_000
 
 _log = logging.getLogger(__name__)
@@ -44,6 +50,9 @@ class Loading:
         self._pending: dict[int, _Values] = {}
         """Of transactions without a marker yet, by producer id: few, and kept to the end."""
         self._unreadable = 0
+        self._placed = b""
+        """A group and a topic, as they stand in keys: neighbours are often of the same."""
+        self._partitions: Partitions = {}
 
     async def read(self, log: GroupLog) -> None:
         offset, end = log.log_start_offset, log.log_end_offset
@@ -93,9 +102,9 @@ class Loading:
                     pending.pop(key, None)
 
     def _end_transaction(self, producer_id: int, is_commit: bool) -> None:
-        for key, stored in self._pending.pop(producer_id, {}).items():
-            if is_commit and self._offset_of(key) < stored[1]:
-                self._latest[key] = stored
+        for key, value in self._pending.pop(producer_id, {}).items():
+            if is_commit and self._offset_of(key) < value[1]:
+                self._latest[key] = value
 
     def _offset_of(self, raw_key: bytes) -> int:
         """Where the value stands that counts now for a key, gathered or applied already."""
@@ -113,12 +122,31 @@ class Loading:
         done = 0
         while values:
             key, (value, offset) = values.popitem()
-            self._apply_one(key, value, offset, producer_id)
+            if producer_id == NO_PRODUCER and is_plain_offset(key, value):
+                self._put(key, value, offset)
+            else:
+                self._apply_one(key, value, offset, producer_id)
             done += 1
             if done % SLICE_RECORDS == 0:
                 await self._pause()
 
+    def _put(self, raw_key: bytes, raw: bytes | None, offset: int) -> None:
+        """Apply a committed offset without a look at what it says; `raw` is one."""
+        assert raw is not None
+        if raw_key[:-4] != self._placed:
+            try:
+                key = decode_key(raw_key)
+            except ApiError:
+                self._unreadable += 1
+                return
+            assert isinstance(key, OffsetKey)
+            self._partitions = self._shard.place(key.group, key.topic)
+            self._placed = raw_key[:-4]
+        self._partitions[int.from_bytes(raw_key[-4:], "big", signed=True)] = stored(raw, offset)
+
     def _apply_one(self, raw_key: bytes, raw: bytes | None, offset: int, producer_id: int) -> None:
+        # It may be a tombstone, and take a place away.
+        self._placed = b""
         try:
             key = decode_key(raw_key)
             self._shard.apply(GroupRecord(key, decode_value(key, raw)), offset, producer_id)

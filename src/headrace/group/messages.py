@@ -1,9 +1,12 @@
 """What is asked of a group and what it answers, free of wire versions. Pure data."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+from headrace.config.group import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from headrace.group.assignment import Assignment
 from headrace.group.records import GroupRecord
 from headrace.model.errors import ErrorCode
 
@@ -33,6 +36,71 @@ class ClassicLimits:
     """A client that joins for the first time cannot send heartbeats yet; this is its session."""
     metadata_bytes_max: int = 4 * 1024 * 1024
     """Of all members together: a group whose record no log would take is refused at the door."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerLimits:
+    """What groups of the newer protocol (KIP-848) go by."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    size_max: int = (1 << 31) - 1
+    classic: ClassicLimits = field(default_factory=ClassicLimits)
+    """For members of such a group that speak the classic protocol."""
+    assignors: tuple[str, ...] = ("uniform", "range")
+    """Those that are offered; the first one is taken where nobody asks for another."""
+    can_upgrade: bool = True
+    can_downgrade: bool = True
+    metadata_bytes_max: int = 4 * 1024 * 1024
+    """Of all members together, so that strangers with new names do not fill the memory."""
+    refresh_ms: int = 600_000
+    """How often a group looks for changes of its topics, should it have missed one."""
+    overrides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The settings of single groups, by their names; it changes while the broker runs."""
+
+    def session_ms(self, group_id: str) -> int:
+        return self._of(group_id, SESSION_TIMEOUT, self.session_timeout_ms)
+
+    def heartbeat_ms(self, group_id: str) -> int:
+        return self._of(group_id, HEARTBEAT_INTERVAL, self.heartbeat_interval_ms)
+
+    def _of(self, group_id: str, name: str, default: int) -> int:
+        return int(self.overrides.get(group_id, {}).get(name, default))
+
+
+@dataclass(frozen=True, slots=True)
+class BeatRequest:
+    """A heartbeat of the newer protocol; None is what has not changed since the last one."""
+
+    member_id: str
+    member_epoch: int
+    client_id: str
+    client_host: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topics: tuple[str, ...] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    owned: Assignment | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """It says everything: the member is new, or has missed an answer."""
+        return self.member_epoch == 0 or (
+            self.rebalance_timeout_ms != -1
+            and (self.topics is not None or self.regex is not None)
+            and self.owned is not None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BeatReply:
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int = 0
+    assignment: Assignment | None = None
+    """What the member may read now; None if that has not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +164,18 @@ class Leaver(NamedTuple):
 
 
 class Change(Enum):
-    """What the records of an outcome do to a classic group."""
+    """What the records of an outcome do to a group."""
 
     NOTHING = 0
     ASSIGNED = 1
     EMPTIED = 2
     REPLACED = 3
+    HEARD = 4
+    """A member of a consumer group has shown that it is there."""
+    JOINED = 5
+    """The same, of one that speaks the classic protocol and is to ask for its assignment."""
+    CONVERTED = 6
+    """The group is one of the other protocol now."""
 
 
 Reply: TypeAlias = JoinReply | SyncReply
@@ -116,4 +190,4 @@ class Outcome:
     """By the ticket under which a request waits."""
     change: Change = Change.NOTHING
     member_id: str = NO_MEMBER
-    """Who caused a REPLACED, under its new id."""
+    """Who caused a REPLACED, under its new id; who was HEARD or has JOINED."""

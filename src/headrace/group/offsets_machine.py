@@ -10,10 +10,18 @@ O3  an offset with a transaction pending does not expire
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from struct import Struct
+from typing import NamedTuple, Protocol
 
-from headrace.group.classic_state import ClassicState, State
-from headrace.group.records import NO_EPOCH, NO_TIMESTAMP, GroupRecord, OffsetKey, OffsetValue
+from headrace.group.records import (
+    NO_EPOCH,
+    NO_TIMESTAMP,
+    GroupRecord,
+    OffsetKey,
+    OffsetValue,
+    decode_offset,
+    encode_offset,
+)
 from headrace.model.errors import ErrorCode
 
 NO_OFFSET = -1
@@ -49,13 +57,29 @@ class FetchedOffset(NamedTuple):
     error: ErrorCode = ErrorCode.NONE
 
 
-_Partitions = dict[int, CommittedOffset]
+Partitions = dict[int, bytes]
+"""A committed offset as the log has it, after the offset of its record. Bytes are nothing that
+the collector of cycles has to look at: a million objects would hold up everybody for long."""
+
+_RECORD_OFFSET = Struct(">q")
+
+
+def stored(raw_value: bytes, record_offset: int) -> bytes:
+    return _RECORD_OFFSET.pack(record_offset) + raw_value
+
+
+def _committed(found: bytes) -> CommittedOffset:
+    return CommittedOffset(*decode_offset(found[8:]), _RECORD_OFFSET.unpack_from(found)[0])
+
+
+def _stands_before(known: bytes | None, other: bytes) -> bool:
+    return known is None or _RECORD_OFFSET.unpack_from(known) < _RECORD_OFFSET.unpack_from(other)
 
 
 class Offsets:
     def __init__(self) -> None:
-        self.by_group: dict[str, dict[str, _Partitions]] = {}
-        self.pending: dict[int, dict[OffsetKey, CommittedOffset]] = {}
+        self.by_group: dict[str, dict[str, Partitions]] = {}
+        self.pending: dict[int, dict[OffsetKey, bytes]] = {}
         """By producer id, until the transaction ends."""
 
     # What lasts
@@ -72,9 +96,9 @@ class Offsets:
             for pending in self.pending.values():
                 pending.pop(key, None)
             return
-        committed = CommittedOffset(*value, record_offset)
+        committed = stored(encode_offset(value), record_offset)
         if producer_id == NO_PRODUCER:
-            self._put(key, committed)
+            self.place(key.group, key.topic)[key.partition] = committed
         else:
             self.pending.setdefault(producer_id, {})[key] = committed
 
@@ -82,14 +106,14 @@ class Offsets:
         """A marker stands in the log; returns the groups that it concerns."""
         pending = self.pending.pop(producer_id, {})
         for key, committed in pending.items():
-            known = self.get(*key)
-            if is_commit and (known is None or known.record_offset < committed.record_offset):
-                self._put(key, committed)
+            known = self.by_group.get(key.group, {}).get(key.topic, {}).get(key.partition)
+            if is_commit and _stands_before(known, committed):
+                self.place(key.group, key.topic)[key.partition] = committed
         return list(dict.fromkeys(key.group for key in pending))
 
-    def _put(self, key: OffsetKey, committed: CommittedOffset) -> None:
-        topics = self.by_group.setdefault(key.group, {})
-        topics.setdefault(key.topic, {})[key.partition] = committed
+    def place(self, group: str, topic: str) -> Partitions:
+        """Where the offsets of a topic's partitions stand."""
+        return self.by_group.setdefault(group, {}).setdefault(topic, {})
 
     def _drop(self, key: OffsetKey) -> None:
         topics = self.by_group.get(key.group)
@@ -152,19 +176,17 @@ class Offsets:
             keys.update(dict.fromkeys(key for key in pending if key.topic == topic))
         return [GroupRecord(key, None) for key in keys]
 
-    def decide_expiry(self, group: ClassicState, wall_ms: int, kept_ms: int) -> list[GroupRecord]:
+    def decide_expiry(self, group: "Readers", wall_ms: int, kept_ms: int) -> list[GroupRecord]:
         """What was kept for long enough after nobody needed it any more."""
         records: list[GroupRecord] = []
-        if not _may_expire(group):
-            return records
-        since_empty = group.protocol_type is not None and group.state is State.EMPTY
         for topic, partitions in self.by_group.get(group.group_id, {}).items():
             if group.is_subscribed_to(topic):
                 continue
-            for partition, committed in partitions.items():
-                since_ms = committed.commit_timestamp_ms
-                if since_empty and group.state_timestamp_ms != NO_TIMESTAMP:
-                    since_ms = group.state_timestamp_ms
+            for partition, found in partitions.items():
+                committed = _committed(found)
+                since_ms = group.expires_since(committed.commit_timestamp_ms)
+                if since_ms is None:
+                    continue
                 due_ms = since_ms + kept_ms
                 if committed.expire_timestamp_ms != NO_TIMESTAMP:
                     due_ms = committed.expire_timestamp_ms
@@ -178,7 +200,8 @@ class Offsets:
     def get(self, group: str, topic: str, partition: int) -> CommittedOffset | None:
         topics = self.by_group.get(group)
         partitions = None if topics is None else topics.get(topic)
-        return None if partitions is None else partitions.get(partition)
+        found = None if partitions is None else partitions.get(partition)
+        return None if found is None else _committed(found)
 
     def fetch(
         self, group: str, topic: str, partitions: Iterable[int], require_stable: bool
@@ -195,13 +218,12 @@ class Offsets:
         for topic, partitions in self.by_group.get(group, {}).items():
             yield topic, self.fetch(group, topic, partitions, require_stable)
 
-    def _fetched(
-        self, key: OffsetKey, committed: CommittedOffset | None, require_stable: bool
-    ) -> FetchedOffset:
+    def _fetched(self, key: OffsetKey, found: bytes | None, require_stable: bool) -> FetchedOffset:
         if require_stable and self.is_pending(key):
             return FetchedOffset(key.partition, error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        if committed is None:
+        if found is None:
             return FetchedOffset(key.partition)
+        committed = _committed(found)
         return FetchedOffset(
             key.partition, committed.offset, committed.leader_epoch, committed.metadata
         )
@@ -221,8 +243,12 @@ class Offsets:
                 yield OffsetKey(group, topic, partition)
 
 
-def _may_expire(group: ClassicState) -> bool:
-    """Nobody reads what the group does not subscribe to; if that is unknown, all may be read."""
-    if group.protocol_type is None or group.state is State.EMPTY:
-        return True
-    return group.state is State.STABLE and group.topics is not None
+class Readers(Protocol):
+    """A group, as far as its offsets' end is concerned."""
+
+    @property
+    def group_id(self) -> str: ...
+
+    def is_subscribed_to(self, topic: str) -> bool: ...
+
+    def expires_since(self, commit_timestamp_ms: int) -> int | None: ...

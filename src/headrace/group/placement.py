@@ -3,11 +3,17 @@
 Every broker and every tool must agree on it, and Kafka's answer is that of Java's String.hashCode.
 """
 
+from functools import lru_cache
+
 OFFSETS_TOPIC = "__consumer_offsets"
+_NAME_SIZE_CACHED_MAX = 255
 
 
 def partition_for(group_id: str, partition_count: int) -> int:
-    return _abs(java_hash(group_id)) % partition_count
+    # A cache of names that peers make up is bounded in both directions.
+    is_usual = len(group_id) <= _NAME_SIZE_CACHED_MAX
+    number = _cached_hash(group_id) if is_usual else java_hash(group_id)
+    return _abs(number) % partition_count
 
 
 def java_hash(text: str) -> int:
@@ -17,6 +23,9 @@ def java_hash(text: str) -> int:
     for at in range(0, len(raw), 2):
         number = (number * 31 + (raw[at] << 8 | raw[at + 1])) & 0xFFFFFFFF
     return number - (1 << 32) if number & 0x80000000 else number
+
+
+_cached_hash = lru_cache(4_096)(java_hash)
 
 
 def _abs(number: int) -> int:

@@ -5,14 +5,36 @@ begin with their version, which says what kind of record it is; values begin wit
 their own. Ours are the versions that every Kafka since 2.3 writes.
 
 1. `decode` of what `encode` wrote is what was given to it.
-2. A record of a kind that is not built here (KIP-848, share groups, whatever comes later) is a
-   Foreign one, never an error; what breaks its own format is CORRUPT_MESSAGE.
+2. A record of a kind that is not built here (share groups, whatever comes later) is a Foreign one,
+   never an error; what breaks its own format is CORRUPT_MESSAGE.
+
+The records of the newer protocol are in consumer_records.py.
 """
 
 import struct
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
+from headrace.group.consumer_records import (
+    CONSUMER_KEY_NUMBERS,
+    CONSUMER_KEYS,
+    ConsumerKey,
+    ConsumerValue,
+    PartitionsKey,
+    decode_consumer_key,
+    decode_consumer_value,
+    encode_consumer_key,
+    encode_consumer_value,
+)
+from headrace.group.record_fields import (
+    INT,
+    LONG,
+    SHORT,
+    read_bytes,
+    read_text,
+    read_text_or_none,
+    string,
+)
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.wire.cursor import Cursor, MalformedRequest
 
@@ -29,17 +51,15 @@ _EXPIRING_OFFSET_VERSION = 1
 _NEWEST_VALUE_VERSION = 4
 """Flexible: read where a newer Kafka wrote it."""
 
-_SHORT = Struct(">h")
-_INT = Struct(">i")
 _OFFSET_HEAD = Struct(">hqi")
-_LONG = Struct(">q")
 _TIMEOUTS = Struct(">ii")
 
 _OFFSET_KEY_PREFIX = b"\x00\x01"
 _OFFSET_VALUE_PREFIX = b"\x00\x03"
-_LENGTH_AT = _SHORT.unpack_from
-_INT_AT = _INT.unpack_from
-_LONG_AT = _LONG.unpack_from
+_PLAIN_OFFSET_SIZE = 24
+_LENGTH_AT = SHORT.unpack_from
+_INT_AT = INT.unpack_from
+_LONG_AT = LONG.unpack_from
 _OFFSET_VALUE_AT = Struct(">qih").unpack_from
 
 
@@ -89,8 +109,8 @@ class ForeignKey(NamedTuple):
     data: bytes
 
 
-Key: TypeAlias = OffsetKey | GroupKey | ForeignKey
-Value: TypeAlias = OffsetValue | GroupValue | bytes | None
+Key: TypeAlias = OffsetKey | GroupKey | ConsumerKey | ForeignKey
+Value: TypeAlias = OffsetValue | GroupValue | ConsumerValue | bytes
 
 
 class GroupRecord(NamedTuple):
@@ -101,71 +121,68 @@ class GroupRecord(NamedTuple):
 
 
 def encode_key(key: Key) -> bytes:
+    if isinstance(key, OffsetKey):
+        group, topic, partition = key
+        return b"".join((_OFFSET_KEY_PREFIX, string(group), string(topic), INT.pack(partition)))
     match key:
-        case OffsetKey(group, topic, partition):
-            return b"".join((b"\x00\x01", _string(group), _string(topic), _INT.pack(partition)))
         case GroupKey(group):
-            return b"\x00\x02" + _string(group)
+            return b"\x00\x02" + string(group)
         case ForeignKey(version, data):
-            return _SHORT.pack(version) + data
+            return SHORT.pack(version) + data
+    return encode_consumer_key(key)
 
 
 def encode_value(value: Value) -> bytes | None:
     match value:
         case OffsetValue():
-            return _encode_offset(value)
+            return encode_offset(value)
         case GroupValue():
             return _encode_group(value)
-    return value
+        case bytes():
+            return value
+    return encode_consumer_value(value)
 
 
-def _encode_offset(value: OffsetValue) -> bytes:
-    metadata = _string(value.metadata)
+def encode_offset(value: OffsetValue) -> bytes:
+    metadata = string(value.metadata)
     if value.expire_timestamp_ms == NO_TIMESTAMP:
         head = _OFFSET_HEAD.pack(_VALUE_VERSION, value.offset, value.leader_epoch)
-        return b"".join((head, metadata, _LONG.pack(value.commit_timestamp_ms)))
+        return b"".join((head, metadata, LONG.pack(value.commit_timestamp_ms)))
     # Only version 1 has a time of expiry, and it has no place for an epoch.
     return b"".join(
         (
-            _SHORT.pack(_EXPIRING_OFFSET_VERSION),
-            _LONG.pack(value.offset),
+            SHORT.pack(_EXPIRING_OFFSET_VERSION),
+            LONG.pack(value.offset),
             metadata,
-            _LONG.pack(value.commit_timestamp_ms),
-            _LONG.pack(value.expire_timestamp_ms),
+            LONG.pack(value.commit_timestamp_ms),
+            LONG.pack(value.expire_timestamp_ms),
         )
     )
 
 
 def _encode_group(value: GroupValue) -> bytes:
     pieces = [
-        _SHORT.pack(_VALUE_VERSION),
-        _string(value.protocol_type),
-        _INT.pack(value.generation),
-        _string(value.protocol),
-        _string(value.leader),
-        _LONG.pack(value.state_timestamp_ms),
-        _INT.pack(len(value.members)),
+        SHORT.pack(_VALUE_VERSION),
+        string(value.protocol_type),
+        INT.pack(value.generation),
+        string(value.protocol),
+        string(value.leader),
+        LONG.pack(value.state_timestamp_ms),
+        INT.pack(len(value.members)),
     ]
     for member in value.members:
         pieces += (
-            _string(member.member_id),
-            _string(member.instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
+            string(member.member_id),
+            string(member.instance_id),
+            string(member.client_id),
+            string(member.client_host),
             _TIMEOUTS.pack(member.rebalance_timeout_ms, member.session_timeout_ms),
-            _INT.pack(len(member.subscription)),
+            INT.pack(len(member.subscription)),
             member.subscription,
-            _INT.pack(len(member.assignment)),
+            INT.pack(len(member.assignment)),
             member.assignment,
         )
     return b"".join(pieces)
-
-
-def _string(text: str | None) -> bytes:
-    if text is None:
-        return b"\xff\xff"
-    raw = text.encode()
-    return _SHORT.pack(len(raw)) + raw
 
 
 def decode_key(raw: bytes) -> Key:
@@ -180,38 +197,68 @@ def decode_key(raw: bytes) -> Key:
         cursor = Cursor(raw, 0, len(raw))
         version = cursor.read_i16()
         if version in _OFFSET_KEY_VERSIONS:
-            return OffsetKey(_text(cursor), _text(cursor), int(cursor.read_i32()))
+            return OffsetKey(read_text(cursor), read_text(cursor), int(cursor.read_i32()))
         if version == _GROUP_KEY_VERSION:
-            return GroupKey(_text(cursor))
+            return GroupKey(read_text(cursor))
+        if int(version) in CONSUMER_KEY_NUMBERS:
+            return decode_consumer_key(int(version), cursor)
         return ForeignKey(int(version), raw[2:])
     except (MalformedRequest, UnicodeDecodeError, struct.error):
         raise _unreadable("key") from None
 
 
 def decode_value(key: Key, raw: bytes | None) -> Value:
-    if raw is None or isinstance(key, ForeignKey):
+    if raw is None or isinstance(key, ForeignKey | PartitionsKey):
         return raw
+    if isinstance(key, OffsetKey):
+        return decode_offset(raw)
     try:
-        if raw.startswith(_OFFSET_VALUE_PREFIX) and isinstance(key, OffsetKey):
+        if isinstance(key, CONSUMER_KEYS):
+            return decode_consumer_value(key, raw)
+        cursor = Cursor(raw, 0, len(raw))
+        return _decode_group(cursor, _value_version(cursor))
+    except (MalformedRequest, UnicodeDecodeError, struct.error):
+        raise _unreadable("value") from None
+
+
+def decode_offset(raw: bytes) -> OffsetValue:
+    try:
+        if raw.startswith(_OFFSET_VALUE_PREFIX):
             offset, leader_epoch, size = _OFFSET_VALUE_AT(raw, 2)
             if len(raw) == 24 + size and size >= 0:
                 metadata = raw[16 : 16 + size].decode() if size else ""
                 return OffsetValue(offset, leader_epoch, metadata, _LONG_AT(raw, 16 + size)[0])
         cursor = Cursor(raw, 0, len(raw))
-        version = int(cursor.read_i16())
-        if not 0 <= version <= _NEWEST_VALUE_VERSION:
-            raise _unreadable("value")
-        if isinstance(key, OffsetKey):
-            return _decode_offset(cursor, version)
-        return _decode_group(cursor, version)
+        return _decode_offset(cursor, _value_version(cursor))
     except (MalformedRequest, UnicodeDecodeError, struct.error):
         raise _unreadable("value") from None
+
+
+def is_plain_offset(raw_key: bytes, raw: bytes | None) -> bool:
+    """Whether a record is a committed offset as they are today, without metadata: most are.
+
+    Its value is sound, and its key is if the part before the partition is (`decode_key`).
+    """
+    return (
+        raw is not None
+        and len(raw) == _PLAIN_OFFSET_SIZE
+        and raw.startswith(_OFFSET_VALUE_PREFIX)
+        and raw[14:16] == b"\0\0"
+        and raw_key.startswith(_OFFSET_KEY_PREFIX)
+    )
+
+
+def _value_version(cursor: Cursor) -> int:
+    version = int(cursor.read_i16())
+    if not 0 <= version <= _NEWEST_VALUE_VERSION:
+        raise _unreadable("value")
+    return version
 
 
 def _decode_offset(cursor: Cursor, version: int) -> OffsetValue:
     offset = int(cursor.read_i64())
     leader_epoch = int(cursor.read_i32()) if version >= 3 else NO_EPOCH
-    metadata = _text(cursor, version >= 4)
+    metadata = read_text(cursor, version >= 4)
     committed_ms = int(cursor.read_i64())
     expire_ms = int(cursor.read_i64()) if version == _EXPIRING_OFFSET_VERSION else NO_TIMESTAMP
     return OffsetValue(offset, leader_epoch, metadata, committed_ms, expire_ms)
@@ -219,10 +266,10 @@ def _decode_offset(cursor: Cursor, version: int) -> OffsetValue:
 
 def _decode_group(cursor: Cursor, version: int) -> GroupValue:
     flexible = version >= 4
-    protocol_type = _text(cursor, flexible)
+    protocol_type = read_text(cursor, flexible)
     generation = int(cursor.read_i32())
-    protocol = _text_or_none(cursor, flexible)
-    leader = _text_or_none(cursor, flexible)
+    protocol = read_text_or_none(cursor, flexible)
+    leader = read_text_or_none(cursor, flexible)
     state_ms = int(cursor.read_i64()) if version >= 2 else NO_TIMESTAMP
     count = int(cursor.count(flexible, 1))
     members = tuple(_decode_member(cursor, version) for _ in range(count))
@@ -231,14 +278,14 @@ def _decode_group(cursor: Cursor, version: int) -> GroupValue:
 
 def _decode_member(cursor: Cursor, version: int) -> MemberValue:
     flexible = version >= 4
-    member_id = _text(cursor, flexible)
-    instance_id = _text_or_none(cursor, flexible) if version >= 3 else None
-    client_id = _text(cursor, flexible)
-    client_host = _text(cursor, flexible)
+    member_id = read_text(cursor, flexible)
+    instance_id = read_text_or_none(cursor, flexible) if version >= 3 else None
+    client_id = read_text(cursor, flexible)
+    client_host = read_text(cursor, flexible)
     rebalance_ms = int(cursor.read_i32()) if version >= 1 else -1
     session_ms = int(cursor.read_i32())
-    subscription = _bytes(cursor, flexible)
-    assignment = _bytes(cursor, flexible)
+    subscription = read_bytes(cursor, flexible)
+    assignment = read_bytes(cursor, flexible)
     if flexible:
         cursor.skip_tags()
     return MemberValue(
@@ -251,21 +298,6 @@ def _decode_member(cursor: Cursor, version: int) -> MemberValue:
         subscription,
         assignment,
     )
-
-
-def _text_or_none(cursor: Cursor, flexible: bool = False) -> str | None:
-    raw = cursor.string(flexible)
-    return None if raw is None else raw.decode()
-
-
-def _text(cursor: Cursor, flexible: bool = False) -> str:
-    return (cursor.string(flexible) or b"").decode()
-
-
-def _bytes(cursor: Cursor, flexible: bool) -> bytes:
-    size = int(cursor.bytes_range(flexible))
-    start = int(cursor.take(size))
-    return cursor.data[start : start + size]
 
 
 def _unreadable(part: str) -> ApiError:

@@ -15,9 +15,14 @@ from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from typing import cast
 
 from headrace.env.clock import Clock
+from headrace.group.classic_machine import ClassicGroup
+from headrace.group.consumer_classic import ConsumerGroup
 from headrace.group.expiry import Expiry
 from headrace.group.led_shard import LedShard, Status, as_coordinator
 from headrace.group.messages import (
+    NO_GENERATION,
+    BeatReply,
+    BeatRequest,
     JoinReply,
     JoinRequest,
     Leaver,
@@ -32,10 +37,10 @@ from headrace.group.pending_ids import PendingIds
 from headrace.group.port import GroupLog, TopicMaker
 from headrace.group.records import GroupRecord
 from headrace.group.settings import GroupSettings
-from headrace.group.shard_machine import Committer, ListedGroup
+from headrace.group.shard_machine import Committer, ListedGroup, type_of
 from headrace.group.shards import Shards
 from headrace.group.timers import CallLater, Timers
-from headrace.group.views import GroupView, view_of
+from headrace.group.views import ConsumerGroupView, GroupView, consumer_view_of, view_of
 from headrace.group.waits import Waits
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
@@ -92,6 +97,10 @@ class GroupService:
         for task in self._tasks:
             task.cancel()
 
+    def topics_changed(self) -> None:
+        """Topics were made or deleted, or have more partitions: members hear of it in time."""
+        self.shards.topics.changed()
+
     def topics_deleted(self, names: Iterable[str]) -> None:
         """Their offsets go with them."""
         for led in self.shards:
@@ -118,6 +127,11 @@ class GroupService:
                 return JoinReply(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
             group = led.shard.find_or_make(group_id)
         now = self._timers.now()
+        before = led.shard.before_join(group_id, request, now)
+        if before.records:
+            self._append(led, before.records, now)
+            self._follow(led, group_id, before, now)
+            group = led.shard.find_or_make(group_id)
         ticket = self._waits.take()
         self._pending_ids.discard(group_id, request.member_id)
         self._carry_out(led, group_id, group.join(request, ticket, now), now)
@@ -141,10 +155,14 @@ class GroupService:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        group = self.shards.find(group_id).shard.find(group_id)
+        led = self.shards.find(group_id)
+        group = led.shard.find(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        return group.heartbeat(member_id, instance_id, generation, self._timers.now())
+        now = self._timers.now()
+        error = group.heartbeat(member_id, instance_id, generation, now)
+        self._timers.note(led, group_id, group.alarm_ms, now)
+        return error
 
     def leave(
         self, group_id: str, leavers: list[Leaver]
@@ -158,20 +176,50 @@ class GroupService:
         self._carry_out(led, group_id, outcome, now)
         return led.when_committed(errors)
 
+    def beat(self, group_id: str, request: BeatRequest) -> BeatReply | Awaitable[BeatReply]:
+        """A heartbeat of the newer protocol (KIP-848), which does all there is to do in it."""
+        if not self.settings.offers_consumer_protocol:
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "group.coordinator.rebalance.protocols does not name consumer.",
+            )
+        led = self.shards.find(group_id)
+        now = self._timers.now()
+        outcome, reply = led.shard.beat(group_id, request, now)
+        self._append(led, outcome.records, now)
+        self._follow(led, group_id, outcome, now)
+        return led.when_committed(reply)
+
+    def _append(self, led: LedShard, records: list[GroupRecord], now: Moment) -> None:
+        try:
+            led.append(records, now.wall_ms)
+        except ApiError as error:
+            raise ApiError(as_coordinator(error.code), error.message) from None
+
     def _carry_out(self, led: LedShard, group_id: str, outcome: Outcome, now: Moment) -> None:
         """Append, apply, send: in this order, and without a pause between the first two."""
-        group = led.shard.find(group_id)
-        assert group is not None
         while outcome.records:
             try:
                 led.append(outcome.records, now.wall_ms)
                 break
             except ApiError as error:
                 _log.warning("a generation of %r is not stored: %s", group_id[:200], error)
+                group = led.shard.find(group_id)
+                assert group is not None
                 outcome = group.append_failed(outcome, as_coordinator(error.code), now)
+        self._follow(led, group_id, outcome, now)
+
+    def _follow(self, led: LedShard, group_id: str, outcome: Outcome, now: Moment) -> None:
+        """The log has it: send what is to be sent, and wake the group when it wants to be."""
         self._send(led, outcome.replies)
+        group = led.shard.find(group_id)
+        if group is not None:
+            follow_up = group.applied(outcome, now)
+            if follow_up.records or follow_up.replies:
+                self._carry_out(led, group_id, follow_up, now)
         led.shard.drop_if_vacant(group_id)
-        if led.shard.find(group_id) is None:
+        group = led.shard.find(group_id)
+        if group is None:
             self._timers.forget(led, group_id)
         else:
             self._timers.note(led, group_id, group.alarm_ms, now)
@@ -254,10 +302,15 @@ class GroupService:
         group_id: str,
         topics: Iterable[tuple[str, Iterable[int]]] | None,
         require_stable: bool,
+        member_id: str | None = None,
+        member_epoch: int = NO_GENERATION,
     ) -> FetchedTopics | Awaitable[FetchedTopics]:
         """Of the named partitions, or with None of all that have one."""
         led = self.shards.find(group_id)
         offsets = led.shard.offsets
+        group = led.shard.find(group_id)
+        if group is not None:
+            group.check_fetch(member_id, member_epoch)
         if topics is None:
             return led.when_committed(list(offsets.fetch_all(group_id, require_stable)))
         fetched = [
@@ -298,10 +351,23 @@ class GroupService:
         return led.when_committed(None)
 
     def describe(self, group_id: str) -> GroupView | Awaitable[GroupView | None] | None:
-        """None if there is no such group."""
+        """None if there is no such group, or it is one of the newer protocol."""
         led = self.shards.find(group_id)
         group = led.shard.find(group_id)
-        return led.when_committed(None if group is None else view_of(group))
+        return led.when_committed(view_of(group) if isinstance(group, ClassicGroup) else None)
+
+    def describe_consumer(
+        self, group_id: str
+    ) -> ConsumerGroupView | Awaitable[ConsumerGroupView | None] | None:
+        """None if there is no such group, or it is a classic one."""
+        led = self.shards.find(group_id)
+        group = led.shard.find(group_id)
+        view = consumer_view_of(group) if isinstance(group, ConsumerGroup) else None
+        return led.when_committed(view)
+
+    def type_of(self, group_id: str) -> str | None:
+        group = self.shards.find(group_id).shard.find(group_id)
+        return None if group is None else type_of(group)
 
     def list_groups(
         self, states: frozenset[str], types: frozenset[str]

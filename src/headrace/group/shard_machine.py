@@ -9,11 +9,24 @@ S2  `apply` of the log from its beginning gives what was here, soft state aside
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from headrace.group.classic_machine import ClassicGroup, State
-from headrace.group.messages import NO_GENERATION, ClassicLimits, Moment
-from headrace.group.offsets_machine import NO_PRODUCER, Commit, Offsets
+from headrace.group.classic_machine import ClassicGroup
+from headrace.group.consumer_classic import ConsumerGroup
+from headrace.group.consumer_records import CONSUMER_KEYS, ConsumerKey, ConsumerValue
+from headrace.group.conversion import classic_records, consumer_records
+from headrace.group.messages import (
+    NO_GENERATION,
+    BeatReply,
+    BeatRequest,
+    Change,
+    ClassicLimits,
+    ConsumerLimits,
+    JoinRequest,
+    Moment,
+    Outcome,
+)
+from headrace.group.offsets_machine import NO_PRODUCER, Commit, Offsets, Partitions
 from headrace.group.records import (
     ForeignKey,
     GroupKey,
@@ -22,9 +35,12 @@ from headrace.group.records import (
     OffsetKey,
     OffsetValue,
 )
+from headrace.group.topics import Topics
+from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 
 CLASSIC_TYPE = "classic"
+CONSUMER_TYPE = "consumer"
 DEAD = "Dead"
 """What tools call a group that does not exist."""
 
@@ -46,11 +62,22 @@ class ListedGroup(NamedTuple):
     type: str
 
 
+Group: TypeAlias = ClassicGroup | ConsumerGroup
+
+
 class Shard:
-    def __init__(self, index: int, limits: ClassicLimits) -> None:
+    def __init__(
+        self,
+        index: int,
+        limits: ClassicLimits,
+        consumer_limits: ConsumerLimits | None = None,
+        topics: Topics | None = None,
+    ) -> None:
         self.index = index
         self.limits = limits
-        self.groups: dict[str, ClassicGroup] = {}
+        self.consumer_limits = consumer_limits or ConsumerLimits(classic=limits)
+        self.topics = Topics(ClusterImage("")) if topics is None else topics
+        self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.foreign: dict[int, int] = {}
         """How many records of kinds that are not built here were seen, by the key's version."""
@@ -70,15 +97,38 @@ class Shard:
             self.offsets.apply(key, value, record_offset, producer_id)
             if value is None:
                 self.drop_if_vacant(key.group)
+        elif isinstance(key, CONSUMER_KEYS):
+            assert not isinstance(value, OffsetValue | GroupValue)
+            self._apply_consumer(key, value)
         elif isinstance(value, GroupValue):
-            group = self.groups.get(key.group) or self._make(key.group)
+            group = self.groups.get(key.group)
+            if not isinstance(group, ClassicGroup):
+                group = self._make(key.group)
             group.apply(value)
-        else:
+        elif isinstance(key, GroupKey):
             self._apply_tombstone(key)
+
+    def place(self, group_id: str, topic: str) -> Partitions:
+        """Where offsets of a group stand, for one who applies many."""
+        if group_id not in self.groups:
+            self._make(group_id)
+        return self.offsets.place(group_id, topic)
+
+    def _apply_consumer(self, key: ConsumerKey, value: ConsumerValue | bytes) -> None:
+        """Whatever a group was before, what the log says of it now is what it is."""
+        group = self.groups.get(key.group)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            group = ConsumerGroup(key.group, self.consumer_limits, self.topics)
+            self.groups[key.group] = group
+        group.apply(key, value)
+        if value is None:
+            self.drop_if_vacant(key.group)
 
     def _apply_tombstone(self, key: GroupKey) -> None:
         group = self.groups.get(key.group)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             return
         fresh = self._make(key.group)
         fresh.pending = group.pending
@@ -96,10 +146,10 @@ class Shard:
 
     # Finding
 
-    def find(self, group_id: str) -> ClassicGroup | None:
+    def find(self, group_id: str) -> Group | None:
         return self.groups.get(group_id)
 
-    def find_or_make(self, group_id: str) -> ClassicGroup:
+    def find_or_make(self, group_id: str) -> Group:
         """For a first member. Nothing lasts of it before it has a generation."""
         return self.groups.get(group_id) or self._make(group_id)
 
@@ -107,6 +157,66 @@ class Shard:
         group = self.groups.get(group_id)
         if group is not None and group.is_vacant and not self.offsets.has_any(group_id):
             del self.groups[group_id]
+
+    # Passing from one protocol to the other
+
+    def beat(self, group_id: str, request: BeatRequest, now: Moment) -> tuple[Outcome, BeatReply]:
+        """A heartbeat of the newer protocol, which may make the group, or convert a classic one."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.beat(request, now)
+        if request.member_epoch != 0:
+            is_leaving = request.member_epoch < 0
+            code = ErrorCode.GROUP_ID_NOT_FOUND if is_leaving else ErrorCode.UNKNOWN_MEMBER_ID
+            raise ApiError(code, f"There is no consumer group {group_id[:200]!r}.")
+        scratch = ConsumerGroup(group_id, self.consumer_limits, self.topics)
+        records: list[GroupRecord] = []
+        told = Outcome()
+        if group is not None:
+            records = self._upgrade_records(group)
+            for key, value in records:
+                if isinstance(key, CONSUMER_KEYS):
+                    assert not isinstance(value, OffsetValue | GroupValue)
+                    scratch.apply(key, value)
+            told = group.unloaded(ErrorCode.REBALANCE_IN_PROGRESS)
+        outcome, reply = scratch.beat(request, now)
+        change = Change.HEARD if group is None else Change.CONVERTED
+        return (
+            Outcome(records + outcome.records, told.replies, change, request.member_id),
+            reply,
+        )
+
+    def _upgrade_records(self, group: ClassicGroup) -> list[GroupRecord]:
+        limits = self.consumer_limits
+        is_allowed = limits.can_upgrade and len(group.members) <= limits.size_max
+        records = None
+        if is_allowed or not group.members:
+            records = consumer_records(group, self.topics)
+        if records is None:
+            raise ApiError(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"{group.group_id[:200]!r} is a classic group and stays one: its members do not "
+                "subscribe as consumers do, or group.consumer.migration.policy forbids it.",
+            )
+        return records
+
+    def before_join(self, group_id: str, request: JoinRequest, now: Moment) -> Outcome:
+        """What must be in the log before somebody joins by the classic protocol.
+
+        A consumer group is a classic one again if nobody is in it, or if whoever joins takes the
+        place of the last member that speaks the newer protocol.
+        """
+        group = self.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            return Outcome()
+        if group.is_empty:
+            records = classic_records(group, now.wall_ms)
+            assert records is not None
+            return Outcome(group.tombstones() + records, change=Change.CONVERTED)
+        holder = group.by_instance.get(request.instance_id or "")
+        if request.member_id or holder is None or group.uses_classic(holder):
+            return Outcome()
+        return group.given_way(holder, now)
 
     # Decisions
 
@@ -136,12 +246,10 @@ class Shard:
         group = self.groups.get(group_id)
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
-        if group.state is not State.EMPTY:
+        if not group.is_empty:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
         records = self.offsets.decide_deletion_of_all(group_id)
-        if group.is_durable:
-            records.append(GroupRecord(GroupKey(group_id), None))
-        return records
+        return records + group.tombstones() if group.is_durable else records
 
     def decide_offset_deletion(
         self, group_id: str, partitions: Iterable[tuple[str, int]]
@@ -149,7 +257,7 @@ class Shard:
         group = self.groups.get(group_id)
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
-        if group.state is not State.EMPTY and not group.uses_consumer_protocol:
+        if not group.is_empty and not group.uses_consumer_protocol:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
         records: list[GroupRecord] = []
         errors: list[ErrorCode] = []
@@ -167,19 +275,25 @@ class Shard:
         if group is None:
             return []
         records = self.offsets.decide_expiry(group, wall_ms, kept_ms)
-        is_unused = group.is_durable and group.state is State.EMPTY and not group.pending
+        is_unused = group.is_durable and group.is_empty and not group.pending
         if is_unused and len(records) == len(self.offsets.decide_deletion_of_all(group_id)):
-            records.append(GroupRecord(GroupKey(group_id), None))
+            records += group.tombstones()
         return records
 
     # Questions
 
     def list_groups(self, states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
         """Both filters in lower case; an empty one lets all through."""
-        if types and CLASSIC_TYPE not in types:
-            return []
-        return [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state, CLASSIC_TYPE)
+        listed = (
+            ListedGroup(group.group_id, group.protocol_type or "", group.state, type_of(group))
             for group in self.groups.values()
-            if not states or group.state.lower() in states
+        )
+        return [
+            group
+            for group in listed
+            if (not types or group.type in types) and (not states or group.state.lower() in states)
         ]
+
+
+def type_of(group: Group) -> str:
+    return CONSUMER_TYPE if isinstance(group, ConsumerGroup) else CLASSIC_TYPE

@@ -13,6 +13,8 @@ from headrace.group.placement import OFFSETS_TOPIC, partition_for
 from headrace.group.port import GroupLog, TopicMaker
 from headrace.group.records import STRING_BYTES_MAX
 from headrace.group.settings import GroupSettings
+from headrace.group.shard_machine import Shard
+from headrace.group.topics import Topics
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 
@@ -31,12 +33,14 @@ class Shards:
     ) -> None:
         self._settings = settings
         self._image = image
+        self.topics = Topics(image)
         self._make_topic = make_topic
         self._loaded = loaded
         self._led: dict[int, LedShard] = {}
         self._to_load: list[LedShard] = []
         self._loader: asyncio.Task[None] | None = None
         self._making: asyncio.Task[None] | None = None
+        self._complaint = ""
         self._is_stopping = False
 
     def __iter__(self) -> Iterator[LedShard]:
@@ -47,9 +51,8 @@ class Shards:
 
     def lead(self, index: int, log: GroupLog) -> None:
         settings = self._settings
-        led = LedShard(
-            index, log, settings.classic, settings.codec, settings.commit_timeout_ms / 1000
-        )
+        shard = Shard(index, settings.classic, settings.consumer, self.topics)
+        led = LedShard(shard, log, settings.codec, settings.commit_timeout_ms / 1000)
         self._led[index] = led
         if _backlog(led) == 0:
             led.status = Status.ACTIVE
@@ -137,11 +140,12 @@ class Shards:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if self._making is None:
             settings = self._settings
-            # Three replicas are asked for by default, and one broker is enough to begin with.
-            replicas = min(settings.topic_replicas, max(len(self._image.brokers), 1))
             self._making = asyncio.get_running_loop().create_task(
                 self._make_topic(
-                    OFFSETS_TOPIC, settings.topic_partitions, replicas, settings.topic_configs
+                    OFFSETS_TOPIC,
+                    settings.topic_partitions,
+                    settings.topic_replicas,
+                    settings.topic_configs,
                 )
             )
             self._making.add_done_callback(self._made)
@@ -149,8 +153,13 @@ class Shards:
 
     def _made(self, task: asyncio.Task[None]) -> None:
         self._making = None
-        if not task.cancelled() and task.exception() is not None:
-            _log.warning("%s could not be made: %s", OFFSETS_TOPIC, task.exception())
+        if task.cancelled():
+            return
+        # Clients ask again and again: a cause is told once.
+        complaint = "" if task.exception() is None else str(task.exception())
+        if complaint and complaint != self._complaint:
+            _log.warning("%s could not be made: %s", OFFSETS_TOPIC, complaint)
+        self._complaint = complaint
 
 
 def check_group_id(group_id: str) -> None:

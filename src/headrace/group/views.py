@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
+from headrace.group.assignment import Assignment
 from headrace.group.classic_state import ClassicState, State
+from headrace.group.consumer_state import ConsumerState
 
 
 class MemberView(NamedTuple):
@@ -41,5 +43,54 @@ def view_of(group: ClassicState) -> GroupView:
                 member.assignment,
             )
             for member in group.members.all()
+        ),
+    )
+
+
+class ConsumerMemberView(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    regex: str
+    assigned: Assignment
+    target: Assignment
+    is_classic: bool
+
+
+class ConsumerGroupView(NamedTuple):
+    group_id: str
+    state: str
+    epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[ConsumerMemberView, ...]
+
+
+def consumer_view_of(group: ConsumerState) -> ConsumerGroupView:
+    return ConsumerGroupView(
+        group.group_id,
+        group.state,
+        group.epoch,
+        group.target_epoch,
+        group.assignor,
+        tuple(
+            ConsumerMemberView(
+                member_id,
+                member.instance_id,
+                member.rack_id,
+                group.current_of(member_id).member_epoch,
+                member.client_id,
+                member.client_host,
+                member.topics,
+                member.regex,
+                group.current_of(member_id).assigned,
+                group.target_of(member_id),
+                member.classic is not None,
+            )
+            for member_id, member in group.members.items()
         ),
     )

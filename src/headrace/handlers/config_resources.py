@@ -1,17 +1,63 @@
-"""Whose settings a request means: a topic's, one broker's, or those of all brokers."""
+"""Whose settings a request means: a topic's, one broker's, all brokers', or a group's.
 
+Owns what AlterConfigs and IncrementalAlterConfigs have in common: the way through the resources of
+a request. Each of the two says what becomes of one resource's settings, or that they cannot be.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from headrace.config.broker import BrokerConfig
 from headrace.handlers.context import BrokerContext
 from headrace.handlers.lookup import named_topic
-from headrace.handlers.slots import failure
+from headrace.handlers.slots import failure, repeated
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import check_topic_name
 from headrace.wire.codec import Message
 
 TOPIC = 2
 BROKER = 4
+GROUP = 32
+
+GROUP_NAME_BYTES_MAX = 255
+"""It is the name of a node in the store."""
 
 VALUE_BYTES_MAX = 2**15 - 1
 """DescribeConfigs could not tell a longer value to older clients."""
+
+
+class Edits(NamedTuple):
+    """What a resource's settings become, out of those that it has when its turn comes."""
+
+    of_topic: Callable[[Mapping[str, str]], Mapping[str, str]]
+    of_broker: Callable[[Mapping[str, str], bool], Mapping[str, str]]
+    """The second argument: whether they are the settings that all brokers share."""
+    of_group: Callable[[Mapping[str, str]], Mapping[str, str]]
+
+
+async def alter_each(
+    broker: BrokerContext,
+    request: Message,
+    edits: Callable[[BrokerConfig, list[Message]], Edits],
+) -> Message:
+    """Answer an Alter request; ``edits`` reads the settings that it gives for one resource."""
+    twice = repeated(resource_key(resource) for resource in request["resources"])
+    slots = []
+    for resource in request["resources"]:
+        try:
+            if resource_key(resource) in twice:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "The request names this twice.")
+            check_values(resource["configs"])
+            edit = edits(broker.config, resource["configs"])
+            await _alter(broker, resource, edit, request["validate_only"])
+            slots.append(_altered(resource))
+        except ApiError as error:
+            slots.append(_altered(resource, error))
+    return {"responses": slots}
+
+
+def refuse_altering(request: Message, error: ApiError) -> Message:
+    return {"responses": [_altered(resource, error) for resource in request["resources"]]}
 
 
 def resource_key(resource: Message) -> tuple[int, str]:
@@ -22,6 +68,17 @@ def check_topic(broker: BrokerContext, name: str) -> None:
     if name not in broker.image.topics:
         check_topic_name(name)
         named_topic(broker, name)
+
+
+def check_group(name: str) -> None:
+    """A group may have settings before it exists, but not without a name."""
+    if not name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "A group that has settings has a name.")
+    if len(name.encode()) > GROUP_NAME_BYTES_MAX:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"The name of a group with settings has at most {GROUP_NAME_BYTES_MAX} bytes.",
+        )
 
 
 def node_named(broker: BrokerContext, name: str) -> int | None:
@@ -36,10 +93,16 @@ def node_named(broker: BrokerContext, name: str) -> int | None:
     return broker.node_id
 
 
+def _node_to_alter(broker: BrokerContext, name: str) -> int | None:
+    """Any broker's id, or None: settings are the controller's to write, whosever they are."""
+    known = {str(node_id): node_id for node_id in broker.image.brokers}
+    return known[name] if name in known else node_named(broker, name)
+
+
 def unknown_resource(resource_type: int) -> ApiError:
     return ApiError(
         ErrorCode.INVALID_REQUEST,
-        f"There are no settings of the kind {resource_type}: topics are 2 and brokers 4.",
+        f"There are no settings of the kind {resource_type}: topics are 2, brokers 4, groups 32.",
     )
 
 
@@ -51,12 +114,30 @@ def check_values(configs: list[Message]) -> None:
             )
 
 
-def altered(resource: Message, error: ApiError | None = None) -> Message:
+async def _alter(
+    broker: BrokerContext, resource: Message, edits: Edits, is_validate_only: bool
+) -> None:
+    resource_type, name = resource_key(resource)
+    controller = broker.controller
+    if resource_type == TOPIC:
+        check_topic(broker, name)
+        await controller.alter_topic_configs(name, edits.of_topic, validate_only=is_validate_only)
+    elif resource_type == BROKER:
+        node_id = _node_to_alter(broker, name)
+        await controller.alter_broker_configs(
+            node_id,
+            lambda current: edits.of_broker(current, node_id is None),
+            validate_only=is_validate_only,
+        )
+    elif resource_type == GROUP:
+        check_group(name)
+        await controller.alter_group_configs(name, edits.of_group, validate_only=is_validate_only)
+    else:
+        raise unknown_resource(resource_type)
+
+
+def _altered(resource: Message, error: ApiError | None = None) -> Message:
     """One slot of the two Alter APIs."""
     resource_type, name = resource_key(resource)
     slot: Message = {"resource_type": resource_type, "resource_name": name}
     return slot if error is None else {**slot, **failure(error)}
-
-
-def refuse_altering(request: Message, error: ApiError) -> Message:
-    return {"responses": [altered(resource, error) for resource in request["resources"]]}

@@ -1,6 +1,6 @@
 """What every handler is given: the broker it answers for, and who asks."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,14 @@ class RequestContext:
     client_id: str | None
     peer: str
     listener: str
+    is_internal: bool = False
+    """From another broker, on the listener that is theirs alone."""
+    is_forwarded: bool = False
+    """A client's request that another broker passed on."""
+
+
+async def _at_once(_topic: str) -> None:
+    pass
 
 
 @dataclass(slots=True)
@@ -39,5 +47,7 @@ class BrokerContext:
     worker: "Worker"
     groups: "Callable[[], GroupService]"
     """The group coordinator, which is loaded when it is first needed."""
+    opened: "Callable[[str], Awaitable[None]]" = field(default=_at_once)
+    """Waits until this broker has opened its logs of a topic that it has just heard of."""
     start_job: "Callable[[Partition], None]" = field(default=lambda _: None)
     """Has a partition's log do its next work on a thread; the server brings it along."""

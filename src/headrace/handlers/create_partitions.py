@@ -47,3 +47,4 @@ async def _extend(
             validate_only=is_validate_only,
         )
     )
+    await deadline.wait_for(broker.opened(topic["name"]))

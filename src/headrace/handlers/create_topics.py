@@ -2,7 +2,7 @@
 
 -1 partitions or replicas mean the broker's default, at every version. From version 5 on the
 result has what the topic became, with its settings; from version 7 on its id. What may be made is
-the controller's to decide.
+the controller's to decide. Other brokers may ask for internal topics, on their own listener.
 """
 
 from headrace.config.changes import check_topic_config, collect
@@ -27,7 +27,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         try:
             if name in twice:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "The request names this topic twice.")
-            made = await _create(broker, deadline, topic, request["validate_only"])
+            made = await _create(broker, context, deadline, topic, request["validate_only"])
             slots[name] = _created(broker, made, request["validate_only"])
         except ApiError as error:
             slots[name] = _failed(name, error)
@@ -40,13 +40,17 @@ def refuse(request: Message, error: ApiError) -> Message:
 
 
 async def _create(
-    broker: BrokerContext, deadline: Deadline, topic: Message, is_validate_only: bool
+    broker: BrokerContext,
+    context: RequestContext,
+    deadline: Deadline,
+    topic: Message,
+    is_validate_only: bool,
 ) -> TopicState:
     check_topic_name(topic["name"])
     check_values(topic["configs"])
     configs = collect((each["name"], each["value"]) for each in topic["configs"])
     check_topic_config(broker.config, configs)
-    return await deadline.wait_for(
+    made = await deadline.wait_for(
         broker.controller.create_topic(
             topic["name"],
             partitions=topic["num_partitions"],
@@ -54,8 +58,11 @@ async def _create(
             assignment=_assignment(topic),
             configs=configs,
             validate_only=is_validate_only,
+            internal=context.is_internal,
         )
     )
+    await deadline.wait_for(broker.opened(topic["name"]))
+    return made
 
 
 def _assignment(topic: Message) -> dict[int, list[int]] | None:

@@ -27,15 +27,16 @@ class Deadline:
     async def wait_for(self, work: Awaitable[T]) -> T:
         """The outcome, or REQUEST_TIMED_OUT; the work itself goes on to its end."""
         task: asyncio.Future[T] = asyncio.ensure_future(work)
+        # It may end after the deadline, or after the client has gone and with it this waiting.
+        task.add_done_callback(_forget)
         left = max(self._at - self._clock.monotonic(), 0.0)
         done, _ = await asyncio.wait({task}, timeout=left)
         if not done:
-            task.add_done_callback(_forget)
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
         return task.result()
 
 
 def _forget(task: "asyncio.Future[Any]") -> None:
-    """Nobody is left to hear of it; asking keeps asyncio from complaining."""
+    """Maybe nobody is left to hear of it; asking keeps asyncio from complaining."""
     if not task.cancelled():
         task.exception()

@@ -60,11 +60,11 @@ async def _delete(broker: BrokerContext, topic: str, index: int, offset: int) ->
         raise ApiError(ErrorCode.POLICY_VIOLATION, f"{topic} is compacted, never deleted from.")
     log = partition.log
     start_offset = log.delete_records(offset, partition.high_watermark)
+    broker.start_job(partition)
     while log.log_start_offset < start_offset:
         if log.is_offline:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        done = asyncio.Event()
-        partition.after_job.append(done.set)
-        broker.start_job(partition)
-        await done.wait()
+        job_done = asyncio.Event()
+        partition.after_job.append(job_done.set)
+        await job_done.wait()
     return start_offset

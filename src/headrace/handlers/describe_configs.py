@@ -1,7 +1,7 @@
-"""DescribeConfigs, versions 1 to 4: every setting of topics and brokers, with its source (G35).
+"""DescribeConfigs, versions 1 to 4: settings of topics, brokers and groups, and whence (G35).
 
 A broker with an empty name is the settings that all brokers share. A resource that is named twice
-is answered once: its answer is large. Gaps: loggers, client metrics and groups are not offered.
+is answered once: its answer is large. Gaps: loggers and client metrics are not offered.
 """
 
 from collections.abc import Collection
@@ -10,11 +10,14 @@ from headrace.config.describe import (
     ConfigRow,
     describe_broker,
     describe_broker_defaults,
+    describe_group,
     describe_topic,
 )
 from headrace.handlers.config_resources import (
     BROKER,
+    GROUP,
     TOPIC,
+    check_group,
     check_topic,
     node_named,
     resource_key,
@@ -66,6 +69,9 @@ def _rows(
         if node_named(broker, name) is None:
             return describe_broker_defaults(broker.config, wanted)
         return describe_broker(broker.config, wanted)
+    if resource_type == GROUP:
+        check_group(name)
+        return describe_group(broker.config, broker.image.group_configs.get(name, {}), wanted)
     raise unknown_resource(resource_type)
 
 

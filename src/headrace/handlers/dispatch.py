@@ -10,18 +10,18 @@ I2  an ApiError that concerns one item is answered in that item's slot, by the h
 I3  anything else is a bug of ours: one log line with its traceback, and UNKNOWN_SERVER_ERROR
 """
 
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, Protocol, cast
 
 from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.forwarding import FORWARDED, Carry, administer
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.wire.api_versions import answer_api_versions
 from headrace.wire.apis import API_VERSIONS, APIS
-from headrace.wire.codec import Message, decode_request, encode_response
+from headrace.wire.codec import MalformedRequest, Message, decode_request, encode_response
 
 _log = logging.getLogger(__name__)
 
@@ -40,15 +40,39 @@ def handle_frame(
     version = context.api_version
     if context.api_key == API_VERSIONS:
         return answer_api_versions(version, context.correlation_id, frame, body_at)
+    if APIS[context.api_key].is_internal and not context.is_internal:
+        name = APIS[context.api_key].name
+        raise MalformedRequest(f"{name} is for brokers, on the listener that is theirs")
     request = decode_request(context.api_key, version, frame, body_at)
     handler = _handler(context.api_key)
+    carry = partial(handler.handle, broker, context, request)
+    if context.api_key in FORWARDED:
+        return _administer(broker, handler, context, frame, request, carry)
     try:
-        reply = handler.handle(broker, context, request)
+        reply = carry()
     except Exception as error:  # noqa: BLE001 (it is answered, and logged if it is a bug)
         reply = handler.refuse(request, _as_api_error(context, error))
-    if inspect.isawaitable(reply):
-        return _finish(handler, context, request, reply)
-    return _encode(context, reply)
+    if isinstance(reply, dict):
+        return _encode(context, reply)
+    return _finish(handler, context, request, reply)
+
+
+async def _administer(
+    broker: BrokerContext,
+    handler: Handler,
+    context: RequestContext,
+    frame: bytes,
+    request: Message,
+    carry: Carry,
+) -> bytes:
+    try:
+        answer = await administer(broker, context, frame, request, carry)
+    except Exception as error:
+        trouble = _as_api_error(context, error)
+        if context.is_forwarded and trouble.code is ErrorCode.NOT_CONTROLLER:
+            raise  # It is the envelope that is refused, and sent again.
+        answer = handler.refuse(request, trouble)
+    return answer if isinstance(answer, bytes) else _encode(context, answer)
 
 
 async def _finish(

@@ -115,29 +115,14 @@ class FetchHandler:
         try:
             is_answered = self._try(exchange, must_answer)
         except NotCached as cold:
-            self._warm(exchange, cold, must_answer)
+            self.turn.warm(
+                self.reader, exchange, cold, lambda: self._advance(exchange, must_answer)
+            )
             return
         if is_answered:
             self._stop_waiting(exchange)
         elif exchange not in self.waiting:
             self._wait(exchange)
-
-    def _warm(self, exchange: FetchExchange, cold: NotCached, must_answer: bool) -> None:
-        """Let a thread read what the search for an offset needs, then search again."""
-        exchange.peer.muted = True
-        exchange.woken = True
-
-        def done(_result: object, error: BaseException | None) -> None:
-            if error is not None:
-                exchange.peer.fail(f"the log cannot be read: {error}")
-                return
-            exchange.woken = False
-            if not exchange.peer.closed:
-                exchange.peer.muted = False
-                self._advance(exchange, must_answer)
-                self.turn.deliver()
-
-        self.reader.submit(cold.run, done)
 
     def _wait(self, exchange: FetchExchange) -> None:
         exchange.peer.muted = True
@@ -298,8 +283,9 @@ class FetchHandler:
         if part.last_fetched_epoch >= 0 and self._diverges(result, part, partition):
             return
         bound: i64 = result.last_stable_offset if request.read_committed else result.high_watermark
-        if part.fetch_offset > result.high_watermark:
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if part.fetch_offset > log.written_end_offset:
+            # What a former leader had shown may not be known as committed yet: no error.
+            raise self._beyond()
         if request.read_committed:
             result.aborted = []
         if part.fetch_offset >= bound and part.fetch_offset >= log.log_start_offset:
@@ -321,13 +307,23 @@ class FetchHandler:
             if inline is not None and len(inline) == found.size:
                 result.records = inline
 
+    def _beyond(self) -> ApiError:
+        """For a reader of what is not there, unless a newer leader may have shown it.
+
+        Whoever is told that it is out of range starts anew somewhere else.
+        """
+        is_stale = self.turn.may_be_stale()
+        return ApiError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER if is_stale else ErrorCode.OFFSET_OUT_OF_RANGE
+        )
+
     def _diverges(self, result: FetchResult, part: FetchPart, partition: Partition) -> bool:
         """Whether the reader follows a history that is not ours (KIP-595)."""
-        epoch, end_offset = partition.log.end_offset_for_epoch(part.last_fetched_epoch)
+        if part.last_fetched_epoch > partition.leader_epoch:
+            raise self._beyond()
+        epoch, end_offset = partition.end_of_epoch(part.last_fetched_epoch)
         if epoch == part.last_fetched_epoch and end_offset >= part.fetch_offset:
             return False
-        if epoch < 0:
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         result.diverging_epoch = epoch
         result.diverging_end_offset = end_offset
         return True

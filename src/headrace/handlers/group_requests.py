@@ -3,6 +3,9 @@
 from headrace.handlers.context import RequestContext
 from headrace.model.errors import ApiError, ErrorCode
 
+OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
+"""Read, delete and describe. Nobody is denied anything yet."""
+
 _INSTANCE_ID_CHARACTERS_MAX = 249
 
 

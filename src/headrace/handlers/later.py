@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 def then(result: T | Awaitable[T], build: Callable[[T], Message]) -> Message | Awaitable[Message]:
     """The reply to a result: at once where it is there, so that no task is made for it."""
-    if isawaitable(result):
+    # The question is a slow one, and a list is what most answers are.
+    if not isinstance(result, list) and isawaitable(result):
         return _later(result, build)
     return build(result)
 

@@ -2,6 +2,7 @@
 
 Negative timestamps ask for special places (G19); each has a lowest version. The answer has the
 leader epoch of the record it found, so that a consumer can notice a truncation later (KIP-320).
+Batches that are large or compressed are decoded off the loop.
 There is no tiered storage: "earliest local" is earliest, and nothing is tiered or to be uploaded.
 """
 
@@ -15,6 +16,7 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.wire.codec import Message
 
 if TYPE_CHECKING:
+    from headrace.log.timestamps import Found, Lookup
     from headrace.replication.partition import Partition
 
 LATEST = -1
@@ -36,7 +38,7 @@ _log = logging.getLogger(__name__)
 _NOTHING: Message = {"timestamp": -1, "offset": -1, "leader_epoch": NO_EPOCH}
 
 
-def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     twice = repeated(
         (topic["name"], partition["partition_index"])
         for topic in request["topics"]
@@ -54,7 +56,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
                 _check_special(asked["timestamp"], context.api_version)
                 epoch = asked.get("current_leader_epoch", NO_EPOCH)
                 partition = led_partition(broker, topic["name"], index, epoch)
-                found = _find(partition, asked["timestamp"], is_committed_only)
+                found = await _find(broker, partition, asked["timestamp"], is_committed_only)
                 slots.append({"partition_index": index, **found})
             except ApiError as error:
                 slots.append({"partition_index": index, "error_code": error.code})
@@ -82,9 +84,14 @@ def _check_special(timestamp: int, version: int) -> None:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
 
 
-def _find(partition: "Partition", timestamp: int, is_committed_only: bool) -> Message:
+async def _find(
+    broker: BrokerContext, partition: "Partition", timestamp: int, is_committed_only: bool
+) -> Message:
     log = partition.log
     end = partition.last_stable_offset if is_committed_only else partition.high_watermark
+    if not partition.is_caught_up and timestamp != EARLIEST and timestamp != EARLIEST_LOCAL:
+        # This leader is new, and what the former one has shown may lie above (B12).
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
     if timestamp == LATEST:
         return {"offset": end, "leader_epoch": partition.leader_epoch}
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -92,11 +99,24 @@ def _find(partition: "Partition", timestamp: int, is_committed_only: bool) -> Me
         return {"offset": start, "leader_epoch": log.epochs.epoch_for(start)}
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOTHING
+    is_max = timestamp == MAX_TIMESTAMP
     try:
-        found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_timestamp(timestamp)
+        lookup = log.max_timestamp() if is_max else log.find_timestamp(timestamp)
+        found = await _look_up(broker, lookup)
     except OSError as error:
         _log.error("%s-%d cannot be read: %s", partition.topic, partition.index, error)
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from None
     if found is None or found[1] >= end:
         return _NOTHING
     return {"timestamp": found[0], "offset": found[1], "leader_epoch": found[2]}
+
+
+async def _look_up(broker: BrokerContext, lookup: "Lookup") -> "Found | None":
+    """Follow a look-up; what is large in it, or compressed, is decoded by a worker."""
+    try:
+        job = next(lookup)
+        while True:
+            job = lookup.send(await broker.worker.run(job))
+    except StopIteration as end:
+        found: Found | None = end.value
+        return found

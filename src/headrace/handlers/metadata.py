@@ -100,6 +100,7 @@ async def _create(broker: BrokerContext, name: str) -> None:
         # Another client was first: the topic is there, and that is all that was asked for.
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
+    await broker.opened(name)
 
 
 def _by_name(broker: BrokerContext, context: RequestContext, name: str) -> Message:

@@ -3,11 +3,12 @@
 Null topics mean all that have an offset (from version 2 on); from version 8 on a request names
 many groups, each with an error of its own. A partition without an offset has -1 and no error.
 From version 7 on a client may insist on offsets that no open transaction is about to change.
-Version 9 shows a member epoch, which only groups of the newer protocol have.
+Version 9 shows a member epoch, which a group of the newer protocol holds its members to.
 """
 
 from collections.abc import Awaitable
 
+from headrace.group.messages import NO_GENERATION
 from headrace.group.service import FetchedTopics
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.later import now_or_later, then
@@ -34,7 +35,11 @@ async def _handle_groups(broker: BrokerContext, request: Message) -> Message:
         slot: Message = {"group_id": group["group_id"]}
         try:
             fetched = broker.groups().fetch_offsets(
-                group["group_id"], _asked(group["topics"]), request["require_stable"]
+                group["group_id"],
+                _asked(group["topics"]),
+                request["require_stable"],
+                group.get("member_id"),
+                group.get("member_epoch", NO_GENERATION),
             )
             slot["topics"] = _topics(await now_or_later(fetched))
         except ApiError as error:

@@ -1,13 +1,15 @@
 """OffsetForLeaderEpoch, versions 2 to 4: where an epoch ended, to notice truncation (G11).
 
 The answer is the largest epoch not above the one asked for, with its end offset, or -1 for both
-where the log knows no such epoch (KIP-101, KIP-279).
+where the log knows no such epoch (KIP-101, KIP-279). A controller that looks for the furthest log
+asks replicas that nobody leads; it is told the last epoch and the end of the log.
 """
 
 from typing import TYPE_CHECKING
 
+from headrace.controller.caller import ASKS_AS_CONTROLLER
 from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.lookup import led_partition
+from headrace.handlers.lookup import hosted_partition, led_partition
 from headrace.model.errors import ApiError
 from headrace.wire.codec import Message
 
@@ -18,15 +20,13 @@ _UNDEFINED = (-1, -1)
 
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    is_any_replica = context.is_internal and request.get("replica_id") == ASKS_AS_CONTROLLER
     topics = []
     for topic in request["topics"]:
         slots = []
         for asked in topic["partitions"]:
             try:
-                partition = led_partition(
-                    broker, topic["topic"], asked["partition"], asked["current_leader_epoch"]
-                )
-                epoch, end_offset = _end_of(partition, asked["leader_epoch"])
+                epoch, end_offset = _answer(broker, topic["topic"], asked, is_any_replica)
                 slots.append(
                     {
                         "partition": asked["partition"],
@@ -55,11 +55,22 @@ def refuse(request: Message, error: ApiError) -> Message:
     }
 
 
+def _answer(
+    broker: BrokerContext, topic: str, asked: Message, is_any_replica: bool
+) -> tuple[int, int]:
+    if is_any_replica:
+        log = hosted_partition(broker, topic, asked["partition"]).log
+        return log.epochs.latest(), log.log_end_offset
+    epoch = asked["current_leader_epoch"]
+    partition = led_partition(broker, topic, asked["partition"], epoch)
+    return _end_of(partition, asked["leader_epoch"])
+
+
 def _end_of(partition: "Partition", epoch: int) -> tuple[int, int]:
     # An epoch without a record is not in the log's own list yet, but it has begun: a consumer
     # that got it from ListOffsets must not be told that it never was.
     if epoch == partition.leader_epoch:
         return epoch, partition.log.log_end_offset
-    if epoch < 0:
+    if not 0 <= epoch <= partition.leader_epoch:
         return _UNDEFINED
-    return partition.log.end_offset_for_epoch(epoch)
+    return partition.end_of_epoch(epoch)

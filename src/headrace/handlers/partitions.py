@@ -37,6 +37,16 @@ class PartitionTable:
             self._by_id[partition.topic_id.bytes] = partitions
         partitions[partition.index] = partition
 
+    def drop(self, topic: str, index: int) -> Partition | None:
+        partition = self.get(topic, index)
+        if partition is not None:
+            del self.by_topic[topic][index]
+            if not self.by_topic[topic]:
+                del self.by_topic[topic]
+                del self._by_name[topic.encode()]
+                self._by_id.pop(partition.topic_id.bytes, None)
+        return partition
+
     def drop_topic(self, topic: str) -> list[Partition]:
         partitions = self.by_topic.pop(topic, None)
         if partitions is None:

@@ -8,12 +8,12 @@ transactional producer gets a fatal error.
 """
 
 import logging
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
 from headrace.handlers.produce_exchange import ProduceExchange
-from headrace.handlers.turn import Turn
+from headrace.handlers.turn import ACKS_ALL, Turn
 from headrace.model.errors import ApiError, ErrorCode, RecordError
 from headrace.record.batch import Batch, read_batch
 from headrace.replication.admission import admit, is_packed_anew
@@ -26,9 +26,18 @@ if TYPE_CHECKING:
     from headrace.handlers.partitions import PartitionTable
     from headrace.runtime.worker import Worker
 
-ACKS_ALL = -1
 ON_LOOP_BYTES_MAX = 64 * 1024
 _log = logging.getLogger("headrace.handlers")
+
+
+_VERDICTS: Final = frozenset(
+    {
+        int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        int(ErrorCode.INVALID_PRODUCER_EPOCH),
+        int(ErrorCode.UNKNOWN_PRODUCER_ID),
+    }
+)
+"""What a log says of a producer's sequence."""
 
 
 @final
@@ -128,10 +137,18 @@ class ProduceHandler:
     def _stage(
         self, exchange: ProduceExchange, partition: Partition, part: ProducePart, batch: Batch
     ) -> None:
+        if not partition.is_leader:
+            # It was led by this broker when its batch was handed to a thread.
+            part.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return
         try:
             base_offset: i64 = partition.stage(batch, self.turn.now_ms)
         except ApiError as error:
-            _refuse(part, error)
+            if error.code in _VERDICTS and self.turn.may_be_stale():
+                # The producer may have written to a newer leader, and such a verdict would end it.
+                part.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            else:
+                _refuse(part, error)
             return
         part.base_offset = base_offset
         part.end_offset = base_offset + batch.last_offset_delta + 1

@@ -28,7 +28,9 @@ class ProduceExchange(Exchange):
         self.partitions: list[Partition] = []
         """What was staged, side by side: a part of the request and the partition it went to."""
         self.waiting: i64 = 0
-        """How many parts still wait for a sync, or later for followers."""
+        """How many parts still wait for a sync, or for followers."""
+        self.deadline: float = 0.0
+        """When to give up waiting for followers, by the clock that does not jump."""
 
     def fail(self, partition: Partition, code: i64) -> None:
         for at, part in enumerate(self.parts):

@@ -3,14 +3,18 @@
 Requests are parsed and staged as they arrive; nothing reaches a file or a socket until `flush`.
 The order of a flush is the order of promises: first the write, then the acknowledgements, then
 the long polls that the write satisfies. A write that fails fails its own partition's requests.
+With acks=all an acknowledgement waits for the high watermark, which rises when the followers ask
+for what comes next.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
 from headrace.handlers.produce_exchange import ProduceExchange
+from headrace.log.file import NotCached
 from headrace.log.jobs import LogJob
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import read_batch
@@ -21,6 +25,12 @@ if TYPE_CHECKING:
     from headrace.env.clock import Clock
     from headrace.runtime.worker import Worker
 
+ACKS_ALL = -1
+
+
+def _never() -> bool:
+    return False
+
 
 @final
 class Turn:
@@ -29,6 +39,8 @@ class Turn:
         self.worker = worker
         self.deliver = deliver
         """Sends what is in `completed`; called for what ends outside of a turn."""
+        self.may_be_stale: Callable[[], bool] = _never
+        """Whether others may lead by now what this broker leads, for all that it knows."""
         self.takes_jobs = True
         """Cleared when the broker stops: what is left to do is done when the logs are closed."""
         self.now_ms: i64 = clock.wall_ms()
@@ -36,6 +48,8 @@ class Turn:
         self.produced: list[ProduceExchange] = []
         self.completed: list[Exchange] = []
         self.woken: list[Exchange] = []
+        self.awaited: dict[Partition, None] = {}
+        """Partitions with acknowledgements that wait for followers."""
 
     def begin(self) -> None:
         self.now_ms = self.clock.wall_ms()
@@ -63,53 +77,112 @@ class Turn:
 
     def _write(self, partition: Partition) -> None:
         log = partition.log
+        before: i64 = log.written_end_offset
         try:
             log.write(self.now_ms)
         except ApiError as error:
             partition.write_error = error.code
             return
-        self._written(partition)
+        self._written(partition, before)
 
-    def _written(self, partition: Partition) -> None:
+    def _written(self, partition: Partition, end_offset_before: i64) -> None:
         if partition.log.wants_job:
             self.start_job(partition)
         partition.demand_sync()
-        if partition.advance():
-            self.wake(partition)
+        if partition.followers:
+            partition.appended(end_offset_before, i64(int(self.clock.monotonic() * 1000)))
+        self.commit(partition)
+
+    def commit(self, partition: Partition) -> None:
+        """Raise the high watermark if it can be, and tell everybody who waits for that."""
+        if not partition.advance():
+            return
+        if partition.awaiting:
+            self._release_awaiting(partition)
+        self.wake(partition)
+
+    def replicated(self, partition: Partition) -> None:
+        """A follower has written what its leader sent, or learnt what is committed."""
+        if partition.log.wants_job:
+            self.start_job(partition)
+
+    def resigned(self, partition: Partition) -> None:
+        """This broker leads the partition no longer: whoever waits here must ask elsewhere."""
+        self._fail_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.wake_readers(partition)
 
     def append(self, partition: Partition, frame: bytes) -> i64:
         """Write a coordinator's batch at once, and return its first offset.
 
         Raises what the log says; then nothing of it is there.
         """
+        if not partition.is_leader:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if partition.in_sync_replicas < partition.rules.min_insync_replicas:
+            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
         if partition.is_dirty:
             self.flush()
         self.begin()
+        before: i64 = partition.log.written_end_offset
         base_offset: i64 = partition.stage(read_batch(frame, 0, len(frame), False), self.now_ms)
         partition.log.write(self.now_ms)
-        self._written(partition)
+        self._written(partition, before)
         return base_offset
 
     def wake(self, partition: Partition) -> None:
         if partition.observer is not None:
             partition.observer.advanced()
+        self.wake_readers(partition)
+
+    def wake_readers(self, partition: Partition) -> None:
         for exchange in partition.waiters:
             if not exchange.woken:
                 exchange.woken = True
                 self.woken.append(exchange)
 
+    def warm(
+        self, reader: "Worker", exchange: Exchange, cold: NotCached, go_on: Callable[[], None]
+    ) -> None:
+        """Let a thread read what the search for an offset needs, then search again."""
+        exchange.peer.muted = True
+        exchange.woken = True
+
+        def done(_result: object, error: BaseException | None) -> None:
+            if error is not None:
+                exchange.peer.fail(f"the log cannot be read: {error}")
+                return
+            exchange.woken = False
+            if not exchange.peer.closed:
+                exchange.peer.muted = False
+                self.begin()
+                go_on()
+                self.deliver()
+
+        reader.submit(cold.run, done)
+
     def _settle(self, exchange: ProduceExchange) -> None:
+        waits_for_all = exchange.request.acks == ACKS_ALL
         for at, part in enumerate(exchange.parts):
             partition = exchange.partitions[at]
             if partition.write_error != 0 and part.end_offset > partition.log.written_end_offset:
                 part.error = partition.write_error
                 part.base_offset = -1
                 part.message = "The log cannot be written; the broker's log says why."
+            elif waits_for_all:
+                if part.end_offset > partition.high_watermark:
+                    self._await(exchange, partition, part.end_offset)
             elif part.end_offset > partition.sync_from:
                 exchange.waiting += 1
                 partition.parked.append(Parked(part.end_offset, exchange))
         if exchange.waiting == 0:
             self.complete(exchange)
+
+    def _await(self, exchange: ProduceExchange, partition: Partition, offset: i64) -> None:
+        if exchange.waiting == 0:
+            exchange.deadline = self.clock.monotonic() + int(exchange.request.timeout_ms) / 1000
+        exchange.waiting += 1
+        partition.awaiting.append(Parked(offset, exchange))
+        self.awaited[partition] = None
 
     def complete(self, exchange: ProduceExchange) -> None:
         exchange.encode()
@@ -139,16 +212,14 @@ class Turn:
         for tell in waiting:
             tell()
         if log.is_offline:
-            self._fail_parked(partition)
-            if partition.observer is not None:
-                partition.observer.failed()
+            # After a failed sync nothing on this log is acknowledged again (B13).
+            self._fail_waiting(partition, ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             if log.wants_job:
                 self.start_job(partition)
             partition.demand_sync()
             self._release_parked(partition)
-            if partition.advance():
-                self.wake(partition)
+            self.commit(partition)
         self.deliver()
 
     def _release_parked(self, partition: Partition) -> None:
@@ -160,15 +231,54 @@ class Turn:
             self._unpark(parked)
         partition.parked = waiting
 
-    def _fail_parked(self, partition: Partition) -> None:
-        """After a failed sync nothing on this log is acknowledged again (B13)."""
-        parked = partition.parked
+    def _release_awaiting(self, partition: Partition) -> None:
+        awaiting = partition.awaiting
+        is_enough = partition.in_sync_replicas >= partition.rules.min_insync_replicas
+        while awaiting and awaiting[0].offset <= partition.high_watermark:
+            parked = awaiting.popleft()
+            if not is_enough:
+                self._fail(partition, parked, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            self._unpark(parked)
+        if not awaiting:
+            self.awaited.pop(partition, None)
+
+    def expire(self) -> None:
+        """Answer those whose followers did not come in the time that they gave."""
+        if not self.awaited:
+            return
+        now: float = self.clock.monotonic()
+        for partition in list(self.awaited):
+            waiting = partition.awaiting
+            partition.awaiting = deque()
+            for parked in waiting:
+                exchange = parked.exchange
+                assert isinstance(exchange, ProduceExchange)
+                if exchange.deadline > now:
+                    partition.awaiting.append(parked)
+                    continue
+                self._fail(partition, parked, ErrorCode.REQUEST_TIMED_OUT)
+                self._unpark(parked)
+            if not partition.awaiting:
+                self.awaited.pop(partition, None)
+        self.deliver()
+
+    def _fail_waiting(self, partition: Partition, code: i64) -> None:
+        """Nothing that waits for this log is acknowledged again."""
+        waiting = list(partition.parked)
+        waiting.extend(partition.awaiting)
         partition.parked = []
-        for one in parked:
-            exchange = one.exchange
-            assert isinstance(exchange, ProduceExchange)
-            exchange.fail(partition, ErrorCode.KAFKA_STORAGE_ERROR)
-            self._unpark(one)
+        partition.awaiting = deque()
+        self.awaited.pop(partition, None)
+        for parked in waiting:
+            self._fail(partition, parked, code)
+            self._unpark(parked)
+        if partition.observer is not None:
+            partition.observer.failed()
+
+    def _fail(self, partition: Partition, parked: Parked, code: i64) -> None:
+        exchange = parked.exchange
+        assert isinstance(exchange, ProduceExchange)
+        exchange.fail(partition, code)
 
     def _unpark(self, parked: Parked) -> None:
         exchange = parked.exchange

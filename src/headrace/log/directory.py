@@ -19,7 +19,7 @@ from uuid import UUID
 from headrace.config.topic import TopicConfig
 from headrace.env.clock import Clock
 from headrace.env.files import DirectoryInUse, Files
-from headrace.log import checkpoints, errors, upkeep
+from headrace.log import checkpoints, closing, errors, upkeep
 from headrace.log.file import OpenSegments
 from headrace.log.log import Log
 from headrace.log.recovery import Hints, read_log_checkpoint, recover
@@ -41,20 +41,27 @@ class DirectoryError(Exception):
     """The data directory cannot be used; the sentence says what to do."""
 
 
-class RemoveDirectory:
-    """Removes the directory of a deleted partition; for a worker."""
+class RemoveDirectories:
+    """Removes the directories of deleted partitions, which have other names by now; for a worker.
 
-    def __init__(self, files: Files, path: str) -> None:
+    The names are synced first: nothing half-removed may come back under a partition's own.
+    """
+
+    def __init__(self, files: Files, parent: str, paths: list[str]) -> None:
         self._files = files
-        self.path = path
+        self._parent = parent
+        self.paths = paths
 
     def run(self) -> None:
+        path = self._parent
         try:
-            for info in self._files.list_directory(self.path):
-                self._files.remove(f"{self.path}/{info.name}")
-            self._files.remove_directory(self.path)
+            self._files.sync_directory(self._parent)
+            for path in self.paths:
+                for info in self._files.list_directory(path):
+                    self._files.remove(f"{path}/{info.name}")
+                self._files.remove_directory(path)
         except OSError as error:
-            _LOG.warning("%s could not be removed: %s", self.path, error)
+            _LOG.warning("%s is not removed before the next start: %s", path, error)
 
 
 class WriteCheckpoints:
@@ -120,7 +127,9 @@ class LogDirectory:
         """Partition directories on disk that are not opened yet."""
         self.high_watermarks: dict[TopicPartition, int] = {}
         """As checkpointed by the last broker."""
-        self.removals: list[RemoveDirectory] = []
+        self._deleted: dict[TopicPartition, Log] = {}
+        """Deleted partitions whose directories still have their names."""
+        self._aside: list[str] = []
         """Directories of deleted partitions that a worker should remove."""
         self._hints: dict[TopicPartition, Hints] = {}
         self._logs: dict[TopicPartition, Log] = {}
@@ -152,7 +161,7 @@ class LogDirectory:
         self._read_hints()
         for info in self.files.list_directory(self.path):
             if info.is_directory and info.name.endswith(DELETE_SUFFIX):
-                self.removals.append(RemoveDirectory(self.files, self._file(info.name)))
+                self._aside.append(self._file(info.name))
             elif info.is_directory:
                 partition = parse_partition(info.name)
                 if partition is not None:
@@ -276,7 +285,9 @@ class LogDirectory:
         if log is not None and log.topic_id == topic_id:
             return log
         if log is not None:
-            self.removals.append(self.delete(partition))
+            self.delete(partition)
+        if partition in self._deleted:
+            self._put_aside(partition)
         try:
             log = self._create(partition, topic_id, config)
         except OSError as error:
@@ -308,22 +319,41 @@ class LogDirectory:
     def logs(self) -> list[Log]:
         return list(self._logs.values())
 
-    def delete(self, partition: TopicPartition) -> RemoveDirectory:
-        """Forget a partition, and put its directory out of the way for a worker to remove."""
+    def delete(self, partition: TopicPartition) -> None:
+        """Forget a partition at once. What is on disk of it goes with `put_aside` and `removal`."""
         log = self._logs.pop(partition)
         log.is_closed = True
         log.is_offline = True
         if log.job is not None:
-            log.job.is_cancelled = True
+            log.job.cancel()
+        self.high_watermarks.pop(partition, None)
+        self._deleted[partition] = log
+
+    def put_aside(self) -> bool:
+        """Take one deleted partition's directory out of the way; False if there was none."""
+        if not self._deleted:
+            return False
+        self._put_aside(next(iter(self._deleted)))
+        return True
+
+    def _put_aside(self, partition: TopicPartition) -> None:
+        log = self._deleted.pop(partition)
         for segment in log.segments:
             segment.forget()
-        self.high_watermarks.pop(partition, None)
         # A file name has at most 255 bytes.
         suffix = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
         target = self._file(str(partition)[: 255 - len(suffix)] + suffix)
-        self.files.rename(log.path, target)
-        self.files.sync_directory(self.path)
-        return RemoveDirectory(self.files, target)
+        try:
+            self.files.rename(log.path, target)
+        except OSError as error:
+            _LOG.warning("%s of a deleted topic stays: %s", log.path, error)
+            return
+        self._aside.append(target)
+
+    def removal(self) -> RemoveDirectories | None:
+        """What a worker should remove, of all that was put aside since this was last asked."""
+        paths, self._aside = self._aside, []
+        return RemoveDirectories(self.files, self.path, paths) if paths else None
 
     # Upkeep
 
@@ -337,7 +367,12 @@ class LogDirectory:
                 and log.written_size - vouched_size >= self.settings.checkpoint_bytes
             ):
                 log.checkpoint_asked = True
-            is_due = log.wants_job or log.checkpoint_asked or upkeep.is_flush_due(log, now_ms)
+            is_due = (
+                log.wants_job
+                or log.checkpoint_asked
+                or (not log.is_named and not upkeep.is_blank(log))
+                or upkeep.is_flush_due(log, now_ms)
+            )
             if is_due and log.job is None and not log.is_offline:
                 due.append(log)
         return due
@@ -420,12 +455,13 @@ class LogDirectory:
         if self._lock < 0:
             return False
         now_ms = self.clock.wall_ms()
-        ahead = [log for log in self._logs.values() if not log.is_offline and upkeep.is_ahead(log)]
+        while self.put_aside():
+            pass
+        logs = list(self._logs.values())
+        ahead = [log for log in logs if not log.is_offline and upkeep.is_ahead(log)]
         if len(ahead) > _SINGLE_SYNCS_MAX:
             self.files.sync_everything()
-        is_clean = True
-        for log in self._logs.values():
-            is_clean = log.close(now_ms) and is_clean
+        is_clean = closing.close_all(logs, now_ms)
         self.checkpoint_job(high_watermarks).run()
         if is_clean:
             content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()

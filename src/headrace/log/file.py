@@ -3,7 +3,9 @@
 
 1. A descriptor is closed when the last reference to its LogFile goes: a response that is still
    being sent holds a deleted segment open, and nothing else has to know.
-2. At most `open_max` segments keep a file and indexes in memory. The cache forgets a segment's
+2. The kernel reads nothing ahead by itself: it would do so inside of whatever call happens upon
+   cold data, on the loop, and megabytes at a time. Who reads on asks for it, from a thread.
+3. At most `open_max` segments keep a file and indexes in memory. The cache forgets a segment's
    file, it never closes it: see 1.
 """
 
@@ -25,6 +27,7 @@ class LogFile:
         self.files: Files = files
         self.path: str = path
         self.fd: int = fd
+        files.leave_read_ahead_to_us(fd)
 
     def __del__(self) -> None:
         self.files.close(self.fd)

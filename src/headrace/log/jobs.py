@@ -10,6 +10,7 @@ so the log goes on meanwhile; the loop is told afterwards (`Log.done`).
 """
 
 import errno
+import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -20,19 +21,25 @@ from headrace.log.segment import Segment
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The disk is full: nothing is broken, and it may have room again."""
+PASSING = FULL | {errno.EMFILE, errno.ENFILE}
+"""Trouble that passes: nothing is broken, and what failed is tried again.
+
+A sync is the exception: whatever it fails with, the kernel may have dropped what it was to keep.
+"""
 
 
 class LogJob:
     __slots__ = (
         "_files",
         "_first",
+        "_is_cancelled",
+        "_lock",
         "_steps",
         "_synced_files",
         "doomed",
         "end_offset",
         "error",
         "has_data",
-        "is_cancelled",
         "named",
         "recovery_point",
         "rolled",
@@ -50,8 +57,9 @@ class LogJob:
         self._first: list[Callable[[], None]] = []
         self._steps: list[Callable[[], None]] = []
         self.error: OSError | None = None
-        self.is_cancelled = False
-        """Set when the partition was deleted: another may have its directory's name by now."""
+        self._is_cancelled = False
+        self._lock = threading.Lock()
+        """Held by the worker while it does a step that goes by a file's name."""
         self.has_data = False
         """Whether all log files of the job are on the device."""
         self.synced = False
@@ -70,21 +78,43 @@ class LogJob:
         self.rolled = 0
         self.doomed = 0
 
+    @staticmethod
+    def failed(files: Files, error: OSError) -> "LogJob":
+        """In the place of a job that could not be built: it syncs nothing, and has failed."""
+        job = LogJob(files)
+        job.has_data = True
+        job.error = error
+        return job
+
     def run(self) -> None:
         """Never raises an OSError: `Log.done` looks at `error`."""
+        if self.error is not None:
+            return
         try:
             for file in self._synced_files:
                 self._files.sync(file.fd)
             self.has_data = True
-            for step in self._first:
-                step()
-            self.synced = True
-            for step in self._steps:
-                if self.is_cancelled:
-                    return
-                step()
+            self.synced = self._run_steps(self._first)
+            self._run_steps(self._steps)
         except OSError as error:
             self.error = error
+
+    def _run_steps(self, steps: list[Callable[[], None]]) -> bool:
+        for step in steps:
+            with self._lock:
+                if self._is_cancelled:
+                    return False
+                step()
+        return True
+
+    def cancel(self) -> None:
+        """The partition was deleted: once this returns, no step touches its directory any more.
+
+        Another partition may have that name then.
+        """
+        self._is_cancelled = True
+        with self._lock:
+            pass
 
     def sync(self, file: LogFile) -> None:
         self._synced_files.append(file)

@@ -8,12 +8,11 @@ are in modules of their own and work on the fields of this class.
 1. `stage` changes memory only; `write` appends all that is staged with one call, or takes all of
    it back: end offset, producers, epochs, indexes, and whatever part of it reached the file.
 2. Nothing beyond `written_end_offset` is ever read.
-3. After a failed write or sync that is not for want of space the log is offline: it takes nothing
-   more until a restart has recovered it (B13, I18). Reads go on.
+3. After a failed sync, or a write that failed for a reason which does not pass, the log is
+   offline: it takes nothing more until a restart has recovered it (B13, I18). Reads go on.
 4. recovery_point <= synced_offset <= written_end_offset <= log_end_offset.
 """
 
-import errno
 import logging
 from typing import Final, final
 from uuid import UUID
@@ -22,18 +21,18 @@ from mypy_extensions import i64
 
 from headrace.config.topic import TopicConfig
 from headrace.env.files import Bytes, Files
-from headrace.log import errors, reading, replay, retention, timestamps, truncation, upkeep
+from headrace.log import closing, errors, reading, replay, retention, timestamps, truncation, upkeep
 from headrace.log.checkpoints import SegmentFacts
 from headrace.log.epochs import EpochCache
 from headrace.log.file import FileSlice, LogFile, OpenSegments
-from headrace.log.jobs import FULL, LogJob
+from headrace.log.jobs import PASSING, LogJob
 from headrace.log.producers import ProducerEntry, ProducerTable
 from headrace.log.segment import RELATIVE_OFFSET_MAX, Segment
 from headrace.log.state import LogSettings, LogState
 from headrace.log.transactions import AbortedTransaction, read_end_marker
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
-from headrace.record.batch import PREFIX_SIZE, Batch, crc32c, read_batch
+from headrace.record.batch import PREFIX_SIZE, Batch, crc32c
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ class Log:
         self.has_staged: bool = False
         self.is_offline: bool = False
         self.is_closed: bool = False
-        self.wants_job: bool = bool(state.unsettled) or state.is_changed or not state.is_named
+        self.wants_job: bool = bool(state.unsettled) or state.is_changed
         """Whether `next_job` has something to do."""
         self.job: LogJob | None = None
         self.unsettled: list[Segment] = state.unsettled
@@ -92,7 +91,8 @@ class Log:
         """What the checkpoint says of the active segment, if the recovery point is inside of it."""
         self.is_named: bool = state.is_named
         """Whether the partition's directory and its topic id survive a power cut."""
-        self.is_short_of_space: bool = False
+        self.job_errno: i64 = 0
+        """What the last job failed with, if it is to be tried again."""
         self.synced_ms: i64 = 0
         self.drop_position: i64 = 0
         self.drop_started_ms: i64 = 0
@@ -132,7 +132,7 @@ class Log:
         """
         base_offset = self.log_end_offset
         if batch.producer_id < 0:
-            self._stage_at(batch, base_offset, leader_epoch, now_ms)
+            self._stage_at(batch, base_offset, leader_epoch, now_ms, False)
             return base_offset
         if batch.is_control():
             self._stage_marker(batch, base_offset, leader_epoch, now_ms, True)
@@ -145,7 +145,7 @@ class Log:
                     raise self._refusal()
                 return known
         producers.check(batch)
-        self._stage_at(batch, base_offset, leader_epoch, now_ms)
+        self._stage_at(batch, base_offset, leader_epoch, now_ms, False)
         producers.apply(batch, base_offset)
         return base_offset
 
@@ -157,11 +157,13 @@ class Log:
         if batch.producer_id >= 0 and batch.is_control():
             self._stage_marker(batch, base_offset, batch.leader_epoch, now_ms, False)
             return
-        self._stage_at(batch, base_offset, batch.leader_epoch, now_ms)
+        self._stage_at(batch, base_offset, batch.leader_epoch, now_ms, True)
         if batch.producer_id >= 0:
             self.producers.apply(batch, base_offset)
 
-    def _stage_at(self, batch: Batch, base_offset: i64, leader_epoch: i64, now_ms: i64) -> None:
+    def _stage_at(
+        self, batch: Batch, base_offset: i64, leader_epoch: i64, now_ms: i64, is_replica: bool
+    ) -> None:
         if self.is_offline or self._staged_error is not None:
             raise self._refusal()
         if not self._is_ready:
@@ -180,7 +182,7 @@ class Log:
             )
             or (position > 0 and self._is_old(segment, timestamp, now_ms))
         ):
-            if size > self._segment_bytes:
+            if size > self._segment_bytes and not is_replica:
                 raise errors.larger_than_segment(size, self._segment_bytes)
             self._roll_for(base_offset, last_offset, now_ms)
             segment = self._active
@@ -204,10 +206,15 @@ class Log:
     def _get_ready(self) -> None:
         """Load the indexes that appending goes on with: at start-up they are left on disk."""
         active = self._active
-        active.index()
-        active.time_index()
-        if active.aborted() is None:
-            replay.rebuild_aborted(self, active)
+        try:
+            active.index()
+            active.time_index()
+            if active.aborted() is None:
+                replay.rebuild_aborted(self, active)
+        except OSError as error:
+            raise errors.not_written(self.partition, error) from None
+        # From here on they stay in memory: a write must not fail for want of them.
+        active.indexes_on_disk = False
         active.mark()
         self._is_ready = True
 
@@ -223,7 +230,7 @@ class Log:
         marker = read_end_marker(batch, batch.frame[batch.start : batch.end])
         if marker is not None and check:
             self.producers.check_marker(batch, marker)
-        self._stage_at(batch, base_offset, leader_epoch, now_ms)
+        self._stage_at(batch, base_offset, leader_epoch, now_ms, not check)
         if marker is not None:
             aborted = self.producers.apply_marker(batch, base_offset, marker)
             if aborted is not None:
@@ -250,13 +257,13 @@ class Log:
         if not self.has_staged:
             return
         segment = self._active
+        file = segment.file
         try:
-            file = segment.file
             if file is None:
                 file = segment.open()
             self.files.append(file.fd, self._pieces)
         except OSError as error:
-            raise self._take_back(error) from None
+            raise self._take_back(error, file) from None
         self._pieces.clear()
         self.has_staged = False
         self._epochs_before = None
@@ -276,14 +283,8 @@ class Log:
         ):
             self.wants_job = True
 
-    def append(self, frame: bytes, leader_epoch: int, now_ms: int) -> int:
-        """Stage and write one batch, for callers that are not on the hot path."""
-        offset = self.stage(read_batch(frame, 0, len(frame), False), leader_epoch, now_ms)
-        self.write(now_ms)
-        return offset
-
-    def _take_back(self, error: OSError) -> ApiError:
-        """Undo what was staged, in memory and in the file."""
+    def _take_back(self, error: OSError, file: LogFile | None) -> ApiError:
+        """Undo what was staged, in memory and, if it could be opened, in the file."""
         segment = self._active
         self._pieces.clear()
         self.has_staged = False
@@ -295,10 +296,11 @@ class Log:
             self.leader_epoch = self.epochs.latest()
         segment.take_back()
         try:
-            self.files.truncate(segment.open().fd, self.written_size)
+            if file is not None:
+                self.files.truncate(file.fd, self.written_size)
         except OSError as second:
             self.go_offline(second)
-        if error.errno not in FULL:
+        if error.errno not in PASSING:
             self.go_offline(error)
         return errors.not_written(self.partition, error)
 
@@ -324,7 +326,7 @@ class Log:
                 upkeep.name_now(self)
             segment.create()
         except OSError as error:
-            if error.errno not in FULL and error.errno not in (errno.EMFILE, errno.ENFILE):
+            if error.errno not in PASSING:
                 self.go_offline(error)
             raise errors.not_written(self.partition, error) from None
         sealed = self._active
@@ -400,7 +402,7 @@ class Log:
             segment.used = True
             if limit - position <= size_max:
                 return FileSlice(file, position, limit - position)
-            first_size = reading.batch_size(file, position)
+            first_size = reading.batch_size(file, position, wait)
         else:
             position, first_size = segment.locate(offset, limit, wait)
             file = segment.open()
@@ -450,11 +452,11 @@ class Log:
         """The largest epoch not above this one, and where it ends; (-1, -1) if above all."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
-    def find_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+    def find_timestamp(self, timestamp: int) -> timestamps.Lookup:
         """(timestamp, offset, leader epoch) of the first record that is not earlier."""
         return timestamps.find(self, timestamp)
 
-    def max_timestamp(self) -> tuple[int, int, int] | None:
+    def max_timestamp(self) -> timestamps.Lookup:
         """The same for the first of the records with the largest timestamp."""
         return timestamps.find_max(self)
 
@@ -494,4 +496,4 @@ class Log:
 
     def close(self, now_ms: int) -> bool:
         """Make everything durable, and vouch for it. Waits for the disk; false if it failed."""
-        return upkeep.close(self, now_ms)
+        return closing.close_all([self], now_ms)

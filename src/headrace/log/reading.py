@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from librt.strings import read_i32_be
 from mypy_extensions import i64
 
-from headrace.log.file import FileSlice, LogFile
+from headrace.log.file import FileSlice, LogFile, NotCached
 from headrace.record.batch import LENGTH_OVERHEAD
 
 if TYPE_CHECKING:
@@ -36,8 +36,13 @@ def read_sealed(
     return None
 
 
-def batch_size(file: LogFile, position: i64) -> i64:
-    return i64(read_i32_be(file.files.pread(file.fd, 12, position), 8)) + LENGTH_OVERHEAD
+def batch_size(file: LogFile, position: i64, wait: bool) -> i64:
+    head = file.files.pread_cached(file.fd, 12, position)
+    if head is None:
+        if not wait:
+            raise NotCached(file, position, 12, "")
+        head = file.files.pread(file.fd, 12, position)
+    return i64(read_i32_be(head, 8)) + LENGTH_OVERHEAD
 
 
 def cut(

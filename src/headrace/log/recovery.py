@@ -11,7 +11,6 @@ Works on one partition's directory before anybody reads or writes it.
 """
 
 import logging
-from dataclasses import dataclass
 
 from headrace.config.topic import TopicConfig
 from headrace.env.files import FileInfo, Files
@@ -38,13 +37,15 @@ _LOG = logging.getLogger(__name__)
 _PROGRESS_BYTES = 1 << 30
 
 
-@dataclass(slots=True)
 class Hints:
     """What Kafka's checkpoint files say of a partition; used only where ours is lost."""
 
-    log_start_offset: int = 0
-    recovery_point: int = 0
-    first_dirty_offset: int = 0
+    __slots__ = ("first_dirty_offset", "log_start_offset", "recovery_point")
+
+    def __init__(self, log_start_offset: int = 0, recovery_point: int = 0) -> None:
+        self.log_start_offset = log_start_offset
+        self.recovery_point = recovery_point
+        self.first_dirty_offset = 0
 
 
 def read_log_checkpoint(files: Files, path: str) -> LogCheckpoint | None:

@@ -27,7 +27,7 @@ from headrace.log.checkpoints import (
     encode_log_checkpoint,
 )
 from headrace.log.cleaning import CleanedSegment
-from headrace.log.jobs import FULL, LogJob
+from headrace.log.jobs import PASSING, LogJob
 from headrace.log.replay import snapshot_path
 from headrace.log.segment import SUFFIXES, Segment
 from headrace.log.swap import CLEANED, SWAP
@@ -109,14 +109,25 @@ class Replacement:
         log.job = job
         return job
 
-    def second_done(self, job: LogJob) -> None:
+    def second_done(self, job: LogJob) -> bool:
+        """False if the second job has to be done once more, later."""
         log = self._log
         log.job = None
         if job.error is not None or log.is_closed:
             self._failed(job.error)
-            return
+            return not self.is_unfinished()
         self._segment.suffix = ""
         self._ask_for_checkpoint()
+        return True
+
+    def is_unfinished(self) -> bool:
+        """Whether the log is read from the new segment, and its files lack their final names."""
+        log = self._log
+        return (
+            bool(self._segment.suffix)
+            and self._segment in log.segments
+            and not (log.is_closed or log.is_offline)
+        )
 
     def undo_job(self) -> LogJob:
         """Remove what a first job has left that failed for want of space."""
@@ -168,11 +179,11 @@ class Replacement:
         )
 
     def _failed(self, error: OSError | None) -> None:
-        """A full disk costs this cleaning; anything else may have cost more."""
+        """What passes costs this cleaning; anything else may have cost more."""
         if error is None or self._log.is_closed:
             return
-        if error.errno in FULL:
-            _LOG.warning("%s could not be compacted for want of space", self._log.partition)
+        if error.errno in PASSING:
+            _LOG.warning("%s could not be compacted: %s", self._log.partition, error)
         else:
             self._log.go_offline(error)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from headrace.log import errors
 from headrace.log.replay import snapshot_path
-from headrace.log.segment import SUFFIXES, Segment
+from headrace.log.segment import Segment
 from headrace.model.errors import ApiError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def start_here(log: "Log", offset: int) -> None:
 
 def _doom(log: "Log", segment: Segment) -> None:
     """Let the next job remove a segment's files. Readers keep what they have open."""
-    log.doomed += [segment.stem + suffix for suffix in SUFFIXES]
+    log.doomed += segment.paths()
     segment.forget()
     if segment.base_offset in log.snapshots:
         log.snapshots.remove(int(segment.base_offset))

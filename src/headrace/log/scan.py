@@ -9,21 +9,47 @@
 
 from typing import Final, final
 
-from librt.strings import read_i32_be
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from headrace.env.files import Files
 from headrace.model.errors import ApiError
-from headrace.record.batch import HEADER_SIZE, LENGTH_OVERHEAD, Batch, crc32c, read_batch
+from headrace.record.batch import (
+    CODEC_MASK,
+    CODEC_MAX,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    OFFSET_MAX,
+    Batch,
+    checksum,
+    crc32c,
+    read_batch,
+)
 
 CHUNK_BYTES: Final = 1 << 20
+_AHEAD_BYTES: Final = 4 << 20
 _WHOLE_BYTES_MAX: Final = 8 << 20
 """Larger batches are not read into memory at once."""
 
 
 @final
 class Walk:
-    __slots__ = ("_check", "_chunk", "_chunk_at", "_fd", "_files", "end", "error", "position")
+    __slots__ = (
+        "_at",
+        "_check",
+        "_chunk",
+        "_chunk_at",
+        "_fd",
+        "_files",
+        "base_offset",
+        "end",
+        "error",
+        "last_offset",
+        "leader_epoch",
+        "max_timestamp",
+        "position",
+        "producer_id",
+    )
 
     def __init__(self, files: Files, fd: int, position: i64, end: i64, check: bool) -> None:
         """Walk from `position` to `end`; with `check` every checksum is verified."""
@@ -37,6 +63,62 @@ class Walk:
         self.end: i64 = end
         self.error: str = ""
         """Why the walk ended before `end`; empty if it did not."""
+        self._at: i64 = 0
+        # Of the batch that `step` went over.
+        self.base_offset: i64 = -1
+        self.last_offset: i64 = -1
+        self.leader_epoch: i64 = -1
+        self.max_timestamp: i64 = -1
+        self.producer_id: i64 = -1
+
+    def step(self) -> bool:
+        """Go over the next batch, if it is sound and small, as the fields here then tell.
+
+        False if it is not: `next` says what it is. After a crash there may be ten million of
+        them, so nothing is made of a batch but these numbers.
+        """
+        position = self.position
+        at = position - self._chunk_at
+        have: i64 = len(self._chunk)
+        if at + HEADER_SIZE > have:
+            return False
+        frame = self._chunk
+        size = i64(read_i32_be(frame, at + 8)) + LENGTH_OVERHEAD
+        if size < HEADER_SIZE or at + size > have or position + size > self.end:
+            return False
+        delta = i64(read_i32_be(frame, at + 23))
+        count = i64(read_i32_be(frame, at + 57))
+        base_offset = read_i64_be(frame, at)
+        if (
+            frame[at + 16] != 2
+            or i64(read_i16_be(frame, at + 21)) & CODEC_MASK > CODEC_MAX
+            or count < 0
+            or count > delta + 1
+            or base_offset < 0
+            or base_offset > OFFSET_MAX
+            or i64(read_i32_be(frame, at + 17)) & 0xFFFFFFFF != checksum(frame, at + 21, at + size)
+        ):
+            return False
+        self.base_offset = base_offset
+        self.last_offset = base_offset + delta
+        self.leader_epoch = i64(read_i32_be(frame, at + 12))
+        self.max_timestamp = read_i64_be(frame, at + 35)
+        self.producer_id = read_i64_be(frame, at + 43)
+        self._at = at
+        self.position = position + size
+        return True
+
+    def take(self, batch: Batch) -> None:
+        """Let the fields tell of a batch that `next` gave."""
+        self.base_offset = batch.base_offset
+        self.last_offset = batch.base_offset + batch.last_offset_delta
+        self.leader_epoch = batch.leader_epoch
+        self.max_timestamp = batch.max_timestamp
+        self.producer_id = batch.producer_id
+
+    def stepped_over(self) -> Batch:
+        """The batch that `step` just went over."""
+        return Batch(self._chunk, self._at, self.position - self._chunk_at)
 
     def next(self) -> Batch | None:
         """The batch at `position`, which then lies behind it. Its records may be left unread."""
@@ -79,6 +161,7 @@ class Walk:
 
     def _fill(self, position: i64, size: i64) -> i64:
         left = self.end - position
+        self._files.read_ahead(self._fd, position, _AHEAD_BYTES)
         self._chunk = self._files.pread(self._fd, size if size < left else left, position)
         self._chunk_at = position
         return 0

@@ -128,6 +128,11 @@ class Segment:
         """Where one of its files is: `.log` or an index."""
         return self.stem + kind + self.suffix
 
+    def paths(self) -> list[str]:
+        """All names that its files may have now; some are not there."""
+        names = [self.stem + kind for kind in SUFFIXES]
+        return names + [name + self.suffix for name in names] if self.suffix else names
+
     def is_open(self) -> bool:
         return self.file is not None or (self._index is not None and self.indexes_on_disk)
 

@@ -1,6 +1,6 @@
 """What a log is made of when it is opened, and the few numbers that it is run with."""
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.log.checkpoints import SegmentFacts
 from headrace.log.epochs import EpochCache
@@ -8,8 +8,7 @@ from headrace.log.producers import PRODUCERS_MAX, ProducerEntry, ProducerTable
 from headrace.log.segment import Segment
 
 
-@dataclass(slots=True)
-class LogSettings:
+class LogSettings(NamedTuple):
     """Broker-wide settings of the log engine; each one is a `headrace.*` setting."""
 
     drop_behind_bytes: int = 0
@@ -26,8 +25,7 @@ class LogSettings:
     """A new checkpoint is worth its writes once this much was synced since the last."""
 
 
-@dataclass(slots=True)
-class LogState:
+class LogState(NamedTuple):
     """All that recovery found: segments in order, the last one active."""
 
     segments: list[Segment]
@@ -36,15 +34,15 @@ class LogState:
     recovery_point: int
     producers: ProducerTable
     epochs: EpochCache
-    snapshots: list[int] = field(default_factory=list)
+    snapshots: list[int]
     """Offsets of the producer snapshots on disk, rising."""
-    rolled: list[tuple[int, dict[int, ProducerEntry]]] = field(default_factory=list)
+    rolled: list[tuple[int, dict[int, ProducerEntry]]]
     """Producers' states that no snapshot on disk has."""
-    unsettled: list[Segment] = field(default_factory=list)
+    unsettled: list[Segment]
     """Sealed segments that no checkpoint vouches for yet."""
-    vouched: SegmentFacts | None = None
+    vouched: SegmentFacts | None
     """What the checkpoint says of the active segment, if the recovery point is inside of it."""
-    is_named: bool = True
+    is_named: bool
     """False for a partition that was just made, and not synced yet."""
-    is_changed: bool = False
+    is_changed: bool
     """Whether recovery found anything that a new checkpoint should say."""

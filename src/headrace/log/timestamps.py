@@ -1,10 +1,14 @@
 """Look-ups in one log by something else than an offset: a timestamp, or an aborted transaction.
 
 Decodes batches, so it is not for the hot path. Reads only what is written.
+
+A look-up by time is a generator: what it yields takes long, touches nothing that the loop owns,
+and is best called by a worker; it is sent the outcome.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.log import replay
@@ -19,22 +23,39 @@ if TYPE_CHECKING:
 
 Found = tuple[int, int, int]
 """Timestamp, offset, leader epoch."""
+Times = list[tuple[int, int]]
+"""Timestamp and offset of each record of a batch."""
+Lookup = Generator[Callable[[], Times], Times, Found | None]
+
+_AT_ONCE_BYTES_MAX = 64 * 1024
+"""Up to here a batch is decoded on the spot, if it is not compressed."""
 
 
-def find(log: "Log", timestamp: int) -> Found | None:
+def at_once(lookup: Lookup) -> Found | None:
+    """The outcome of a look-up, for who may take the time."""
+    try:
+        job = next(lookup)
+        while True:
+            job = lookup.send(job())
+    except StopIteration as end:
+        found: Found | None = end.value
+        return found
+
+
+def find(log: "Log", timestamp: int) -> Lookup:
     """The first record at or after the log's start whose timestamp is not earlier."""
     for segment in list(log.segments):
         if segment.largest_timestamp < timestamp:
             continue
         before = segment.time_index().lookup(timestamp)
         start = max(segment.base_offset + before + 1, log.log_start_offset)
-        found = _find_in(log, segment, start, timestamp)
+        found = yield from _find_in(log, segment, start, timestamp)
         if found is not None:
             return found
     return None
 
 
-def find_max(log: "Log") -> Found | None:
+def find_max(log: "Log") -> Lookup:
     """The first of the records with the largest timestamp."""
     best: Segment | None = None
     for segment in log.segments:
@@ -43,31 +64,31 @@ def find_max(log: "Log") -> Found | None:
     if best is None or best.largest_timestamp < 0:
         return None
     start = max(best.base_offset, log.log_start_offset)
-    found = _find_in(log, best, start, best.largest_timestamp)
+    found = yield from _find_in(log, best, start, best.largest_timestamp)
     if found is not None:
         return found
     # The record was deleted, its segment not yet; or compaction left of its batch the header only.
-    return _find_max_from(log, log.log_start_offset)
+    return (yield from _find_max_from(log, log.log_start_offset))
 
 
-def _find_max_from(log: "Log", start: int) -> Found | None:
+def _find_max_from(log: "Log", start: int) -> Lookup:
     largest = -1
-    for segment in log.segments:
+    for segment in list(log.segments):
         for batch, walk in _batches(log, segment, start):
             if batch.record_count > 0 and batch.base_offset >= start:
                 largest = max(largest, batch.max_timestamp)
             elif batch.record_count > 0:
-                for timestamp, offset in _records(log, walk, batch):
+                for timestamp, offset in (yield from _times(log, walk, batch)):
                     if offset >= start:
                         largest = max(largest, timestamp)
-    return None if largest < 0 else find(log, largest)
+    return None if largest < 0 else (yield from find(log, largest))
 
 
-def _find_in(log: "Log", segment: Segment, start: int, timestamp: int) -> Found | None:
+def _find_in(log: "Log", segment: Segment, start: int, timestamp: int) -> Lookup:
     for batch, walk in _batches(log, segment, start):
         if batch.max_timestamp < timestamp:
             continue
-        for found, offset in _records(log, walk, batch):
+        for found, offset in (yield from _times(log, walk, batch)):
             if found >= timestamp and offset >= start:
                 return found, offset, batch.leader_epoch
     return None
@@ -77,15 +98,24 @@ def _batches(log: "Log", segment: Segment, start: int) -> Iterator[tuple[Batch, 
     """The batches of a segment from the one that holds an offset on, and the walk over them."""
     limit = log.written_size if segment is log.active() else segment.size
     position, _ = segment.locate(start, limit, True)
-    walk = Walk(log.files, segment.open().fd, position, limit, False)
+    file = segment.open()  # Held here: the segment may give it up, or go, while a worker decodes.
+    walk = Walk(log.files, file.fd, position, limit, False)
     while (batch := walk.next()) is not None:
         yield batch, walk
 
 
-def _records(log: "Log", walk: Walk, batch: Batch) -> Iterator[tuple[int, int]]:
-    """Timestamp and offset of each record; nothing else of it is decoded."""
+def _times(log: "Log", walk: Walk, batch: Batch) -> Generator[Callable[[], Times], Times, Times]:
     whole = Batch(walk.records(batch), 0, batch.end - batch.start)
-    payload, at, _ = plain_payload(whole, log.settings.decompressed_bytes_max)
+    decode = partial(_decode, whole, log.settings.decompressed_bytes_max)
+    if batch.codec() == 0 and batch.size() <= _AT_ONCE_BYTES_MAX:
+        return decode()
+    return (yield decode)
+
+
+def _decode(batch: Batch, size_max: int) -> Times:
+    """Timestamp and offset of each record; nothing else of it is decoded."""
+    payload, at, _ = plain_payload(batch, size_max)
+    found: Times = []
     for _ in range(batch.record_count):
         size, at = read_varint(payload, at)
         stop = at + size
@@ -94,8 +124,9 @@ def _records(log: "Log", walk: Walk, batch: Batch) -> Iterator[tuple[int, int]]:
         timestamp = batch.base_timestamp + delta
         if batch.is_log_append_time():
             timestamp = batch.max_timestamp
-        yield timestamp, batch.base_offset + offset
+        found.append((timestamp, batch.base_offset + offset))
         at = stop
+    return found
 
 
 def aborted(log: "Log", start: int, end: int) -> list[AbortedTransaction]:

@@ -12,7 +12,7 @@ from headrace.log.checkpoints import LOG_CHECKPOINT, LogCheckpoint, encode_log_c
 from headrace.log.producers import ProducerTable
 from headrace.log.replay import producers_at, snapshot_path
 from headrace.log.scan import Walk
-from headrace.log.segment import SUFFIXES, Segment
+from headrace.log.segment import Segment
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
@@ -84,7 +84,10 @@ def skip_to(log: "Log", offset: int, now_ms: int) -> None:
         raise errors.busy(log.partition)
     empty = log.active()
     segment = Segment(log.files, log.cache, log.path, offset, now_ms)
-    segment.create()
+    try:
+        segment.create()
+    except OSError as error:
+        raise errors.not_written(log.partition, error) from None
     log.rolled = [(offset if at == empty.base_offset else at, e) for at, e in log.rolled]
     _take(log, [*log.segments[:-1], segment], offset)
     log.checkpoint_asked = True
@@ -118,8 +121,8 @@ def _vouch(log: "Log", segments: list[Segment], recovery_point: int) -> None:
 
 def _remove(log: "Log", segment: Segment) -> None:
     segment.forget()
-    for suffix in SUFFIXES:
-        log.files.remove(segment.stem + suffix)
+    for path in segment.paths():
+        log.files.remove(path)
 
 
 def _cut_snapshots(log: "Log", offset: int) -> None:

@@ -24,11 +24,10 @@ from headrace.log.checkpoints import (
     encode_epochs,
     encode_log_checkpoint,
 )
-from headrace.log.jobs import FULL, LogJob
+from headrace.log.jobs import FULL, PASSING, LogJob
 from headrace.log.replay import snapshot_path
 from headrace.log.segment import Segment
 from headrace.log.snapshots import encode_snapshot
-from headrace.model.errors import ApiError
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
@@ -57,7 +56,8 @@ def next_job(log: "Log", now_ms: int) -> LogJob | None:
     if log.job is not None or log.is_offline or log.is_closed or log.has_staged:
         return None
     log.wants_job = False
-    if log.is_short_of_space:
+    is_short_of_space = log.job_errno in FULL
+    if is_short_of_space:
         # Retention is what makes room: let go before the checkpoint, rather than never.
         retention.start_here(log, log.target_start_offset)
     drops = _is_drop_due(log, now_ms)
@@ -65,18 +65,24 @@ def next_job(log: "Log", now_ms: int) -> LogJob | None:
     settles = bool(log.unsettled or log.doomed)
     starts = log.target_start_offset > log.log_start_offset
     flushes = is_flush_due(log, now_ms) or drops or checkpoints
-    if not (flushes or settles or starts) and log.is_named:
+    if not (flushes or settles or starts) and (log.is_named or is_blank(log)):
         return None
     job = LogJob(log.files)
-    if log.is_short_of_space:
-        _add_removals(log, job)
-    _add_syncs(log, job, flushes)
-    if flushes:
-        log.synced_ms = now_ms
-    if checkpoints or settles or starts:
-        _add_checkpoint(log, job, checkpoints)
-    if drops:
-        _add_drop(log, job)
+    try:
+        if is_short_of_space:
+            _add_removals(log, job)
+        _add_syncs(log, job, flushes)
+        if flushes:
+            log.synced_ms = now_ms
+        if checkpoints or settles or starts:
+            _add_checkpoint(log, job, checkpoints)
+            if not is_short_of_space:
+                _add_removals(log, job)
+            _add_stray_snapshots(log, job)
+        if drops:
+            _add_drop(log, job)
+    except OSError as error:
+        job = LogJob.failed(log.files, error)
     log.job = job
     return job
 
@@ -162,9 +168,6 @@ def _add_checkpoint(log: "Log", job: LogJob, with_active: bool) -> None:
     job.recovery_point = recovery_point
     job.vouched = vouched
     job.start_offset = start
-    if not log.is_short_of_space:
-        _add_removals(log, job)
-    _add_stray_snapshots(log, job, recovery_point)
     log.checkpoint_asked = False
 
 
@@ -192,10 +195,10 @@ def _add_removals(log: "Log", job: LogJob) -> None:
     job.doomed = len(log.doomed)
 
 
-def _add_stray_snapshots(log: "Log", job: LogJob, newest: int) -> None:
+def _add_stray_snapshots(log: "Log", job: LogJob) -> None:
     """One snapshot for each segment, and the newest of all: others serve no one."""
     for offset in log.snapshots:
-        if offset not in log.base_offsets and offset != newest:
+        if offset not in log.base_offsets and offset != job.recovery_point:
             job.remove(snapshot_path(log.path, offset))
             job.stray.append(offset)
 
@@ -210,7 +213,7 @@ def done(log: "Log", job: LogJob) -> None:
     if job.error is not None:
         _failed(log, job, job.error)
         return
-    log.is_short_of_space = False
+    log.job_errno = 0
     if job.recovery_point >= 0:
         for segment in job.settled:
             segment.indexes_on_disk = True
@@ -225,18 +228,20 @@ def done(log: "Log", job: LogJob) -> None:
     log.wants_job = bool(
         log.unsettled
         or log.doomed
+        or log.target_start_offset > log.log_start_offset
         or log.written_end_offset - log.synced_offset >= log.config.flush_messages
     )
 
 
 def _failed(log: "Log", job: LogJob, error: OSError) -> None:
-    if not job.has_data or error.errno not in FULL:
+    code = error.errno or 0
+    if code not in PASSING or not job.has_data:
         log.go_offline(error)
         return
-    # What is synced is safe. The rest is tried again with the next job.
-    if not log.is_short_of_space:
-        _LOG.warning("%s: no checkpoint for want of space", log.partition)
-    log.is_short_of_space = True
+    # What is synced is safe. The rest is tried again by the clock, or with the next sync.
+    if code != log.job_errno:
+        _LOG.warning("%s: no checkpoint yet: %s", log.partition, error)
+    log.job_errno = code
     log.checkpoint_asked = True
 
 
@@ -265,25 +270,9 @@ def _add_drop(log: "Log", job: LogJob) -> None:
     log.dropped_size = keep_from
 
 
-def close(log: "Log", now_ms: int) -> bool:
-    """Vouch for everything, then release the files. False if that failed."""
-    assert log.job is None, "a job is under way"
-    is_clean = not log.is_offline
-    if is_clean and not log.is_closed:
-        try:
-            log.write(now_ms)
-        except ApiError:
-            is_clean = False
-        log.checkpoint_asked = log.checkpoint_asked or is_ahead(log)
-        job = next_job(log, now_ms)
-        if job is not None:
-            job.run()
-            done(log, job)
-            is_clean = is_clean and job.error is None
-    log.is_closed = True
-    for segment in log.segments:
-        segment.file = None
-    return is_clean
+def is_blank(log: "Log") -> bool:
+    """Whether nothing was ever written: such a log may be lost, and made again."""
+    return log.written_end_offset == log.log_start_offset == 0
 
 
 def is_ahead(log: "Log") -> bool:

@@ -47,25 +47,29 @@ def verify_segment(
     position = walk.position
     leader_epoch: i64 = epochs.latest()
     while True:
-        batch = walk.next()
-        if batch is None:
-            error = walk.error
-            break
-        last_offset = batch.base_offset + batch.last_offset_delta
-        if batch.base_offset < end_offset:
-            error = f"offset {batch.base_offset} comes after {end_offset - 1}"
+        batch: Batch | None = None
+        if not walk.step():
+            batch = walk.next()
+            if batch is None:
+                error = walk.error
+                break
+            walk.take(batch)
+        base_offset = walk.base_offset
+        last_offset = walk.last_offset
+        if base_offset < end_offset:
+            error = f"offset {base_offset} comes after {end_offset - 1}"
             break
         if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
             error = f"offset {last_offset} is too far from the segment's first"
             break
         if position == 0:
-            segment.begin(batch.max_timestamp, now_ms)
-        segment.note(position, walk.position - position, last_offset, batch.max_timestamp, gap)
-        if batch.leader_epoch > leader_epoch:
-            leader_epoch = batch.leader_epoch
-            epochs.assign(leader_epoch, batch.base_offset)
-        if batch.producer_id >= 0:
-            aborted = replay_batch(producers, walk, batch)
+            segment.begin(walk.max_timestamp, now_ms)
+        segment.note(position, walk.position - position, last_offset, walk.max_timestamp, gap)
+        if walk.leader_epoch > leader_epoch:
+            leader_epoch = walk.leader_epoch
+            epochs.assign(leader_epoch, base_offset)
+        if walk.producer_id >= 0:
+            aborted = replay_batch(producers, walk, batch or walk.stepped_over())
             if aborted is not None:
                 segment.add_aborted(aborted)
             count += 1

@@ -21,6 +21,8 @@ class BrokerInfo:
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     epoch: int = 0
+    previous_epoch: int = -1
+    """The epoch of its former life, if it still has all that it held then; otherwise -1."""
 
 
 @dataclass(slots=True)
@@ -34,6 +36,8 @@ class ClusterImage:
     names_by_id: dict[UUID, str] = field(default_factory=dict)
     broker_configs: dict[int | None, Mapping[str, str]] = field(default_factory=dict)
     """Dynamic broker settings: by node, and under None the cluster-wide defaults."""
+    group_configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """Settings of consumer groups, by their names."""
 
     def put_topic(self, topic: TopicState) -> None:
         self.topics[topic.name] = topic

@@ -35,6 +35,9 @@ class PartitionState:
     partition_epoch: int = 0
     isr_epochs: tuple[int, ...] = ()
     """The broker epoch under which each member of `isr` was in sync, in the same order (B6)."""
+    adding: tuple[int, ...] = ()
+    """Replicas that a move brings, and those that go when it is done; all are among `replicas`."""
+    removing: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

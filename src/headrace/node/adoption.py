@@ -13,16 +13,20 @@ indexes, snapshots and epochs.
    somebody says so.
 4. `__consumer_offsets` is taken, and with it how far groups have read. `__cluster_metadata` is
    read and left alone. Kafka's other internal topics are left alone.
+5. A transaction that was open is ended as Kafka would have ended it.
 """
 
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
 from headrace.controller.service import Controller
 from headrace.env.files import Files
+from headrace.handlers.partitions import PartitionTable
+from headrace.handlers.turn import Turn
 from headrace.log.checkpoints import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -36,10 +40,11 @@ from headrace.log.swap import offset_of
 from headrace.model.errors import ApiError
 from headrace.model.topics import INTERNAL_TOPICS, TopicPartition
 from headrace.node.kafka_metadata import METADATA_TOPIC, KafkaMetadata, read_metadata
+from headrace.node.open_transactions import STATE_TOPIC, decided_to_commit, end_transactions
 
 _LOG = logging.getLogger("headrace")
 
-LEFT_ALONE = frozenset({METADATA_TOPIC, "__transaction_state", "__share_group_state"})
+LEFT_ALONE = frozenset({METADATA_TOPIC, STATE_TOPIC, "__share_group_state"})
 _KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _MAGIC_AT = 16
 _NAMED_MAX = 10
@@ -201,19 +206,23 @@ class Adoption:
     async def finish(self, controller: Controller) -> None:
         """With the logs open: let no producer be taken for one that is in them."""
         next_id = self.metadata.next_producer_id if self.metadata is not None else 0
-        waiting: list[str] = []
         for log in self._logs.logs():
             next_id = max(next_id, max(log.producers.entries, default=-1) + 1)
-            if log.producers.open_transactions:
-                waiting.append(str(log.partition))
         if next_id > 0:
             await controller.allocate_producer_ids(next_id)
-        if waiting:
-            _LOG.warning(
-                "transactions were open when Kafka stopped, and read_committed consumers will wait "
-                "for them: %s",
-                _listed(waiting),
-            )
+
+    def end_transactions(self, table: PartitionTable, turn: Turn) -> None:
+        """With the partitions led: end what nobody is left to end."""
+        waiting = [log for log in self._logs.logs() if log.producers.open_transactions]
+        if not waiting:
+            return
+        states = [self._path(each) for each in self._logs.found if each.topic == STATE_TOPIC]
+        committed = decided_to_commit(self._files, sorted(states))
+        now_ms = self._logs.clock.wall_ms()
+        for log in waiting:
+            partition = table.get(*log.partition)
+            assert partition is not None
+            end_transactions(log, committed, now_ms, partial(turn.append, partition))
 
 
 def _listed(names: list[str]) -> str:

@@ -6,37 +6,37 @@ then clients are served. Stop goes the other way, and the clean marker is the la
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace.config.broker import BrokerConfig
 from headrace.config.changes import check_broker_config, check_topic_config
+from headrace.controller.failover import TopicRules
 from headrace.controller.service import Controller
 from headrace.controller.topics_machine import TopicLimits
 from headrace.coordination.database import StoreFileError
-from headrace.coordination.embedded import EmbeddedStore
-from headrace.coordination.layout import LayoutError
-from headrace.coordination.port import StoreUnavailable
-from headrace.env.clock import Clock, SystemClock
-from headrace.env.files import Files, SystemFiles
+from headrace.coordination.layout import CLUSTER_ID, LayoutError, decode_cluster_id
+from headrace.coordination.port import NoNode, SessionState, Store, StoreUnavailable
 from headrace.handlers.context import BrokerContext
 from headrace.handlers.partitions import PartitionTable
-from headrace.log.directory import DirectoryError, LogDirectory, RemoveDirectory
+from headrace.log.directory import DirectoryError, LogDirectory, RemoveDirectories
+from headrace.log.log import Log
 from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError
 from headrace.node.groups import Groups
+from headrace.node.outside import Front, Outside, RealOutside
 from headrace.node.replicas import Replicas
 from headrace.replication.partition import Partition
+from headrace.runtime.slices import Slices
 from headrace.runtime.worker import Worker
-from headrace.server.server import Server
 
 if TYPE_CHECKING:
     from headrace.node.adoption import Adoption
     from headrace.node.compaction import Compaction
+    from headrace.node.replication import Replication
+    from headrace.node.scrubber import Scrubber
 
-STORE_FILE = "headrace-store.db"
 TICK_SECONDS = 1.0
 _log = logging.getLogger("headrace")
 
@@ -49,8 +49,7 @@ class Broker:
     def __init__(
         self,
         config: BrokerConfig,
-        clock: Clock | None = None,
-        files: Files | None = None,
+        outside: Outside | None = None,
         *,
         adopt: bool = False,
     ) -> None:
@@ -58,20 +57,26 @@ class Broker:
         self.config = config
         self.address = ""
         self._adopts = adopt
-        self._clock = clock or SystemClock()
+        self._outside = outside = outside or RealOutside()
+        self._clock = outside.clock
         self._logs = LogDirectory(
-            config.data_directory, files or SystemFiles(), self._clock, _log_settings(config)
+            config.data_directory, outside.files, self._clock, _log_settings(config)
         )
         self._table = PartitionTable()
-        self._store: EmbeddedStore | None = None
+        self._store: Store | None = None
         self._controller: Controller | None = None
-        self._server: Server | None = None
+        self._server: Front | None = None
+        self._replication: Replication | None = None
         self._worker: Worker | None = None
+        self._remover: Worker | None = None
         self._replicas: Replicas | None = None
         self._groups: Groups | None = None
         self._compaction: Compaction | None = None
+        self._scrubber: Scrubber | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due: dict[str, float] = {}
+        self._due_logs: list[Log] = []
+        self._due_jobs = Slices(self._start_due_job, self._clock.monotonic)
 
     async def start(self) -> None:
         """Serve clients when this returns; if it raises, nothing is left behind."""
@@ -89,19 +94,10 @@ class Broker:
     async def _start(self) -> None:
         config = self.config
         self._logs.open()
-        store = self._store = await EmbeddedStore.open(os.path.join(self._logs.path, STORE_FILE))
-        controller = Controller(
-            store,
-            config.node_id,
-            limits=TopicLimits(
-                partitions_default=config.get_int("num.partitions"),
-                replication_factor_default=config.get_int("default.replication.factor"),
-                partitions_per_topic_max=config.get_int("headrace.partitions.max"),
-            ),
-            check_topic_config=self._check_topic_config,
-            check_broker_config=_check_broker_config,
-        )
-        worker = self._worker = Worker("files", asyncio.get_running_loop())
+        store = self._store = await self._outside.open_store(config, self._logs.path)
+        await self._claim_for(store)
+        controller = self._make_controller(store)
+        worker = self._worker = self._outside.worker("files")
         groups = self._groups = Groups(config, self._clock, controller, self._table, worker)
         context = BrokerContext(
             config.node_id,
@@ -114,51 +110,129 @@ class Broker:
             worker,
             groups.service,
         )
-        server = self._server = Server(context, self._table)
+        server = self._server = self._outside.front(context, self._table)
         ports = {
             endpoint.listener: server.listen(endpoint.listener, endpoint.host, endpoint.port)
             for endpoint in config.listeners
         }
         endpoints = config.advertise(ports, socket.gethostname())
-        known_id = self._logs.identity.get("cluster.id", "")
-        await controller.start(endpoints, rack=config.rack, cluster_id=known_id)
+        await controller.start(
+            endpoints,
+            rack=config.rack,
+            cluster_id=self._logs.identity.get("cluster.id", ""),
+            previous_epoch=self._logs.previous_broker_epoch if self._logs.was_clean else -1,
+        )
         self._controller = controller
         self._logs.claim(controller.image.cluster_id, config.node_id)
-        adoption = await self._adopt(controller) if self._adopts else None
-        replicas = self._replicas = Replicas(
-            config.node_id, config, controller.image, self._logs, self._table, self._remove
-        )
-        replicas.load()
-        if adoption is not None:
-            await adoption.finish(controller)
-        replicas.fetch = server.fetch
-        controller.on_change(replicas.changed)
+        await self._load(controller, context, server)
         groups.start(server.turn)
         controller.on_change(groups.changed)
         server.start()
         self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
-        self.address = ",".join(f"{each.host}:{each.port}" for each in endpoints)
+        self.address = ",".join(
+            f"{each.host}:{each.port}"
+            for each in endpoints
+            if each.listener != config.internal_listener
+        )
+
+    async def _claim_for(self, store: Store) -> None:
+        """Refuse another cluster's directory before that cluster hears of this broker."""
+        try:
+            data, _ = await store.get(CLUSTER_ID)
+        except NoNode:
+            return
+        self._logs.claim(decode_cluster_id(data), self.config.node_id)
+
+    def _make_controller(self, store: Store) -> Controller:
+        config = self.config
+        return Controller(
+            store,
+            config.node_id,
+            network=self._outside.network if config.is_clustered else None,
+            clock=self._clock,
+            internal_listener=config.internal_listener,
+            entropy=self._outside.entropy,
+            rules=self._rules,
+            silence_s=config.get_int("zookeeper.session.timeout.ms") / 1000,
+            balance_interval_s=_balance_interval_s(config),
+            ask_timeout_s=config.get_int("request.timeout.ms") / 1000,
+            limits=TopicLimits(
+                partitions_default=config.get_int("num.partitions"),
+                replication_factor_default=config.get_int("default.replication.factor"),
+                partitions_per_topic_max=config.get_int("headrace.partitions.max"),
+            ),
+            check_topic_config=self._check_topic_config,
+            check_broker_config=_check_broker_config,
+            # Longer than a session of this broker's former life can last.
+            registration_wait_s=1 + config.get_int("zookeeper.session.timeout.ms") * 1.5 / 1000,
+        )
+
+    async def _load(self, controller: Controller, context: BrokerContext, server: Front) -> None:
+        """Open the logs, and let them take up the roles that the image gives them."""
+        config = self.config
+        adoption = await self._adopt(controller) if self._adopts else None
+        if config.is_clustered:
+            server.turn.may_be_stale = self._has_no_session
+            from headrace.node.replication import Replication
+
+            self._replication = Replication(
+                config, self._outside.network, self._clock, controller, self._table, server
+            )
+        replicas = self._replicas = Replicas(
+            config.node_id,
+            config,
+            controller.image,
+            self._logs,
+            self._table,
+            self._clock,
+            server.turn,
+            self._remove,
+            lambda: controller.broker_epoch,
+            self._replication,
+        )
+        context.opened = replicas.opened
+        replicas.load()
+        if adoption is not None:
+            await adoption.finish(controller)
+            adoption.end_transactions(self._table, server.turn)
+        controller.on_change(replicas.changed)
+        if self._replication is not None:
+            controller.on_change(self._replication.changed)
+            self._replication.start()
+
+    def _has_no_session(self) -> bool:
+        return self._store is None or self._store.state is not SessionState.CONNECTED
 
     async def stop(self) -> None:
         """Let requests end, put everything on disk, and say so there."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._replication is not None:
+            await self._replication.hand_over()
         if self._groups is not None:
             self._groups.stop()
         if self._server is not None:
             await self._server.drain()
+        if self._replication is not None:
+            self._replication.stop()
         if self._controller is not None:
             await self._controller.stop()
         if self._compaction is not None:
             await self._compaction.stop()
+        if self._scrubber is not None:
+            self._scrubber.stop()
+        if self._replicas is not None:
+            self._replicas.stop()
+        if self._remover is not None:
+            self._remover.stop(finish=False)
         if self._worker is not None:
             self._worker.stop()
         # The workers have ended; what they did is told to the logs here.
         await asyncio.sleep(0)
         while any(log.job is not None for log in self._logs.logs()):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         if self._replicas is not None:
-            broker_epoch = self._controller.broker_epoch if self._controller else -1
+            broker_epoch = self._controller.last_epoch if self._controller else -1
             self._logs.close(self._replicas.high_watermarks(), broker_epoch)
         if self._store is not None:
             await self._store.close()
@@ -171,12 +245,19 @@ class Broker:
         await adoption.carry_out(controller)
         return adoption
 
+    def _rules(self, settings: Mapping[str, str]) -> TopicRules:
+        """What decides elections in a topic."""
+        config = self.config.topic_config(settings)
+        return TopicRules(config.min_insync_replicas, config.unclean_leader_election_enable)
+
     def _check_topic_config(self, settings: Mapping[str, str]) -> None:
         check_topic_config(self.config, settings)
 
-    def _remove(self, removal: RemoveDirectory) -> None:
-        assert self._worker is not None
-        self._worker.submit(removal.run, _done)
+    def _remove(self, removal: RemoveDirectories) -> None:
+        # On a thread of its own: nobody's acknowledgement waits until ten thousand files are gone.
+        if self._remover is None:
+            self._remover = Worker("remover", asyncio.get_running_loop())
+        self._remover.submit(removal.run, _done)
 
     def _tick(self) -> None:
         """What is done by the clock, for all partitions at once."""
@@ -187,11 +268,18 @@ class Broker:
             self._logs.apply_retention(self._replicas.high_watermarks())
         if self._is_due("producer.id.expiration.check.interval.ms"):
             self._logs.expire_producers(self.config.get_int("producer.id.expiration.ms"))
-        if self._is_due("log.flush.offset.checkpoint.interval.ms"):
+        is_due = self._is_due("log.flush.offset.checkpoint.interval.ms")
+        if self._replication is not None:
+            is_due |= self._is_due("replica.high.watermark.checkpoint.interval.ms")
+        if is_due:
             job = self._logs.checkpoint_job(self._replicas.high_watermarks())
             self._worker.submit(job.run, _done)
         if self._compaction is None and self._is_due("log.cleaner.backoff.ms"):
             self._maybe_start_compaction()
+        if self._scrubber is None and self._is_due("headrace.scrub.interval.ms"):
+            self._start_scrubber()
+        if self._replication is not None:
+            self._replication.report_failed_disks()
         self._start_jobs()
 
     def _maybe_start_compaction(self) -> None:
@@ -207,14 +295,29 @@ class Broker:
             )
             self._compaction.start()
 
+    def _start_scrubber(self) -> None:
+        from headrace.node.scrubber import Scrubber
+
+        assert self._worker is not None
+        self._scrubber = Scrubber(self.config, self._table, self._worker, self._repair)
+        self._scrubber.start()
+
+    def _repair(self, partition: Partition) -> None:
+        if self._replication is not None:
+            self._replication.repair(partition)
+
     def _start_jobs(self) -> None:
-        assert self._server is not None
-        turn = self._server.turn
-        turn.begin()
-        for log in self._logs.tick(self._clock.wall_ms()):
-            partition = self._table.get(log.partition.topic, log.partition.partition)
-            if partition is not None:
-                turn.start_job(partition)
+        self._due_logs = self._logs.tick(self._clock.wall_ms())
+        self._due_jobs.run()
+
+    def _start_due_job(self) -> bool:
+        if not self._due_logs:
+            return False
+        log = self._due_logs.pop()
+        partition = self._table.get(log.partition.topic, log.partition.partition)
+        if partition is not None:
+            self._start_job(partition)
+        return True
 
     def _start_job(self, partition: Partition) -> None:
         assert self._server is not None
@@ -237,6 +340,12 @@ def _log_settings(config: BrokerConfig) -> LogSettings:
         producers_max=config.get_int("headrace.producers.max"),
         decompressed_bytes_max=config.get_int("headrace.decompress.bytes.max"),
     )
+
+
+def _balance_interval_s(config: BrokerConfig) -> float | None:
+    if not (config.is_clustered and config.get_bool("auto.leader.rebalance.enable")):
+        return None
+    return float(config.get_int("leader.imbalance.check.interval.seconds"))
 
 
 def _check_broker_config(settings: Mapping[str, str], node_id: int | None) -> None:

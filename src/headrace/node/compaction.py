@@ -5,7 +5,7 @@ place, step by step. The reading and writing is the process's, syncs and renames
 
 1. One process at a time; it is started by a thread that lives as long as the broker does.
 2. A log that cannot be cleaned is named once, and left alone until it gets other settings or the
-   broker restarts; for want of space, or when a process dies, it is tried again.
+   broker restarts; for want of space or descriptors, or when a process dies, it is tried again.
 3. A cleaning counts (`first_dirty_offset`) when its last segment is in its place.
 """
 
@@ -57,6 +57,8 @@ class Compaction:
         self._is_stopping = False
         self._ended = asyncio.Event()
         self._left_alone: dict[Log, TopicConfig] = {}
+        self._unfinished: dict[Log, Replacement] = {}
+        """Second jobs that failed for want of space or of descriptors: to be tried again."""
 
     def start(self) -> None:
         self._loop.call_soon(self._look)
@@ -79,6 +81,8 @@ class Compaction:
         """Begin to clean the log that needs it most, or come again later."""
         if self._is_stopping:
             return
+        for log, replacement in list(self._unfinished.items()):
+            self._finish_replacing(log, replacement)
         now_ms = self._clock.wall_ms()
         is_trusted = self._logs.is_time_trusted()
         found = dirtiest(
@@ -108,7 +112,8 @@ class Compaction:
             if log.config is config and not log.is_closed
         }
         for partition in self._table:
-            if partition.log.config.compacts and partition.log not in self._left_alone:
+            log = partition.log
+            if log.config.compacts and not (log in self._left_alone or log in self._unfinished):
                 yield partition
 
     def _go_on(self, run: "_Run") -> None:
@@ -205,12 +210,27 @@ class Compaction:
         self._end(run)
 
     def _second_done(self, run: "_Run", replacement: Replacement, job: LogJob) -> None:
-        replacement.second_done(job)
+        if not replacement.second_done(job):
+            self._unfinished[run.log] = replacement
         self._start_job_of(run.log)
         if self._is_stopping or job.error is not None:
             self._end(run)
         else:
             self._go_on(run)
+
+    def _finish_replacing(self, log: Log, replacement: Replacement) -> None:
+        """Try a second job again, unless the log is busy, or what it was to finish has gone."""
+        if not replacement.is_unfinished():
+            del self._unfinished[log]
+        elif log.job is None and not log.has_staged:
+            job = replacement.second_job()
+
+            def done() -> None:
+                if replacement.second_done(job):
+                    self._unfinished.pop(log, None)
+                self._start_job_of(log)
+
+            self._submit(job, done)
 
     def _submit(self, job: LogJob, then: Callable[[], None]) -> None:
         def done(_result: object, error: BaseException | None) -> None:

@@ -34,6 +34,7 @@ class PartitionLog(Observer):
         self._partition = partition
         self._turn = turn
         self._worker = worker
+        self._leader_epoch = partition.leader_epoch
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         partition.observer = self
 
@@ -53,9 +54,17 @@ class PartitionLog(Observer):
     def high_watermark(self) -> int:
         return int(self._partition.high_watermark)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the leadership that this is about has ended, though another may have begun."""
+        partition = self._partition
+        return not partition.is_leader or partition.leader_epoch != self._leader_epoch
+
     def append(self, frame: bytes) -> int:
+        if self.is_over:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         offset = int(self._turn.append(self._partition, frame))
-        if self._partition.waiters:
+        if self._partition.waiters or self._partition.followers:
             # This may be outside of a turn, and the fetches that wait for it must hear of it.
             asyncio.get_running_loop().call_soon(self._turn.deliver)
         return offset
@@ -63,7 +72,7 @@ class PartitionLog(Observer):
     def wait_committed(self, offset: int) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((offset, future))
-        if self._partition.log.is_offline:
+        if self._partition.log.is_offline or self.is_over:
             self.failed()
         else:
             self.advanced()
@@ -93,7 +102,7 @@ class PartitionLog(Observer):
         waiting, self._waiting = self._waiting, []
         for _, future in waiting:
             if not future.done():
-                future.set_exception(ApiError(ErrorCode.KAFKA_STORAGE_ERROR))
+                future.set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
 
 class Groups:
@@ -114,6 +123,7 @@ class Groups:
         self._worker = worker
         self._turn: Turn | None = None
         self._service: GroupService | None = None
+        self._led: dict[int, PartitionLog] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, turn: Turn) -> None:
@@ -134,7 +144,7 @@ class Groups:
             from headrace.group.settings import group_settings
 
             self._service = GroupService(
-                group_settings(self._config),
+                group_settings(self._config, self._controller.image.group_configs),
                 self._controller.image,
                 self._clock,
                 partial(_make_topic, self._controller),
@@ -145,23 +155,35 @@ class Groups:
         return self._service
 
     def changed(self, change: ImageChange) -> None:
-        service = self._service
-        if service is not None:
-            for topic in change.deleted:
-                if topic.name == OFFSETS_TOPIC:
-                    for index in range(len(topic.partitions)):
-                        service.resign(index)
-            service.topics_deleted([topic.name for topic in change.deleted])
-        elif change.deleted and OFFSETS_TOPIC in self._table.by_topic:
-            self.service().topics_deleted([topic.name for topic in change.deleted])
+        self._resign()
+        if self._service is None and change.deleted and OFFSETS_TOPIC in self._table.by_topic:
+            self.service()
+        if self._service is not None:
+            self._service.topics_deleted([topic.name for topic in change.deleted])
+            if _concerns_groups(change):
+                self._service.topics_changed()
         self._take_up()
+
+    def _resign(self) -> None:
+        for index in [index for index, log in self._led.items() if log.is_over]:
+            del self._led[index]
+            self.service().resign(index)
 
     def _take_up(self) -> None:
         for index, partition in self._table.by_topic.get(OFFSETS_TOPIC, {}).items():
-            service = self.service()
-            if partition.is_leader and index not in service.shards:
+            if partition.is_leader and index not in self._led:
                 assert self._turn is not None
-                service.lead(index, PartitionLog(partition, self._turn, self._worker))
+                service = self.service()
+                if index not in self._led:
+                    log = self._led[index] = PartitionLog(partition, self._turn, self._worker)
+                    service.lead(index, log)
+
+
+def _concerns_groups(change: ImageChange) -> bool:
+    """Whether there are other topics to read now, or more partitions."""
+    return bool(change.deleted or change.created) or any(
+        len(before.partitions) != len(after.partitions) for before, after in change.changed
+    )
 
 
 async def _make_topic(

@@ -1,19 +1,49 @@
 """Keeps the partitions of this broker in step with the cluster's image.
 
-The controller says what there is; here logs are made, opened and dropped for it, and the hot
-path's table is filled. It runs on the loop, between turns.
+The controller says what there is and who leads; here logs are made, opened and dropped for it,
+the hot path's table is filled, and partitions take up their roles. It runs on the loop, between
+turns.
+
+1. A partition never goes back to a lower leader epoch.
+2. This broker leads only in an epoch that was given to its present registration: the ISR names it
+   with its broker epoch. What was meant for a former life of it is not acted on (B7).
+3. A deleted topic is out of the table at once. The logs of a new one are opened some at a time, so
+   that a thousand of them do not hold the loop; `opened` waits for them.
 """
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from headrace.config.broker import BrokerConfig
-from headrace.controller.changes import ImageChange
-from headrace.handlers.fetch import FetchExchange, FetchHandler
+from headrace.controller.changes import ImageChange, changed_partitions
+from headrace.env.clock import Clock
 from headrace.handlers.partitions import PartitionTable
-from headrace.log.directory import LogDirectory, RemoveDirectory
+from headrace.handlers.turn import Turn
+from headrace.log.directory import LogDirectory, RemoveDirectories
 from headrace.model.cluster import ClusterImage
-from headrace.model.topics import TopicPartition, TopicState
+from headrace.model.errors import ApiError
+from headrace.model.topics import (
+    INTERNAL_TOPICS,
+    NO_LEADER,
+    PartitionState,
+    TopicPartition,
+    TopicState,
+)
 from headrace.replication.partition import Partition
+from headrace.runtime.slices import Slices
+
+_RETRY_SECONDS = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Following(Protocol):
+    """Who fetches for the partitions that this broker follows."""
+
+    def follow(self, partition: Partition) -> None: ...
+
+    def unfollow(self, partition: Partition) -> None: ...
 
 
 class Replicas:
@@ -24,15 +54,28 @@ class Replicas:
         image: ClusterImage,
         logs: LogDirectory,
         table: PartitionTable,
-        remove: Callable[[RemoveDirectory], None],
+        clock: Clock,
+        turn: Turn,
+        remove: Callable[[RemoveDirectories], None],
+        broker_epoch: Callable[[], int],
+        following: Following | None,
     ) -> None:
         self._node_id = node_id
         self._config = config
         self._image = image
         self._logs = logs
         self._table = table
+        self._clock = clock
+        self._turn = turn
         self._remove = remove
-        self.fetch: FetchHandler | None = None
+        self._broker_epoch = broker_epoch
+        self._following = following
+        self._unopened: dict[str, dict[int, None]] = {}
+        """Partitions by topic whose logs are not open yet."""
+        self._opened_later: dict[str, asyncio.TimerHandle] = {}
+        """Topics some of whose logs could not be opened, and when they are tried again."""
+        self._slices = Slices(self._step, clock.monotonic, self._slice_ended)
+        self._has_moved_on = asyncio.Event()
 
     def load(self) -> None:
         """Open every log that the image gives this broker."""
@@ -49,20 +92,42 @@ class Replicas:
             }
         )
         for topic in topics:
-            self._open(topic)
-        self._start_removals()
+            self._update(topic)
+        while self._open_next():
+            pass
+        self._slices.run()
+
+    def stop(self) -> None:
+        """Open nothing more; what is left is opened at the next start."""
+        self._slices.stop()
+        for timer in self._opened_later.values():
+            timer.cancel()
+
+    async def opened(self, topic: str) -> None:
+        """Wait until this broker's partitions of a topic have their logs."""
+        while topic in self._unopened:
+            await self._has_moved_on.wait()
 
     def changed(self, change: ImageChange) -> None:
+        if change.is_lost:
+            self._retire()
         for topic in change.deleted:
             self._drop(topic)
         for topic in change.created:
-            self._open(topic)
-        for _, topic in change.changed:
             self._update(topic)
+        for before, topic in change.changed:
+            is_set_anew = before.configs != topic.configs
+            self._update(topic, None if is_set_anew else changed_partitions(before, topic))
         if change.broker_configs and self._take_dynamic_settings():
             for topic in self._image.topics.values():
                 self._update(topic)
-        self._start_removals()
+        self._slices.run()
+        self._turn.deliver()
+
+    def _retire(self) -> None:
+        """This broker's registration is void: it leads nothing until it has another."""
+        for partition in self._table:
+            self._resign(partition, partition.retire)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         return {
@@ -75,42 +140,135 @@ class Replicas:
             index for index, state in enumerate(topic.partitions) if self._node_id in state.replicas
         ]
 
-    def _open(self, topic: TopicState) -> None:
+    def _update(self, topic: TopicState, indexes: Iterable[int] | None = None) -> None:
+        """Do what the states of these partitions say, or of all."""
         config = self._config.topic_config(topic.configs)
-        for index in self._mine(topic):
-            if self._table.get(topic.name, index) is not None:
+        for index in self._mine(topic) if indexes is None else indexes:
+            if self._node_id not in topic.partitions[index].replicas:
+                self._leave(topic.name, index)
                 continue
-            log = self._logs.create(TopicPartition(topic.name, index), topic.topic_id, config)
-            self._table.add(
-                Partition(
-                    topic.name,
-                    index,
-                    topic.topic_id,
-                    log,
-                    topic.partitions[index].leader_epoch,
-                    self._config.get_int("headrace.decompress.bytes.max"),
-                )
-            )
-
-    def _update(self, topic: TopicState) -> None:
-        self._open(topic)
-        config = self._config.topic_config(topic.configs)
-        for index in self._mine(topic):
             partition = self._table.get(topic.name, index)
-            assert partition is not None
-            state = topic.partitions[index]
-            partition.leader_epoch = max(partition.leader_epoch, state.leader_epoch)
-            if partition.config is not config:
-                partition.configure(config)
+            if partition is None and topic.name not in INTERNAL_TOPICS:
+                self._unopened.setdefault(topic.name, {})[index] = None
+            elif partition is None:
+                # The coordinators, who hear of the topic next, look for their partitions.
+                self._open(topic, index)
+            else:
+                if partition.config is not config:
+                    partition.configure(config)
+                self._assume(partition, topic.partitions[index])
+
+    def _step(self) -> bool:
+        return self._open_next() or self._logs.put_aside()
+
+    def _slice_ended(self) -> None:
+        removal = self._logs.removal()
+        if removal is not None:
+            self._remove(removal)
+        self._has_moved_on.set()
+        self._has_moved_on.clear()
+
+    def _open_next(self) -> bool:
+        if not self._unopened:
+            return False
+        name, indexes = next(iter(self._unopened.items()))
+        index = next(iter(indexes))
+        del indexes[index]
+        if not indexes:
+            del self._unopened[name]
+        self._open(self._image.topics[name], index)
+        return True
+
+    def _open(self, topic: TopicState, index: int) -> None:
+        at = TopicPartition(topic.name, index)
+        config = self._config.topic_config(topic.configs)
+        try:
+            log = self._logs.create(at, topic.topic_id, config)
+        except ApiError as error:
+            self._open_later(topic.name, error)
+            return
+        known = min(self._logs.high_watermarks.get(at, 0), int(log.log_end_offset))
+        partition = Partition(
+            topic.name,
+            index,
+            topic.topic_id,
+            log,
+            self._node_id,
+            max(known, int(log.log_start_offset)),
+            self._config.get_int("headrace.decompress.bytes.max"),
+        )
+        self._table.add(partition)
+        self._assume(partition, topic.partitions[index])
+
+    def _open_later(self, topic: str, error: ApiError) -> None:
+        if topic in self._opened_later:
+            return
+        _log.error("%s It is tried again.", error.message)
+        loop = asyncio.get_running_loop()
+        self._opened_later[topic] = loop.call_later(_RETRY_SECONDS, self._open_again, topic)
+
+    def _open_again(self, name: str) -> None:
+        del self._opened_later[name]
+        topic = self._image.topics.get(name)
+        if topic is not None:
+            self._update(topic)
+            self._slices.run()
+            self._turn.deliver()
+
+    def _assume(self, partition: Partition, state: PartitionState) -> None:
+        """Take up the role that a state gives this broker."""
+        if state.leader_epoch <= partition.leader_epoch:
+            if partition.settle(state, self._now_ms()):
+                self._turn.commit(partition)
+            return
+        following = self._following
+        if following is not None:
+            following.unfollow(partition)
+        if state.leader == self._node_id and self._names_this_life(state):
+            self._resign(partition, partition.retire)
+            partition.lead(state, self._broker_epoch(), self._now_ms())
+            self._turn.commit(partition)
+            return
+        self._resign(partition, lambda: partition.follow(state))
+        if following is not None and state.leader not in (self._node_id, NO_LEADER):
+            following.follow(partition)
+
+    def _names_this_life(self, state: PartitionState) -> bool:
+        return (self._node_id, self._broker_epoch()) in zip(
+            state.isr, state.isr_epochs, strict=True
+        )
+
+    def _resign(self, partition: Partition, step_down: Callable[[], None]) -> None:
+        was_leader = partition.is_leader
+        step_down()
+        if was_leader:
+            self._turn.resigned(partition)
 
     def _drop(self, topic: TopicState) -> None:
+        self._unopened.pop(topic.name, None)
         for partition in self._table.drop_topic(topic.name):
-            self._remove(self._logs.delete(TopicPartition(partition.topic, partition.index)))
-            for waiter in list(partition.waiters):
-                # It finds the topic gone, and says so.
-                assert isinstance(waiter, FetchExchange)
-                assert self.fetch is not None
-                self.fetch.expire(waiter)
+            self._forget(partition)
+
+    def _leave(self, topic: str, index: int) -> None:
+        """This broker has no replica of a partition any more: it moved to others."""
+        unopened = self._unopened.get(topic, {})
+        if index in unopened:
+            del unopened[index]
+            if not unopened:
+                del self._unopened[topic]
+        partition = self._table.drop(topic, index)
+        if partition is not None:
+            self._forget(partition)
+
+    def _forget(self, partition: Partition) -> None:
+        if self._following is not None:
+            self._following.unfollow(partition)
+        # Whoever waits finds the partition gone, and says so.
+        partition.retire()
+        self._turn.resigned(partition)
+        self._logs.delete(TopicPartition(partition.topic, partition.index))
+        for tell in partition.after_job:
+            tell()
 
     def _take_dynamic_settings(self) -> bool:
         configs = self._image.broker_configs
@@ -118,8 +276,5 @@ class Replicas:
             self._config.update_dynamic(configs.get(self._node_id, {}), configs.get(None, {}))
         )
 
-    def _start_removals(self) -> None:
-        removals = self._logs.removals
-        self._logs.removals = []
-        for removal in removals:
-            self._remove(removal)
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)

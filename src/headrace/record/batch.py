@@ -43,8 +43,8 @@ CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
 
 NO_TIMESTAMP: Final = -1
-_OFFSET_MAX: Final = (1 << 62) - 1
-_CODEC_MAX: Final = 4
+OFFSET_MAX: Final = (1 << 62) - 1
+CODEC_MAX: Final = 4
 _TIMESTAMP_MAX: Final = (1 << 62) - 1
 """Either part of a record's timestamp stays within this, so that their sum fits into 64 bits."""
 _LATER_THAN_ALL: Final = (1 << 63) - 1
@@ -189,7 +189,7 @@ def read_batch(
     if check_crc and crc != checksum(frame, start + 21, end):
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "The checksum of the record batch is wrong.")
     batch = Batch(frame, start, end)
-    if batch.attributes & CODEC_MASK > _CODEC_MAX:
+    if batch.attributes & CODEC_MASK > CODEC_MAX:
         raise ApiError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"There is no codec {batch.attributes & CODEC_MASK}.",
@@ -206,7 +206,7 @@ def read_batch(
             raise _not_for_clients(batch)
     elif batch.record_count < 0 or batch.record_count > batch.last_offset_delta + 1:
         raise _wrong_count(batch)
-    elif batch.base_offset < 0 or batch.base_offset > _OFFSET_MAX:
+    elif batch.base_offset < 0 or batch.base_offset > OFFSET_MAX:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"There is no offset {batch.base_offset}.")
     return batch
 

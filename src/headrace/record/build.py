@@ -59,7 +59,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    return _table[value] if 0 <= value < _TABLE_SIZE else encode_varint(value)
+    return _table[value] if 0 <= value < len(_table) else encode_varint(value)
 
 
 def record_size_max(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
@@ -85,6 +85,16 @@ class BatchBuilder:
         if not _table:
             _table.extend([encode_varint(number) for number in range(_TABLE_SIZE)])
 
+    @classmethod
+    def of_encoded(cls, payload: bytes, record_count: int, timestamp: int) -> "BatchBuilder":
+        """Of records that are encoded already, with deltas from 0 on, all of one timestamp."""
+        builder = cls()
+        builder._pieces.append(payload)
+        builder.size += len(payload)
+        builder.record_count = record_count
+        builder.base_timestamp = builder.max_timestamp = timestamp
+        return builder
+
     def append(
         self,
         key: bytes | None,
@@ -104,7 +114,7 @@ class BatchBuilder:
                 b"\x01" if key is None else _varint(len(key)) + key,
                 b"\x01" if value is None else _varint(len(value)),
                 value or b"",
-                _encode_headers(headers) if headers else b"\x00",
+                encode_headers(headers) if headers else b"\x00",
             )
         )
         length = _varint(len(body))
@@ -112,6 +122,10 @@ class BatchBuilder:
         self._pieces.append(body)
         self.size += len(length) + len(body)
         self.record_count += 1
+
+    def payload(self) -> bytes:
+        """The records alone, encoded."""
+        return b"".join(self._pieces)
 
     def build(
         self,
@@ -136,7 +150,7 @@ class BatchBuilder:
         if log_append_time is not None:
             attributes |= LOG_APPEND_TIME
         return assemble(
-            compress(codec, b"".join(self._pieces), level),
+            compress(codec, self.payload(), level),
             attributes=attributes,
             last_offset_delta=self.record_count - 1,
             base_timestamp=self.base_timestamp,
@@ -150,7 +164,8 @@ class BatchBuilder:
         )
 
 
-def _encode_headers(headers: Headers) -> bytes:
+def encode_headers(headers: Headers) -> bytes:
+    """Headers as a record has them, their number first."""
     pieces = [_varint(len(headers))]
     for name, content in headers:
         encoded = name.encode()

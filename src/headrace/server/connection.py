@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, final
 from librt.strings import read_i32_be
 from mypy_extensions import i64
 
-from headrace.log.file import FileSlice
+from headrace.log.file import FileSlice, LogFile
 from headrace.model.errors import ApiError
 from headrace.runtime.exchange import Peer
-from headrace.server.cache import is_cached, warm
+from headrace.server.cache import READ_AHEAD_BYTES, is_cached, read_ahead, warm
 from headrace.wire.cursor import MalformedRequest
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ SMALL_FRAME_BYTES_MAX = 64 * 1024
 LARGE_START_BYTES = 256 * 1024
 PROGRESS_BYTES_MIN = 64 * 1024
 SEND_GATHER_MAX = 512
-SENDFILE_BYTES_MAX = 512 * 1024
-SEND_ROUNDS_MAX = 4
+SEND_BYTES_MAX = 256 * 1024
+"""Of one connection's answers in one turn."""
 EXCHANGES_MAX = 1000
 WORK_MAX = 5000
 RESET = struct.pack("ii", 1, 0)
@@ -46,7 +46,13 @@ RESET = struct.pack("ii", 1, 0)
 @final
 class Connection(Peer):
     def __init__(
-        self, plane: "Plane", sock: socket.socket, name: str, listener: str, now: float
+        self,
+        plane: "Plane",
+        sock: socket.socket,
+        name: str,
+        listener: str,
+        is_internal: bool,
+        now: float,
     ) -> None:
         super().__init__()
         self.plane = plane
@@ -54,6 +60,8 @@ class Connection(Peer):
         self.fd: int = sock.fileno()
         self.name = name
         self.listener = listener
+        self.is_internal = is_internal
+        """Of another broker, on the listener that is theirs alone."""
         self.events: i64 = EPOLLIN | EPOLLRDHUP
         self.input = b""
         self.input_at: i64 = 0
@@ -73,6 +81,14 @@ class Connection(Peer):
         """Of answers in memory; file slices take none."""
         self.slice_sent: i64 = 0
         self.is_warming = False
+        self.ahead_fd: int = -1
+        """The file that the disk reads ahead for this reader of old data, and how far it was told.
+
+        A number, not the file: an idle reader must not keep a deleted segment.
+        """
+        self.ahead_end: i64 = 0
+        self.is_writable = False
+        """In the plane's list of connections that can send on."""
         self.is_sending = False
         """Already in the plane's list of connections to serve before the turn ends."""
         self.is_postponed = False
@@ -100,7 +116,7 @@ class Connection(Peer):
             self._read_large()
             return
         try:
-            size: i64 = self.sock.recv_into(self.plane.scratch_view())
+            data = self._receive()
         except BlockingIOError:
             return
         except ConnectionError:
@@ -109,16 +125,19 @@ class Connection(Peer):
         except OSError as error:
             self.plane.close(self, f"read failed: {error.strerror}")
             return
-        if size == 0:
+        if not data:
             self.plane.close(self, "")
             return
-        self.plane.turn_bytes += size
-        data = bytes(self.plane.scratch[:size])
         if self.input:
             data = self.input + data
         self.input = data
         self.input_at = 0
         self.parse()
+
+    def _receive(self) -> bytes:
+        size: i64 = self.sock.recv_into(self.plane.scratch_view())
+        self.plane.turn_bytes += size
+        return bytes(self.plane.scratch[:size])
 
     def pause_reading(self, has_ended: bool) -> None:
         """Stop listening for input that could not be parsed; but notice an end.
@@ -274,11 +293,15 @@ class Connection(Peer):
         with memoryview(buffer) as view:
             data = bytes(view[: self.large_size])
         self.large = None
-        self.moved_at = self.plane.now
         del self.plane.memory.under_way[self]
         if self.large_held > self.large_size:
             self.plane.release_memory(self, self.large_held - self.large_size)
         self.plane.keep_buffer(buffer)
+        self._handle_large(data)
+
+    def _handle_large(self, data: bytes) -> None:
+        """`large_size` bytes of the memory for requests are taken for this one."""
+        self.moved_at = self.plane.now
         before: i64 = len(self.exchanges)
         self._handle(data, 0, len(data))
         if self.closed:
@@ -308,19 +331,18 @@ class Connection(Peer):
 
     def pump(self) -> None:
         """Send until nothing is left, the socket is full, or others should have their turn."""
-        rounds: i64 = 0
+        left: i64 = SEND_BYTES_MAX
         try:
             while self.out and not self.closed and not self.is_warming:
-                if rounds == SEND_ROUNDS_MAX:
+                if left <= 0:
                     self.watch(self.events | EPOLLOUT)
                     return
-                rounds += 1
                 piece = self.out[0]
                 if isinstance(piece, bytes):
-                    self._send_bytes(piece)
+                    left -= self._send_bytes(piece)
                 else:
                     assert isinstance(piece, FileSlice)
-                    self._send_file(piece)
+                    left -= self._send_file(piece, left)
         except BlockingIOError:
             self.watch(self.events | EPOLLOUT)
             return
@@ -333,7 +355,7 @@ class Connection(Peer):
         if self.events & EPOLLOUT:
             self.watch(self.events & ~EPOLLOUT)
 
-    def _send_bytes(self, data: bytes) -> None:
+    def _send_bytes(self, data: bytes) -> i64:
         """Send written pieces, as many as stand in a row, with one call."""
         out = self.out
         out.popleft()
@@ -360,35 +382,42 @@ class Connection(Peer):
         self.moved_at = self.plane.now
         if sent < len(data):
             out.appendleft(data[sent:])
+        return sent
 
-    def _send_file(self, piece: FileSlice) -> None:
+    def _send_file(self, piece: FileSlice, size_max: i64) -> i64:
         at: i64 = piece.position + self.slice_sent
         size: i64 = piece.size - self.slice_sent
-        if size > SENDFILE_BYTES_MAX:
-            size = SENDFILE_BYTES_MAX
+        if size > size_max:
+            size = size_max
         fd: int = piece.file.fd
         if not is_cached(fd, at, size):
             self._warm(piece, at)
-            return
+            return 0
         sent: i64 = os.sendfile(self.fd, fd, at, size)
         if sent == 0:
             # The segment is shorter than promised: it was truncated under a slow reader.
             self.plane.close(self, "the log was truncated under this read")
-            return
+            return 0
         self.slice_sent += sent
         self.moved_at = self.plane.now
         if self.slice_sent == piece.size:
             self.slice_sent = 0
             self.out.popleft()
+        if fd == self.ahead_fd and at + READ_AHEAD_BYTES > self.ahead_end:
+            self._read_ahead(piece.file)
+        return sent
 
     def _warm(self, piece: FileSlice, at: i64) -> None:
         """Have a thread bring the next stretch of the file into the page cache."""
         self.is_warming = True
         file = piece.file
+        self.ahead_fd = file.fd
+        self.ahead_end = at + READ_AHEAD_BYTES
         end: i64 = piece.position + piece.size
 
         def job() -> object:
-            warm(file.fd, at, end)
+            if not self.closed:
+                warm(file.fd, at, end)
             return None
 
         def done(_result: object, error: BaseException | None) -> None:
@@ -397,6 +426,24 @@ class Connection(Peer):
                 self.plane.close(self, f"read of the log failed: {error}")
             elif not self.closed:
                 self.plane.resume(self)
+
+        self.plane.reader.submit(job, done)
+
+    def _read_ahead(self, file: LogFile) -> None:
+        """Have the disk read on while what is here is sent, until it meets what is cached."""
+        fd: int = file.fd
+        at: i64 = self.ahead_end
+        self.ahead_end = at + READ_AHEAD_BYTES
+
+        def job() -> object:
+            if self.closed or is_cached(file.fd, at, 1):
+                return True
+            read_ahead(file.fd, at)
+            return False
+
+        def done(is_met: object, error: BaseException | None) -> None:
+            if (is_met is True or error is not None) and self.ahead_fd == fd:
+                self.ahead_fd = -1
 
         self.plane.reader.submit(job, done)
 

@@ -9,6 +9,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from headrace.runtime import link
 from headrace.server.connection import Connection
 
 if TYPE_CHECKING:
@@ -81,9 +82,12 @@ class Listener:
         admission: Admission,
         send_buffer_bytes: int,
         receive_buffer_bytes: int,
+        *,
+        is_internal: bool,
     ) -> None:
         """Of both buffers -1 leaves the size to the operating system."""
         self.name = name
+        self._is_internal = is_internal
         self.sock = sock
         self._buffers = {
             socket.SO_SNDBUF: send_buffer_bytes,
@@ -113,11 +117,14 @@ class Listener:
                 continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._is_internal:
+                link.tune(sock)
             for option, size in self._buffers.items():
                 if size >= 0:
                     sock.setsockopt(socket.SOL_SOCKET, option, size)
             name = f"{host}:{address[1]}"
-            self._plane.add(Connection(self._plane, sock, name, self.name, self._plane.now))
+            plane = self._plane
+            plane.add(Connection(plane, sock, name, self.name, self._is_internal, plane.now))
 
     def _turn_away(self) -> None:
         """Out of descriptors: close the connection that waits, or it would wake us for ever."""

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import select
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, final
 
@@ -18,6 +19,7 @@ from mypy_extensions import i64
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.produce import ProduceHandler
 from headrace.handlers.produce_exchange import ProduceExchange
+from headrace.handlers.replica_fetch import ReplicaFetchHandler
 from headrace.handlers.turn import Turn
 from headrace.model.errors import ApiError
 from headrace.runtime.exchange import Exchange
@@ -43,11 +45,12 @@ SMALL_READ_BYTES = 64 * 1024
 SPARE_BUFFERS_MAX = 4
 SPARE_BUFFER_BYTES_MAX = 4 * 1024 * 1024
 ROUNDS_MAX = 64
-ROUNDS_SECONDS_MAX = 0.01
+ROUNDS_SECONDS_MAX = 0.002
 TURN_BYTES_MAX = 8 * 1024 * 1024
 COLD_WORK = 50
 BYTES_PER_WORK = 64
 SPIN_REQUESTS_MAX = 2
+SENDERS_PER_ROUND_MAX = 4
 EPOLLERR = 0x008
 EPOLLHUP = 0x010
 
@@ -63,6 +66,7 @@ class Plane:
         turn: Turn,
         produce: ProduceHandler,
         fetch: FetchHandler,
+        replicas: ReplicaFetchHandler,
         cold: ColdHandler,
         reader: "Worker",
         monotonic: Callable[[], float],
@@ -75,6 +79,7 @@ class Plane:
         self.turn = turn
         self.produce = produce
         self.fetch = fetch
+        self.replicas = replicas
         self.cold = cold
         self.reader = reader
         self.monotonic = monotonic
@@ -90,6 +95,8 @@ class Plane:
         self.small_scratch = self.scratch[:SMALL_READ_BYTES]
         self.spares: list[bytearray] = []
         self.sending: list[Connection] = []
+        self.writable: deque[Connection] = deque()
+        """Those whose sockets have room for more of a long answer."""
         self.postponed: list[Connection] = []
         self.turn_bytes: i64 = 0
         """What was read since the last flush."""
@@ -131,6 +138,16 @@ class Plane:
                 if self.turn_bytes > TURN_BYTES_MAX:
                     self.deliver()
             self.deliver()
+            if self.writable:
+                self._send_on()
+
+    def _send_on(self) -> None:
+        """Let long answers go on, a stretch of each, once what came in has been answered."""
+        for _ in range(min(len(self.writable), SENDERS_PER_ROUND_MAX)):
+            connection = self.writable.popleft()
+            connection.is_writable = False
+            self.queue(connection)
+        self.deliver()
 
     def _spin(self) -> list[tuple[int, int]]:
         """Look again for a while: a lone client asks again sooner than a sleeper wakes up."""
@@ -148,8 +165,9 @@ class Plane:
         self.close(connection, "a fault of the broker's own")
 
     def _event(self, connection: Connection, mask: i64) -> None:
-        if mask & EPOLLOUT:
-            self.resume(connection)
+        if mask & EPOLLOUT and not connection.is_writable:
+            connection.is_writable = True
+            self.writable.append(connection)
         if mask & EPOLLIN and not connection.closed:
             connection.readable()
         elif mask & (EPOLLERR | EPOLLHUP) and not connection.closed:
@@ -163,6 +181,7 @@ class Plane:
         self.turn_bytes = 0
         while True:
             turn.flush()
+            self.replicas.retry_woken()
             self.fetch.retry_woken()
             completed = turn.completed
             if completed:
@@ -245,7 +264,10 @@ class Plane:
         if api_key == FETCH and fetch_codec.OLDEST <= version <= fetch_codec.NEWEST:
             flexible = version >= fetch_codec.FLEXIBLE_SINCE
             body = _skip_header(data, at + 8, end, flexible)
-            self.fetch.handle(connection, correlation_id, version, data, body, end)
+            if connection.is_internal:
+                self.replicas.handle(connection, correlation_id, version, data, body, end)
+            else:
+                self.fetch.handle(connection, correlation_id, version, data, body, end)
         else:
             self._cold(connection, data[at:end])
 
@@ -309,6 +331,8 @@ class Plane:
         self.epoll.unregister(connection.fd)
         connection.sock.close()
         self.fetch.forget(connection)
+        if connection.is_internal:
+            self.replicas.forget(connection)
         task = self.tasks.get(connection)
         if task is not None:
             # Nobody is left to be answered. It is ended once it has begun: it may be of this turn.

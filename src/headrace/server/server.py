@@ -14,6 +14,7 @@ from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.dispatch import handle_frame
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.produce import ProduceHandler
+from headrace.handlers.replica_fetch import ReplicaFetchHandler
 from headrace.handlers.turn import Turn
 from headrace.runtime.worker import Worker
 from headrace.server.connection import EPOLLIN, Connection
@@ -49,11 +50,15 @@ class Server:
             config.get_int("fetch.max.bytes"),
             config.get_int("max.incremental.fetch.session.cache.slots"),
         )
+        self.replica_fetch = ReplicaFetchHandler(
+            partitions, self.turn, self._read_worker, self._loop.call_later, self._clock.monotonic
+        )
         produce = ProduceHandler(partitions, self.turn, self._check_worker)
         self.plane = Plane(
             self.turn,
             produce,
             self.fetch,
+            self.replica_fetch,
             self._cold,
             self._read_worker,
             self._clock.monotonic,
@@ -81,6 +86,7 @@ class Server:
                 self._admission,
                 config.get_int("socket.send.buffer.bytes"),
                 config.get_int("socket.receive.buffer.bytes"),
+                is_internal=name == config.internal_listener,
             )
             for sock in sockets
         )
@@ -134,6 +140,7 @@ class Server:
             header.client_id,
             connection.name,
             connection.listener,
+            connection.is_internal,
         )
         return handle_frame(self._broker, context, frame, header.body_at)
 
@@ -144,13 +151,14 @@ class Server:
 
     def _keep_up(self) -> None:
         self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
+        self.turn.expire()
         plane = self.plane
         now = plane.now = self._clock.monotonic()
         for stalled in plane.memory.stalled(now):
             plane.close(stalled, "its unfinished request held memory that others wait for")
         for connection in list(plane.connections.values()):
             idle_seconds = now - connection.moved_at
-            if idle_seconds <= self._idle_seconds or connection.muted:
+            if idle_seconds <= self._idle_seconds or connection.muted or connection.is_internal:
                 continue
             if connection.out:
                 connection.drop_unsent()

@@ -31,20 +31,39 @@ class BrokerFailed(Exception):
     """A broker did not start or did not stop; the message ends with what it wrote."""
 
 
-known_brokers: "weakref.WeakSet[RunningBroker]" = weakref.WeakSet()
+known_brokers: "weakref.WeakSet[LoggingProcess]" = weakref.WeakSet()
 """Every broker of this interpreter that somebody still holds: whose log a report may want."""
 
 
-class RunningBroker:
-    """One `headrace up`. Use `RunningBroker.start()`, best in a `with` statement."""
-
+class LoggingProcess:
     address: str
     """What a client takes as its bootstrap server, as in "127.0.0.1:40123"."""
+    log_path: Path
+    """What the broker writes to its standard output and error."""
+
+    def log(self, since: int = 0) -> str:
+        """What the broker wrote, from the byte `since` on; the last 64 KiB of it."""
+        try:
+            with self.log_path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(since, size - _LOG_BYTES_MAX))
+                return file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def log_size(self) -> int:
+        return self.log_path.stat().st_size if self.log_path.exists() else 0
+
+    def told(self, what: str) -> str:
+        return f"The broker {what}. It wrote, in {self.log_path}:\n{self.log() or '(nothing)'}"
+
+
+class RunningBroker(LoggingProcess):
+    """One `headrace up`. Use `RunningBroker.start()`, best in a `with` statement."""
+
     port: int
     pid: int
     data_dir: Path
-    log_path: Path
-    """What the broker writes to its standard output and error."""
 
     def __init__(
         self,
@@ -102,10 +121,10 @@ class RunningBroker:
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise BrokerFailed(self._told(f"did not stop within {timeout_s:g} s")) from None
+            raise BrokerFailed(self.told(f"did not stop within {timeout_s:g} s")) from None
         self._ended()
         if code != 0:
-            raise BrokerFailed(self._told(f"ended with exit code {code}"))
+            raise BrokerFailed(self.told(f"ended with exit code {code}"))
 
     def kill(self) -> None:
         """Ends the broker at once (SIGKILL), as a crash would; the data stays."""
@@ -128,19 +147,6 @@ class RunningBroker:
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
-
-    def log(self, since: int = 0) -> str:
-        """What the broker wrote, from the byte `since` on; the last 64 KiB of it."""
-        try:
-            with self.log_path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(since, size - _LOG_BYTES_MAX))
-                return file.read().decode(errors="replace")
-        except FileNotFoundError:
-            return ""
-
-    def log_size(self) -> int:
-        return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def __enter__(self) -> Self:
         return self
@@ -188,10 +194,10 @@ class RunningBroker:
         while not ready.exists():
             if process.poll() is not None:
                 self._ended()
-                raise BrokerFailed(self._told(f"ended with exit code {process.returncode}"))
+                raise BrokerFailed(self.told(f"ended with exit code {process.returncode}"))
             if time.monotonic() > deadline:
                 self.kill()
-                raise BrokerFailed(self._told("was not ready in time"))
+                raise BrokerFailed(self.told("was not ready in time"))
             time.sleep(_POLL_SECONDS)
         facts: Mapping[str, object] = json.loads(ready.read_text())
         return facts
@@ -199,6 +205,3 @@ class RunningBroker:
     def _ended(self) -> None:
         self._process = None
         atexit.unregister(self.close)
-
-    def _told(self, what: str) -> str:
-        return f"The broker {what}. It wrote, in {self.log_path}:\n{self.log() or '(nothing)'}"

@@ -51,6 +51,8 @@ class SimulatedFiles:
         self.random = random.Random(seed)
         self.capacity = capacity
         """How many bytes fit; None for no limit."""
+        self.open_max: int | None = None
+        """How many files may be open at a time: beyond that, opening one is EMFILE."""
         self.wall_ms = 0
         """What file times are set to."""
         self.operations = 0
@@ -114,6 +116,7 @@ class SimulatedFiles:
         return self.operations == self.crash_at and self.random.random() < 0.5
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
+        self._want_descriptor(path)
         directory, name = self._parent(path)
         node = directory.cached.get(name)
         if node is None:
@@ -132,6 +135,10 @@ class SimulatedFiles:
         self._next_fd += 1
         self._open[self._next_fd] = (node, path)
         return self._next_fd
+
+    def _want_descriptor(self, path: str) -> None:
+        if self.open_max is not None and len(self._open) >= self.open_max:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
 
     def close(self, fd: int) -> None:
         _, path = self._open.pop(fd)
@@ -190,7 +197,11 @@ class SimulatedFiles:
     def read_ahead(self, fd: int, position: int, size: int) -> None:
         self.uncached.discard(self._open[fd][1])
 
+    def leave_read_ahead_to_us(self, fd: int) -> None:
+        assert fd in self._open
+
     def sync_directory(self, path: str) -> None:
+        self._want_descriptor(path)
         directory = self._directory(path)
         try:
             self._operate("sync_directory", path)
@@ -268,6 +279,7 @@ class SimulatedFiles:
         return name in directory.cached
 
     def read_file(self, path: str) -> bytes:
+        self._want_descriptor(path)
         self.uncached.discard(path)
         return bytes(self._file(path).cached)
 

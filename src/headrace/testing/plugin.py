@@ -6,12 +6,16 @@ has not imported already, and starts nothing that no test asks for.
 
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.testing.broker import RunningBroker, known_brokers
+from headrace.testing.broker import LoggingProcess, RunningBroker, known_brokers
 
-_log_sizes = pytest.StashKey[dict[RunningBroker, int]]()
+if TYPE_CHECKING:
+    from headrace.testing.cluster import RunningCluster
+
+_log_sizes = pytest.StashKey[dict[LoggingProcess, int]]()
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +43,17 @@ def headrace_session_broker(
         yield broker
 
 
+@pytest.fixture
+def headrace_cluster(
+    tmp_path: Path, headrace_settings: Mapping[str, str]
+) -> "Iterator[RunningCluster]":
+    """Three fresh brokers and a ZooKeeper, with their data under `tmp_path`."""
+    from headrace.testing.cluster import RunningCluster
+
+    with RunningCluster.start(tmp_path / "cluster", settings=headrace_settings) as cluster:
+        yield cluster
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     # A shared broker has told of other tests before this one: show only what comes now.
@@ -52,7 +67,7 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         sizes = item.stash.get(_log_sizes, {})
-        for broker in sorted(known_brokers, key=lambda broker: broker.port):
+        for broker in sorted(known_brokers, key=lambda broker: broker.address):
             told = broker.log(since=sizes.get(broker, 0))
             if told:
                 title = f"Headrace broker {broker.address}, from {broker.log_path}"

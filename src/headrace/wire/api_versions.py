@@ -61,7 +61,7 @@ def _body(version: int, error: ErrorCode) -> bytes:
 def _ranges_with(error: ErrorCode) -> list[Api]:
     match error:
         case ErrorCode.NONE:
-            return list(APIS.values())
+            return [api for api in APIS.values() if not api.is_internal]
         case ErrorCode.UNSUPPORTED_VERSION:
             return [APIS[API_VERSIONS]]
         case _:

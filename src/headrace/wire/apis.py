@@ -1,7 +1,7 @@
 """Every API that this broker speaks, in one table.
 
-It owns which keys and versions are advertised and from which version on an API is flexible. It
-must not import kio: the broker reads this table before it answers its first request.
+It owns which keys and versions are served, and to whom, and from which version on an API is
+flexible. It must not import kio: the broker reads this table before it answers its first request.
 
 I1  a row is here only if its handler is built, for every version of its range
 I2  ranges lie within what kio has, except Produce 0-2 (see its row); tests hold this
@@ -18,6 +18,8 @@ class Api(NamedTuple):
     flexible_since: int
     schema: str
     """The name of kio's schema package, of our handler module, and of nothing else."""
+    is_internal: bool = False
+    """Between brokers: served on their own listener alone, and advertised nowhere."""
 
     def serves(self, version: int) -> bool:
         lowest = PRODUCE_VERSION_SERVED_MIN if self.key == PRODUCE else self.version_min
@@ -53,8 +55,18 @@ CREATE_PARTITIONS = 37
 DELETE_GROUPS = 42
 INCREMENTAL_ALTER_CONFIGS = 44
 OFFSET_DELETE = 47
+ELECT_LEADERS = 43
+ALTER_PARTITION_REASSIGNMENTS = 45
+LIST_PARTITION_REASSIGNMENTS = 46
+ALTER_PARTITION = 56
+ENVELOPE = 58
 DESCRIBE_CLUSTER = 60
 DESCRIBE_PRODUCERS = 61
+BROKER_HEARTBEAT = 63
+ALLOCATE_PRODUCER_IDS = 67
+CONSUMER_GROUP_HEARTBEAT = 68
+CONSUMER_GROUP_DESCRIBE = 69
+ASSIGN_REPLICAS_TO_DIRS = 73
 DESCRIBE_TOPIC_PARTITIONS = 75
 
 PRODUCE_VERSION_SERVED_MIN = 3
@@ -90,10 +102,51 @@ _ROWS = (
     Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2, "describe_log_dirs"),
     Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2, "create_partitions"),
     Api(DELETE_GROUPS, "DeleteGroups", 0, 2, 2, "delete_groups"),
+    Api(ELECT_LEADERS, "ElectLeaders", 0, 2, 2, "elect_leaders"),
     Api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1, "incremental_alter_configs"),
+    Api(
+        ALTER_PARTITION_REASSIGNMENTS,
+        "AlterPartitionReassignments",
+        0,
+        1,
+        0,
+        "alter_partition_reassignments",
+    ),
+    Api(
+        LIST_PARTITION_REASSIGNMENTS,
+        "ListPartitionReassignments",
+        0,
+        0,
+        0,
+        "list_partition_reassignments",
+    ),
     Api(OFFSET_DELETE, "OffsetDelete", 0, 0, 1, "offset_delete"),
+    # Version 2 has no epochs of the members, without which a restarted one could slip in (B6).
+    Api(ALTER_PARTITION, "AlterPartition", 3, 3, 0, "alter_partition", is_internal=True),
+    Api(ENVELOPE, "Envelope", 0, 0, 0, "envelope", is_internal=True),
     Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, "describe_cluster"),
     Api(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0, "describe_producers"),
+    Api(BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 2, 0, "broker_heartbeat", is_internal=True),
+    Api(
+        ALLOCATE_PRODUCER_IDS,
+        "AllocateProducerIds",
+        0,
+        0,
+        0,
+        "allocate_producer_ids",
+        is_internal=True,
+    ),
+    Api(CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0, "consumer_group_heartbeat"),
+    Api(CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0, "consumer_group_describe"),
+    Api(
+        ASSIGN_REPLICAS_TO_DIRS,
+        "AssignReplicasToDirs",
+        0,
+        0,
+        0,
+        "assign_replicas_to_dirs",
+        is_internal=True,
+    ),
     Api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0, "describe_topic_partitions"),
 )
 

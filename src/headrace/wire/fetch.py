@@ -182,8 +182,8 @@ def write_fetch_response(
         put_i32(out, session_id)
     pieces: list[object] = []
     file_bytes: i64 = 0
-    first = out
-    first_size: i64 = -1
+    first: BytesWriter | None = None
+    """Where the first piece is written: its length is known at the end."""
     put_count(out, _topics(results), flexible)
     at: i64 = 0
     total: i64 = len(results)
@@ -199,9 +199,9 @@ def write_fetch_response(
             _put_result(out, result, version, flexible)
             if result.records is not None and not isinstance(result.records, bytes):
                 file_bytes += result.size
-                if first_size < 0:
-                    first_size = 0
-                    pieces.append(b"")  # the first piece's place: its length is known at the end
+                if first is None:
+                    first = out
+                    pieces.append(b"")
                 else:
                     pieces.append(out.getvalue())
                 pieces.append(result.records)
@@ -213,7 +213,7 @@ def write_fetch_response(
             out.append(0)
     if flexible:
         out.append(0)
-    if first_size < 0:
+    if first is None:
         return [finish_frame(out, 0)]
     tail = out.getvalue()
     middle: i64 = len(tail)

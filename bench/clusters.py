@@ -1,0 +1,250 @@
+"""The clusters that are measured: three brokers each, with all that they need beside them.
+
+Owns their processes and directories. Headrace is what `headrace up --brokers 3` starts, its
+ZooKeeper included; Kafka is three KRaft nodes, each broker and controller.
+
+1. A cluster listens on 127.0.0.1 and ends with this process.
+2. A broker that was killed starts again over its own directory and on its own port.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from pathlib import Path
+
+from bench import brokers, frames, kafka, load
+from bench.brokers import HEADRACE, KAFKA, HeadraceCommand
+
+HOST = "127.0.0.1"
+SIZE = 3
+HEAP_MB = 512
+_START_S_MAX = 120.0
+_STOP_S_MAX = 30.0
+_LOOK_S = 0.002
+
+
+class Cluster(ABC):
+    """A running cluster; `begin` it, then `wait_for_write`."""
+
+    name: str
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=f"{self.name.lower()}-cluster-"))
+        self.began = 0.0
+        self.ports: dict[int, int] = {}
+        """Of the brokers, by their ids."""
+        self.pids: dict[int, int] = {}
+        self.others: dict[str, int] = {}
+        """What else runs: pids by name."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Starts everything and returns at once."""
+
+    @abstractmethod
+    def find_parts(self) -> None:
+        """Learns the pids, once all runs."""
+
+    @abstractmethod
+    def restart(self, node_id: int) -> None:
+        """Starts a killed broker and returns at once."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends everything and removes its data."""
+
+    def kill(self, node_id: int) -> None:
+        os.kill(self.pids[node_id], signal.SIGKILL)
+
+    def cpu_s(self) -> float:
+        return sum(brokers.cpu_s_of(pid) for pid in (*self.pids.values(), *self.others.values()))
+
+    def memory_mb(self) -> dict[str, float]:
+        """Resident now, by part."""
+        parts = {f"broker {each}": pid for each, pid in self.pids.items()} | self.others
+        return {part: brokers.memory_mb_of(pid)[0] for part, pid in parts.items()}
+
+    # What its brokers say.
+
+    def ask(self, node_id: int, request: bytes) -> bytes | None:
+        """The answer of one broker, with its length, or nothing if it does not answer."""
+        try:
+            with load.connect(HOST, self.ports[node_id]) as connection:
+                return load.ask(connection, request)
+        except (OSError, frames.AnswerError):
+            return None
+
+    def partitions(self, *, but: int = 0) -> dict[tuple[str, int], frames.Replicas]:
+        """As the first broker sees them that answers and is not that one."""
+        for node_id in self.ports:
+            answer = None if node_id == but else self.ask(node_id, frames.metadata())
+            if answer is not None:
+                return frames.replicas_in(answer)
+        return {}
+
+    def leader_of(self, topic: str, *, but: int = 0) -> int:
+        """The id of a leader that is not `but`, or 0."""
+        row = self.partitions(but=but).get((topic, 0))
+        return 0 if row is None or row.leader in (-1, but) else row.leader
+
+    def create_topic(self, topic: str) -> int:
+        """A topic of three replicas, all in sync. Returns its leader once that answers."""
+        deadline = time.monotonic() + _START_S_MAX
+        request = frames.create_topic(topic, {}, SIZE)
+        while time.monotonic() < deadline:
+            for node_id in self.ports:
+                answer = self.ask(node_id, request)
+                error = 1 if answer is None else frames.topic_error(answer[4:], topic, id_size=16)
+                # It may be there since a try whose answer was lost.
+                if error in (0, frames.TOPIC_ALREADY_EXISTS):
+                    return self._wait_for_leader(topic, deadline)
+            time.sleep(_LOOK_S)
+        raise frames.AnswerError(f"{self.name} did not create {topic}")
+
+    def _wait_for_leader(self, topic: str, deadline: float) -> int:
+        request = frames.fetch(topic, 0, size_max=1)
+        while time.monotonic() < deadline:
+            row = self.partitions().get((topic, 0))
+            if row is not None and row.leader > 0 and len(row.isr) == SIZE:
+                answer = self.ask(row.leader, request)
+                size = frames.fetch_head_size(topic)
+                if answer is not None and not frames.fetch_head(answer[:size], topic).error:
+                    return row.leader
+            time.sleep(_LOOK_S)
+        raise frames.AnswerError(f"{topic} of {self.name} has no leader with all in sync")
+
+    def write(self, node_id: int, topic: str, request: bytes) -> bool:
+        """Whether that broker acknowledged a write."""
+        expected = frames.produce_answer(topic)
+        answer = self.ask(node_id, request)
+        return answer is not None and answer.startswith(expected.before)
+
+
+class HeadraceCluster(Cluster):
+    name = HEADRACE
+
+    def __init__(self, command: HeadraceCommand) -> None:
+        super().__init__()
+        self._command = command
+        self._ready = self.directory / "ready.json"
+        self._data = self.directory / "data"
+        self._parent: subprocess.Popen[bytes] | None = None
+        self._restarted: dict[int, subprocess.Popen[bytes]] = {}
+
+    def begin(self) -> None:
+        first = _free_ports(SIZE)
+        self.ports = {node_id: first + node_id - 1 for node_id in range(1, SIZE + 1)}
+        command = self._command
+        overrides = [f"--set={name}={value}" for name, value in command.settings.items()]
+        self.began = time.monotonic()
+        self._parent = self._run(
+            *("up", "--brokers", str(SIZE), "--port", str(first)),
+            *("--data", str(self._data), "--ready-file", str(self._ready), *overrides),
+        )
+
+    def _run(self, *arguments: str) -> subprocess.Popen[bytes]:
+        command = self._command
+        with (self.directory / "headrace.out").open("ab") as log:
+            return subprocess.Popen(
+                [command.python, "-m", "headrace.cli.main", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=command.environment(),
+                cwd=self.directory,
+                start_new_session=True,
+                preexec_fn=kafka.end_with_parent,
+            )
+
+    def find_parts(self) -> None:
+        deadline = time.monotonic() + _START_S_MAX
+        while not self._ready.exists():
+            if time.monotonic() > deadline:
+                raise kafka.KafkaError("headrace up did not say that it is ready")
+            time.sleep(_LOOK_S)
+        told = json.loads(self._ready.read_text())
+        self.others = {"headrace up": told["pid"]}
+        for part in told["parts"]:
+            if part["part"] == "broker":
+                self.pids[part["id"]] = part["pid"]
+            else:
+                self.others[part["part"]] = part["pid"]
+
+    def restart(self, node_id: int) -> None:
+        file = next(self._data.rglob(f"broker-{node_id}.properties"))
+        self._restarted[node_id] = self._run("broker", str(file))
+        self.pids[node_id] = self._restarted[node_id].pid
+
+    def kill(self, node_id: int) -> None:
+        super().kill(node_id)
+        if node_id in self._restarted:
+            self._restarted.pop(node_id).wait()
+
+    def stop(self) -> None:
+        for process in self._restarted.values():
+            kafka.stop_process(process, _STOP_S_MAX)
+        if self._parent is not None:
+            kafka.stop_process(self._parent, _STOP_S_MAX)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class KafkaCluster(Cluster):
+    name = KAFKA
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._files: dict[int, Path] = {}
+        self._nodes: dict[int, kafka.KafkaNode] = {}
+
+    def begin(self) -> None:
+        """Formatting the storage is not part of the start."""
+        places = [self.directory / f"node-{node_id}" for node_id in range(1, SIZE + 1)]
+        for node_id, (port, file) in enumerate(kafka.format_nodes(places, {}), start=1):
+            self.ports[node_id] = port
+            self._files[node_id] = file
+        self.began = time.monotonic()
+        for node_id in self.ports:
+            self.restart(node_id)
+
+    def find_parts(self) -> None:
+        """Its parts are its brokers."""
+
+    def restart(self, node_id: int) -> None:
+        file = self._files[node_id]
+        node = kafka.begin_kafka(file.parent, self.ports[node_id], file, heap_mb=HEAP_MB)
+        self._nodes[node_id] = node
+        self.pids[node_id] = node.pid
+
+    def kill(self, node_id: int) -> None:
+        super().kill(node_id)
+        self._nodes[node_id].process.wait()
+
+    def stop(self) -> None:
+        for node in self._nodes.values():
+            with suppress(ProcessLookupError):
+                node.process.terminate()
+        for node in self._nodes.values():
+            node.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _free_ports(count: int) -> int:
+    """The first of several ports in a row that nobody listens on now."""
+    while True:
+        first = kafka.free_port()
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind((HOST, port))
+        except (OSError, OverflowError):
+            continue
+        return first

@@ -1,0 +1,214 @@
+"""`python -m bench.spark`: the data source beside Spark's Kafka connector, on one broker of ours.
+
+Owns the measurements of docs/SPARK.md. Every one runs in a session of its own, a process started
+for it, so that "cold" is the first action of a session; both formats take turns on the same topic.
+
+1. The same query, the same topic, the same broker and the same settings of Spark for both.
+2. What was read or written is counted, and a wrong count ends the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from bench import connector
+from bench.kafka import ROOT, say
+from headrace.client import TopicPartition, connect
+from headrace.record.build import BatchBuilder
+from headrace.testing import RunningBroker
+
+PAGE = ROOT / "docs" / "SPARK.md"
+BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
+FORMATS = ("headrace", "kafka")
+TOPIC = "bench"
+PARTITIONS = 4
+VALUE_BYTES = 100
+_BATCH = 500
+_WARM_ACTIONS = 5
+_WARM_KEPT = 3
+_TRICKLE_S = 20.0
+_TRICKLE_ROWS_PER_S = 1_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", default="read,write,micro", help="of read, write, micro")
+    parser.add_argument("--headrace-only", action="store_true")
+    parser.add_argument("--save", action="store_true", help=f"write the figures to {PAGE.name}")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.one:
+        print("RESULT " + json.dumps(_ONE[chosen.one.split(":")[0]](**_arguments(chosen.one))))
+        return
+    formats = FORMATS[:1] if chosen.headrace_only else FORMATS
+    parts = chosen.only.split(",")
+    found: dict[str, dict[str, list[Any]]] = {}
+    with RunningBroker.start(settings={"log.retention.ms": "-1"}) as broker:
+        fill(broker.address, chosen.rows)
+        for number in range(chosen.rounds):
+            for part in parts:
+                for name in formats[:: 1 if number % 2 == 0 else -1]:
+                    if part == "micro" and name != "headrace":
+                        continue
+                    result = measure(part, name, broker.address, chosen.rows)
+                    found.setdefault(part, {}).setdefault(name, []).append(result)
+                    say(f"{part} {name}: {json.dumps(result)}")
+    table = report(found, chosen.rows)
+    print(table)
+    if chosen.save:
+        head, _, rest = PAGE.read_text().partition(BEGIN)
+        PAGE.write_text(f"{head}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+
+
+def fill(address: str, rows: int) -> None:
+    """The topic that is read: values of 100 bytes, keys of 8, without compression."""
+    with connect(address) as client:
+        client.create_topic(TOPIC, partitions=PARTITIONS)
+        builder = BatchBuilder()
+        for number in range(_BATCH):
+            value = (b"%d " % number) * VALUE_BYTES
+            builder.append(b"%08d" % number, value[:VALUE_BYTES], (), 1_700_000_000_000)
+        payload = builder.payload()
+        with client.producer() as producer:
+            for number in range(rows // _BATCH):
+                producer.send_batch(TOPIC, number % PARTITIONS, payload, _BATCH, 1_700_000_000_000)
+
+
+def measure(part: str, name: str, address: str, rows: int) -> Any:
+    """One measurement in a process of its own."""
+    what = f"{part}:{name}:{address.replace(':', '/')}:{rows}"
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.spark", "--one", what],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            return json.loads(line.removeprefix("RESULT "))
+    raise SystemExit(f"{what} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    _, name, address, rows = text.split(":")
+    return {"name": name, "address": address.replace("/", ":"), "rows": int(rows)}
+
+
+def _session(name: str) -> Any:
+    import headrace.spark
+
+    settings = {"spark.ui.enabled": "false"}
+    if name == "kafka":
+        settings["spark.jars"] = connector.jars()
+    session = headrace.spark.session("bench", master="local[2]", settings=settings)
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def read(name: str, address: str, rows: int) -> dict[str, float]:
+    """Rows a second of a count and a sum: the first action of a session, and later ones."""
+    spark = _session(name)
+    seconds = []
+    for _ in range(1 + _WARM_ACTIONS):
+        started = time.perf_counter()
+        frame = spark.read.format(name).option("kafka.bootstrap.servers", address)
+        frame = frame.option("subscribe", TOPIC).load()
+        counted = frame.selectExpr("count(*)", "sum(length(value))").collect()[0]
+        seconds.append(time.perf_counter() - started)
+        if tuple(counted) != (rows, rows * VALUE_BYTES):
+            raise SystemExit(f"{counted} of {rows} rows")
+    return {"cold": rows / seconds[0], "warm": rows / statistics.median(seconds[-_WARM_KEPT:])}
+
+
+def write(name: str, address: str, rows: int) -> dict[str, float]:
+    """Rows a second into a topic, the second time in a session."""
+    spark = _session(name)
+    count = rows // 4
+    frame = spark.range(0, count, 1, 2).selectExpr(
+        "CAST(CAST(id AS STRING) AS BINARY) AS key", f"repeat('x', {VALUE_BYTES}) AS value"
+    )
+    seconds = []
+    for number in range(3):
+        topic = f"written-{name}-{os.getpid()}-{number}"
+        with connect(address) as client:
+            client.create_topic(topic, partitions=PARTITIONS)
+            started = time.perf_counter()
+            writer = frame.write.format(name).option("kafka.bootstrap.servers", address)
+            writer.option("topic", topic).mode("append").save()
+            seconds.append(time.perf_counter() - started)
+            partitions = client.describe_topic(topic).partitions
+            ends = client.list_offsets(
+                {TopicPartition(topic, one.index): "latest" for one in partitions}
+            )
+            written = sum(end.offset for end in ends.values())
+            if written != count:
+                raise SystemExit(f"{written} of {count} rows")
+            client.delete_topic(topic)
+    return {"warm": count / min(seconds[1:])}
+
+
+def micro(name: str, address: str, rows: int) -> dict[str, float]:
+    """The median trigger of a stream at a thousand rows a second, in milliseconds."""
+    spark = _session(name)
+    topic = f"trickle-{os.getpid()}"
+    with connect(address) as client, tempfile.TemporaryDirectory() as checkpoint:
+        client.create_topic(topic, partitions=2)
+        frame = spark.readStream.format(name).option("kafka.bootstrap.servers", address)
+        frame = frame.option("subscribe", topic).option("startingOffsets", "earliest").load()
+        writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        query = writer.trigger(processingTime="0 seconds").start()
+        with client.producer() as producer:
+            began = time.monotonic()
+            sent = 0
+            while (passed := time.monotonic() - began) < _TRICKLE_S:
+                while sent < passed * _TRICKLE_ROWS_PER_S:
+                    producer.send(topic, bytes(VALUE_BYTES))
+                    sent += 1
+                producer.flush()
+                time.sleep(0.005)
+        progress = [json.loads(one.json) for one in query.recentProgress]
+        query.stop()
+    busy = [one["durationMs"]["triggerExecution"] for one in progress if one["numInputRows"]]
+    half = busy[len(busy) // 2 :]
+    return {"median_ms": statistics.median(half), "batches": len(half)}
+
+
+_ONE = {"read": read, "write": write, "micro": micro}
+
+
+def report(found: dict[str, dict[str, list[Any]]], rows: int) -> str:
+    lines = ["| measured | headrace | Kafka connector | ratio |", "| --- | --- | --- | --- |"]
+    for part, key, title in (
+        ("read", "cold", f"read {rows / 1e6:g} M rows, first action of a session, M rows/s"),
+        ("read", "warm", f"read {rows / 1e6:g} M rows, later actions, M rows/s"),
+        ("write", "warm", f"write {rows / 4e6:g} M rows, M rows/s"),
+    ):
+        if part not in found:
+            continue
+        medians = [
+            statistics.median(one[key] for one in found[part][name]) / 1e6
+            for name in FORMATS
+            if name in found[part]
+        ]
+        ratio = f"{medians[0] / medians[1]:.1f}" if len(medians) == 2 else ""
+        cells = [f"{median:.2f}" for median in medians] + [""] * (2 - len(medians))
+        lines.append(f"| {title} | {cells[0]} | {cells[1]} | {ratio} |")
+    if "micro" in found:
+        floor = statistics.median(one["median_ms"] for one in found["micro"]["headrace"])
+        lines.append(f"| trigger at 1,000 rows/s, ms | {floor:.0f} | | |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

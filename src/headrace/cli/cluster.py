@@ -1,0 +1,90 @@
+"""`headrace cluster`: the brokers, who is the controller, and whether everything is in sync."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.connection import add_connection_arguments, add_json_argument, connected
+from headrace.cli.output import plural, print_json, print_table
+
+if TYPE_CHECKING:
+    from headrace.client import Client
+    from headrace.client.values import PartitionInfo
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    summary = "show brokers, what they lead, and what is under-replicated"
+    describe = actions.add_parser("describe", help=summary, description=summary)
+    add_connection_arguments(describe)
+    add_json_argument(describe)
+
+
+def run(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        description = _description(client)
+    if args.json:
+        print_json(description)
+    else:
+        _print(description)
+    return 0
+
+
+def _description(client: "Client") -> dict[str, Any]:
+    cluster = client.describe_cluster()
+    topics = client.list_topics().values()
+    partitions = [part for topic in topics for part in topic.partitions]
+    known = {node.node_id: node for node in cluster.brokers}
+    # A broker that is away is still named by the partitions that it has copies of.
+    named = {replica for part in partitions for replica in part.replicas}
+    brokers = []
+    for node_id in sorted({*known, *named}):
+        node = known.get(node_id)
+        brokers.append(
+            {
+                "broker": node_id,
+                "address": f"{node.host}:{node.port}" if node else None,
+                "rack": node.rack if node else None,
+                "is_controller": node_id == cluster.controller_id,
+                **_share(node_id, partitions),
+            }
+        )
+    return {
+        "cluster_id": cluster.cluster_id,
+        "controller": cluster.controller_id if cluster.controller_id >= 0 else None,
+        "topics": len(topics),
+        "partitions": len(partitions),
+        "under_replicated": sum(len(part.isr) < len(part.replicas) for part in partitions),
+        "without_leader": sum(part.leader < 0 for part in partitions),
+        "brokers": brokers,
+    }
+
+
+def _share(node_id: int, partitions: "list[PartitionInfo]") -> dict[str, int]:
+    copies = [part for part in partitions if node_id in part.replicas]
+    leads = sum(part.leader == node_id for part in copies)
+    return {
+        "leads": leads,
+        "follows": len(copies) - leads,
+        "out_of_sync": sum(node_id not in part.isr for part in copies),
+    }
+
+
+def _print(cluster: dict[str, Any]) -> None:
+    print(
+        f"Cluster {cluster['cluster_id']}: {plural(cluster['topics'], 'topic')}, "
+        f"{plural(cluster['partitions'], 'partition')}, {cluster['under_replicated']} "
+        f"under-replicated, {cluster['without_leader']} without a leader"
+    )
+    rows = [
+        (
+            broker["broker"],
+            broker["address"] or "not there",
+            broker["rack"],
+            broker["leads"],
+            broker["follows"],
+            broker["out_of_sync"],
+            "controller" if broker["is_controller"] else "",
+        )
+        for broker in cluster["brokers"]
+    ]
+    print_table(("broker", "address", "rack", "leads", "follows", "out of sync", ""), rows)

@@ -1,0 +1,197 @@
+"""Partitions on their way to other brokers: where they lie, what is left, and waiting for it.
+
+A move belongs to the cluster. Whoever watches it may leave at any time, and come back.
+"""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.cli.connection import describe
+from headrace.cli.failure import Failure
+from headrace.cli.output import Progress, plural, size_text
+
+if TYPE_CHECKING:
+    from headrace.client import Client, Reassignment, RequestFailed, TopicPartition
+    from headrace.client.spreading import Assignment
+
+_LOOK_EVERY_S = 0.25
+_LOOKS_WITHOUT_MOVES_MAX = 20
+_BAR_WIDTH = 24
+
+Sizes = dict[tuple["TopicPartition", int], int]
+"""Bytes of a partition on a broker."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where every partition of the cluster lies, and which of them are moving."""
+
+    replicas: "dict[TopicPartition, tuple[int, ...]]"
+    moving: "dict[TopicPartition, Reassignment]"
+
+    def settled(self) -> "dict[TopicPartition, tuple[int, ...]]":
+        """The replicas when all that moves has arrived."""
+        return {
+            where: self.moving[where].target if where in self.moving else nodes
+            for where, nodes in self.replicas.items()
+        }
+
+    def state(self, where: "TopicPartition", target: Sequence[int]) -> str:
+        """How far a partition is from its target."""
+        if where in self.moving:
+            return "moving" if self.moving[where].target == tuple(target) else "moving elsewhere"
+        return "done" if self.replicas[where] == tuple(target) else "not begun"
+
+
+def places(client: "Client") -> Places:
+    from headrace.client import TopicPartition
+
+    # Moves first: one that ends in between is then found in its new place, and not twice.
+    moving = client.list_reassignments()
+    replicas = {
+        TopicPartition(topic.name, part.index): part.replicas
+        for topic in client.list_topics().values()
+        for part in topic.partitions
+    }
+    return Places(replicas, {where: move for where, move in moving.items() if where in replicas})
+
+
+def sizes(client: "Client") -> Sizes:
+    """How large each replica is, of brokers that answer: one that is in trouble stops no move."""
+    from headrace.client import ClientError, TopicPartition
+
+    found: Sizes = {}
+    for broker in client.describe_cluster().brokers:
+        try:
+            directories = client.describe_log_dirs(broker.node_id)
+        except ClientError:
+            continue
+        for directory in directories:
+            for part in directory.partitions:
+                where = TopicPartition(part.topic, part.partition)
+                found[where, broker.node_id] = part.size_bytes
+    return found
+
+
+def size_of(where: "TopicPartition", known: Sizes, nodes: Collection[int]) -> int:
+    """A partition's bytes: of the largest of these replicas, which lags behind nobody."""
+    return max((known.get((where, node), 0) for node in nodes), default=0)
+
+
+def bytes_to_move(before: "Assignment", targets: "Assignment", known: Sizes) -> int:
+    return sum(
+        size_of(where, known, before[where]) * len(set(nodes) - set(before[where]))
+        for where, nodes in targets.items()
+    )
+
+
+def begin(client: "Client", targets: "Mapping[TopicPartition, Sequence[int]]") -> int:
+    """Start the moves that are not done or under way; how many that are."""
+    now = places(client)
+    refuse_unknown(now, targets)
+    wanted = {
+        where: nodes
+        for where, nodes in targets.items()
+        if now.state(where, nodes) in ("not begun", "moving elsewhere")
+    }
+    refused = client.alter_reassignments(wanted) if wanted else {}
+    if refused:
+        raise Failure(f"{_told(refused)}; {len(wanted) - len(refused)} others began")
+    return len(wanted)
+
+
+def refuse_unknown(now: Places, targets: "Collection[TopicPartition]") -> None:
+    unknown = [where for where in targets if where not in now.replicas]
+    if unknown:
+        raise Failure(f"there is no partition {unknown[0]} in this cluster", 2)
+
+
+def _told(refused: "Mapping[TopicPartition, RequestFailed]") -> str:
+    where, error = next(iter(refused.items()))
+    more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
+    return f"{where} cannot move: {describe(error).rstrip('.')}{more}"
+
+
+def wait_until_moved(
+    client: "Client", targets: "Mapping[TopicPartition, Sequence[int]]", resume: str
+) -> None:
+    """Until all partitions are where they should be; `resume` tells how to look again."""
+    with Progress() as progress:
+        meter = _Meter(client, targets) if progress.visible else None
+        idle = 0
+        try:
+            while True:
+                now = places(client)
+                left = {w: n for w, n in targets.items() if now.state(w, n) != "done"}
+                if not left:
+                    break
+                # A broker learns a moment later than the controller that something moves.
+                idle = 0 if any(where in now.moving for where in left) else idle + 1
+                if idle > _LOOKS_WITHOUT_MOVES_MAX:
+                    where = next(iter(left))
+                    raise Failure(
+                        f"{where} has not arrived and does not move any more, nor do "
+                        f"{len(left) - 1} others: was it stopped? {resume}"
+                    )
+                if meter is not None:
+                    progress.show(meter.text(now, left))
+                time.sleep(_LOOK_EVERY_S)
+        except KeyboardInterrupt:
+            progress.say(f"The partitions go on moving. {resume}")
+            raise
+    # Who leads follows by itself some minutes later; here somebody waits for it.
+    client.elect_leaders(list(targets))
+
+
+class _Meter:
+    """How many bytes have come, how fast, and how long the rest will take."""
+
+    def __init__(self, client: "Client", targets: "Mapping[TopicPartition, Sequence[int]]") -> None:
+        self._client = client
+        self._count = len(targets)
+        self._began_s = time.monotonic()
+        self._began_bytes: int | None = None
+        self._coming: dict[TopicPartition, tuple[int, ...]] = {}
+        self._whole: dict[TopicPartition, int] = {}
+
+    def text(self, now: Places, left: "Collection[TopicPartition]") -> str:
+        known = sizes(self._client)
+        for where in left:
+            if where in now.moving:
+                move = now.moving[where]
+                self._coming[where] = move.adding
+                staying = [node for node in move.replicas if node not in move.adding]
+                self._whole[where] = size_of(where, known, staying)
+        total = sum(self._whole[where] * len(nodes) for where, nodes in self._coming.items())
+        done = 0
+        for where, nodes in self._coming.items():
+            whole = self._whole[where]
+            for node in nodes:
+                done += min(known.get((where, node), 0), whole) if where in left else whole
+        if self._began_bytes is None:
+            self._began_bytes = done
+        seconds = time.monotonic() - self._began_s
+        rate = (done - self._began_bytes) / seconds if seconds > 0 else 0.0
+        arrived = self._count - len(left)
+        return progress_text(arrived, self._count, done, total, rate)
+
+
+def progress_text(arrived: int, count: int, done: int, total: int, rate: float) -> str:
+    """One line: a bar of the bytes, how many partitions are there, the rate and the time left."""
+    part = done / total if total else arrived / count
+    filled = int(part * _BAR_WIDTH)
+    bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
+    left = f", {_duration_text((total - done) / rate)} left" if rate > 0 and done < total else ""
+    return (
+        f"{bar} {part:4.0%}  {arrived} of {plural(count, 'partition')}, "
+        f"{size_text(done)} of {size_text(total)}, {size_text(int(rate))}/s{left}"
+    )
+
+
+def _duration_text(seconds: float) -> str:
+    if seconds < 60:
+        return f"{max(int(seconds), 1)} s"
+    minutes = int(seconds // 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,239 @@
+"""`headrace reassign`: plan where partitions go, let them go there, watch it, or stop it.
+
+A plan is a file in the format of Kafka's tool, and only that: either tool takes the other's. It
+names the replicas that partitions should have, so executing it again does nothing over.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli import moving
+from headrace.cli.connection import (
+    add_action,
+    describe,
+    run_action,
+)
+from headrace.cli.failure import Failure
+from headrace.cli.output import plural, print_json, print_table, size_text
+
+if TYPE_CHECKING:
+    from headrace.client import Client, TopicPartition
+    from headrace.client.spreading import Racks
+
+    Targets = dict[TopicPartition, tuple[int, ...]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    plan = add_action(actions, "plan", "say what would move, and how much", _plan)
+    kind = plan.add_mutually_exclusive_group(required=True)
+    kind.add_argument(
+        "--add-broker",
+        type=int,
+        action="append",
+        metavar="ID",
+        help="give a new broker its share of replicas and leaders; may be repeated",
+    )
+    kind.add_argument("--drain", type=int, metavar="ID", help="empty a broker")
+    kind.add_argument("--file", type=Path, metavar="PLAN", help="a plan in Kafka's JSON format")
+    plan.add_argument("--output", type=Path, metavar="FILE", help="write the plan here")
+    execute = add_action(actions, "execute", "move partitions as a plan says, and wait", _execute)
+    execute.add_argument("file", type=Path, metavar="PLAN")
+    add_no_wait_argument(execute)
+    status = add_action(actions, "status", "show what is moving", _status)
+    status.add_argument(
+        "file", type=Path, nargs="?", metavar="PLAN", help="default: all that is moving"
+    )
+    cancel = add_action(actions, "cancel", "stop moves; partitions stay where they were", _cancel)
+    which = cancel.add_mutually_exclusive_group(required=True)
+    which.add_argument("file", type=Path, nargs="?", metavar="PLAN")
+    which.add_argument("--all", action="store_true", help="stop everything that is moving")
+
+
+def add_no_wait_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-wait", action="store_true", help="return when the move has begun; it goes on"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    return run_action(args)
+
+
+def read_plan(path: Path) -> "Targets":
+    """The replicas that a file names for each partition; refuses what is not a plan."""
+    from headrace.client import TopicPartition
+
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror}", 2) from None
+    except ValueError as error:
+        raise Failure(f"{path} is not JSON: {error}", 2) from None
+    if not isinstance(plan, dict) or plan.get("version") != 1:
+        raise Failure(f'{path} is not a plan: it does not begin with {{"version": 1', 2)
+    targets: Targets = {}
+    for row in plan.get("partitions", ()):
+        match row:
+            case {"topic": str(topic), "partition": int(index), "replicas": [*nodes]} if (
+                nodes and all(isinstance(node, int) for node in nodes)
+            ):
+                where = TopicPartition(topic, index)
+            case _:
+                raise Failure(f"{path}: {row} has not topic, partition and replicas", 2)
+        if where in targets:
+            raise Failure(f"{path} names {where} twice", 2)
+        if len(set(nodes)) != len(nodes):
+            raise Failure(f"{path}: {where} names a broker twice", 2)
+        targets[where] = tuple(nodes)
+    return targets
+
+
+def _plan_fields(targets: "Mapping[TopicPartition, Sequence[int]]") -> dict[str, Any]:
+    return {
+        "version": 1,
+        "partitions": [
+            {"topic": where.topic, "partition": where.partition, "replicas": list(nodes)}
+            for where, nodes in sorted(targets.items())
+        ],
+    }
+
+
+def racks_of(client: "Client") -> "dict[int, str | None]":
+    return {node.node_id: node.rack for node in client.describe_cluster().brokers}
+
+
+def _plan(client: "Client", args: argparse.Namespace) -> None:
+    now = moving.places(client)
+    before = now.settled()
+    targets = _planned(before, racks_of(client), args)
+    moving.refuse_unknown(now, targets)
+    targets = {where: nodes for where, nodes in targets.items() if nodes != before[where]}
+    count = sum(len(set(nodes) - set(before[where])) for where, nodes in targets.items())
+    size_bytes = moving.bytes_to_move(before, targets, moving.sizes(client))
+    if args.output is not None:
+        try:
+            args.output.write_text(json.dumps(_plan_fields(targets)) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise Failure(f"{args.output} cannot be written: {error.strerror}") from None
+    if args.json:
+        print_json({**_plan_fields(targets), "replicas_to_move": count, "bytes": size_bytes})
+        return
+    rows = [
+        (where.topic, where.partition, before[where], nodes)
+        for where, nodes in sorted(targets.items())
+    ]
+    if not rows:
+        print("Nothing has to move.")
+        return
+    print_table(("topic", "partition", "replicas now", "replicas then"), rows)
+    print(
+        f"{plural(len(rows), 'partition')} would change: {plural(count, 'replica')} to copy, "
+        f"{size_text(size_bytes)}."
+    )
+    if args.output is not None:
+        print(f"Do it with: headrace reassign execute {args.output}")
+
+
+def _planned(before: "Targets", racks: "Racks", args: argparse.Namespace) -> "Targets":
+    from headrace.client import spreading
+
+    if args.file is not None:
+        return read_plan(args.file)
+    try:
+        if args.add_broker is None:
+            if args.drain not in racks and not any(args.drain in each for each in before.values()):
+                raise _no_broker(args.drain, racks)
+            return spreading.drain_broker(before, racks, args.drain)
+        for node in args.add_broker:
+            if node not in racks:
+                raise _no_broker(node, racks)
+        return spreading.add_brokers(before, racks, set(args.add_broker))
+    except spreading.ImpossibleError as error:
+        raise Failure(f"{error}: add a broker, or lower the replication factor") from None
+
+
+def _no_broker(node_id: int, racks: "Racks") -> Failure:
+    return Failure(f"there is no broker {node_id}; there are: {', '.join(map(str, sorted(racks)))}")
+
+
+def _execute(client: "Client", args: argparse.Namespace) -> None:
+    targets = read_plan(args.file)
+    begun = moving.begin(client, targets)
+    if not args.no_wait:
+        resume = f"See: headrace reassign status {args.file}"
+        moving.wait_until_moved(client, targets, resume)
+    if args.json:
+        print_json({"begun": begun, "partitions": len(targets), "is_done": not args.no_wait})
+    elif args.no_wait:
+        print(f"{plural(begun, 'move')} begun of {plural(len(targets), 'partition')}.")
+    else:
+        print(f"All {plural(len(targets), 'partition')} of the plan are in place.")
+
+
+def _status(client: "Client", args: argparse.Namespace) -> None:
+    now = moving.places(client)
+    targets = read_plan(args.file) if args.file is not None else None
+    if targets is None:
+        targets = {where: move.target for where, move in now.moving.items()}
+    moving.refuse_unknown(now, targets)
+    coming = {node for where in targets if where in now.moving for node in now.moving[where].adding}
+    known = moving.sizes(client) if coming else {}
+    rows = [_status_row(now, where, targets[where], known) for where in sorted(targets)]
+    if args.json:
+        print_json(rows)
+        return
+    if not rows:
+        print("Nothing is moving.")
+        return
+    columns = ("topic", "partition", "replicas", "target", "adding", "removing", "state")
+    cells = [
+        (*(row[name] for name in columns), f"{row['part_copied']:.0%}" if row["adding"] else "")
+        for row in rows
+    ]
+    print_table((*columns, "copied"), cells)
+
+
+def _status_row(
+    now: moving.Places, where: "TopicPartition", target: Sequence[int], known: moving.Sizes
+) -> dict[str, Any]:
+    move = now.moving.get(where)
+    replicas = now.replicas[where] if move is None else move.replicas
+    adding = () if move is None else move.adding
+    whole = moving.size_of(where, known, [node for node in replicas if node not in adding])
+    copied = sum(min(known.get((where, node), 0), whole) for node in adding)
+    state = now.state(where, target)
+    return {
+        "topic": where.topic,
+        "partition": where.partition,
+        "replicas": replicas,
+        "target": target,
+        "adding": adding,
+        "removing": () if move is None else move.removing,
+        "state": state,
+        "part_copied": copied / (whole * len(adding)) if whole and adding else float(not adding),
+    }
+
+
+def _cancel(client: "Client", args: argparse.Namespace) -> None:
+    from headrace.client import ErrorCode
+
+    now = moving.places(client)
+    stopped = list(now.moving)
+    if not args.all:
+        targets = read_plan(args.file)
+        moving.refuse_unknown(now, targets)
+        stopped = [where for where in targets if where in now.moving]
+    refused = client.alter_reassignments(dict.fromkeys(stopped)) if stopped else {}
+    for where, error in refused.items():
+        # It arrived before it could be stopped.
+        if error.code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
+            raise Failure(f"{where} cannot be stopped: {describe(error)}")
+    count = len(stopped) - len(refused)
+    if args.json:
+        print_json({"cancelled": count})
+    else:
+        print(f"{plural(count, 'move')} stopped." if count else "Nothing was moving.")

@@ -1,0 +1,208 @@
+"""`headrace up --brokers N`: a whole cluster on this machine, in the foreground of one terminal.
+
+Owns the order in which the parts start and stop, and what is said about them: one line each. The
+parts are processes of their own; this one serves nobody.
+
+1. ZooKeeper is there before the first broker, and until the last broker has ended.
+2. A part that dies is told once. The rest goes on, and the exit code remembers it.
+3. Ports, ids and directories are the same at the next start.
+"""
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+from headrace.cli import cluster_data
+from headrace.cli.failure import Failure
+from headrace.cli.ready import write_ready_file
+from headrace.coordination.database import StoreFileError
+from headrace.coordination.port import StoreUnavailable
+from headrace.ensemble.broker import BrokerProcess
+from headrace.ensemble.child import Child, ChildFailed
+from headrace.ensemble.java import NotInstalled
+from headrace.ensemble.zookeeper import CLIENT_PORT, LocalZooKeeper, free_port, port_is_free
+
+HOST = "127.0.0.1"
+START_S_MAX = 60.0
+STOP_S_MAX = 60.0
+LOOK_S = 0.2
+CAPPED = {
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+}
+"""What a cluster of fewer brokers could not satisfy, and Kafka's values for them."""
+
+
+def run_cluster(args: argparse.Namespace, directory: str, settings: Mapping[str, str]) -> int:
+    """`args` are those of `headrace up`; `settings` are its --set, for every broker."""
+    data = Path(tempfile.mkdtemp(prefix="headrace-") if args.temp else directory)
+    try:
+        cluster_data.lock(data)
+        supervisor = Supervisor(data, args, settings)
+        supervisor.check_ports()
+        # Only when it is likely that the cluster will start: there is no way back.
+        cluster_data.take_over_single(data, args.brokers)
+        return supervisor.run()
+    except NotInstalled as error:
+        raise Failure(str(error)) from None
+    except ChildFailed as error:
+        raise Failure(str(error).replace("headrace: ", "")) from None
+    except (StoreFileError, StoreUnavailable) as error:
+        raise Failure(str(error)) from None
+    finally:
+        if args.temp:
+            shutil.rmtree(data, ignore_errors=True)
+
+
+def zookeeper_ports(count: int, *, usual: bool) -> list[int]:
+    """The usual ports, or, if something else has one of them, any that are free."""
+    ports = list(range(CLIENT_PORT, CLIENT_PORT + count))
+    return ports if usual and all(map(port_is_free, ports)) else [free_port() for _ in ports]
+
+
+class Supervisor:
+    def __init__(self, data: Path, args: argparse.Namespace, settings: Mapping[str, str]) -> None:
+        self._data = data
+        self._ready_file: str | None = args.ready_file
+        self._zookeeper: LocalZooKeeper | None = None
+        self._connect: str = args.zookeeper or ""
+        if not self._connect:
+            ports = zookeeper_ports(args.zookeeper_nodes or 1, usual=args.port != 0)
+            self._zookeeper = LocalZooKeeper(data, ports)
+            self._connect = self._zookeeper.connect
+        self._ports = [args.port + at if args.port else 0 for at in range(args.brokers)]
+        properties = {"zookeeper.connect": self._connect, **capped(settings, args.brokers)}
+        self._brokers = [
+            BrokerProcess(
+                node_id,
+                cluster_data.broker_directory(data, node_id),
+                {"listeners": f"PLAINTEXT://{HOST}:{port}", **properties},
+            )
+            for node_id, port in enumerate(self._ports, start=1)
+        ]
+        self._mourned: set[str] = set()
+        self._stopping = threading.Event()
+        self._in_a_hurry = False
+
+    def check_ports(self) -> None:
+        for port in self._ports:
+            if port and not port_is_free(port):
+                raise Failure(
+                    f"Port {port} is in use: another broker may be running. Stop it, or choose "
+                    "another first port with --port (0 picks free ones)."
+                )
+
+    def run(self) -> int:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._told_to_stop)
+        try:
+            self._start()
+            while not self._stopping.wait(LOOK_S):
+                self._look()
+                if not any(broker.process.running for broker in self._brokers):
+                    break
+        finally:
+            self._stop()
+        if self._in_a_hurry:
+            return 1
+        _say("Headrace has stopped; everything is on disk.")
+        return 1 if self._mourned else 0
+
+    def _told_to_stop(self, number: int, frame: FrameType | None) -> None:
+        """Once: drain. Again: whoever asked does not want to wait."""
+        self._in_a_hurry = self._stopping.is_set()
+        self._stopping.set()
+        if self._in_a_hurry:
+            for child in self._children():
+                child.send(signal.SIGKILL)
+
+    def _start(self) -> None:
+        if self._zookeeper is not None:
+            self._zookeeper.start()
+            for node in self._zookeeper.nodes:
+                _say(f"{node.process.name} is ready: {node.address}, pid {node.process.pid}")
+        file = cluster_data.store_to_copy(self._data, len(self._brokers))
+        if file is not None:
+            from headrace.coordination.copying import copy_to_zookeeper
+
+            asyncio.run(copy_to_zookeeper(str(file), self._connect))
+            _say(f"The single broker's topics and settings are now in ZooKeeper at {self._connect}")
+        for name in cluster_data.brokers_beyond(self._data, len(self._brokers)):
+            _say(f"{name} is not started: its directory is there, but --brokers ends before it")
+        # All at once: they need each other for nothing, and more than one core may be idle.
+        for broker in self._brokers:
+            broker.start(when_orphaned=signal.SIGKILL)
+        for broker in self._brokers:
+            broker.wait_until_ready(START_S_MAX)
+            _say(f"{broker.process.name} is ready: {broker.address}, pid {broker.process.pid}")
+        addresses = ",".join(broker.address for broker in self._brokers)
+        _say(f"Headrace is ready: bootstrap.servers={addresses}")
+        if self._ready_file is not None:
+            write_ready_file(
+                self._ready_file, addresses, zookeeper=self._connect, parts=self._parts()
+            )
+
+    def _parts(self) -> list[dict[str, object]]:
+        nodes = self._zookeeper.nodes if self._zookeeper else []
+        return [
+            {"part": "zookeeper", "id": n.number, "address": n.address, "pid": n.process.pid}
+            for n in nodes
+        ] + [
+            {"part": "broker", "id": b.node_id, "address": b.address, "pid": b.process.pid}
+            for b in self._brokers
+        ]
+
+    def _children(self) -> list[Child]:
+        nodes = self._zookeeper.nodes if self._zookeeper else []
+        return [*(node.process for node in nodes), *(broker.process for broker in self._brokers)]
+
+    def _look(self) -> None:
+        for child in self._children():
+            if not child.running and child.name not in self._mourned:
+                self._mourned.add(child.name)
+                how = _ending(child.exit_code)
+                print(
+                    f"{child.name} has died ({how}); the rest goes on. Its log: {child.output}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+
+    def _stop(self) -> None:
+        for broker in self._brokers:
+            process = broker.process
+            if process.running and not process.stop(STOP_S_MAX):
+                _say(f"{process.name} did not stop within {STOP_S_MAX:g} s and was killed")
+                self._mourned.add(process.name)
+        if self._zookeeper is not None:
+            self._zookeeper.stop()
+
+
+def capped(settings: Mapping[str, str], broker_count: int) -> dict[str, str]:
+    """Settings of every broker, with the internal topics' factors as far as there are brokers."""
+    limits = {name: str(min(usual, broker_count)) for name, usual in CAPPED.items()}
+    for name in CAPPED:
+        given = settings.get(name, "")
+        if given.strip().isdigit():
+            limits[name] = str(min(int(given), broker_count))
+    return {**settings, **limits}
+
+
+def _ending(exit_code: int | None) -> str:
+    if exit_code is None or exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

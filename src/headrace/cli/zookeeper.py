@@ -1,0 +1,75 @@
+"""`headrace zookeeper`: a ZooKeeper ensemble on this machine, until it is told to stop."""
+
+import argparse
+import shutil
+import signal
+import tempfile
+import threading
+from pathlib import Path
+
+from headrace.cli import cluster_data
+from headrace.cli.failure import Failure
+from headrace.ensemble.zookeeper import CLIENT_PORT
+
+DATA_DIRECTORY = "./headrace-zookeeper"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--nodes", type=int, default=1, metavar="K", help="how many nodes (default 1)"
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=CLIENT_PORT,
+        help=f"the first node's port, others count up; 0 picks some (default {CLIENT_PORT})",
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--data", metavar="DIR", help=f"directory for the data (default {DATA_DIRECTORY})"
+    )
+    where.add_argument(
+        "--temp", action="store_true", help="keep the data in a temporary directory, then drop it"
+    )
+    parser.add_argument(
+        "--ready-file", metavar="FILE", help="write address and pid here, as JSON, once it serves"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from headrace.ensemble.child import ChildFailed
+    from headrace.ensemble.java import NotInstalled
+
+    if args.nodes < 1:
+        raise Failure("--nodes takes a number of at least 1.", 2)
+    data = Path(tempfile.mkdtemp(prefix="headrace-") if args.temp else args.data or DATA_DIRECTORY)
+    try:
+        cluster_data.lock(data)
+        return _serve(args, data)
+    except (ChildFailed, NotInstalled) as error:
+        raise Failure(str(error)) from None
+    finally:
+        if args.temp:
+            shutil.rmtree(data, ignore_errors=True)
+
+
+def _serve(args: argparse.Namespace, data: Path) -> int:
+    from headrace.cli.ready import write_ready_file
+    from headrace.ensemble.zookeeper import LocalZooKeeper, free_port
+
+    ports = [args.port + number if args.port else free_port() for number in range(args.nodes)]
+    zookeeper = LocalZooKeeper(data, ports)
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    zookeeper.start()
+    try:
+        print(f"ZooKeeper is ready: zookeeper.connect={zookeeper.connect}", flush=True)
+        if args.ready_file is not None:
+            parts = [{"address": n.address, "pid": n.process.pid} for n in zookeeper.nodes]
+            write_ready_file(args.ready_file, zookeeper.connect, parts=parts)
+        stopping.wait()
+    finally:
+        zookeeper.stop()
+    print("ZooKeeper has stopped; everything is on disk.", flush=True)
+    return 0

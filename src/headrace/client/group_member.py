@@ -1,0 +1,45 @@
+"""From a caller's arguments to a member of a group; what both shells begin with. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from headrace.client.classic_member import ClassicMember
+from headrace.client.consumer_member import ConsumerMember
+from headrace.client.group_values import GroupOffset
+from headrace.client.machine import Port
+from headrace.client.membership_machine import Membership
+from headrace.client.options import GroupSettings, group_options
+from headrace.model.topics import TopicPartition
+
+CommitOffsets = Mapping[TopicPartition, int | GroupOffset]
+
+
+def join(
+    port: Port,
+    group: str,
+    topics: str | Sequence[str],
+    pattern: str | None,
+    settings: GroupSettings,
+) -> tuple[Membership, ClassicMember | ConsumerMember]:
+    """A member of the group, and the protocol by which it is to live."""
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if bool(names) == (pattern is not None):
+        raise ValueError("name topics or a pattern of them, and not both")
+    if not group:
+        raise ValueError("a group has a name")
+    options, consumer_options = group_options(settings)
+    if pattern is not None and options.protocol == "classic":
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+    membership = Membership(port, group, options, consumer_options)
+    kind = ConsumerMember if options.protocol == "consumer" else ClassicMember
+    return membership, kind(membership, names, pattern)
+
+
+def to_offsets(offsets: CommitOffsets) -> dict[TopicPartition, GroupOffset]:
+    return {
+        place: GroupOffset(offset) if isinstance(offset, int) else offset
+        for place, offset in offsets.items()
+    }

@@ -1,0 +1,425 @@
+"""A member of a group, in either protocol: what it owns, where it is, and what it commits. Pure.
+
+The protocol itself (classic_member.py, consumer_member.py) is an operation that runs as long as
+the member lives, and tells this machine what was given and taken. A shell asks this machine for
+events, which it handles one by one in the program's own `poll`, and for records.
+
+1. Records of a partition are handed out only while it is owned, and none after the event that
+   takes it away has been queued.
+2. A partition that is to be revoked stays owned until the program has handled that: so it is
+   given to no other member while somebody still works on its records.
+3. Commits of a member go out one after the other, so that an older one is never the last.
+4. What is committed by itself was handed out in an earlier poll than the current one.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from headrace.client.errors import (
+    ClientClosed,
+    ClientError,
+    CommitFailed,
+    NoOffset,
+    TimedOut,
+    UnknownTopic,
+    error_code,
+    request_failed,
+)
+from headrace.client.fetch_machine import FetchMachine
+from headrace.client.group_values import GroupOffset
+from headrace.client.groups import commit_fields, find_coordinator, group_offsets
+from headrace.client.machine import Port
+from headrace.client.offsets import EARLIEST, LATEST, list_offsets
+from headrace.client.operation import Ask, Operation, Outcome, Pause, Wait, backoff_ms, retrying
+from headrace.client.options import ConsumerOptions, GroupOptions
+from headrace.client.values import Record
+from headrace.model.errors import ErrorCode
+from headrace.model.topics import TopicPartition
+from headrace.wire.apis import OFFSET_COMMIT
+
+Kind = Literal["assigned", "revoked", "lost"]
+
+# The group goes on without the member, or with a younger self of it.
+NOT_A_MEMBER = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.FENCED_INSTANCE_ID,
+    }
+)
+_COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+# A commit that came in the middle of a change may be right after it.
+_IN_BETWEEN = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH})
+NO_EPOCH = -1
+RECORDS_AT_ONCE = 1_000
+
+
+class Event:
+    """Partitions that came or went; the protocol waits until the program knows."""
+
+    __slots__ = ("handled", "kind", "partitions")
+
+    def __init__(self, kind: Kind, partitions: Iterable[TopicPartition]) -> None:
+        self.kind = kind
+        self.partitions = tuple(sorted(partitions))
+        self.handled: Outcome[None] = Outcome()
+
+
+class Membership:
+    def __init__(
+        self,
+        port: Port,
+        group: str,
+        options: GroupOptions,
+        consumer_options: ConsumerOptions,
+    ) -> None:
+        self.port = port
+        self.group = group
+        self.options = options
+        self.fetching = FetchMachine(port, consumer_options, waits_for_topics=True)
+        self.lane = port.open_lane()
+        """For what may take long, and must not wait behind anything: joining, heartbeats."""
+        self.member_id = ""
+        self.epoch = NO_EPOCH
+        """The generation, or the member's epoch."""
+        self.owned: set[TopicPartition] = set()
+        self.failure: ClientError | None = None
+        """Why this member is one no more, for good."""
+        self.is_changing = False
+        """Whether the group may be at a new epoch already, and this member does not know it."""
+        self.is_polling = False
+        """Whether the program waits for records just now."""
+        self._coordinator: int | None = None
+        self._last: list[Record] = []
+        """What the program got last, and may be working on."""
+        self._rest: deque[Record] = deque()
+        """Taken from the fetches, and not handed out yet."""
+        self._events: deque[Event] = deque()
+        self._in_hand: Event | None = None
+        self._signal: Outcome[None] = Outcome()
+        self._locating: dict[TopicPartition, object] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._committing: Outcome[None] | None = None
+        self._polled_ms = port.now_ms
+        self._auto_commit_ms = port.now_ms + options.auto_commit_interval_ms
+        self._life: Outcome[None] | None = None
+        self._hurried = False
+
+    # What the shell does.
+
+    def begin(self, life: Operation[None]) -> None:
+        """Live by a protocol from now on."""
+        self._life = self.port.start(life)
+        self._life.on_done(self._ended)
+
+    def polled(self, now_ms: float) -> None:
+        """The program asks for records: it is alive, and done with what it was given before."""
+        if self.is_idle:
+            self.wake()
+        self._polled_ms = now_ms
+        self.is_polling = True
+        self._last = []
+        if self.options.auto_commit and now_ms >= self._auto_commit_ms:
+            self._auto_commit_ms = now_ms + self.options.auto_commit_interval_ms
+            offsets = self.to_commit()
+            if offsets and (self._committing is None or self._committing.done):
+                # A failure is left to the next one, or to the protocol, which hears of it too.
+                self.port.start(self.commit(offsets))
+
+    def next_event(self) -> Event | None:
+        """What has to be handled before the next record is taken."""
+        if self.failure is not None:
+            raise self.failure
+        self._in_hand = self._events.popleft() if self._events else None
+        return self._in_hand
+
+    def handled(self, event: Event) -> None:
+        self._in_hand = None
+        if event.kind == "revoked" and not event.handled.done:
+            self._drop(event.partitions)
+        if not event.handled.done:
+            event.handled.succeed(None)
+        self.wake()
+
+    def ready(self) -> Outcome[None]:
+        """Done as soon as there is an event, records or an error."""
+        if self._events or self._rest or self.failure is not None:
+            outcome: Outcome[None] = Outcome()
+            outcome.succeed(None)
+            return outcome
+        return self.fetching.ready()
+
+    def position(self, partition: TopicPartition) -> int | None:
+        for record in self._rest:
+            if (record.topic, record.partition) == partition:
+                return record.offset
+        if partition not in self.fetching.partitions:
+            return None
+        return self.fetching.position(partition)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        if partition not in self.owned:
+            raise KeyError(partition)
+        self._locating.pop(partition, None)
+        self._rest = deque(
+            record for record in self._rest if (record.topic, record.partition) != partition
+        )
+        if partition in self.fetching.partitions:
+            self.fetching.seek(partition, offset)
+        else:
+            self.fetching.add(partition, offset)
+
+    def take(self, count_max: int) -> list[Record]:
+        """Records to hand out; none if none are here."""
+        if self._rest:
+            count = min(count_max, len(self._rest))
+            self._last = [self._rest.popleft() for _ in range(count)]
+        else:
+            self._last = self.fetching.take_records(count_max)
+        return self._last
+
+    def take_one(self) -> Record | None:
+        if not self._rest:
+            self._rest.extend(self.fetching.take_records(RECORDS_AT_ONCE))
+        self._last = [self._rest.popleft()] if self._rest else []
+        return self._last[0] if self._last else None
+
+    def to_commit(self, *, has_failed: bool = False) -> dict[TopicPartition, GroupOffset]:
+        """Where the program is, as far as that is news.
+
+        What was handed out last counts as read, unless the program failed over it.
+        """
+        places = {place: self.fetching.position(place) for place in self.fetching.partitions}
+        unread = [*self._last, *self._rest] if has_failed else list(self._rest)
+        for record in reversed(unread):
+            place = TopicPartition(record.topic, record.partition)
+            if place in places:
+                places[place] = record.offset
+        return {
+            place: GroupOffset(offset)
+            for place, offset in places.items()
+            if self._committed.get(place) != offset
+        }
+
+    def hurry(self) -> None:
+        """Say that this member lives as soon as may be: the program was away for long."""
+        self._hurried = True
+        self.wake()
+
+    def leave(self, goodbye: Operation[None]) -> Operation[None]:
+        """Stop living by the protocol, and say so to the coordinator if that is possible."""
+        if self._life is not None:
+            self.port.cancel(self._life)
+        if self.failure is None:
+            yield from goodbye
+        else:
+            goodbye.close()
+
+    def close(self, now_ms: float) -> None:
+        self.failure = self.failure or ClientClosed("the consumer is closed")
+        if self._life is not None:
+            self.port.cancel(self._life)
+        self.fetching.close(ClientClosed("the consumer is closed"), now_ms)
+        self.port.close_lane(self.lane)
+
+    # What a protocol does.
+
+    def wake(self) -> None:
+        signal, self._signal = self._signal, Outcome()
+        signal.succeed(None)
+
+    def rest(self, until_ms: float) -> Wait:
+        """Wait until something is to be done, or that time."""
+        return Wait(self._signal, until_ms - self.port.now_ms)
+
+    def take_hurry(self) -> bool:
+        hurried, self._hurried = self._hurried, False
+        return hurried
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the program has asked for nothing for too long."""
+        idle_ms = self.port.now_ms - self._polled_ms
+        return not self.is_polling and idle_ms >= self.options.max_poll_interval_ms
+
+    def rested(self, now_ms: float) -> None:
+        """The program has what it asked for, and works on it."""
+        self.is_polling = False
+        self._polled_ms = now_ms
+
+    def give(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are the member's own now: find out where the group is in them."""
+        places = set(partitions)
+        if places:
+            self.owned |= places
+            self._tell(Event("assigned", places))
+            token = object()
+            self._locating.update(dict.fromkeys(places, token))
+            self.port.start(self._locate(places, token))
+
+    def revoke(self, partitions: Iterable[TopicPartition]) -> Event:
+        """Ask the program to give these up; they are gone when the event is handled."""
+        event = Event("revoked", partitions)
+        if event.partitions:
+            self._tell(event)
+        else:
+            event.handled.succeed(None)
+        return event
+
+    def lose(self) -> None:
+        """Everything belongs to others already; the program hears of it when it asks."""
+        self.epoch = NO_EPOCH
+        lost = set(self.owned)
+        self._drop(lost)
+        untold, self._events = self._events, deque()
+        if self._in_hand is not None and self._in_hand.kind == "revoked":
+            lost -= set(self._in_hand.partitions)
+            self._in_hand.handled.succeed(None)
+        for event in untold:
+            if event.kind == "assigned":
+                lost -= set(event.partitions)
+            elif event.kind == "revoked":
+                event.handled.succeed(None)
+            else:
+                self._events.append(event)
+        if lost:
+            self._tell(Event("lost", lost))
+
+    def node(self) -> Operation[int]:
+        """The coordinator."""
+        if self._coordinator is None or self._coordinator not in self.port.cluster.nodes:
+            self._coordinator = yield from find_coordinator(self.port, self.group)
+        return self._coordinator
+
+    def doubt_coordinator(self, error: ClientError) -> None:
+        """Look for another one, unless this one is the right one and only not ready."""
+        code = getattr(error, "code", None)
+        if code is None or code in _COORDINATOR_MOVED:
+            self._coordinator = None
+
+    # Inside.
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(event)
+        self.fetching.announce()
+
+    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        for place in partitions:
+            self.owned.discard(place)
+            self._locating.pop(place, None)
+            self._committed.pop(place, None)
+            self.fetching.unassign(place)
+        if self._rest:
+            self._rest = deque(
+                record
+                for record in self._rest
+                if TopicPartition(record.topic, record.partition) in self.owned
+            )
+
+    def _ended(self, life: Outcome[None]) -> None:
+        if isinstance(life.error, ClientError):
+            self.failure = life.error
+            self.fetching.announce()
+
+    def _locate(self, places: set[TopicPartition], token: object) -> Operation[None]:
+        """Find where to go on in partitions that are new here, for as long as they are."""
+        attempt = 0
+        while places := {place for place in places if self._locating.get(place) is token}:
+            try:
+                found = yield from self._positions(places)
+            except (ClientError, TimedOut) as error:
+                if isinstance(error, ClientClosed):
+                    return
+                if not (error.retriable or isinstance(error, TimedOut | UnknownTopic)):
+                    self.fetching.show(error)
+                    return
+                yield Pause(backoff_ms(self.port, attempt))
+                attempt += 1
+                continue
+            for place, (offset, is_committed) in found.items():
+                if self._locating.get(place) is token:
+                    del self._locating[place]
+                    self.fetching.add(place, offset)
+                    if is_committed:
+                        self._committed[place] = offset
+            return
+
+    def _positions(
+        self, places: set[TopicPartition]
+    ) -> Operation[dict[TopicPartition, tuple[int, bool]]]:
+        known = yield from group_offsets(self.port, self.group, places)
+        found = {place: (known[place].offset, True) for place in places if place in known}
+        missing = sorted(places - found.keys())
+        if not missing:
+            return found
+        reset = self.options.auto_offset_reset
+        if reset == "none":
+            raise NoOffset(
+                f"the group {self.group!r} has no offset of {missing[0]}: seek there, or choose "
+                "auto_offset_reset earliest or latest"
+            )
+        listed = yield from list_offsets(
+            self.port,
+            dict.fromkeys(missing, EARLIEST if reset == "earliest" else LATEST),
+            read_committed=self.fetching.options.isolation == "read_committed",
+        )
+        return found | {place: (listed[place].offset, False) for place in missing}
+
+    # Commits.
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, GroupOffset], timeout_ms: float | None = None
+    ) -> Operation[None]:
+        """Commit offsets of partitions that are owned; CommitFailed if they are others' now."""
+        if not offsets:
+            return
+        before, mine = self._committing, Outcome[None]()
+        self._committing = mine
+        try:
+            if before is not None and not before.done:
+                yield Wait(before)
+            attempt = lambda: self._commit_once(offsets)  # noqa: E731
+            yield from retrying(self.port, "committing offsets", attempt, timeout_ms)
+        finally:
+            mine.succeed(None)
+        self._committed.update(
+            {place: offset.offset for place, offset in offsets.items() if place in self.owned}
+        )
+
+    def _commit_once(self, offsets: Mapping[TopicPartition, GroupOffset]) -> Operation[None]:
+        if self.failure is not None:
+            raise self.failure
+        if self.epoch == NO_EPOCH or not offsets.keys() <= self.owned:
+            raise CommitFailed(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                "the partitions are not this member's any more: nothing was committed",
+            )
+        fields = commit_fields(self.group, offsets)
+        fields["member_id"] = self.member_id
+        fields["generation_id_or_member_epoch"] = epoch = self.epoch
+        fields["group_instance_id"] = self.options.instance_id
+        try:
+            reply = yield Ask((yield from self.node()), OFFSET_COMMIT, fields)
+            self._check_commit(reply, epoch)
+        except ClientError as error:
+            self.doubt_coordinator(error)
+            raise
+
+    def _check_commit(self, reply: Mapping[str, Any], epoch: int) -> None:
+        has_changed = self.is_changing or epoch != self.epoch
+        for topic in reply["topics"]:
+            for part in topic["partitions"]:
+                code = error_code(part["error_code"])
+                if code == ErrorCode.NONE:
+                    continue
+                error = request_failed(code, f"committing {topic['name']} failed ({code.name})")
+                if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    error.retriable = False
+                elif code in _IN_BETWEEN or (code in NOT_A_MEMBER and has_changed):
+                    error.retriable = True
+                elif code in NOT_A_MEMBER:
+                    self.hurry()
+                    error = CommitFailed(code, "the group goes on without this member")
+                raise error

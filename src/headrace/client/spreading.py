@@ -1,0 +1,208 @@
+"""Which brokers partitions should lie on: onto new brokers, off an old one, more or fewer copies.
+
+Pure: an assignment and the racks of the brokers go in, the partitions that change come out.
+
+1. No partition has two replicas on one broker, and none changes its number unless asked to.
+2. A replica moves only if it must; who leads first may change without a move.
+3. Replicas lie on as many racks as can be: on fewer than before only if a rack is emptied.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from headrace.model.topics import TopicPartition
+
+Assignment = Mapping[TopicPartition, Sequence[int]]
+Changes = dict[TopicPartition, tuple[int, ...]]
+Racks = Mapping[int, str | None]
+"""The racks of all brokers that may hold something; None where a broker tells none."""
+
+
+class ImpossibleError(Exception):
+    """There are not enough brokers; the message says for what."""
+
+
+class _Board:
+    """The assignment under change, and how much each broker holds, leads, and has of a topic."""
+
+    def __init__(self, assignment: Assignment, racks: Racks) -> None:
+        self.before = {where: tuple(nodes) for where, nodes in assignment.items()}
+        self.after = dict(self.before)
+        self.racks = racks
+        self.held: Counter[int] = Counter(dict.fromkeys(racks, 0))
+        self.led: Counter[int] = Counter(dict.fromkeys(racks, 0))
+        self.of_topic: Counter[tuple[str, int]] = Counter()
+        for where, nodes in self.before.items():
+            self._count(where, nodes, 1)
+
+    def _count(self, where: TopicPartition, nodes: Sequence[int], by: int) -> None:
+        for node in nodes:
+            self.held[node] += by
+            self.of_topic[where.topic, node] += by
+        if nodes:
+            self.led[nodes[0]] += by
+
+    def put(self, where: TopicPartition, nodes: Iterable[int]) -> None:
+        self._count(where, self.after[where], -1)
+        self.after[where] = tuple(nodes)
+        self._count(where, self.after[where], 1)
+
+    def racks_of(self, nodes: Iterable[int]) -> int:
+        return len({self.racks.get(node) for node in nodes})
+
+    def swapped(self, where: TopicPartition, old: int, new: int) -> tuple[int, ...]:
+        return tuple(new if node == old else node for node in self.after[where])
+
+    def best_home(self, where: TopicPartition, staying: Collection[int], barred: int = -1) -> int:
+        """The broker for one more replica: on a new rack, then with the least on it."""
+        able = [node for node in self.racks if node not in staying and node != barred]
+        if not able:
+            raise ImpossibleError(
+                f"{where} needs {len(staying) + 1} brokers, and there are "
+                f"{len([node for node in self.racks if node != barred])}"
+            )
+        return min(
+            able,
+            key=lambda node: (
+                -self.racks_of((*staying, node)),
+                self.held[node],
+                self.of_topic[where.topic, node],
+                node,
+            ),
+        )
+
+    def lead_by_least(self, where: TopicPartition) -> None:
+        """The replica that leads least of all leads this one, too."""
+        nodes = self.after[where]
+        first = min(nodes, key=lambda node: self.led[node] - (node == nodes[0]))
+        self.put(where, (first, *(node for node in nodes if node != first)))
+
+    def changes(self) -> Changes:
+        return {where: nodes for where, nodes in self.after.items() if nodes != self.before[where]}
+
+
+def add_brokers(assignment: Assignment, racks: Racks, new: Collection[int]) -> Changes:
+    """Give new brokers their fair share of replicas and of leaders, from those with the most."""
+    board = _Board(assignment, racks)
+    share = sum(map(len, board.before.values())) // len(racks)
+    leading = len(board.before) // len(racks)
+    is_open = set(new)
+    while is_open := {node for node in is_open if board.held[node] < share}:
+        node = min(is_open, key=lambda each: (board.held[each], each))
+        if not _take_one(board, node, new, wants_lead=board.led[node] < leading):
+            is_open.remove(node)
+    for node in sorted(new):
+        _take_leads(board, node, leading)
+    return board.changes()
+
+
+def _take_one(board: _Board, node: int, new: Collection[int], *, wants_lead: bool) -> bool:
+    """Move one replica here from the fullest broker that has one to give."""
+    has_racks = len(set(board.racks.values())) > 1
+    donors = [d for d in board.held if d not in new and board.held[d] > board.held[node] + 1]
+    for donor in sorted(donors, key=lambda each: (-board.held[each], -board.led[each], each)):
+        offers = [
+            where
+            for where, nodes in board.after.items()
+            if donor in nodes
+            and node not in nodes
+            and (
+                not has_racks
+                or board.racks_of(board.swapped(where, donor, node)) >= board.racks_of(nodes)
+            )
+        ]
+        if offers:
+            where = min(
+                offers,
+                key=lambda each: (
+                    (board.after[each][0] == donor) != wants_lead,
+                    board.of_topic[each.topic, node],
+                    -board.of_topic[each.topic, donor],
+                    each,
+                ),
+            )
+            board.put(where, board.swapped(where, donor, node))
+            return True
+    return False
+
+
+def _take_leads(board: _Board, node: int, share: int) -> None:
+    """Lead more of what lies here already, where the present first leads more than its share."""
+    while board.led[node] < share:
+        offers = [
+            where
+            for where, nodes in board.after.items()
+            if node in nodes[1:] and board.led[nodes[0]] > board.led[node] + 1
+        ]
+        if not offers:
+            return
+        where = min(offers, key=lambda each: (-board.led[board.after[each][0]], each))
+        board.put(where, (node, *(other for other in board.after[where] if other != node)))
+
+
+def drain_broker(assignment: Assignment, racks: Racks, node: int) -> Changes:
+    """Empty a broker: each replica that it holds goes to the least full of the others."""
+    board = _Board(assignment, racks)
+    leaving = [where for where, nodes in board.before.items() if node in nodes]
+    homes: dict[TopicPartition, int] = {}
+    for where in leaving:
+        staying = [other for other in board.after[where] if other != node]
+        homes[where] = board.best_home(where, staying, barred=node)
+        board.put(where, board.swapped(where, node, homes[where]))
+    _even_out(board, homes, node)
+    for where in leaving:
+        if board.before[where][0] == node:
+            board.lead_by_least(where)
+    return board.changes()
+
+
+def _even_out(board: _Board, homes: dict[TopicPartition, int], barred: int) -> None:
+    """Send a replica elsewhere than first thought while that makes two brokers more equal."""
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        for where, home in list(homes.items()):
+            staying = [other for other in board.after[where] if other != home]
+            board.put(where, staying)
+            better = board.best_home(where, staying, barred)
+            is_better = board.held[better] < board.held[home]
+            chosen = better if is_better else home
+            at = board.before[where].index(barred)
+            board.put(where, (*staying[:at], chosen, *staying[at:]))
+            if is_better:
+                homes[where] = chosen
+                is_changed = True
+
+
+def change_factor(
+    assignment: Assignment, racks: Racks, partitions: Collection[TopicPartition], factor: int
+) -> Changes:
+    """Give these partitions so many replicas; the first stays the first."""
+    if factor < 1:
+        raise ImpossibleError(f"a replication factor is at least 1, not {factor}")
+    board = _Board(assignment, racks)
+    for where in partitions:
+        while len(board.after[where]) < factor:
+            nodes = board.after[where]
+            board.put(where, (*nodes, board.best_home(where, nodes)))
+        while len(board.after[where]) > factor:
+            board.put(where, _without_one(board, board.after[where]))
+    return board.changes()
+
+
+def _without_one(board: _Board, nodes: tuple[int, ...]) -> tuple[int, ...]:
+    """Without the follower whose rack others have, too, on the fullest broker."""
+
+    def without(gone: int) -> tuple[int, ...]:
+        return tuple(node for node in nodes if node != gone)
+
+    gone = max(
+        nodes[1:],
+        key=lambda node: (
+            node not in board.racks,
+            board.racks_of(without(node)),
+            board.held[node],
+            node,
+        ),
+    )
+    return without(gone)

@@ -1,0 +1,336 @@
+"""What the controller does for those who ask: topics, partitions, settings, producer ids.
+
+Owns these writes. Decisions are made in `topics_machine`; the image shows them after the store has
+agreed, and whoever listens makes and removes logs.
+
+1. A write of unknown outcome is neither done nor failed: what it was about is read again (B5).
+2. A write that was begun is finished in the image even if its asker has gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+from uuid import UUID
+
+from headrace.controller import topics_machine as machine
+from headrace.controller.picture import Picture
+from headrace.controller.writing import KeyedLocks, Writer, not_controller
+from headrace.coordination import layout
+from headrace.coordination.layout import ChangeRow
+from headrace.coordination.port import Create, Op, Set, Store, StoreUnavailable
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import PartitionState, TopicState
+
+GROUPS_WITH_CONFIGS_MAX = 10_000
+_ATTEMPTS_MAX = 10
+_ID_OF_NOTHING = UUID(int=0)
+_FOR_WANT_OF_BROKERS = (
+    ErrorCode.INVALID_REPLICATION_FACTOR,
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+)
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+ConfigEdit = Mapping[str, str | None] | Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Settings to set, or to remove where None; or a function from the old settings to the new, which
+may be called again on newer ones."""
+TopicConfigCheck = Callable[[Mapping[str, str]], None]
+BrokerConfigCheck = Callable[[Mapping[str, str], int | None], None]
+
+
+class Admin:
+    def __init__(
+        self,
+        store: Store,
+        picture: Picture,
+        writer: Writer,
+        locks: KeyedLocks,
+        limits: machine.TopicLimits,
+        check_topic_config: TopicConfigCheck,
+        check_broker_config: BrokerConfigCheck,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self.limits = limits
+        self.image = picture.image
+        self._store = store
+        self._picture = picture
+        self._writer = writer
+        self._locks = locks
+        self._check_topic_config = check_topic_config
+        self._check_broker_config = check_broker_config
+        self._entropy = entropy
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._replicas_coming = 0
+        self._stopping = False
+
+    async def stop(self) -> None:
+        """Take nothing more, and finish what was begun."""
+        self._stopping = True
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    async def create_topic(
+        self, new: machine.NewTopic, configs: Mapping[str, str], validate_only: bool
+    ) -> TopicState:
+        name = new.name
+        topic_id = _ID_OF_NOTHING if validate_only else new.topic_id or self.new_id()
+        async with self._locks.hold(machine.collision_key(name)):
+            for _ in range(_ATTEMPTS_MAX):
+                found = self.image.topics.get(name)
+                if found is not None and found.topic_id == topic_id:
+                    return found  # An attempt of unknown outcome had got through.
+                states = await self._on_known_brokers(
+                    lambda: machine.decide_creation(
+                        self.image, new, self.limits, self._number(), self._replica_count()
+                    )
+                )
+                self._check_topic_config(configs)
+                topic = TopicState(name, topic_id, states, configs)
+                if validate_only:
+                    return topic
+                if await self._commit_topic(name, topic, states, self._creation(topic)):
+                    return topic
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def _on_known_brokers(self, decide: Callable[[], T]) -> T:
+        """Decide; for want of brokers, once more when the latest to register are known."""
+        try:
+            return decide()
+        except ApiError as error:
+            if error.code not in _FOR_WANT_OF_BROKERS:
+                raise
+        try:
+            await self._store.sync()
+            await self._picture.read_brokers()
+        except StoreUnavailable:
+            raise not_controller() from None
+        return decide()
+
+    def _creation(self, topic: TopicState) -> list[Op]:
+        document = layout.encode_topic(layout.topic_document(topic))
+        return [
+            Create(layout.topic_path(topic.name), document),
+            Create(layout.topic_config_path(topic.name), layout.encode_config(topic.configs)),
+            *(
+                Create(*self._states(topic, first))
+                for first in layout.states_firsts(len(topic.partitions))
+            ),
+        ]
+
+    async def delete_topic(self, name: str, topic_id: UUID | None, internal: bool) -> TopicState:
+        deleted: TopicState | None = None
+        async with self._locks.hold(machine.collision_key(name)):
+            for _ in range(_ATTEMPTS_MAX):
+                found = self.image.topics.get(name)
+                if deleted is not None and (found is None or found.topic_id != deleted.topic_id):
+                    return deleted  # An attempt of unknown outcome had got through.
+                deleted = machine.decide_deletion(self.image, name, topic_id, internal)
+                ops: list[Op] = [
+                    self._writer.delete(layout.states_path(name, first))
+                    for first in layout.states_firsts(len(deleted.partitions))
+                ]
+                ops.append(self._writer.delete(layout.topic_config_path(name)))
+                ops.append(self._writer.delete(layout.topic_path(name)))
+                if await self._commit_topic(name, None, (), ops):
+                    return deleted
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def create_partitions(
+        self,
+        name: str,
+        count: int,
+        assignment: Sequence[Sequence[int]] | None,
+        validate_only: bool,
+    ) -> TopicState:
+        tried: TopicState | None = None
+        async with self._locks.hold(machine.collision_key(name)):
+            for _ in range(_ATTEMPTS_MAX):
+                topic = machine.existing(self.image, name)
+                if tried is not None and topic.partitions == tried.partitions:
+                    return topic  # An attempt of unknown outcome had got through.
+                added = await self._on_known_brokers(
+                    lambda: machine.decide_growth(
+                        self.image,
+                        name,
+                        count,
+                        assignment,
+                        self.limits,
+                        self._number(),
+                        self._replica_count(),
+                    )
+                )
+                tried = replace(topic, partitions=topic.partitions + added)
+                if validate_only:
+                    return tried
+                if await self._commit_topic(name, tried, added, self._growth(topic, tried)):
+                    return tried
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    def _growth(self, before: TopicState, after: TopicState) -> list[Op]:
+        document = layout.encode_topic(layout.topic_document(after))
+        ops: list[Op] = [self._writer.set(layout.topic_path(after.name), document)]
+        for first in layout.states_firsts(len(after.partitions)):
+            path, data = self._states(after, first)
+            if first >= len(before.partitions):
+                ops.append(Create(path, data))
+            elif first + layout.PARTITIONS_PER_NODE > len(before.partitions):
+                ops.append(self._writer.set(path, data))
+        return ops
+
+    async def alter_topic_configs(
+        self, name: str, edit: ConfigEdit, validate_only: bool
+    ) -> TopicState:
+        async with self._locks.hold(machine.collision_key(name)):
+            for _ in range(_ATTEMPTS_MAX):
+                topic = machine.existing(self.image, name)
+                configs = _edited(topic.configs, edit)
+                self._check_topic_config(configs)
+                after = replace(topic, configs=configs)
+                if validate_only or configs == topic.configs:
+                    return after
+                op = self._writer.set(layout.topic_config_path(name), layout.encode_config(configs))
+                if await self._commit_topic(name, after, (), [op], "config"):
+                    return after
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def alter_broker_configs(
+        self, node_id: int | None, edit: ConfigEdit, validate_only: bool
+    ) -> Mapping[str, str]:
+        path = layout.broker_config_path(node_id)
+        async with self._locks.hold(path):
+            for _ in range(_ATTEMPTS_MAX):
+                if node_id is not None and node_id not in self.image.brokers:
+                    raise ApiError(
+                        ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {node_id}."
+                    )
+                configs = _edited(self.image.broker_configs.get(node_id, {}), edit)
+                self._check_broker_config(configs, node_id)
+                if validate_only:
+                    return configs
+                op = self._writer.put(path, layout.encode_config(configs))
+                name = layout.DEFAULT_BROKER if node_id is None else str(node_id)
+                rows = [ChangeRow("broker", name)]
+                if await self._writer.commit([op], rows, ErrorCode.INVALID_CONFIG):
+                    self._picture.show_broker_config(node_id, configs)
+                    return configs
+                await self._look_again(self._picture.read_broker_configs)
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def alter_group_configs(
+        self, group: str, edit: ConfigEdit, validate_only: bool
+    ) -> Mapping[str, str]:
+        path = layout.group_config_path(group)
+        async with self._locks.hold(path):
+            for _ in range(_ATTEMPTS_MAX):
+                known = self.image.group_configs.get(group, {})
+                configs = _edited(known, edit)
+                if validate_only or configs == known:
+                    return configs
+                if not known and len(self.image.group_configs) >= GROUPS_WITH_CONFIGS_MAX:
+                    raise ApiError(
+                        ErrorCode.INVALID_CONFIG,
+                        f"{GROUPS_WITH_CONFIGS_MAX} groups have settings of their own already: "
+                        "remove those of others first.",
+                    )
+                op = (
+                    self._writer.put(path, layout.encode_config(configs))
+                    if configs
+                    else self._writer.delete(path)
+                )
+                rows = [ChangeRow("group", group)]
+                if await self._writer.commit([op], rows, ErrorCode.INVALID_CONFIG):
+                    self._picture.show_group_config(group, configs)
+                    return configs
+                await self._look_again(self._picture.read_group_configs)
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def allocate_producer_ids(self, first_min: int) -> tuple[int, int]:
+        async with self._locks.hold(layout.PRODUCER_IDS):
+            try:
+                for _ in range(_ATTEMPTS_MAX):
+                    data, stat = await self._store.get(layout.PRODUCER_IDS)
+                    first = max(layout.decode_producer_ids(data), first_min)
+                    after = layout.encode_producer_ids(first + layout.PRODUCER_IDS_PER_BLOCK)
+                    # After an unknown outcome a block may be skipped; none is given twice.
+                    if await self._writer.commit([Set(layout.PRODUCER_IDS, after, stat.version)]):
+                        return first, layout.PRODUCER_IDS_PER_BLOCK
+            except (ApiError, StoreUnavailable) as error:
+                _log.warning("No producer ids could be allocated: %s", error)
+        # What Kafka answers, too: every client tries InitProducerId again after it.
+        raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    async def _commit_topic(
+        self,
+        name: str,
+        after: TopicState | None,
+        added: Sequence[PartitionState],
+        ops: Sequence[Op],
+        kind: str = "topic",
+    ) -> bool:
+        """Write one topic and show it; or look at it again, and False: decide once more."""
+        coming = sum(len(state.replicas) for state in added)
+        too_large = ErrorCode.INVALID_PARTITIONS if added else ErrorCode.INVALID_CONFIG
+        self._replicas_coming += coming
+        try:
+            done = await self._writer.commit(ops, [ChangeRow(kind, name)], too_large)
+        finally:
+            self._replicas_coming -= coming
+        if done:
+            self._picture.show_topic(name, after)
+        else:
+            await self._look_again(lambda: self._picture.read_topic(name))
+        return done
+
+    async def _look_again(self, read: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await self._store.sync()
+            await read()
+        except StoreUnavailable:
+            # Still unknown. When the connection is back everything is read again.
+            raise ApiError(
+                ErrorCode.REQUEST_TIMED_OUT, "The store broke off before it answered."
+            ) from None
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Let a write that was begun reach the image, also when its asker is cancelled."""
+        if self._stopping:
+            work.close()
+            raise ApiError(ErrorCode.NOT_CONTROLLER, "This broker is stopping.")
+        if self._writer.fence is None:
+            work.close()
+            raise not_controller()
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+        if not task.cancelled():
+            task.exception()  # Its asker may have gone: then nobody else would look.
+
+    def _states(self, topic: TopicState, first: int) -> tuple[str, bytes]:
+        states = topic.partitions[first : first + layout.PARTITIONS_PER_NODE]
+        path = layout.states_path(topic.name, first)
+        return path, layout.encode_states(topic.topic_id, states, self._writer.controller_epoch)
+
+    def _replica_count(self) -> int:
+        return self._picture.replica_count + self._replicas_coming
+
+    def _number(self) -> int:
+        return int.from_bytes(self._entropy(4), "big")
+
+    def new_id(self) -> UUID:
+        while True:
+            id_ = machine.id_from_entropy(self._entropy(16))
+            if id_ is not None:
+                return id_
+
+
+def _edited(current: Mapping[str, str], edit: ConfigEdit) -> dict[str, str]:
+    if callable(edit):
+        return dict(edit(current))
+    after = {**current, **edit}
+    return {name: value for name, value in after.items() if value is not None}

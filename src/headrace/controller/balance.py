@@ -1,0 +1,50 @@
+"""Leadership that returns to preferred replicas by itself, looked for from time to time.
+
+Owns the clock of it. Every broker runs it; only the controller's has an effect.
+"""
+
+import asyncio
+import logging
+
+from headrace.controller.moves import Moves
+from headrace.controller.writing import Writer
+from headrace.model.errors import ApiError
+
+IMBALANCE_MAX = 0.1
+_log = logging.getLogger(__name__)
+
+
+class Balance:
+    def __init__(self, moves: Moves, writer: Writer, interval_s: float | None) -> None:
+        """Without an interval leaders stay where they are."""
+        self._moves = moves
+        self._writer = writer
+        self._interval_s = interval_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._interval_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._interval_s, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _tick(self) -> None:
+        self.start()
+        if self._writer.fence is not None and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            count = await self._moves.balance(IMBALANCE_MAX)
+            if count:
+                _log.info("%d partitions are led by their preferred replica again.", count)
+        except ApiError as error:
+            _log.warning("Leaders could not be balanced: %s", error)
+        finally:
+            self._task = None

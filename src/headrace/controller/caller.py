@@ -1,0 +1,223 @@
+"""What this broker asks of the controller, wherever that is, and of others as the controller.
+
+Owns the way to it: through the loop where it is this broker, else by link. What must reach a
+controller is said again until one has answered.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+from headrace.controller.failover_machine import LogEnd
+from headrace.controller.peers import CALL_TIMEOUT_S, Peers, Unreachable
+from headrace.controller.requests import Requests
+from headrace.controller.writing import Writer
+from headrace.env.clock import Clock
+from headrace.model.cluster import ClusterImage
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicPartition
+from headrace.runtime.link import LinkBroken
+from headrace.wire.apis import (
+    ALLOCATE_PRODUCER_IDS,
+    API_VERSIONS,
+    ASSIGN_REPLICAS_TO_DIRS,
+    BROKER_HEARTBEAT,
+    CREATE_TOPICS,
+    OFFSET_FOR_LEADER_EPOCH,
+)
+
+ASKS_AS_CONTROLLER = -2
+"""The replica id of a question about a log, whoever leads it; Kafka's for debugging."""
+_ANY_EPOCH = 2**31 - 1
+_ASK_AGAIN_S = 0.1
+_AWAKE_S = 1.0
+_CREATE_VERSION = 7
+_LOST_DIR = UUID(int=1)
+"""Kafka's id of the directory of logs that are lost."""
+_log = logging.getLogger(__name__)
+
+
+class Caller:
+    def __init__(
+        self,
+        node_id: int,
+        image: ClusterImage,
+        writer: Writer,
+        peers: Peers,
+        clock: Clock,
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._writer = writer
+        self._peers = peers
+        self._clock = clock
+        self._broker_epoch = broker_epoch
+        self.requests: Requests
+        self._offline: dict[TopicPartition, None] = {}
+        self._reports: dict[asyncio.Task[None], None] = {}
+
+    def stop(self) -> None:
+        for report in self._reports:
+            report.cancel()
+
+    async def producer_id_block(self) -> tuple[int, int]:
+        try:
+            reply = await self.to_controller(ALLOCATE_PRODUCER_IDS, 0, self._as_asker())
+        except LinkBroken as error:
+            _log.warning("No producer ids could be had from the controller: %s", error)
+            reply = {"error_code": ErrorCode.NOT_CONTROLLER}
+        if reply.get("error_code", ErrorCode.NONE) != ErrorCode.NONE:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return reply["producer_id_start"], reply["producer_id_len"]
+
+    async def to_controller(
+        self,
+        api_key: int,
+        version: int,
+        message: Mapping[str, Any],
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> dict[str, Any]:
+        """Ask the controller, whichever broker it is; an error is in the answer.
+
+        Unreachable: there is none, it heard nothing. LinkBroken: nobody knows.
+        """
+        if self._writer.fence is not None:
+            return await self.requests.serve(api_key, dict(message))
+        controller_id = self._image.controller_id
+        if controller_id in (-1, self._node_id):
+            raise Unreachable("there is no controller now")
+        return await self._peers.call(controller_id, api_key, version, message, timeout_s)
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        timeout_s: float,
+    ) -> None:
+        """Have the controller make a topic for this broker's own use, or a client's first."""
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": replication_factor,
+            "configs": [{"name": key, "value": value} for key, value in configs.items()],
+        }
+        deadline = self._clock.monotonic() + timeout_s
+        while (left_s := deadline - self._clock.monotonic()) > 0:
+            if self._writer.fence is not None:
+                break  # It is this broker now.
+            message = {"topics": [topic], "timeout_ms": int(left_s * 1000) + 1}
+            try:
+                reply = await self.to_controller(CREATE_TOPICS, _CREATE_VERSION, message, left_s)
+                slot = reply["topics"][0]
+            except Unreachable as error:
+                slot = {"error_code": ErrorCode.NOT_CONTROLLER, "error_message": str(error)}
+            except LinkBroken as error:
+                raise ApiError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from None
+            code = ErrorCode(slot["error_code"])
+            if code is ErrorCode.NONE:
+                return
+            if code is not ErrorCode.NOT_CONTROLLER:
+                raise ApiError(code, slot["error_message"] or "")
+            await asyncio.sleep(min(_ASK_AGAIN_S, left_s))
+        raise ApiError(ErrorCode.NOT_CONTROLLER, "No controller could be reached.")
+
+    async def shut_down(self, timeout_s: float = 10.0) -> bool:
+        """Hand over what this broker leads; tell whether it all went before the time was up."""
+        message = {**self._as_asker(), "want_shut_down": True}
+        deadline = self._clock.monotonic() + timeout_s
+        while self._broker_epoch() != -1 and len(self._image.brokers) > 1:
+            left_s = deadline - self._clock.monotonic()
+            if left_s <= 0:
+                return False
+            try:
+                reply = await self.to_controller(BROKER_HEARTBEAT, 1, message, left_s)
+            except LinkBroken as error:
+                _log.info("This broker asks again whether it may leave: %s", error)
+            else:
+                if reply.get("should_shut_down"):
+                    return True
+            await asyncio.sleep(min(_ASK_AGAIN_S, left_s))
+        return True
+
+    def replica_offline(self, topic: str, index: int) -> None:
+        """This broker's log of a partition is lost until it restarts: another must lead it."""
+        self._offline[TopicPartition(topic, index)] = None
+        self.report_offline()
+
+    def report_offline(self) -> None:
+        if self._offline and not self._reports:
+            report = asyncio.get_running_loop().create_task(self._tell_offline())
+            self._reports[report] = None
+            report.add_done_callback(self._reports.pop)
+
+    async def _tell_offline(self) -> None:
+        """Tell the controller, until it knows all of them; a new one is told anew."""
+        told = -1
+        while told != len(self._offline):
+            partitions: dict[UUID, list[dict[str, int]]] = {}
+            for where in self._offline:
+                topic = self._image.topics.get(where.topic)
+                if topic is not None:
+                    slots = partitions.setdefault(topic.topic_id, [])
+                    slots.append({"partition_index": where.partition})
+            topics = [{"topic_id": id_, "partitions": slots} for id_, slots in partitions.items()]
+            count = len(self._offline)
+            message = {**self._as_asker(), "directories": [{"id_": _LOST_DIR, "topics": topics}]}
+            try:
+                reply = await self.to_controller(ASSIGN_REPLICAS_TO_DIRS, 0, message)
+                if reply.get("error_code", ErrorCode.NONE) == ErrorCode.NONE:
+                    told = count
+                    continue
+            except LinkBroken as error:
+                _log.info("The controller does not know yet of lost logs: %s", error)
+            await asyncio.sleep(_ASK_AGAIN_S)
+
+    def _as_asker(self) -> dict[str, Any]:
+        return {"broker_id": self._node_id, "broker_epoch": self._broker_epoch()}
+
+    async def is_awake(self, node_id: int) -> bool:
+        """Whether a broker answers at all, within a second."""
+        if node_id == self._node_id or not self._peers.has_network:
+            return True
+        try:
+            await self._peers.call(node_id, API_VERSIONS, 0, {}, _AWAKE_S)
+        except LinkBroken:
+            return False
+        return True
+
+    async def ask_ends(
+        self, node_id: int, partitions: list[TopicPartition]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """Ask a broker where its logs end, and in which leader epoch; nothing if it is silent.
+
+        Also this broker itself is asked by link: it answers once it has loaded its logs.
+        """
+        if not self._peers.has_network:
+            return dict.fromkeys(partitions, (-1, -1))
+        topics: dict[str, list[dict[str, int]]] = {}
+        for topic, index in partitions:
+            slot = {"partition": index, "current_leader_epoch": -1, "leader_epoch": _ANY_EPOCH}
+            topics.setdefault(topic, []).append(slot)
+        message = {
+            "replica_id": ASKS_AS_CONTROLLER,
+            "topics": [{"topic": name, "partitions": slots} for name, slots in topics.items()],
+        }
+        try:
+            reply = await self._peers.call(node_id, OFFSET_FOR_LEADER_EPOCH, 4, message)
+        except LinkBroken as error:
+            _log.warning("Broker %d did not say where its logs end: %s", node_id, error)
+            return {}
+        return {
+            TopicPartition(topic["topic"], slot["partition"]): (
+                slot["leader_epoch"],
+                slot["end_offset"],
+            )
+            for topic in reply["topics"]
+            for slot in topic["partitions"]
+            if slot["error_code"] == ErrorCode.NONE
+        }

@@ -1,0 +1,204 @@
+"""The controller's watch over the partitions: who is live, and who leads what because of it.
+
+Owns what a controller knows of the brokers beyond their registration, and the clock of elections.
+Decisions are made in `failover_machine`, writes in `states`. Idle on a broker that is not the
+controller; a new controller begins with nothing and finds everything in the image.
+
+1. One run looks at all partitions; what changes while it runs is looked at in the next.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from headrace.controller import failover_machine as machine
+from headrace.controller.failover_machine import IsrChange, Live
+from headrace.controller.last_isr import AskEnds, LastIsrs
+from headrace.controller.liveness_machine import Liveness
+from headrace.controller.moving_machine import finish
+from headrace.controller.picture import Picture
+from headrace.controller.states import States, StateWriter
+from headrace.controller.writing import Writer
+from headrace.coordination.port import Op
+from headrace.env.clock import Clock
+from headrace.model.errors import ApiError
+from headrace.model.topics import NO_LEADER, PartitionState, TopicPartition, TopicState
+
+HANDOVER_INTERVAL_S = 60.0
+RETRY_S = 0.5
+_log = logging.getLogger(__name__)
+
+
+class TopicRules(NamedTuple):
+    min_insync: int = 1
+    elects_unclean: bool = False
+
+
+class Handover(NamedTuple):
+    """A leader that could not keep enough replicas is followed by one that may."""
+
+    where: TopicPartition
+    before: PartitionState
+    after: PartitionState
+
+
+Rules = Callable[[Mapping[str, str]], TopicRules]
+"""What the settings of a topic, with the broker's defaults, say about its ISR."""
+
+
+def rules_of_settings(settings: Mapping[str, str]) -> TopicRules:
+    return TopicRules(
+        int(settings.get("min.insync.replicas", "1")),
+        settings.get("unclean.leader.election.enable", "false") == "true",
+    )
+
+
+class Failover:
+    def __init__(
+        self,
+        picture: Picture,
+        writer: Writer,
+        states: StateWriter,
+        clock: Clock,
+        rules: Rules,
+        liveness: Liveness,
+        ask_ends: AskEnds,
+    ) -> None:
+        self._liveness = liveness
+        self._image = picture.image
+        self._writer = writer
+        self._states = states
+        self._clock = clock
+        self._rules = rules
+        self._last_isrs = LastIsrs(self._image, states, clock, self.live, self.offline_on, ask_ends)
+        self._offline: dict[TopicPartition, dict[int, int]] = {}
+        """Brokers whose disk lost a partition, with their epoch at that time."""
+        self._turns: dict[TopicPartition, dict[int, float]] = {}
+        """When a broker last led a partition without enough replicas."""
+        self._is_due = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def live(self) -> dict[int, Live]:
+        return self._liveness.live(self._image.brokers)
+
+    async def settle(self, extra: Callable[[], Sequence[Op]] = tuple) -> None:
+        """Return when the partitions fit the brokers, as far as it can be done now."""
+        await self._states.edit(self._settle, extra)
+
+    async def let_leave(self, node_id: int, epoch: int) -> bool:
+        """Take a broker out of every ISR that can do without it. May it go now?"""
+        self._liveness.leave(node_id, epoch)
+        await self.settle()
+        live = self.live()
+        others = [node for node in live if node != node_id and not live[node].is_leaving]
+        return not any(
+            state.leader == node_id and any(node in others for node in state.replicas)
+            for topic in self._image.topics.values()
+            for state in topic.partitions
+        )
+
+    def note_offline(self, where: TopicPartition, node_id: int, epoch: int) -> None:
+        """A broker has lost its log of a partition until it restarts; `settle` acts on it."""
+        self._offline.setdefault(where, {})[node_id] = epoch
+
+    def better_leader(
+        self,
+        where: TopicPartition,
+        state: PartitionState,
+        change: IsrChange,
+        answering: Collection[int],
+    ) -> Handover | None:
+        """Who leads instead of a leader whose shrink would stop writes; None: it may shrink.
+
+        Each has its turn once a minute; when all had theirs nobody can do better. Who is not among
+        those that are `answering` now has none.
+        """
+        min_insync = self.min_insync(self._image.topics[where.topic])
+        live = self.live()
+        now = self._clock.monotonic()
+        turns = self._turns.get(where, {})
+        for node in machine.successors(state, change, live, min_insync):
+            if node not in answering:
+                continue
+            if now - turns.get(node, -HANDOVER_INTERVAL_S) >= HANDOVER_INTERVAL_S:
+                return Handover(where, state, machine.hand_over(state, node, live))
+        return None
+
+    def min_insync(self, topic: TopicState) -> int:
+        return self._rules(topic.configs).min_insync
+
+    def remember(self, handovers: Iterable[Handover]) -> None:
+        now = self._clock.monotonic()
+        for where, before, after in handovers:
+            _log.warning(
+                "Broker %d leads %s in place of %d, which lacks in-sync replicas.",
+                after.leader,
+                where,
+                before.leader,
+            )
+            turns = self._turns.setdefault(where, {})
+            turns[before.leader] = turns[after.leader] = now
+
+    def run_soon(self) -> None:
+        """Look at every partition, now or after the run that is under way."""
+        self._is_due = True
+        if self._task is None and self._writer.fence is not None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._last_isrs.stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while self._is_due and self._writer.fence is not None:
+                self._is_due = False
+                await self.settle()
+                self._last_isrs.look()
+        except ApiError as error:
+            _log.warning("The controller could not settle the partitions: %s", error)
+            self._run_in(RETRY_S)
+        finally:
+            self._task = None
+
+    def _run_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.run_soon)
+
+    def _settle(self, states: States) -> None:
+        live = self.live()
+        for topic in self._image.topics.values():
+            elects_unclean: bool | None = None
+            for index in range(len(topic.partitions)):
+                state = states.get(topic.name, index)
+                assert state is not None
+                offline = self.offline_on(TopicPartition(topic.name, index))
+                after = machine.settle(state, live, offline)
+                if state.adding or state.removing:
+                    after = finish(after or state, live) or after
+                if after is None and state.leader != NO_LEADER:
+                    continue
+                if (after or state).leader == NO_LEADER:
+                    if elects_unclean is None:
+                        elects_unclean = self._rules(topic.configs).elects_unclean
+                    if elects_unclean:
+                        after = machine.elect_unclean(after or state, live, offline) or after
+                if after is not None:
+                    states.put(topic.name, index, after)
+
+    def offline_on(self, where: TopicPartition) -> Collection[int]:
+        if not self._offline:
+            return ()
+        brokers = self._image.brokers
+        return [
+            node
+            for node, epoch in self._offline.get(where, {}).items()
+            if node in brokers and brokers[node].epoch == epoch
+        ]

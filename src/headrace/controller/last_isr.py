@@ -1,0 +1,143 @@
+"""Partitions of whose last ISR every member restarted uncleanly: whose log goes furthest?
+
+Owns the waiting and the asking (I12): up to ten seconds for all members to be back and to answer,
+then the one with the greatest (last leader epoch, log end) leads. Decisions are made in
+`failover_machine`.
+
+1. An answer counts only for the incarnation of the broker that gave it.
+2. Without any answer nobody is elected, however long it takes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+from headrace.controller import failover_machine as machine
+from headrace.controller.failover_machine import Live, LogEnd
+from headrace.controller.states import States, StateWriter
+from headrace.env.clock import Clock
+from headrace.model.cluster import ClusterImage
+from headrace.model.errors import ApiError
+from headrace.model.topics import NO_LEADER, TopicPartition
+
+WAIT_S = 10.0
+RETRY_S = 0.5
+_log = logging.getLogger(__name__)
+
+AskEnds = Callable[[int, list[TopicPartition]], Awaitable[Mapping[TopicPartition, LogEnd]]]
+Ends = dict[TopicPartition, dict[int, LogEnd]]
+
+
+class LastIsrs:
+    def __init__(
+        self,
+        image: ClusterImage,
+        states: StateWriter,
+        clock: Clock,
+        live: Callable[[], Mapping[int, Live]],
+        offline_on: Callable[[TopicPartition], Collection[int]],
+        ask_ends: AskEnds,
+    ) -> None:
+        self._image = image
+        self._states = states
+        self._clock = clock
+        self._live = live
+        self._offline_on = offline_on
+        self._ask_ends = ask_ends
+        self._since: dict[TopicPartition, float] = {}
+        """When the first member of each was back."""
+        self._task: asyncio.Task[None] | None = None
+
+    def look(self) -> None:
+        """Begin to wait where there is something to wait for."""
+        if self._task is None and self._waiting():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while waiting := self._waiting():
+                due = [where for where in waiting if self._is_complete(where)]
+                if due:
+                    await self._elect(due)
+                # New members are noticed within this time; it is no use to hurry.
+                await asyncio.sleep(RETRY_S)
+        except ApiError as error:
+            _log.warning("The controller could not elect from the last ISR: %s", error)
+        finally:
+            self._task = None
+            self._since.clear()
+
+    def _waiting(self) -> list[TopicPartition]:
+        live = self._live()
+        now = self._clock.monotonic()
+        before, self._since = self._since, {}
+        for topic in self._image.topics.values():
+            for index, state in enumerate(topic.partitions):
+                if state.leader != NO_LEADER:
+                    continue
+                where = TopicPartition(topic.name, index)
+                if machine.awaits_members(state, live, self._offline_on(where)):
+                    self._since[where] = before.get(where, now)
+        return list(self._since)
+
+    def _members(self, where: TopicPartition) -> list[int]:
+        """Those of the last ISR that are back."""
+        state = self._image.partition(*where)
+        if state is None:
+            return []
+        return machine.candidates(state, self._live(), self._offline_on(where))
+
+    def _is_complete(self, where: TopicPartition) -> bool:
+        state = self._image.partition(*where)
+        if state is None:
+            return False
+        back = len(self._members(where)) + len(self._offline_on(where))
+        return back >= len(state.isr) or self._is_overdue(where)
+
+    def _is_overdue(self, where: TopicPartition) -> bool:
+        return self._clock.monotonic() - self._since[where] >= WAIT_S
+
+    async def _elect(self, due: list[TopicPartition]) -> None:
+        live = self._live()
+        asked: dict[int, list[TopicPartition]] = {}
+        for where in due:
+            for node in self._members(where):
+                asked.setdefault(node, []).append(where)
+        answers = await asyncio.gather(*(self._ask_ends(n, asked[n]) for n in asked))
+        ends: Ends = {where: {} for where in due}
+        for node, answer in zip(asked, answers, strict=True):
+            for where, end in answer.items():
+                ends[where][node] = end
+        known = {
+            where: ends[where]
+            for where in due
+            # Who is silent may have the longest log: it is asked again while there is time.
+            if len(ends[where]) == len(self._members(where)) or self._is_overdue(where)
+        }
+        if known:
+            await self._states.edit(lambda states: self._decide(states, known, live))
+
+    def _decide(self, states: States, ends: Ends, asked: Mapping[int, Live]) -> None:
+        live = self._live()
+        for where, ends_of_members in ends.items():
+            state = states.get(*where)
+            if state is None or state.leader != NO_LEADER:
+                continue
+            current = {
+                node: end
+                for node, end in ends_of_members.items()
+                if node in live and live[node].epoch == asked[node].epoch
+            }
+            after = machine.recover(state, live, current, self._offline_on(where))
+            if after is not None:
+                _log.warning(
+                    "Every in-sync replica of %s restarted uncleanly; broker %d leads it now.",
+                    where,
+                    after.leader,
+                )
+                states.put(where.topic, where.partition, after)

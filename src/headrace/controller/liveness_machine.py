@@ -1,0 +1,106 @@
+"""Which brokers a controller counts as live: registered, reached by it, and not leaving.
+
+Pure: time and the image's brokers are arguments. A new controller believes in all that are
+registered; a broker that registers later is let in when it has answered.
+
+1. A broker that was put out by mistake, and is therefore back with all that it had, is let in again
+   only after a wait that doubles each time: elections must not follow a bad link.
+2. A controller that most others are silent to is itself the one that is cut off: it must not put
+   them out, nor let a leader go on without them.
+"""
+
+from collections.abc import Mapping
+
+from headrace.controller.failover_machine import Live
+from headrace.model.cluster import BrokerInfo
+
+READMISSION_S_MIN = 1.0
+READMISSION_S_MAX = 30.0
+MISTAKE_FORGOTTEN_S = 300.0
+
+
+class Liveness:
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
+        self._admitted: dict[int, int] = {}
+        self._leaving: dict[int, int] = {}
+        self._put_out: dict[int, int] = {}
+        """The epoch in which each broker was put out for being unreachable."""
+        self._mistakes: dict[int, tuple[int, float, int]] = {}
+        """How many, when the last was seen to be one, and of which epoch."""
+        self._silent: dict[int, int] = {}
+        self._heard: dict[int, float] = {}
+        """When each broker last answered."""
+        self._admits_all = False
+
+    def admit_all(self) -> None:
+        """For a controller without links: whoever is registered counts."""
+        self._admits_all = True
+
+    def take_over(self, brokers: Mapping[int, BrokerInfo]) -> None:
+        """Begin as a new controller."""
+        self._admitted = {node: info.epoch for node, info in brokers.items()}
+        self._leaving.clear()
+        self._put_out.clear()
+        self._silent.clear()
+        self._heard.clear()
+
+    def live(self, brokers: Mapping[int, BrokerInfo]) -> dict[int, Live]:
+        return {
+            node: Live(info.epoch, info.previous_epoch, self._leaving.get(node) == info.epoch)
+            for node, info in brokers.items()
+            if self.is_admitted(node, info.epoch)
+        }
+
+    def is_admitted(self, node_id: int, epoch: int) -> bool:
+        if self._admits_all or node_id == self._node_id:
+            return True
+        return self._admitted.get(node_id) == epoch
+
+    def reached(self, info: BrokerInfo, now: float) -> bool:
+        """A broker has answered. Tell whether it is live."""
+        node_id = info.node_id
+        self._heard[node_id] = now
+        self._silent.pop(node_id, None)
+        if self.is_admitted(node_id, info.epoch):
+            return True
+        if self._put_out.get(node_id) in (info.epoch, info.previous_epoch):
+            self._note_mistake(info, now)
+            count, since, _ = self._mistakes[node_id]
+            if now - since < min(READMISSION_S_MIN * 2 ** (count - 1), READMISSION_S_MAX):
+                return False
+        self._put_out.pop(node_id, None)
+        self._admitted[node_id] = info.epoch
+        return True
+
+    def _note_mistake(self, info: BrokerInfo, now: float) -> None:
+        count, since, epoch = self._mistakes.get(info.node_id, (0, now, -1))
+        if epoch == self._put_out[info.node_id]:
+            return
+        count = 0 if now - since > MISTAKE_FORGOTTEN_S else count
+        self._mistakes[info.node_id] = (count + 1, now, self._put_out[info.node_id])
+
+    def put_out(self, node_id: int, epoch: int) -> None:
+        """Count a broker as dead in this epoch."""
+        if self._admitted.get(node_id) == epoch:
+            del self._admitted[node_id]
+        self._put_out[node_id] = epoch
+
+    def fell_silent(self, node_id: int, epoch: int) -> None:
+        """A broker has not answered for long."""
+        self._silent[node_id] = epoch
+
+    def silent(self, brokers: Mapping[int, BrokerInfo]) -> list[BrokerInfo] | None:
+        """Those that are silent still; None if most are: then it is this one that is cut off."""
+        others = [info for node, info in brokers.items() if node != self._node_id]
+        silent = [info for info in others if self._silent.get(info.node_id) == info.epoch]
+        return None if 2 * len(silent) > len(others) else silent
+
+    def hears_most(self, brokers: Mapping[int, BrokerInfo], since: float) -> bool:
+        """Whether enough others have answered since then: it is not this one that is cut off."""
+        others = [node for node in brokers if node != self._node_id]
+        heard = [node for node in others if self._heard.get(node, since - 1) >= since]
+        return self._admits_all or 2 * len(heard) >= len(others)
+
+    def leave(self, node_id: int, epoch: int) -> None:
+        self._leaving[node_id] = epoch

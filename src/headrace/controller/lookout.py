@@ -1,0 +1,136 @@
+"""What follows from what the links show: who counts as live, who is removed, who resigns.
+
+Owns the consequences of the guard's news. As the controller: a broker that answers is live, one
+whose port refuses is removed, one that is silent leads nothing. As any other broker: a controller
+whose port refuses is followed by whoever is first.
+"""
+
+import asyncio
+import logging
+
+from headrace.controller.failover import Failover
+from headrace.controller.guard import SIGNS_PER_SILENCE, Guard
+from headrace.controller.liveness_machine import Liveness
+from headrace.controller.peers import Peers
+from headrace.controller.presence import Presence
+from headrace.controller.removal import remove
+from headrace.controller.writing import Writer
+from headrace.coordination.port import Store
+from headrace.env.clock import Clock
+from headrace.model.cluster import BrokerInfo, ClusterImage
+
+_log = logging.getLogger(__name__)
+
+
+class Lookout:
+    def __init__(
+        self,
+        store: Store,
+        node_id: int,
+        image: ClusterImage,
+        writer: Writer,
+        peers: Peers,
+        clock: Clock,
+        liveness: Liveness,
+        failover: Failover,
+        silence_s: float,
+    ) -> None:
+        self.presence: Presence
+        self._store = store
+        self._image = image
+        self._writer = writer
+        self._clock = clock
+        self._liveness = liveness
+        self._failover = failover
+        self._silence_s = silence_s
+        self._verdict: asyncio.TimerHandle | None = None
+        self._dead_controller: BrokerInfo | None = None
+        self._removals: dict[asyncio.Task[None], None] = {}
+        self._guard = Guard(
+            node_id,
+            image,
+            writer,
+            peers,
+            clock,
+            silence_s,
+            reached=self._reached,
+            refused=self._refused,
+            silent=self._fell_silent,
+        )
+
+    def update(self) -> None:
+        """Watch those whom this broker has to watch now."""
+        self._guard.update()
+
+    async def stop(self) -> None:
+        await self._guard.stop()
+        if self._verdict is not None:
+            self._verdict.cancel()
+        removals = list(self._removals)
+        for removal in removals:
+            removal.cancel()
+        if removals:
+            await asyncio.wait(removals)
+
+    def elected(self, is_new: bool) -> None:
+        """This broker has become the controller, or has read everything again as such."""
+        if is_new:
+            self._liveness.take_over(self._image.brokers)
+        dead, self._dead_controller = self._dead_controller, None
+        if dead is not None and self._image.brokers.get(dead.node_id) == dead:
+            self._remove(dead)
+        self._failover.run_soon()
+
+    def _reached(self, info: BrokerInfo) -> bool:
+        was_live = self._liveness.is_admitted(info.node_id, info.epoch)
+        is_live = self._liveness.reached(info, self._clock.monotonic())
+        if is_live and not was_live:
+            self._failover.run_soon()
+        return is_live
+
+    def _refused(self, info: BrokerInfo) -> None:
+        if self._writer.fence is not None:
+            if self._liveness.is_admitted(info.node_id, info.epoch):
+                self._remove(info)
+        elif info.node_id == self._image.controller_id:
+            self._dead_controller = info
+            self.presence.look_for_controller(self.presence.election)
+
+    def _fell_silent(self, info: BrokerInfo) -> None:
+        self._liveness.fell_silent(info.node_id, info.epoch)
+        # Others may be silent as well: that shows within the time between two signs of life.
+        if self._verdict is None:
+            self._judge_later()
+
+    def _judge_later(self) -> None:
+        wait_s = self._silence_s / SIGNS_PER_SILENCE
+        self._verdict = asyncio.get_running_loop().call_later(wait_s, self._judge_silence)
+
+    def is_cut_off(self) -> bool:
+        """Whether it may be this broker that the others cannot reach."""
+        since = self._clock.monotonic() - 2 * self._silence_s / SIGNS_PER_SILENCE
+        return not self._liveness.hears_most(self._image.brokers, since)
+
+    def _judge_silence(self) -> None:
+        self._verdict = None
+        if self._writer.fence is None:
+            return
+        silent = self._liveness.silent(self._image.brokers)
+        if silent is None:
+            _log.warning("Most brokers do not answer: another may be the controller.")
+            self.presence.resign()
+            return
+        if silent and self.is_cut_off():
+            self._judge_later()
+            return
+        for info in silent:
+            if self._liveness.is_admitted(info.node_id, info.epoch):
+                _log.warning("Broker %d does not answer: others lead for it.", info.node_id)
+                self._liveness.put_out(info.node_id, info.epoch)
+                self._failover.run_soon()
+
+    def _remove(self, info: BrokerInfo) -> None:
+        work = remove(self._store, self._liveness, self._failover, info)
+        task = asyncio.get_running_loop().create_task(work)
+        self._removals[task] = None
+        task.add_done_callback(self._removals.pop)

@@ -1,0 +1,133 @@
+"""Who leads and who holds a partition, at an administrator's wish; and leaders back in balance.
+
+Owns these requests. Decisions are made in `failover_machine` and `moving_machine`; a move that was
+begun is finished by `failover`, whichever broker is the controller then.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from headrace.controller import failover_machine as machine
+from headrace.controller import moving_machine as moving
+from headrace.controller.failover import Failover
+from headrace.controller.states import States, StateWriter
+from headrace.model.cluster import ClusterImage
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import PartitionState, TopicPartition
+
+Outcomes = dict[TopicPartition, ApiError | None]
+
+
+class Moves:
+    def __init__(self, image: ClusterImage, states: StateWriter, failover: Failover) -> None:
+        self._image = image
+        self._states = states
+        self._failover = failover
+
+    async def elect(
+        self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool
+    ) -> Outcomes:
+        """Let preferred replicas lead; or where nobody leads, any. None: of all partitions."""
+
+        def decide(states: States) -> Outcomes:
+            outcomes: Outcomes = {}
+            for where in self._all() if partitions is None else partitions:
+                after = self._elected(states, where, is_unclean)
+                if isinstance(after, PartitionState):
+                    states.put(*where, after)
+                    outcomes[where] = None
+                elif partitions is not None or after is not ErrorCode.ELECTION_NOT_NEEDED:
+                    outcomes[where] = ApiError(after)
+            return outcomes
+
+        return await self._states.edit(decide)
+
+    def _elected(
+        self, states: States, where: TopicPartition, is_unclean: bool
+    ) -> PartitionState | ErrorCode:
+        state = states.get(*where)
+        if state is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        live, offline = self._failover.live(), self._failover.offline_on(where)
+        if not is_unclean:
+            return machine.elect_preferred(state, live, offline)
+        if state.leader in live:
+            return ErrorCode.ELECTION_NOT_NEEDED
+        after = machine.settle(state, live, offline) or state
+        if after.leader in live:
+            return after
+        return machine.elect_unclean(state, live, offline) or (
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        )
+
+    async def balance(self, imbalance_max: float) -> int:
+        """Let preferred replicas lead where a broker leads too few of its own; tell how many."""
+        lacking: dict[int, list[TopicPartition]] = {}
+        own: dict[int, int] = {}
+        for where in self._all():
+            state = self._image.topics[where.topic].partitions[where.partition]
+            preferred = state.replicas[0]
+            own[preferred] = own.get(preferred, 0) + 1
+            if state.leader != preferred:
+                lacking.setdefault(preferred, []).append(where)
+        live = self._failover.live()
+        wanted = [
+            where
+            for node, partitions in lacking.items()
+            if node in live and len(partitions) > imbalance_max * own[node]
+            for where in partitions
+        ]
+        outcomes = await self.elect(wanted, is_unclean=False) if wanted else {}
+        return sum(error is None for error in outcomes.values())
+
+    async def move(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, keeps_factor: bool
+    ) -> Outcomes:
+        """Begin to move each partition to its target, or with None give a move up."""
+
+        def decide(states: States) -> Outcomes:
+            outcomes: Outcomes = {}
+            for where, target in targets.items():
+                outcomes[where] = None
+                try:
+                    self._begin(states, where, target, keeps_factor)
+                except ApiError as error:
+                    outcomes[where] = error
+            return outcomes
+
+        outcomes = await self._states.edit(decide)
+        # Where nothing has to come, it is done already.
+        self._failover.run_soon()
+        return outcomes
+
+    def _begin(
+        self,
+        states: States,
+        where: TopicPartition,
+        target: Sequence[int] | None,
+        keeps_factor: bool,
+    ) -> None:
+        state = states.get(*where)
+        if state is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if target is None:
+            after = moving.cancel(state)
+        else:
+            if keeps_factor and len(target) != len(moving.origin_of(state)):
+                raise ApiError(
+                    ErrorCode.INVALID_REPLICATION_FACTOR,
+                    "This would change the replication factor, which the request does not allow.",
+                )
+            after = moving.begin(state, target, self._image.brokers)
+        if (after.replicas, after.adding, after.removing) != (
+            state.replicas,
+            state.adding,
+            state.removing,
+        ):
+            states.put(*where, after)
+
+    def _all(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic.name, index)
+            for topic in self._image.topics.values()
+            for index in range(len(topic.partitions))
+        ]

@@ -1,0 +1,99 @@
+"""Decisions about moving a partition to other brokers, one state at a time.
+
+Pure. A move begins with the replicas of both ends, so that those that come can follow the leader;
+it ends when all of them are in sync, and only then do those that go leave (and a leader among them
+hands over). At each moment the ISR is one that the present leader asked for.
+
+1. The ISR never loses by a move, but by its end: then it keeps at least one that stays.
+2. Each step has the next partition epoch; an election has the next leader epoch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from headrace.controller.failover_machine import Live
+from headrace.model.cluster import BrokerInfo
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import PartitionState
+
+
+def target_of(state: PartitionState) -> tuple[int, ...]:
+    """The replicas as they will be when what is under way is done."""
+    return tuple(node for node in state.replicas if node not in state.removing)
+
+
+def origin_of(state: PartitionState) -> tuple[int, ...]:
+    """The replicas as they were before a move."""
+    return tuple(node for node in state.replicas if node not in state.adding)
+
+
+def begin(
+    state: PartitionState, target: Sequence[int], brokers: Mapping[int, BrokerInfo]
+) -> PartitionState:
+    """The state in which a partition moves to these replicas, the preferred leader first."""
+    if not target or len(set(target)) != len(target):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Name each broker once, and at least one."
+        )
+    origin = origin_of(state)
+    unknown = [node for node in target if node not in brokers and node not in origin]
+    if unknown:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Broker {unknown[0]} is not registered."
+        )
+    adding = tuple(node for node in target if node not in origin)
+    removing = tuple(node for node in origin if node not in target)
+    return _of_replicas(state, (*target, *removing), adding, removing)
+
+
+def cancel(state: PartitionState) -> PartitionState:
+    """Back to the replicas of before the move."""
+    if not state.adding and not state.removing:
+        raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    return _of_replicas(state, origin_of(state), (), ())
+
+
+def finish(state: PartitionState, live: Mapping[int, Live]) -> PartitionState | None:
+    """The state after a move that is done; None while some that come are not in sync."""
+    if not state.adding and not state.removing:
+        return None
+    target = target_of(state)
+    staying = [node for node in state.isr if node in target]
+    if not staying or any(node not in state.isr for node in state.adding):
+        return None
+    leader = state.leader
+    if leader not in target:
+        able = [n for n in target if n in staying and n in live and not live[n].is_leaving]
+        if not able:
+            return None
+        leader = able[0]
+    return _of_replicas(replace(state, leader=leader), target, (), (), led_by=state.leader)
+
+
+def _of_replicas(
+    state: PartitionState,
+    replicas: tuple[int, ...],
+    adding: tuple[int, ...],
+    removing: tuple[int, ...],
+    led_by: int | None = None,
+) -> PartitionState:
+    """The ISR keeps those of its members that are replicas still."""
+    rows = [row for row in zip(state.isr, state.isr_epochs, strict=True) if row[0] in replicas]
+    if not rows:
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "None of these replicas is in sync.")
+    leader = state.leader
+    if leader >= 0 and leader not in replicas:
+        nodes = [node for node, _ in rows]
+        leader = next(node for node in replicas if node in nodes)
+    is_elected = leader != (state.leader if led_by is None else led_by)
+    return replace(
+        state,
+        leader=leader,
+        leader_epoch=state.leader_epoch + is_elected,
+        replicas=replicas,
+        isr=tuple(node for node, _ in rows),
+        partition_epoch=state.partition_epoch + 1,
+        isr_epochs=tuple(epoch for _, epoch in rows),
+        adding=adding,
+        removing=removing,
+    )

@@ -1,0 +1,114 @@
+"""Links to other brokers: one each, on the listener that brokers have among themselves.
+
+Owns dialling and the links that are open. It knows neither who is the controller nor what is
+said; a question is asked once, and whoever asks decides whether to ask again.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
+from headrace.runtime.link import Link, LinkBroken, Network, Refused, call
+
+DIAL_TIMEOUT_S = 2.0
+REDIAL_S = 0.05
+REFUSALS_OF_THE_DEAD = 2
+CALL_TIMEOUT_S = 10.0
+
+
+class Unreachable(LinkBroken):
+    """There is no link: nothing was sent."""
+
+
+class Peers:
+    def __init__(self, network: Network | None, image: ClusterImage, listener: str) -> None:
+        self._network = network
+        self._image = image
+        self._listener = listener
+        self._links: dict[int, tuple[int, Link]] = {}
+        self._dials: dict[int, asyncio.Lock] = {}
+
+    @property
+    def has_network(self) -> bool:
+        return self._network is not None
+
+    async def call(
+        self,
+        node_id: int,
+        api_key: int,
+        version: int,
+        message: Mapping[str, Any],
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> dict[str, Any]:
+        """Ask a broker once. Unreachable: it was not asked. LinkBroken: nobody knows."""
+        try:
+            link = await self.link(node_id)
+        except LinkBroken as error:
+            raise Unreachable(str(error)) from error
+        return await call(link, api_key, version, message, timeout_s)
+
+    async def link(self, node_id: int) -> Link:
+        """The link to the present incarnation of a broker; dialled if there is none."""
+        async with self._dials.setdefault(node_id, asyncio.Lock()):
+            info = self._image.brokers.get(node_id)
+            if info is None:
+                raise LinkBroken(f"broker {node_id} is not registered")
+            epoch, link = self._links.get(node_id, (-1, None))
+            if link is not None and link.is_open and epoch == info.epoch:
+                return link
+            if link is not None:
+                link.close()
+            link = await self.dial(node_id)
+            self._links[node_id] = (info.epoch, link)
+            return link
+
+    async def dial(self, node_id: int) -> Link:
+        """A new link. Raises Refused where nobody listens, else LinkBroken."""
+        place = self.endpoint(node_id)
+        if self._network is None or place is None:
+            raise LinkBroken(f"there is no way to broker {node_id}")
+        try:
+            return await self._network.dial(place.host, place.port, DIAL_TIMEOUT_S)
+        except TimeoutError:
+            raise LinkBroken(f"broker {node_id} does not answer") from None
+
+    def endpoint(self, node_id: int) -> Endpoint | None:
+        info = self._image.brokers.get(node_id)
+        return None if info is None else _place_on(self._listener, info.endpoints)
+
+    async def looks_dead(self, former: BrokerInfo) -> bool:
+        """Whether the process of a former life of this broker is plainly gone: its port refuses
+        connections, twice."""
+        place = _place_on(self._listener, former.endpoints)
+        if self._network is None or place is None:
+            return False
+        for attempt in range(REFUSALS_OF_THE_DEAD):
+            if attempt:
+                await asyncio.sleep(REDIAL_S)
+            try:
+                link = await self._network.dial(place.host, place.port, DIAL_TIMEOUT_S)
+            except Refused:
+                continue
+            except (LinkBroken, TimeoutError):
+                return False
+            link.close()
+            return False
+        return True
+
+    def drop_gone(self) -> None:
+        """Close the links to former incarnations, so that nobody waits for their answers."""
+        brokers = self._image.brokers
+        for node_id, (epoch, link) in list(self._links.items()):
+            if node_id not in brokers or brokers[node_id].epoch != epoch:
+                del self._links[node_id]
+                link.close()
+
+    def close(self) -> None:
+        for _, link in self._links.values():
+            link.close()
+        self._links.clear()
+
+
+def _place_on(listener: str, endpoints: Iterable[Endpoint]) -> Endpoint | None:
+    return next((place for place in endpoints if place.listener == listener), None)

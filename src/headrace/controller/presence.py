@@ -1,0 +1,289 @@
+"""This broker's presence in the cluster: its registration, who is the controller, what is new.
+
+Owns the session with the store, the watches and the one task that reads behind them. The store's
+events are hints (B9, coordination/port.py): each only says what to read again.
+
+1. What is read is read in one task, in order; watches are armed before the reading.
+2. After a reconnect, also within a session, everything is read again.
+3. Once the registration is void, those who listen are told before anything else is done, and this
+   broker has no epoch until it is registered anew (B7).
+4. A broker acts as the controller after it has read everything under its own epoch (B8).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from headrace.controller import membership, reading
+from headrace.controller import topics_machine as machine
+from headrace.controller.changes import ImageChange
+from headrace.controller.membership import Election
+from headrace.controller.picture import Picture
+from headrace.controller.writing import KeyedLocks, Writer
+from headrace.coordination import layout
+from headrace.coordination.port import (
+    Delete,
+    SessionState,
+    Store,
+    StoreError,
+    StoreUnavailable,
+    WatchEvent,
+)
+from headrace.model.cluster import Endpoint
+from headrace.model.errors import ApiError
+
+_BROKERS = "brokers"
+_CONTROLLER = "controller"
+_CHANGES = "changes"
+_EVERYTHING = "everything"
+_NEVER_SEEN = -1
+_RETRY_S_MIN = 0.05
+_RETRY_S_MAX = 1.0
+_PAUSE_S = 2.0
+_EXPECTED = (StoreUnavailable, StoreError, ApiError, layout.LayoutError)
+_log = logging.getLogger(__name__)
+
+
+class Presence:
+    def __init__(
+        self,
+        store: Store,
+        node_id: int,
+        picture: Picture,
+        writer: Writer,
+        locks: KeyedLocks,
+        registration_wait_s: float,
+        looks_dead: membership.LooksDead,
+        elected: Callable[[bool], None],
+    ) -> None:
+        """`elected` is called when this broker, as the controller, has read everything: with True
+        if it has become it only now."""
+        self.broker_epoch = -1
+        self.last_epoch = -1
+        self.election = Election(-1, 0, None)
+        self._store = store
+        self._node_id = node_id
+        self._picture = picture
+        self._writer = writer
+        self._locks = locks
+        self._registration_wait_s = registration_wait_s
+        self._elected = elected
+        self._endpoints: tuple[Endpoint, ...] = ()
+        self._rack: str | None = None
+        self._looks_dead = looks_dead
+        self._session_id = 0
+        self._former_sessions: list[int] = []
+        self._changes_seen = _NEVER_SEEN
+        self._news: dict[str, None] = {}
+        self._awake = asyncio.Event()
+        self._askers: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._suspect: Election | None = None
+        self._resigns = False
+        self._pause: asyncio.TimerHandle | None = None
+        """Until then this broker does not stand for election."""
+
+    async def start(
+        self, endpoints: Iterable[Endpoint], rack: str | None, previous_epoch: int
+    ) -> None:
+        self._endpoints = tuple(endpoints)
+        self._rack = rack
+        self.last_epoch = previous_epoch
+        # Before the first step: what happens during it must not be missed.
+        self._store.on_session(self._session_changed)
+        await self._join()
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if self._pause is not None:
+            self._pause.cancel()
+        for asker in self._askers:
+            asker.cancel()
+
+    async def refresh(self) -> None:
+        """Return when the image shows all that was written before this call."""
+        asker = asyncio.get_running_loop().create_future()
+        await self._store.sync()
+        self._askers.append(asker)
+        self._look_at(_CHANGES)
+        await asker
+
+    def look_for_controller(self, dead: Election | None = None) -> None:
+        """Find out who is the controller; `dead` is one whose process is known to be gone."""
+        self._suspect = dead
+        self._look_at(_CONTROLLER)
+
+    def resign(self) -> None:
+        """Leave it to others to be the controller, if they can, for some time."""
+        self._resigns = True
+        self._look_at(_CONTROLLER)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            self._drop_registration()
+        elif state is SessionState.CONNECTED:
+            self._look_at(_EVERYTHING)
+
+    def _drop_registration(self) -> None:
+        self._writer.fence = None
+        if self._session_id not in (0, self._store.session_id):
+            self._former_sessions = [*self._former_sessions, self._session_id][-10:]
+        if self.broker_epoch != -1:
+            self.broker_epoch = -1
+            self._picture.tell(ImageChange(is_lost=True))
+
+    def _look_at(self, what: str) -> None:
+        self._news[what] = None
+        self._awake.set()
+
+    def _saw_brokers(self, _: WatchEvent) -> None:
+        self._look_at(_BROKERS)
+
+    def _saw_controller(self, _: WatchEvent) -> None:
+        self._look_at(_CONTROLLER)
+
+    def _saw_changes(self, _: WatchEvent) -> None:
+        self._look_at(_CHANGES)
+
+    async def _follow(self) -> None:
+        wait_s = _RETRY_S_MIN
+        while True:
+            await self._awake.wait()
+            self._awake.clear()
+            news, self._news = self._news, {}
+            askers, self._askers = self._askers, []
+            try:
+                await self._catch_up(news)
+            except Exception as error:  # noqa: BLE001 - whoever does not follow must try again
+                self._news = {**news, **self._news}
+                self._askers = askers + self._askers
+                if self._store.state is SessionState.CONNECTED:
+                    bug = None if isinstance(error, _EXPECTED) else error
+                    _log.warning(
+                        "This broker could not follow the cluster: %s", error, exc_info=bug
+                    )
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(2 * wait_s, _RETRY_S_MAX)
+                    self._awake.set()
+                continue
+            wait_s = _RETRY_S_MIN
+            for asker in askers:
+                if not asker.done():
+                    asker.set_result(None)
+
+    async def _catch_up(self, news: dict[str, None]) -> None:
+        if _EVERYTHING in news:
+            await self._join()
+            return
+        if _BROKERS in news:
+            await self._picture.read_brokers(self._saw_brokers)
+            info = self._picture.image.brokers.get(self._node_id)
+            if info is None or info.epoch != self.broker_epoch:
+                await self._join()
+                return
+        if _CONTROLLER in news:
+            await self._find_controller()
+        if _CHANGES in news:
+            await self._read_changes()
+
+    async def _join(self) -> None:
+        """Take this broker's place: what it had before may be void, what it knew may be old."""
+        stat = await self._store.exists(layout.broker_path(self._node_id))
+        if stat is None or stat.czxid != self.broker_epoch:
+            self._drop_registration()
+            document = layout.encode_broker(self._endpoints, self._rack, self.last_epoch)
+            epoch = await membership.register(
+                self._store,
+                self._node_id,
+                document,
+                self._former_sessions,
+                self._registration_wait_s,
+                self._looks_dead,
+            )
+            self._session_id = self._store.session_id
+            self.broker_epoch = self.last_epoch = epoch
+        await self._picture.read_brokers(self._saw_brokers)
+        await self._find_controller(doubts_all=True)
+
+    async def _find_controller(self, *, doubts_all: bool = False) -> None:
+        suspect, self._suspect = self._suspect, None
+        await self._store.exists(layout.CONTROLLER, self._saw_controller)
+        if self._resigns:
+            await self._give_up()
+        election = await membership.elect(
+            self._store,
+            self._node_id,
+            suspect,
+            former_sessions=self._former_sessions,
+            stands=self._pause is None,
+        )
+        if election.fence is None:
+            self._writer.fence = None
+            if doubts_all:
+                await self._load()
+        elif election.fence != self._writer.fence:
+            self._writer.fence = None
+            changes = await self._load()
+            self._writer.take_over(election.fence, election.controller_epoch, changes)
+        elif doubts_all:
+            await self._load()
+        is_new = election != self.election
+        self.election = election
+        if election.fence is not None and (is_new or doubts_all):
+            self._elected(is_new)
+        if is_new:
+            self._picture.show_controller(election.controller_id)
+
+    async def _give_up(self) -> None:
+        self._resigns = False
+        if self._writer.fence is None:
+            return
+        await self._writer.commit([Delete(layout.CONTROLLER)])
+        self._writer.fence = None
+        loop = asyncio.get_running_loop()
+        self._pause = loop.call_later(_PAUSE_S, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._pause = None
+        self._look_at(_CONTROLLER)
+
+    async def _load(self) -> layout.ChangeLog:
+        changes = await reading.read_changes(self._store, self._saw_changes)
+        await self._picture.read_broker_configs()
+        await self._picture.read_group_configs()
+        for name in await self._picture.names():
+            await self._read_topic(name)
+        self._changes_seen = changes.last
+        return changes
+
+    async def _read_changes(self) -> None:
+        changes = await reading.read_changes(self._store, self._saw_changes)
+        if self._writer.fence is None:
+            rows = changes.since(self._changes_seen)
+            if rows is None:
+                await self._load()
+                return
+            await self._read_rows(rows)
+        self._changes_seen = changes.last
+
+    async def _read_rows(self, rows: Iterable[layout.ChangeRow]) -> None:
+        wanted = dict.fromkeys(rows)
+        whole = [row.name for row in wanted if row.kind in ("topic", "config")]
+        if any(row.kind == "broker" for row in wanted):
+            await self._picture.read_broker_configs()
+        if any(row.kind == "group" for row in wanted):
+            await self._picture.read_group_configs()
+        for name in dict.fromkeys(whole):
+            await self._read_topic(name)
+        for row in wanted:
+            if row.kind == "states" and row.name not in whole:
+                async with self._locks.hold(machine.collision_key(row.name)):
+                    await self._picture.read_states(row.name, row.first)
+
+    async def _read_topic(self, name: str) -> None:
+        async with self._locks.hold(machine.collision_key(name)):
+            await self._picture.read_topic(name)

@@ -1,0 +1,230 @@
+"""What brokers ask of the controller: ISR changes, leave to go, producer ids, lost disks.
+
+Owns the way from such a message to a decision and back. A request is served by the elected
+controller, whichever way it came: over a link, or from its own broker.
+
+1. A request counts only from the registered incarnation of its broker (B6).
+2. A refusal of AlterPartition is final: no copy of the request can be carried out after it (B5).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from headrace.controller import failover_machine as machine
+from headrace.controller.admin import Admin
+from headrace.controller.failover import Failover, Handover
+from headrace.controller.failover_machine import IsrChange
+from headrace.controller.picture import Picture
+from headrace.controller.states import States, StateWriter
+from headrace.controller.writing import Writer
+from headrace.coordination.port import StoreUnavailable
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import PartitionState, TopicPartition
+from headrace.wire.apis import (
+    ALLOCATE_PRODUCER_IDS,
+    ALTER_PARTITION,
+    ASSIGN_REPLICAS_TO_DIRS,
+    BROKER_HEARTBEAT,
+)
+
+Message = dict[str, Any]
+
+
+class Requests:
+    def __init__(
+        self,
+        picture: Picture,
+        writer: Writer,
+        states: StateWriter,
+        failover: Failover,
+        admin: Admin,
+        is_awake: Callable[[int], Awaitable[bool]],
+        is_cut_off: Callable[[], bool],
+    ) -> None:
+        self._is_awake = is_awake
+        self._is_cut_off = is_cut_off
+        self._picture = picture
+        self._image = picture.image
+        self._writer = writer
+        self._states = states
+        self._failover = failover
+        self._admin = admin
+
+    async def serve(self, api_key: int, request: Message) -> Message:
+        """The answer, also where it is an error. Raises nothing that is not a bug."""
+        try:
+            await self._check_asker(request)
+            match api_key:
+                case _ if api_key == ALTER_PARTITION:
+                    return await self._alter_partition(request)
+                case _ if api_key == BROKER_HEARTBEAT:
+                    return await self._heartbeat(request)
+                case _ if api_key == ALLOCATE_PRODUCER_IDS:
+                    first, count = await self._admin.finish(self._admin.allocate_producer_ids(0))
+                    return {"producer_id_start": first, "producer_id_len": count}
+                case _ if api_key == ASSIGN_REPLICAS_TO_DIRS:
+                    return await self._take_offline(request)
+            raise ValueError(f"the controller is not asked for API {api_key}")
+        except ApiError as error:
+            return {"error_code": error.code}
+
+    async def _check_asker(self, request: Message) -> None:
+        if self._writer.fence is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        info = self._image.brokers.get(request["broker_id"])
+        if info is None or info.epoch < request["broker_epoch"]:
+            # It may have registered just now.
+            try:
+                await self._picture.read_brokers()
+            except StoreUnavailable:
+                raise ApiError(ErrorCode.NOT_CONTROLLER) from None
+            info = self._image.brokers.get(request["broker_id"])
+        if info is None or info.epoch != request["broker_epoch"]:
+            raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+
+    async def _alter_partition(self, request: Message) -> Message:
+        answering = await self._answering(request)
+
+        def decide(states: States) -> tuple[list[Message], list[Handover]]:
+            handovers: list[Handover] = []
+            topics = [
+                self._alter_topic(states, request, topic, answering, handovers)
+                for topic in request["topics"]
+            ]
+            return topics, handovers
+
+        topics, handovers = await self._states.edit(decide)
+        self._failover.remember(handovers)
+        if any(self._moves_on(topic) for topic in request["topics"]):
+            self._failover.run_soon()
+        return {"topics": topics}
+
+    def _moves_on(self, topic: Message) -> bool:
+        """Whether a partition of a request is on the move, and may have arrived now."""
+        known = self._image.topics.get(self._image.names_by_id.get(topic["topic_id"], ""))
+        return known is not None and any(
+            part["partition_index"] < len(known.partitions)
+            and known.partitions[part["partition_index"]].adding
+            for part in topic["partitions"]
+        )
+
+    async def _answering(self, request: Message) -> Collection[int]:
+        """Who could lead instead of a leader that is short of replicas, and is awake."""
+        wanted: dict[int, None] = {}
+        for topic in request["topics"]:
+            known = self._image.topics.get(self._image.names_by_id.get(topic["topic_id"], ""))
+            if known is None:
+                continue
+            min_insync = self._failover.min_insync(known)
+            for part in topic["partitions"]:
+                state = self._image.partition(known.name, part["partition_index"])
+                kept = [member["broker_id"] for member in part["new_isr_with_epochs"]]
+                if state is not None and len(kept) < min_insync:
+                    wanted.update(dict.fromkeys(n for n in state.isr if n not in kept))
+        answers = await asyncio.gather(*(self._is_awake(node) for node in wanted))
+        if wanted and not any(answers) and self._is_cut_off():
+            # A controller that nobody answers must not leave a leader as the last in sync: others
+            # may be well, and would have to wait for it.
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        return [node for node, is_awake in zip(wanted, answers, strict=True) if is_awake]
+
+    def _alter_topic(
+        self,
+        states: States,
+        request: Message,
+        topic: Message,
+        answering: Collection[int],
+        handovers: list[Handover],
+    ) -> Message:
+        name = self._image.names_by_id.get(topic["topic_id"])
+        slots = []
+        for part in topic["partitions"]:
+            slot: Message = {"partition_index": part["partition_index"]}
+            slots.append(slot)
+            if name is None:
+                slot["error_code"] = ErrorCode.UNKNOWN_TOPIC_ID
+                continue
+            where = TopicPartition(name, part["partition_index"])
+            state = states.get(*where)
+            if state is None:
+                slot["error_code"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            change = IsrChange(
+                request["broker_id"],
+                part["leader_epoch"],
+                part["partition_epoch"],
+                tuple((m["broker_id"], m["broker_epoch"]) for m in part["new_isr_with_epochs"]),
+            )
+            slot.update(self._alter(states, where, state, change, answering, handovers))
+        return {"topic_id": topic["topic_id"], "partitions": slots}
+
+    def _alter(
+        self,
+        states: States,
+        where: TopicPartition,
+        state: PartitionState,
+        change: IsrChange,
+        answering: Collection[int],
+        handovers: list[Handover],
+    ) -> Message:
+        after = machine.alter_isr(state, change, self._failover.live())
+        if isinstance(after, ErrorCode):
+            if after is ErrorCode.INELIGIBLE_REPLICA:
+                states.put(*where, machine.renumber(state))
+            return {"error_code": after}
+        if after is not state:
+            handover = self._failover.better_leader(where, state, change, answering)
+            if handover is not None:
+                handovers.append(handover)
+                states.put(*where, handover.after)
+                return {"error_code": ErrorCode.FENCED_LEADER_EPOCH}
+            states.put(*where, after)
+        return {
+            "leader_id": after.leader,
+            "leader_epoch": after.leader_epoch,
+            "isr": list(after.isr),
+            "partition_epoch": after.partition_epoch,
+        }
+
+    async def _heartbeat(self, request: Message) -> Message:
+        reply = {"is_caught_up": True, "is_fenced": False, "should_shut_down": False}
+        if request["want_shut_down"]:
+            node_id, epoch = request["broker_id"], request["broker_epoch"]
+            reply["should_shut_down"] = await self._failover.let_leave(node_id, epoch)
+        return reply
+
+    async def _take_offline(self, request: Message) -> Message:
+        directories = [
+            {
+                "id_": directory["id_"],
+                "topics": self._each(
+                    directory["topics"],
+                    lambda at: self._failover.note_offline(
+                        at, request["broker_id"], request["broker_epoch"]
+                    ),
+                ),
+            }
+            for directory in request["directories"]
+        ]
+        await self._failover.settle()
+        return {"directories": directories}
+
+    def _each(self, topics: list[Message], do: Callable[[TopicPartition], None]) -> list[Message]:
+        answers = []
+        for topic in topics:
+            name = self._image.names_by_id.get(topic["topic_id"])
+            if name is not None:
+                for part in topic["partitions"]:
+                    do(TopicPartition(name, part["partition_index"]))
+            code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE
+            answers.append(
+                {
+                    "topic_id": topic["topic_id"],
+                    "partitions": [
+                        {"partition_index": part["partition_index"], "error_code": code}
+                        for part in topic["partitions"]
+                    ],
+                }
+            )
+        return answers

@@ -1,0 +1,225 @@
+"""The way of every partition state into the store: few requests, each of many decisions.
+
+Owns the queue of decisions. While one request is under way the others gather, and go together in
+the next. Decisions are functions over the states; they may be called again on newer ones.
+
+1. A decision is answered when the store has agreed and the image shows it (B5): after an unknown
+   outcome it is made anew on what is read then.
+2. Nodes are compared with the version that the decision was made on, topics are held meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from headrace.controller.picture import Picture
+from headrace.controller.topics_machine import collision_key
+from headrace.controller.writing import KeyedLocks, Writer, in_requests, not_controller
+from headrace.coordination import layout
+from headrace.coordination.layout import ChangeRow
+from headrace.coordination.port import Op, Set, Store, StoreUnavailable
+from headrace.model.cluster import ClusterImage
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import PartitionState, TopicState
+
+_ATTEMPTS_MAX = 10
+T = TypeVar("T")
+
+
+class States:
+    """The partitions' states as the decisions so far would leave them."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self.image = image
+        self._from: dict[str, TopicState] = {}
+        self._decided: dict[str, dict[int, PartitionState]] = {}
+
+    def get(self, topic: str, index: int) -> PartitionState | None:
+        decided = self._decided.get(topic, {}).get(index)
+        return self.image.partition(topic, index) if decided is None else decided
+
+    def put(self, topic: str, index: int, state: PartitionState) -> None:
+        self._from.setdefault(topic, self.image.topics[topic])
+        self._decided.setdefault(topic, {})[index] = state
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._decided)
+
+    @property
+    def is_current(self) -> bool:
+        return all(self.image.topics.get(name) is topic for name, topic in self._from.items())
+
+    def nodes(self) -> list[tuple[str, int]]:
+        """Topic and first partition of each node that is to be written."""
+        firsts = {
+            (name, index - index % layout.PARTITIONS_PER_NODE): None
+            for name in self.names
+            for index in self._decided[name]
+        }
+        return sorted(firsts)
+
+    def after(self, topic: str) -> TopicState:
+        """A topic as it would be."""
+        before = self._from[topic]
+        decided = self._decided[topic]
+        states = (decided.get(index, state) for index, state in enumerate(before.partitions))
+        return replace(before, partitions=tuple(states))
+
+    def is_moved(self, topic: str) -> bool:
+        """Whether other brokers have its partitions, or will."""
+        before = self._from[topic].partitions
+        return any(
+            (state.replicas, state.adding, state.removing)
+            != (before[index].replicas, before[index].adding, before[index].removing)
+            for index, state in self._decided[topic].items()
+        )
+
+    def rows(self, topic: str, first: int) -> list[PartitionState]:
+        """All states of one node."""
+        decided = self._decided[topic]
+        partitions = self._from[topic].partitions
+        last = min(first + layout.PARTITIONS_PER_NODE, len(partitions))
+        return [decided.get(index, partitions[index]) for index in range(first, last)]
+
+
+class _Edit:
+    __slots__ = ("answer", "decide", "error", "extra", "result")
+
+    def __init__(
+        self,
+        decide: Callable[[States], Any],
+        extra: Callable[[], Sequence[Op]],
+        answer: "asyncio.Future[Any]",
+    ) -> None:
+        self.decide = decide
+        self.extra = extra
+        self.answer = answer
+        self.result: Any = None
+        self.error: ApiError | None = None
+
+
+class StateWriter:
+    def __init__(self, store: Store, picture: Picture, writer: Writer, locks: KeyedLocks) -> None:
+        self._store = store
+        self._picture = picture
+        self._writer = writer
+        self._locks = locks
+        self._pending: list[_Edit] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def edit(
+        self,
+        decide: Callable[[States], T],
+        extra: Callable[[], Sequence[Op]] = tuple,
+    ) -> T:
+        """Carry out a decision, with `extra` in the same request, and return its result."""
+        loop = asyncio.get_running_loop()
+        edit = _Edit(decide, extra, loop.create_future())
+        self._pending.append(edit)
+        if self._task is None:
+            self._task = loop.create_task(self._run())
+        result: T = await edit.answer
+        return result
+
+    async def finish(self) -> None:
+        """Wait until nothing is under way."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while self._pending:
+                edits, self._pending = self._pending, []
+                await self._carry_out(edits)
+        finally:
+            self._task = None
+
+    async def _carry_out(self, edits: list[_Edit]) -> None:
+        try:
+            for _ in range(_ATTEMPTS_MAX):
+                if await self._try(edits):
+                    break
+            else:
+                raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+        except Exception as error:  # noqa: BLE001 - each of its askers is told
+            for edit in edits:
+                if not edit.answer.done():
+                    edit.answer.set_exception(error)
+            return
+        for edit in edits:
+            if edit.answer.done():
+                continue
+            if edit.error is not None:
+                edit.answer.set_exception(edit.error)
+            else:
+                edit.answer.set_result(edit.result)
+
+    def _decide(self, edits: Sequence[_Edit]) -> States:
+        states = States(self._picture.image)
+        for edit in edits:
+            try:
+                edit.result, edit.error = edit.decide(states), None
+            except ApiError as error:
+                edit.result, edit.error = None, error
+        return states
+
+    async def _try(self, edits: Sequence[_Edit]) -> bool:
+        states = self._decide(edits)
+        extra = [op for edit in edits if edit.error is None for op in edit.extra()]
+        if not states.names and not extra:
+            return True
+        async with self._locks.hold_all(map(collision_key, states.names)):
+            if not states.is_current:
+                return False
+            if await self._commit(states, extra):
+                return True
+            await self._look_again(states.names)
+        return False
+
+    async def _commit(self, states: States, extra: Sequence[Op]) -> bool:
+        nodes = {layout.states_path(*node): node for node in states.nodes()}
+        moved = [name for name in states.names if states.is_moved(name)]
+        staying = [self._node(states, node) for node in nodes.values() if node[0] not in moved]
+        # A topic's replicas and states change together, those of several topics need not.
+        requests = [self._whole(states, name) for name in moved] + in_requests(staying)
+        for request in requests or [[]]:
+            written = [nodes[op.path] for op in request if op.path in nodes]
+            rows = [
+                ChangeRow("topic", name) if name in moved else ChangeRow("states", name, first)
+                for name, first in written
+            ]
+            if not await self._writer.commit([*extra, *request], rows):
+                return False
+            extra = ()
+            self._show(states, written)
+        return True
+
+    def _node(self, states: States, node: tuple[str, int]) -> Set:
+        topic_id = states.image.topics[node[0]].topic_id
+        data = layout.encode_states(topic_id, states.rows(*node), self._writer.controller_epoch)
+        return self._writer.set(layout.states_path(*node), data)
+
+    def _whole(self, states: States, name: str) -> list[Set]:
+        document = layout.encode_topic(layout.topic_document(states.after(name)))
+        ops = [self._node(states, node) for node in states.nodes() if node[0] == name]
+        return [self._writer.set(layout.topic_path(name), document), *ops]
+
+    def _show(self, states: States, written: Sequence[tuple[str, int]]) -> None:
+        for name in dict.fromkeys(name for name, _ in written):
+            topic = states.image.topics[name]
+            partitions = list(topic.partitions)
+            for first in (first for other, first in written if other == name):
+                rows = states.rows(name, first)
+                partitions[first : first + len(rows)] = rows
+            self._picture.show_topic(name, replace(topic, partitions=tuple(partitions)))
+
+    async def _look_again(self, names: Sequence[str]) -> None:
+        try:
+            await self._store.sync()
+            for name in names:
+                await self._picture.read_topic(name)
+        except StoreUnavailable:
+            # Still unknown; when the connection is back everything is read again.
+            raise not_controller() from None

@@ -1,0 +1,74 @@
+"""A single broker's tree, brought into ZooKeeper: the way from one broker to a cluster.
+
+Owns the copy and the moment at which it counts: when the cluster's id, the last node, is there. No
+broker of the cluster may be started before, so that a copy that was interrupted is made again.
+
+1. Every durable node is copied, with its data; versions and zxids are ZooKeeper's own.
+2. Where the cluster's id is, nothing is written: not over another cluster, and not over this one,
+   which has gone on since.
+"""
+
+import asyncio
+import os
+
+from headrace.coordination import layout
+from headrace.coordination.database import Database
+from headrace.coordination.port import NodeExists, NoNode, Store, StoreUnavailable, UnknownOutcome
+from headrace.coordination.zookeeper import ZooKeeperStore
+
+COPIED_SUFFIX = ".copied-to-zookeeper"
+
+
+async def copy_to_zookeeper(file: str, connect: str) -> None:
+    """Raises StoreFileError or StoreUnavailable, each with a sentence."""
+    database = Database(file)
+    tree = {path: node.data for path, node in database.open().nodes if path != "/"}
+    try:
+        store = await ZooKeeperStore.open(connect)
+        try:
+            await _copy(store, tree, connect)
+        finally:
+            await store.close()
+    finally:
+        database.close()
+    os.rename(file, file + COPIED_SUFFIX)
+
+
+async def _copy(store: Store, tree: dict[str, bytes], connect: str) -> None:
+    cluster_id = tree.pop(layout.CLUSTER_ID, None)
+    if cluster_id is None:
+        # A broker that was never ready: it has nothing to bring along.
+        return
+    if await _is_there(store, cluster_id, connect):
+        return
+    by_depth: dict[int, list[str]] = {}
+    for path in tree:
+        by_depth.setdefault(path.count("/"), []).append(path)
+    for _, paths in sorted(by_depth.items()):
+        await asyncio.gather(*(_put(store, path, tree[path]) for path in paths))
+    await _put(store, layout.CLUSTER_ID, cluster_id)
+
+
+async def _is_there(store: Store, cluster_id: bytes, connect: str) -> bool:
+    try:
+        other, _ = await store.get(layout.CLUSTER_ID)
+    except NoNode:
+        return False
+    if other != cluster_id:
+        raise StoreUnavailable(
+            f"ZooKeeper at {connect} holds the cluster {layout.decode_cluster_id(other)} already: "
+            "name another path there, as in HOST:PORT/path, or another data directory."
+        )
+    return True
+
+
+async def _put(store: Store, path: str, data: bytes) -> None:
+    while True:
+        try:
+            await store.create(path, data)
+        except NodeExists:
+            # From a copy that was interrupted.
+            await store.set(path, data)
+        except UnknownOutcome:
+            continue
+        return

@@ -1,0 +1,110 @@
+"""The session of a broker's former life, ended as soon as the next one starts.
+
+A process that was killed leaves its session, and with it its registration, to a timeout; its
+successor would have to wait for that. Whoever knows a session's password may end it. Owns the file
+in the data directory that has it, and the few bytes of ZooKeeper's protocol that it takes.
+
+1. A session is ended only where its owner is dead for certain: the file is in the directory that it
+   was written in (not in a copy of it), the machine was not started again (nor is it a copy of the
+   machine), and the caller holds the directory's lock.
+2. Everything here is for speed: whatever goes wrong, the session ends by its timeout.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import struct
+from typing import NamedTuple
+
+END_S_MAX = 2.0
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_PASSWORD_BYTES = 16
+_CONNECT = struct.Struct(f">iiqiqi{_PASSWORD_BYTES}s?")
+_CONNECTED = struct.Struct(">iii")
+_CLOSE = struct.Struct(">iii")
+_CLOSE_TYPE = -11
+_TIMEOUT_MS = 10_000
+_PORT = 2181
+_log = logging.getLogger("headrace.zookeeper")
+
+
+class Session(NamedTuple):
+    session_id: int
+    password: bytes
+
+
+class SessionFile:
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def write(self, session: Session) -> None:
+        document = {"session": session.session_id, "password": session.password.hex()}
+        part = self._path + ".part"
+        try:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(descriptor, "w", encoding="ascii") as file:
+                json.dump(document | self._place(), file)
+            os.replace(part, self._path)
+        except OSError as error:
+            _log.warning("the session could not be noted in %s: %s", self._path, error.strerror)
+
+    def read(self) -> Session | None:
+        try:
+            with open(self._path, encoding="ascii") as file:
+                document = json.load(file)
+            if {name: document[name] for name in self._place()} != self._place():
+                return None
+            return Session(int(document["session"]), bytes.fromhex(document["password"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def remove(self) -> None:
+        if os.path.exists(self._path):
+            os.remove(self._path)
+
+    def _place(self) -> dict[str, object]:
+        with open(_BOOT_ID, encoding="ascii") as file:
+            boot = file.read().strip()
+        status = os.stat(os.path.dirname(self._path))
+        return {"boot": boot, "device": status.st_dev, "inode": status.st_ino}
+
+
+async def end_session(hosts: str, session: Session) -> None:
+    """Ask each host until one has answered; `hosts` are as in zookeeper.connect."""
+    for address in hosts.split(","):
+        host, colon, port = address.rpartition(":")
+        try:
+            async with asyncio.timeout(END_S_MAX):
+                await _end_at(
+                    host.strip("[]") if colon else address, int(port) if colon else _PORT, session
+                )
+            return
+        except (OSError, asyncio.IncompleteReadError):
+            continue
+    _log.info("the former session %x is left to its timeout", session.session_id)
+
+
+async def _end_at(host: str, port: int, session: Session) -> None:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(
+            _CONNECT.pack(
+                _CONNECT.size - 4,
+                0,
+                0,
+                _TIMEOUT_MS,
+                session.session_id,
+                _PASSWORD_BYTES,
+                session.password,
+                False,
+            )
+        )
+        size, _, timeout_ms = _CONNECTED.unpack(await reader.readexactly(_CONNECTED.size))
+        await reader.readexactly(size + 4 - _CONNECTED.size)
+        if timeout_ms > 0:
+            writer.write(_CLOSE.pack(8, 1, _CLOSE_TYPE))
+            # The answer comes when its ephemeral nodes are gone.
+            await reader.readexactly(4)
+    finally:
+        writer.transport.abort()

@@ -1,0 +1,334 @@
+"""kazoo's side of a session with ZooKeeper: what runs on its thread. The only user of kazoo.
+
+Owns the connection, and the translation between kazoo's values and those of the port. It must not
+touch anything of the broker: all it has to say it hands to `cross`, from one thread, so that
+results, watch events and session changes reach the loop in the order in which they happened. (The
+two worker threads that kazoo would put between, one for results and one for watches, are not
+started: they would lose that order.)
+
+1. A request is taken only for the very connection that the loop believes in: `accept` names it.
+   kazoo would keep a request until it has a connection again, which may be another session.
+2. Of a request that was not taken it is certain that it was not sent; of every other one that
+   fails without an answer nothing is (B5).
+3. A change of the session crosses together with the requests that failed by it, and first: who
+   hears that an outcome is unknown finds the store suspended.
+4. Nothing is retried here but connecting.
+"""
+
+import logging
+import select
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kazoo import exceptions
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import serialization
+from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.retry import KazooRetry
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from headrace.coordination.former_session import Session
+from headrace.coordination.port import (
+    BadVersion,
+    Create,
+    Delete,
+    EventType,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Op,
+    SessionState,
+    Set,
+    StoreError,
+    WatchEvent,
+)
+
+Cross = Callable[..., None]
+Done = Callable[[Any, Exception | None], None]
+
+RECONNECT_DELAY_S = 0.05
+_CHUNK_BYTES = 65536
+_HEADER = struct.Struct(">iii")
+RECONNECT_DELAY_S_MAX = 1.0
+_STATES = {
+    KazooState.CONNECTED: SessionState.CONNECTED,
+    KazooState.SUSPENDED: SessionState.SUSPENDED,
+    KazooState.LOST: SessionState.LOST,
+}
+_EVENTS = {kind.name: kind for kind in EventType} | {"CHILD": EventType.CHILDREN}
+_REFUSALS: dict[type[Exception], type[StoreError]] = {
+    exceptions.NoNodeError: NoNode,
+    exceptions.NodeExistsError: NodeExists,
+    exceptions.BadVersionError: BadVersion,
+    exceptions.NotEmptyError: NotEmpty,
+    exceptions.NoChildrenForEphemeralsError: NoChildrenForEphemerals,
+}
+_ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+_log = logging.getLogger("headrace.zookeeper.kazoo")
+# Its warnings tell of each attempt to connect; the store says once what changed.
+_log.setLevel(logging.ERROR)
+
+
+class NotSent(Exception):
+    """The connection was gone before the request was taken."""
+
+
+def refusal(error: Exception, path: str) -> StoreError | None:
+    """What the server said no with, or None where it did not say anything about the request."""
+    kind = _REFUSALS.get(type(error))
+    return None if kind is None else kind(path)
+
+
+def first_refusal(results: Sequence[Any]) -> tuple[int, Exception] | None:
+    """kazoo returns the errors of a failed transaction among its results; find the one to blame."""
+    failed = [(at, one) for at, one in enumerate(results) if isinstance(one, Exception)]
+    blamed = [(at, one) for at, one in failed if not isinstance(one, _ROLLED_BACK)]
+    return next(iter(blamed or failed), None)
+
+
+def write_request(op: Op, path: str) -> Any:
+    if isinstance(op, Create):
+        return serialization.Create2(path, op.data, OPEN_ACL_UNSAFE, int(op.ephemeral))
+    return _part(op, path)
+
+
+def multi_request(parts: Sequence[tuple[Op, str]]) -> Any:
+    return serialization.Transaction([_part(op, path) for op, path in parts])
+
+
+def _part(op: Op, path: str) -> Any:
+    if isinstance(op, Create):
+        return serialization.Create(path, op.data, OPEN_ACL_UNSAFE, int(op.ephemeral))
+    if isinstance(op, Set):
+        return serialization.SetData(path, op.data, op.version)
+    if isinstance(op, Delete):
+        return serialization.Delete(path, op.version)
+    return serialization.CheckVersion(path, op.version)
+
+
+def sync_request(path: str) -> Any:
+    return serialization.Sync(path)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Callbacks run where they arise, on the connection's thread: each only hands over."""
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def select(
+        self, readers: list[Any], writers: list[Any], _: list[Any], timeout: float | None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        # kazoo's own makes a selector, a descriptor, for every call.
+        poll = select.poll()
+        for reader in readers:
+            poll.register(reader, select.POLLIN)
+        for writer in writers:
+            poll.register(writer, select.POLLOUT)
+        ready = {number for number, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        return (
+            [reader for reader in readers if reader.fileno() in ready],
+            [writer for writer in writers if writer.fileno() in ready],
+            [],
+        )
+
+
+class _Connection(ConnectionHandler):  # type: ignore[misc]
+    """Remembers what kazoo forgets: the negotiated timeout, and why there is no connection.
+
+    And reads and writes many frames at once, where kazoo asks the system five times for each.
+    """
+
+    negotiated_timeout_ms = 0
+    trouble = "no answer"
+    _received = bytearray()
+    _xid = 0
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        answer = super()._invoke(timeout, request, xid)
+        if isinstance(request, serialization.Connect):
+            self.negotiated_timeout_ms = int(answer[0].time_out)
+        return answer
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        self._received = bytearray()
+        try:
+            return super()._connect(host, hostip, port)
+        except Exception as error:
+            self.trouble = str(error).removeprefix("socket connection error: ") or "no answer"
+            raise
+
+    def _expand_client_hosts(self) -> Any:
+        expanded = super()._expand_client_hosts()
+        if not expanded:
+            self.trouble = "no such host"
+        return expanded
+
+    def _read(self, length: int, timeout: float) -> bytes:
+        received = self._received
+        with self._socket_error_handling():
+            while len(received) < length:
+                try:
+                    chunk = self._socket.recv(_CHUNK_BYTES)
+                except BlockingIOError:
+                    if not self.handler.select([self._socket], [], [], timeout)[0]:
+                        raise self.handler.timeout_exception("no bytes for too long") from None
+                    continue
+                if not chunk:
+                    raise exceptions.ConnectionDropped("the server closed the connection")
+                received += chunk
+        taken = bytes(received[:length])
+        del received[:length]
+        return taken
+
+    def _read_socket(self, read_timeout: float) -> Any:
+        response = super()._read_socket(read_timeout)
+        # The caller waits for the socket next, which does not know of what is here already.
+        while self._received and response != CLOSE_RESPONSE:
+            response = super()._read_socket(read_timeout)
+        return response
+
+    def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
+        # Before the queue is looked at: a request is in it before its byte is in the pipe.
+        self._read_sock.recv(_CHUNK_BYTES)
+        queue, pending = self.client._queue, self.client._pending
+        frames = bytearray()
+        while queue:
+            request, answer = queue.popleft()
+            self._xid = self._xid % 0x7FFFFFFF + 1
+            body = request.serialize()
+            frames += _HEADER.pack(8 + len(body), self._xid, request.type)
+            frames += body
+            # From here on its outcome is unknown, also if the write below fails.
+            pending.append((request, answer, self._xid))
+        if frames:
+            self._write(frames, connect_timeout)
+
+
+class _Answer:
+    """What kazoo sets when it knows; takes the place of its AsyncResult, which holds a lock."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Done) -> None:
+        self._done = done
+
+    def set(self, value: Any = None) -> None:
+        self._done(value, None)
+
+    def set_exception(self, error: Exception) -> None:
+        self._done(None, error)
+
+
+class Client(KazooClient):  # type: ignore[misc]
+    """One session after the other with an ensemble. Methods without underscore are the loop's."""
+
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_ms: int,
+        cross: Cross,
+        on_state: Callable[[SessionState, int, Session, int], None],
+        on_event: Callable[[WatchEvent], None],
+    ) -> None:
+        self._gate = threading.Lock()
+        self._number = 0
+        self._accepted = -1
+        self._cross = cross
+        self._failed: list[tuple[Done, tuple[Any, ...]]] | None = None
+        self._on_state = on_state
+        self._on_event = on_event
+        retry = KazooRetry(
+            max_tries=-1, delay=RECONNECT_DELAY_S, backoff=1.5, max_delay=RECONNECT_DELAY_S_MAX
+        )
+        super().__init__(
+            hosts,
+            timeout=session_timeout_ms / 1000,
+            handler=_Handler(),
+            connection_retry=retry,
+            logger=_log,
+        )
+        self._connection = _Connection(self, self._conn_retry.copy(), logger=_log)
+        self.add_listener(self._changed)
+
+    @property
+    def trouble(self) -> str:
+        """Why the last attempt to connect failed."""
+        return str(self._connection.trouble)
+
+    @property
+    def ended(self) -> bool:
+        """Whether kazoo's thread has given up, which it does only when it meets a bug."""
+        return bool(self._state == KeeperState.CLOSED)
+
+    def accept(self, number: int) -> None:
+        """From now on requests are meant for the connection with this number."""
+        self._accepted = number
+
+    def submit(self, request: Any, done: Done) -> None:
+        """Send, some time; `done` crosses with the value or the error, in order."""
+        self._call(request, _Answer(partial(self._answered, done)))
+
+    def data_request(self, path: str, *, watch: bool) -> Any:
+        return serialization.GetData(path, self._watched if watch else None)
+
+    def exists_request(self, path: str, *, watch: bool) -> Any:
+        return serialization.Exists(path, self._watched if watch else None)
+
+    def children_request(self, path: str, *, watch: bool) -> Any:
+        return serialization.GetChildren(path, self._watched if watch else None)
+
+    def end(self) -> None:
+        """Blocks: close the session, and wait for the thread."""
+        self.stop()
+        self.close()
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        with self._gate:
+            if self._accepted == self._number:
+                return super()._call(request, async_object)
+            async_object.set_exception(NotSent())
+        return False
+
+    def _session_callback(self, state: Any) -> None:
+        with self._gate:
+            if state not in (KeeperState.CONNECTED, KeeperState.CONNECTED_RO):
+                # Before what was pending is failed: nothing may join it now.
+                self._number += 1
+            self._failed = []
+            super()._session_callback(state)
+            failed, self._failed = self._failed, None
+            for done, answer in failed:
+                self._cross(done, *answer)
+
+    def _answered(self, done: Done, *answer: Any) -> None:
+        if self._failed is None:
+            self._cross(done, *answer)
+        else:
+            self._failed.append((done, answer))
+
+    def _changed(self, state: Any) -> None:
+        self._cross(
+            self._on_state,
+            _STATES[state],
+            self._number,
+            Session(self._session_id or 0, self._session_passwd),
+            self._connection.negotiated_timeout_ms,
+        )
+
+    def _watched(self, event: Any) -> None:
+        kind = _EVENTS.get(event.type)
+        if kind is not None:
+            self._cross(self._on_event, WatchEvent(kind, event.path))

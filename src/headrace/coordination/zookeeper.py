@@ -1,0 +1,431 @@
+"""The store that several brokers share: a session with a ZooKeeper ensemble.
+
+Owns the loop's side: what was asked and is not answered, watches, states. It must not be touched
+by another thread: kazoo's hands over through one queue, `_crossed`, which is emptied on the loop.
+
+1. What crosses is handled in the order in which it happened: a watch is armed before its event
+   can come, and an event comes before the result of a later write.
+2. A write without an answer is an UnknownOutcome, unless it is certain that it was not sent.
+3. Leaving CONNECTED drops every watch and fails everything that waits.
+4. No more than REQUESTS_IN_FLIGHT_MAX requests are handed to kazoo; the others wait here, in order.
+   kazoo takes a byte in a pipe for each, and a full pipe would hold the loop up.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from headrace.coordination.former_session import Session, SessionFile, end_session
+from headrace.coordination.port import (
+    ANY_VERSION,
+    Check,
+    ConnectionLost,
+    Create,
+    Delete,
+    EventType,
+    MultiFailed,
+    NodeExists,
+    NotEmpty,
+    Op,
+    SessionExpired,
+    SessionListener,
+    SessionState,
+    Set,
+    Stat,
+    StoreError,
+    StoreUnavailable,
+    UnknownOutcome,
+    Watch,
+    WatchEvent,
+    check_ops,
+    check_path,
+)
+
+SESSION_TIMEOUT_MS = 6000
+REQUESTS_IN_FLIGHT_MAX = 100
+CLOSE_S_MAX = 5.0
+_RETRY_S = 0.05
+_log = logging.getLogger("headrace.zookeeper")
+
+
+class _Asked:
+    """One request on its way."""
+
+    __slots__ = ("answer", "arms", "path", "request", "writes")
+
+    def __init__(
+        self,
+        path: str,
+        request: Any,
+        answer: "asyncio.Future[Any]",
+        *,
+        writes: bool,
+        arms: "tuple[dict[str, dict[Watch, None]], Watch] | None" = None,
+    ) -> None:
+        self.path = path
+        self.request = request
+        self.answer = answer
+        self.writes = writes
+        self.arms = arms
+
+    def fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+def parse_connect(connect: str) -> tuple[str, str]:
+    """`host:port,host:port/chroot` as hosts and a chroot, which is empty or begins with "/"."""
+    hosts, _, rest = connect.strip().partition("/")
+    chroot = "/" + rest.strip("/") if rest.strip("/") else ""
+    try:
+        check_path(chroot or "/")
+        for host in hosts.split(","):
+            name, colon, port = host.strip().rpartition(":")
+            if not (name if colon else port) or (colon and not 0 < int(port) < 65536):
+                raise ValueError(host)
+    except ValueError:
+        raise StoreUnavailable(
+            f"zookeeper.connect is {connect!r}: write host:port, several of them separated by "
+            "commas, and then, if it is not the root, the /path to use."
+        ) from None
+    return ",".join(host.strip() for host in hosts.split(",")), chroot
+
+
+class ZooKeeperStore:
+    """The Store port over ZooKeeper. `open` makes one."""
+
+    def __init__(
+        self, connect: str, session_timeout_ms: int, session_file: SessionFile | None
+    ) -> None:
+        try:
+            from headrace.coordination import kazoo_client
+        except ImportError:
+            raise StoreUnavailable(
+                "A broker in a cluster needs the kazoo package: pip install 'headrace[cluster]'."
+            ) from None
+        self._kazoo = kazoo_client
+        self._hosts, self._chroot = parse_connect(connect)
+        self._session_file = session_file
+        self._loop = asyncio.get_running_loop()
+        self._crossed: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._drain_due = False
+        self._state = SessionState.LOST
+        self._session_id = 0
+        self._session_timeout_ms = session_timeout_ms
+        self._listeners: list[SessionListener] = []
+        self._data_watches: dict[str, dict[Watch, None]] = {}
+        self._child_watches: dict[str, dict[Watch, None]] = {}
+        self._unsent: deque[_Asked] = deque()
+        self._in_flight_count = 0
+        self._connected = asyncio.Event()
+        self._closing: asyncio.Future[None] | None = None
+        self._client = kazoo_client.Client(
+            self._hosts, session_timeout_ms, self._cross, self._session_changed, self._fire
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        connect: str,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        connection_timeout_ms: int | None = None,
+        session_path: str | None = None,
+    ) -> "ZooKeeperStore":
+        """A session, and the chroot made. Raises StoreUnavailable, a sentence for who started it.
+
+        Without a connection timeout it waits as long as a session lasts, as Kafka does. A session
+        whose process died while it was noted at `session_path` is ended first; the caller holds a
+        lock on the directory of that file.
+        """
+        store = cls(
+            connect, session_timeout_ms, None if session_path is None else SessionFile(session_path)
+        )
+        seconds = (connection_timeout_ms or session_timeout_ms) / 1000
+        try:
+            async with asyncio.timeout(seconds):
+                await store._end_former()
+                store._client.start_async()
+                await store._connected.wait()
+                await store._make_chroot()
+        except TimeoutError:
+            trouble = store._client.trouble
+            await store.close()
+            raise StoreUnavailable(
+                f"ZooKeeper did not answer at {connect} within {seconds:g} s ({trouble}): start "
+                "it, or correct zookeeper.connect."
+            ) from None
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def _end_former(self) -> None:
+        former = self._session_file.read() if self._session_file is not None else None
+        if former is not None:
+            await end_session(self._hosts, former)
+
+    async def _make_chroot(self) -> None:
+        names = self._chroot.split("/")[1:]
+        chroot, self._chroot = self._chroot, ""
+        for depth in range(1, len(names) + 1):
+            path = "/" + "/".join(names[:depth])
+            while True:
+                try:
+                    await self.create(path)
+                    break
+                except NodeExists:
+                    break
+                except StoreUnavailable:
+                    await asyncio.sleep(_RETRY_S)
+        self._chroot = chroot
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """What was negotiated: the ensemble has bounds of its own."""
+        return self._session_timeout_ms
+
+    def on_session(self, listener: SessionListener) -> None:
+        self._listeners.append(listener)
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        request = self._client.data_request(self._full(path), watch=watch is not None)
+        data, stat = await self._read(path, request, self._data_watches, watch)
+        return data, _stat_of(stat)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        request = self._client.exists_request(self._full(path), watch=watch is not None)
+        stat = await self._read(path, request, self._data_watches, watch)
+        return None if stat is None else _stat_of(stat)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        request = self._client.children_request(self._full(path), watch=watch is not None)
+        return sorted(await self._read(path, request, self._child_watches, watch))
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Stat:
+        _, stat = await self._write(Create(path, data, ephemeral))
+        return _stat_of(stat)
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        return _stat_of(await self._write(Set(path, data, version)))
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        if path == "/":
+            raise NotEmpty("/ cannot be deleted")
+        await self._write(Delete(path, version))
+
+    async def multi(self, ops: Sequence[Op]) -> list[Stat | None]:
+        check_ops(ops)
+        if not ops:
+            return []
+        request = self._kazoo.multi_request([(op, self._full(op.path)) for op in ops])
+        results = await self._ask("multi", request, writes=True)
+        failed = self._kazoo.first_refusal(results)
+        if failed is not None:
+            index, error = failed
+            op = ops[index]
+            kind = self._kazoo.refusal(error, _about(op)) or StoreError(
+                f"{type(error).__name__} {error}"
+            )
+            raise MultiFailed(index, op, kind)
+        if len(results) != len(ops):
+            raise UnknownOutcome(f"{len(results)} results came for {len(ops)} operations")
+        return [
+            _stat_of(result) if isinstance(op, Set) else None
+            for op, result in zip(ops, results, strict=True)
+        ]
+
+    async def sync(self) -> None:
+        await self._ask("/", self._kazoo.sync_request(self._full("/")), writes=False)
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = self._loop.create_future()
+            threading.Thread(target=self._end, name="headrace-zookeeper", daemon=True).start()
+        # Without a connection there is nothing to wait for: the session ends by its timeout.
+        await asyncio.wait(
+            [self._closing], timeout=CLOSE_S_MAX if self._state is SessionState.CONNECTED else 0
+        )
+        if self._closing.done() and self._session_file is not None:
+            self._session_file.remove()
+        self._change_state(SessionState.LOST)
+
+    def _end(self) -> None:
+        try:
+            self._client.end()
+        except Exception as error:  # noqa: BLE001 - a session that cannot be closed times out
+            _log.warning("closing the session with ZooKeeper: %s", error)
+        self._cross(self._ended)
+
+    def _ended(self) -> None:
+        assert self._closing is not None
+        if not self._closing.done():
+            self._closing.set_result(None)
+
+    def _full(self, path: str) -> str:
+        check_path(path)
+        return path if not self._chroot else self._chroot + (path if path != "/" else "")
+
+    async def _read(
+        self,
+        path: str,
+        request: Any,
+        watches: dict[str, dict[Watch, None]],
+        watch: Watch | None,
+    ) -> Any:
+        return await self._ask(path, request, writes=False, arms=watch and (watches, watch))
+
+    async def _write(self, op: Op) -> Any:
+        check_ops([op])
+        return await self._ask(
+            _about(op), self._kazoo.write_request(op, self._full(op.path)), writes=True
+        )
+
+    async def _ask(
+        self,
+        path: str,
+        request: Any,
+        *,
+        writes: bool,
+        arms: tuple[dict[str, dict[Watch, None]], Watch] | None = None,
+    ) -> Any:
+        if self._state is not SessionState.CONNECTED:
+            raise self._refused()
+        asked = _Asked(path, request, self._loop.create_future(), writes=writes, arms=arms)
+        self._unsent.append(asked)
+        self._send()
+        return await asked.answer
+
+    def _send(self) -> None:
+        while self._unsent and self._in_flight_count < REQUESTS_IN_FLIGHT_MAX:
+            asked = self._unsent.popleft()
+            self._in_flight_count += 1
+            self._client.submit(asked.request, partial(self._answered, asked))
+
+    def _refused(self) -> StoreUnavailable:
+        if self._state is SessionState.LOST:
+            return SessionExpired("the session with ZooKeeper is over")
+        return ConnectionLost("there is no connection to ZooKeeper now")
+
+    def _cross(self, callback: Callable[..., None], *args: Any) -> None:
+        """Called on any thread; what is handed over runs on the loop, in order."""
+        self._crossed.append((callback, args))
+        if not self._drain_due:
+            self._drain_due = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:
+                # The loop has been closed: nobody is left to tell.
+                self._crossed.clear()
+
+    def _drain(self) -> None:
+        # First: what is appended after this is certain to be drained, now or by another call.
+        self._drain_due = False
+        while self._crossed:
+            callback, args = self._crossed.popleft()
+            callback(*args)
+
+    def _answered(self, asked: _Asked, value: Any, error: Exception | None) -> None:
+        self._in_flight_count -= 1
+        if error is not None:
+            asked.fail(self._explained(asked, error))
+        else:
+            if asked.arms is not None:
+                watches, watch = asked.arms
+                watches.setdefault(asked.path, {})[watch] = None
+            if not asked.answer.done():
+                asked.answer.set_result(value)
+        self._send()
+
+    def _explained(self, asked: _Asked, error: Exception) -> Exception:
+        if isinstance(error, self._kazoo.NotSent):
+            return ConnectionLost("the connection to ZooKeeper broke before this was sent")
+        refused = self._kazoo.refusal(error, asked.path)
+        if refused is not None:
+            return refused
+        reason = str(error) or type(error).__name__
+        if asked.writes:
+            return UnknownOutcome(f"no answer came from ZooKeeper ({reason})")
+        return ConnectionLost(f"no answer came from ZooKeeper ({reason})")
+
+    def _fire(self, event: WatchEvent) -> None:
+        path = event.path
+        if self._chroot:
+            path = path[len(self._chroot) :] or "/"
+            event = WatchEvent(event.type, path)
+        watches: dict[Watch, None] = {}
+        if event.type is not EventType.CHILDREN:
+            watches |= self._data_watches.pop(path, {})
+        if event.type in (EventType.CHILDREN, EventType.DELETED):
+            watches |= self._child_watches.pop(path, {})
+        for watch in watches:
+            try:
+                watch(event)
+            except Exception as error:  # noqa: BLE001 - a watcher's bug must not stop the store
+                self._report(error, watch)
+
+    def _session_changed(
+        self, state: SessionState, connection: int, session: Session, timeout_ms: int
+    ) -> None:
+        if state is SessionState.CONNECTED:
+            self._client.accept(connection)
+            if self._session_file is not None and session.session_id != self._session_id:
+                self._session_file.write(session)
+            self._session_id = session.session_id
+            self._session_timeout_ms = timeout_ms
+            self._connected.set()
+        else:
+            self._connected.clear()
+        if self._closing is None:
+            self._change_state(state)
+            if state is SessionState.LOST and self._client.ended:
+                _log.error("the connection to ZooKeeper ended by a fault of its own; starting anew")
+                self._loop.run_in_executor(None, self._client.start_async)
+
+    def _change_state(self, state: SessionState) -> None:
+        if state is self._state:
+            return
+        if self._closing is None:
+            _log.info("session %x with ZooKeeper: %s", self._session_id, state.value)
+        self._state = state
+        if state is not SessionState.CONNECTED:
+            self._data_watches.clear()
+            self._child_watches.clear()
+            unsent, self._unsent = self._unsent, deque()
+            for asked in unsent:
+                asked.fail(self._refused())
+        for listener in self._listeners.copy():
+            try:
+                listener(state)
+            except Exception as error:  # noqa: BLE001 - nor a listener's
+                self._report(error, listener)
+
+    def _report(self, error: Exception, callback: object) -> None:
+        self._loop.call_exception_handler(
+            {"message": f"a callback of the store failed: {callback!r}", "exception": error}
+        )
+
+
+def _about(op: Op) -> str:
+    """What a refusal says of an operation."""
+    if isinstance(op, Set | Delete | Check) and op.version != ANY_VERSION:
+        return f"{op.path}, asked for at version {op.version}"
+    return op.path
+
+
+def _stat_of(stat: Any) -> Stat:
+    return Stat(
+        stat.czxid, stat.mzxid, stat.pzxid, stat.version, stat.cversion, stat.ephemeralOwner
+    )

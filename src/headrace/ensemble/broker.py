@@ -1,0 +1,65 @@
+"""A broker as a child process: its properties file, its ready file, its life.
+
+Owns what is written beside the data directory. It must not import the broker: the process that it
+starts is `headrace broker FILE`, as anybody could start it. Blocks.
+"""
+
+import json
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headrace.ensemble.child import Child
+from headrace.ensemble.properties import properties_text
+
+
+class BrokerProcess:
+    """Files beside `directory`, the data: its name with .properties, .ready and .log."""
+
+    address: str
+    """Where clients find it, once it is ready."""
+
+    def __init__(
+        self,
+        node_id: int,
+        directory: Path,
+        properties: Mapping[str, str],
+        *,
+        appends: bool = False,
+    ) -> None:
+        """`properties` are those of its file, without id and directory."""
+        self.node_id = node_id
+        self.directory = directory
+        self.properties = {
+            "broker.id": str(node_id),
+            "log.dirs": str(directory.absolute()),
+            **properties,
+        }
+        self.address = ""
+        self._file = _beside(directory, "properties")
+        self._ready = _beside(directory, "ready")
+        command = [sys.executable, "-m", "headrace", "broker", str(self._file)]
+        self.process = Child(
+            f"Broker {node_id}",
+            [*command, "--ready-file", str(self._ready)],
+            _beside(directory, "log"),
+            appends=appends,
+        )
+
+    def start(
+        self, *, when_orphaned: signal.Signals = signal.SIGTERM, under: Sequence[str] = ()
+    ) -> None:
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_text(properties_text(self.properties), encoding="ascii")
+        self._ready.unlink(missing_ok=True)
+        self.process.start(when_orphaned=when_orphaned, under=under)
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """Raises ChildFailed."""
+        self.process.wait_until(self._ready.exists, seconds)
+        self.address = str(json.loads(self._ready.read_text(encoding="utf-8"))["address"])
+
+
+def _beside(directory: Path, ending: str) -> Path:
+    return directory.with_name(f"{directory.name}.{ending}")

@@ -1,0 +1,167 @@
+"""A ZooKeeper ensemble on this machine, for development and tests: one Java process for each node.
+
+Owns its configuration files and processes. Blocks: callers on an event loop use a thread.
+
+1. A node counts as started when `srvr` tells its mode: clients that connect earlier, as soon as
+   the port is open, can hang for seconds.
+2. What a node must remember is in its directory; the ports between nodes are picked at each start.
+"""
+
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headrace.ensemble.child import Child, ChildFailed
+from headrace.ensemble.java import find_java, zookeeper_class_path
+from headrace.ensemble.properties import properties_text
+
+CLIENT_PORT = 2181
+START_S_MAX = 60.0
+STOP_S_MAX = 5.0
+_MODE_S_MAX = 0.3
+"""A server that is not ready takes the question, and forgets it."""
+HOST = "127.0.0.1"
+_JVM = (
+    "-Xmx64m",
+    "-Xms16m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Dzookeeper.jmx.log4j.disable=true",
+)
+# Ticks are short so that sessions can be: a server allows none below two of them.
+_SETTINGS = {
+    "tickTime": "500",
+    "initLimit": "20",
+    "syncLimit": "4",
+    "minSessionTimeout": "1000",
+    "maxSessionTimeout": "120000",
+    "maxClientCnxns": "0",
+    "clientPortAddress": HOST,
+    "admin.enableServer": "false",
+    "4lw.commands.whitelist": "ruok,srvr,mntr,envi",
+    "autopurge.purgeInterval": "1",
+    "autopurge.snapRetainCount": "3",
+}
+
+
+def free_port(host: str = HOST) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+class ZooKeeperNode:
+    def __init__(self, number: int, directory: Path, port: int, *, durable: bool) -> None:
+        self.number = number
+        self.directory = directory
+        self.port = port
+        sync = () if durable else ("-Dzookeeper.forceSync=no",)
+        command = [find_java(), *_JVM, *sync, "-cp", zookeeper_class_path()]
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        self.process = Child(
+            f"ZooKeeper node {number}",
+            [*command, main, str(directory / "zoo.cfg")],
+            directory / "zookeeper.log",
+        )
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def configure(self, peers: Mapping[str, str]) -> None:
+        """`peers` are the server settings of an ensemble; empty for a node on its own."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        settings = {**_SETTINGS, "dataDir": str(self.directory), "clientPort": str(self.port)}
+        if peers:
+            settings |= {"standaloneEnabled": "false", **peers}
+            (self.directory / "myid").write_text(f"{self.number}\n", encoding="ascii")
+        text = properties_text(settings)
+        (self.directory / "zoo.cfg").write_text(text, encoding="ascii")
+
+    def mode(self) -> str | None:
+        """leader, follower or standalone, once it serves."""
+        try:
+            with socket.create_connection((HOST, self.port), _MODE_S_MAX) as connection:
+                connection.sendall(b"srvr")
+                answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        except OSError:
+            return None
+        for line in answer.decode(errors="replace").splitlines():
+            if line.startswith("Mode: "):
+                return line.removeprefix("Mode: ").strip()
+        return None
+
+    def wait_until_ready(self) -> None:
+        self.process.wait_until(lambda: self.mode() is not None, START_S_MAX)
+
+
+class LocalZooKeeper:
+    """One to K nodes, each in `directory/zookeeper-N`."""
+
+    def __init__(self, directory: Path, ports: Sequence[int], *, durable: bool = True) -> None:
+        """Raises NotInstalled. With `durable` off a write may be lost with the machine's power."""
+        self.nodes = [
+            ZooKeeperNode(number, directory / f"zookeeper-{number}", port, durable=durable)
+            for number, port in enumerate(ports, start=1)
+        ]
+
+    @property
+    def connect(self) -> str:
+        return ",".join(node.address for node in self.nodes)
+
+    def start(self) -> None:
+        """All nodes serve when this returns; if it raises ChildFailed, none is left."""
+        peers = {f"server.{n.number}": f"{HOST}:{free_port()}:{free_port()}" for n in self.nodes}
+        for node in self.nodes:
+            if not port_is_free(node.port):
+                raise ChildFailed(
+                    f"Port {node.port} for {node.process.name} is in use: stop what listens "
+                    "there, or choose another port."
+                )
+            node.configure(peers if len(self.nodes) > 1 else {})
+        try:
+            for node in self.nodes:
+                node.process.start()
+            for node in self.nodes:
+                node.wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def restart(self, number: int) -> None:
+        """Start a node that has ended, or was killed, again."""
+        node = self.nodes[number - 1]
+        node.process.kill()
+        node.process.start()
+        node.wait_until_ready()
+
+    def leader(self) -> ZooKeeperNode:
+        """The node that leads, or is alone; waits for an election to end."""
+        leaders: list[ZooKeeperNode] = []
+
+        def elected() -> bool:
+            leaders[:] = [node for node in self.nodes if node.mode() in ("leader", "standalone")]
+            return bool(leaders)
+
+        running = next(node for node in self.nodes if node.process.running)
+        running.process.wait_until(elected, START_S_MAX)
+        return leaders[0]
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.process.stop(STOP_S_MAX)
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.process.kill()

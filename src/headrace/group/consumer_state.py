@@ -1,0 +1,234 @@
+"""What one group of the newer protocol is (KIP-848): epochs, members, who is to have what. Pure.
+
+All of it is what the log says: `apply` takes one record after the other, in any order that leaves
+the last of each key, and is the only one that changes anything. consumer_machine.py decides.
+
+K1  `owners` has each partition once: with the member that was given it and has not given it back
+K2  an instance name belongs to at most one member
+K3  group epoch >= assignment epoch >= every member's epoch
+"""
+
+from enum import StrEnum
+from uuid import UUID
+
+from headrace.group.assignment import NOTHING, Assignment
+from headrace.group.consumer_records import (
+    STABLE,
+    ConsumerKey,
+    ConsumerMemberKey,
+    ConsumerMemberValue,
+    ConsumerValue,
+    CurrentKey,
+    CurrentValue,
+    EpochKey,
+    EpochValue,
+    PartitionsKey,
+    RegexKey,
+    RegexValue,
+    TargetEpochKey,
+    TargetEpochValue,
+    TargetKey,
+    TargetValue,
+)
+from headrace.group.messages import ConsumerLimits
+from headrace.group.records import GroupRecord
+from headrace.group.topics import Topics
+
+NEW = CurrentValue(0, 0)
+_MEMBER_OVERHEAD_BYTES = 500
+
+
+class ConsumerStatus(StrEnum):
+    """Kafka's words, as tools print them."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class ConsumerState:
+    def __init__(self, group_id: str, limits: ConsumerLimits, topics: Topics) -> None:
+        self.group_id = group_id
+        self.limits = limits
+        self.topics = topics
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.target_epoch = 0
+        self.members: dict[str, ConsumerMemberValue] = {}
+        self.current: dict[str, CurrentValue] = {}
+        self.targets: dict[str, Assignment] = {}
+        self.regexes: dict[str, RegexValue] = {}
+        self.owners: dict[UUID, dict[int, str]] = {}
+        self.by_instance: dict[str, str] = {}
+        self.metadata_bytes = 0
+        self.is_durable = False
+        """Whether the log has a record of this group's epoch."""
+        self.has_partitions_record = False
+        self._subscribed: frozenset[str] | None = None
+
+    def copy_to(self, other: "ConsumerState") -> None:
+        """Let another, new one be as this one is."""
+        other.epoch, other.metadata_hash = self.epoch, self.metadata_hash
+        other.target_epoch = self.target_epoch
+        other.members, other.current = dict(self.members), dict(self.current)
+        other.targets, other.regexes = dict(self.targets), dict(self.regexes)
+        other.owners = {topic_id: dict(held) for topic_id, held in self.owners.items()}
+        other.by_instance = dict(self.by_instance)
+        other.metadata_bytes = self.metadata_bytes
+        other.is_durable = self.is_durable
+        other.has_partitions_record = self.has_partitions_record
+        other._subscribed = self._subscribed
+
+    # What lasts
+
+    def apply(self, key: ConsumerKey, value: ConsumerValue | bytes) -> None:
+        match key:
+            case EpochKey():
+                assert value is None or isinstance(value, EpochValue)
+                self.epoch, self.metadata_hash = value or (0, 0)
+                self.is_durable = value is not None
+            case TargetEpochKey():
+                assert value is None or isinstance(value, TargetEpochValue)
+                self.target_epoch = 0 if value is None else value.epoch
+            case ConsumerMemberKey():
+                assert value is None or isinstance(value, ConsumerMemberValue)
+                self._apply_member(key.member_id, value)
+            case TargetKey():
+                if isinstance(value, TargetValue):
+                    self.targets[key.member_id] = value.partitions
+                else:
+                    self.targets.pop(key.member_id, None)
+            case CurrentKey():
+                assert value is None or isinstance(value, CurrentValue)
+                self._apply_current(key.member_id, value)
+            case RegexKey():
+                self._subscribed = None
+                if isinstance(value, RegexValue):
+                    self.regexes[key.regex] = value
+                else:
+                    self.regexes.pop(key.regex, None)
+            case PartitionsKey():
+                self.has_partitions_record = value is not None
+
+    def _apply_member(self, member_id: str, value: ConsumerMemberValue | None) -> None:
+        self._subscribed = None
+        before = self.members.pop(member_id, None)
+        if before is not None:
+            self.metadata_bytes -= bytes_of(member_id, before)
+            instance_id = before.instance_id or ""
+            if self.by_instance.get(instance_id) == member_id:
+                del self.by_instance[instance_id]
+        if value is not None:
+            self.members[member_id] = value
+            self.metadata_bytes += bytes_of(member_id, value)
+            if value.instance_id is not None:
+                self.by_instance[value.instance_id] = member_id
+
+    def _apply_current(self, member_id: str, value: CurrentValue | None) -> None:
+        before = self.current.pop(member_id, NEW)
+        for held in (before.assigned, before.revoking):
+            for topic_id, indexes in held.items():
+                owners = self.owners.get(topic_id, {})
+                for index in indexes:
+                    if owners.get(index) == member_id:
+                        del owners[index]
+                if not owners:
+                    self.owners.pop(topic_id, None)
+        if value is not None:
+            self.current[member_id] = value
+            for held in (value.assigned, value.revoking):
+                for topic_id, indexes in held.items():
+                    self.owners.setdefault(topic_id, {}).update(dict.fromkeys(indexes, member_id))
+
+    def tombstones(self) -> list[GroupRecord]:
+        """What ends the group: its members first, itself last."""
+        group_id = self.group_id
+        keys: list[ConsumerKey] = []
+        keys += [CurrentKey(group_id, member_id) for member_id in self.current]
+        keys += [TargetKey(group_id, member_id) for member_id in self.targets]
+        keys.append(TargetEpochKey(group_id))
+        keys += [ConsumerMemberKey(group_id, member_id) for member_id in self.members]
+        keys += [RegexKey(group_id, regex) for regex in self.regexes]
+        if self.has_partitions_record:
+            keys.append(PartitionsKey(group_id))
+        keys.append(EpochKey(group_id))
+        return [GroupRecord(key, None) for key in keys]
+
+    # Questions
+
+    @property
+    def state(self) -> ConsumerStatus:
+        if not self.members:
+            return ConsumerStatus.EMPTY
+        if self.epoch > self.target_epoch:
+            return ConsumerStatus.ASSIGNING
+        if all(self.is_reconciled(member_id) for member_id in self.members):
+            return ConsumerStatus.STABLE
+        return ConsumerStatus.RECONCILING
+
+    def is_reconciled(self, member_id: str) -> bool:
+        current = self.current_of(member_id)
+        return current.state == STABLE and current.member_epoch == self.target_epoch
+
+    def current_of(self, member_id: str) -> CurrentValue:
+        return self.current.get(member_id, NEW)
+
+    def target_of(self, member_id: str) -> Assignment:
+        return self.targets.get(member_id, NOTHING)
+
+    def topics_of(self, member: ConsumerMemberValue) -> frozenset[str]:
+        """What a member reads, by name or by expression."""
+        resolved = self.regexes.get(member.regex) if member.regex else None
+        return frozenset(member.topics).union(() if resolved is None else resolved.topics)
+
+    @property
+    def subscribed(self) -> frozenset[str]:
+        if self._subscribed is None:
+            wishes = {(member.topics, member.regex) for member in self.members.values()}
+            names: set[str] = set()
+            for topics, regex in wishes:
+                resolved = self.regexes.get(regex)
+                names.update(topics, () if resolved is None else resolved.topics)
+            self._subscribed = frozenset(names)
+        return self._subscribed
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return topic in self.subscribed
+
+    @property
+    def is_vacant(self) -> bool:
+        """The log has nothing of it."""
+        return not (self.is_durable or self.members or self.current or self.targets or self.regexes)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def expires_since(self, commit_timestamp_ms: int) -> int | None:
+        """Offsets of topics that nobody subscribes to are kept for some time after the commit."""
+        return commit_timestamp_ms
+
+    @property
+    def assignor(self) -> str:
+        """What most of its members ask for, of what is offered."""
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            if member.assignor in self.limits.assignors:
+                votes[member.assignor] = votes.get(member.assignor, 0) + 1
+        return max(votes, key=lambda name: votes[name], default=self.limits.assignors[0])
+
+    def uses_classic(self, member_id: str) -> bool:
+        return self.members[member_id].classic is not None
+
+
+def bytes_of(member_id: str, value: ConsumerMemberValue) -> int:
+    protocols = () if value.classic is None else value.classic.protocols
+    return (
+        _MEMBER_OVERHEAD_BYTES
+        + len(member_id)
+        + len(value.client_id)
+        + len(value.regex)
+        + sum(map(len, value.topics))
+        + sum(len(name) + len(metadata) for name, metadata in protocols)
+    )

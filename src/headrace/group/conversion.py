@@ -1,0 +1,140 @@
+"""A living group passes from one protocol to the other: the records that say so. Pure.
+
+1. Every member is in the new group under its old id, with what it had, and keeps its timeouts.
+2. The new group's epoch, or generation, is the old one's: numbers never repeat within a group.
+3. A group whose members do not speak of topics as consumers do stays what it is.
+"""
+
+from headrace.group.assignment import Assignment, assignment_of
+from headrace.group.classic_state import ClassicState
+from headrace.group.consumer_records import (
+    ClassicSupport,
+    ConsumerMemberKey,
+    ConsumerMemberValue,
+    CurrentKey,
+    CurrentValue,
+    EpochKey,
+    EpochValue,
+    TargetEpochKey,
+    TargetEpochValue,
+    TargetKey,
+    TargetValue,
+)
+from headrace.group.consumer_state import ConsumerState
+from headrace.group.membership import Member, Membership
+from headrace.group.records import GroupKey, GroupRecord, GroupValue
+from headrace.group.subscriptions import (
+    CONSUMER_PROTOCOL_TYPE,
+    Subscription,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
+from headrace.group.topics import Topics
+
+
+def consumer_records(group: ClassicState, topics: Topics) -> list[GroupRecord] | None:
+    """A classic group as one of the newer protocol; None where its members cannot be read."""
+    if group.members and not group.uses_consumer_protocol:
+        return None
+    group_id, epoch = group.group_id, group.generation
+    records = [GroupRecord(GroupKey(group_id), None)] if group.is_durable else []
+    records.append(GroupRecord(EpochKey(group_id), EpochValue(epoch)))
+    records.append(GroupRecord(TargetEpochKey(group_id), TargetEpochValue(epoch)))
+    taken: set[tuple[str, int]] = set()
+    for member in group.members.all():
+        if member.is_unaware:
+            continue  # It cannot come back under an id that it has not heard.
+        subscription = subscription_of(member.protocols, group.protocol)
+        given = read_assignment(member.assignment)
+        if subscription is None or given is None:
+            return None
+        # While a generation is made nobody has an assignment, but cooperative members have not
+        # given up what they read.
+        given = given or subscription.owned
+        held = _held(given, taken, topics)
+        support = ClassicSupport(member.session_timeout_ms, member.protocols)
+        value = ConsumerMemberValue(
+            member.instance_id,
+            subscription.rack_id,
+            member.client_id,
+            member.client_host,
+            subscription.topics,
+            "",
+            member.rebalance_timeout_ms,
+            None,
+            support,
+        )
+        id_ = member.member_id
+        records.append(GroupRecord(ConsumerMemberKey(group_id, id_), value))
+        records.append(GroupRecord(TargetKey(group_id, id_), TargetValue(held)))
+        current = CurrentValue(epoch, epoch, assigned=held)
+        records.append(GroupRecord(CurrentKey(group_id, id_), current))
+    return records
+
+
+def subscription_of(
+    protocols: tuple[tuple[str, bytes], ...], chosen: str | None = None
+) -> Subscription | None:
+    """What a classic member reads: all of its protocols say the same, or should."""
+    for name, metadata in protocols:
+        if chosen is None or name == chosen:
+            return read_subscription(metadata)
+    return None
+
+
+def _held(
+    given: tuple[tuple[str, tuple[int, ...]], ...], taken: set[tuple[str, int]], topics: Topics
+) -> Assignment:
+    """Of topics that there are, and what no other member has: a client's mistake ends here."""
+    pairs = []
+    for name, indexes in given:
+        topic_id = topics.id_of(name)
+        mine = [index for index in indexes if (name, index) not in taken]
+        taken.update((name, index) for index in mine)
+        if topic_id is not None:
+            pairs.append((topic_id, mine))
+    return assignment_of(pairs)
+
+
+def classic_records(state: ConsumerState, wall_ms: int) -> list[GroupRecord] | None:
+    """A group whose members all speak the classic protocol, or that has none, as a classic one."""
+    members = Membership(_classic_member(state, id_) for id_ in state.members)
+    protocol = members.chosen_protocol()
+    if members and protocol is None:
+        return None
+    value = GroupValue(
+        CONSUMER_PROTOCOL_TYPE,
+        state.epoch,
+        protocol,
+        members.leader,
+        wall_ms,
+        tuple(member.stored(protocol, member.assignment) for member in members.all()),
+    )
+    return [GroupRecord(GroupKey(state.group_id), value)]
+
+
+def _classic_member(state: ConsumerState, member_id: str) -> Member:
+    value = state.members[member_id]
+    assert value.classic is not None
+    member = Member(
+        member_id,
+        value.instance_id,
+        value.client_id,
+        value.client_host,
+        value.rebalance_timeout_ms,
+        value.classic.session_timeout_ms,
+        value.classic.protocols,
+    )
+    member.assignment = classic_assignment(state, member_id)
+    return member
+
+
+def classic_assignment(state: ConsumerState, member_id: str) -> bytes:
+    """What a classic member has, in the format that it reads."""
+    classic = state.members[member_id].classic
+    subscription = None if classic is None else subscription_of(classic.protocols)
+    held = state.current_of(member_id).assigned
+    names = {state.topics.name_of(topic_id): indexes for topic_id, indexes in held.items()}
+    known = {name: indexes for name, indexes in names.items() if name is not None}
+    return write_assignment(0 if subscription is None else subscription.version, known)

@@ -1,0 +1,101 @@
+"""The fields that records of __consumer_offsets are made of, as bytes. Pure.
+
+Each exists twice in Kafka's formats: with a fixed length in front, and flexible (KIP-482).
+"""
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from uuid import UUID
+
+from headrace.group.assignment import Assignment, assignment_of, in_order
+from headrace.wire.cursor import Cursor
+
+SHORT = Struct(">h")
+INT = Struct(">i")
+LONG = Struct(">q")
+
+
+def string(text: str | None) -> bytes:
+    if text is None:
+        return b"\xff\xff"
+    raw = text.encode()
+    return SHORT.pack(len(raw)) + raw
+
+
+def uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def compact_string(text: str | None) -> bytes:
+    return b"\x00" if text is None else compact_bytes(text.encode())
+
+
+def compact_bytes(raw: bytes) -> bytes:
+    return uvarint(len(raw) + 1) + raw
+
+
+def compact_array(items: Sequence[bytes]) -> bytes:
+    return uvarint(len(items) + 1) + b"".join(items)
+
+
+def topic_partitions(assignment: Assignment) -> bytes:
+    return compact_array(
+        [
+            b"".join((topic_id.bytes, compact_array(list(map(INT.pack, indexes))), b"\x00"))
+            for topic_id, indexes in in_order(assignment)
+        ]
+    )
+
+
+def tagged(tag: int, raw: bytes) -> bytes:
+    """The one tagged field of a value, with their number in front."""
+    return b"\x01" + uvarint(tag) + uvarint(len(raw)) + raw
+
+
+def read_text_or_none(cursor: Cursor, flexible: bool = False) -> str | None:
+    raw = cursor.string(flexible)
+    return None if raw is None else raw.decode()
+
+
+def read_text(cursor: Cursor, flexible: bool = False) -> str:
+    return (cursor.string(flexible) or b"").decode()
+
+
+def read_bytes(cursor: Cursor, flexible: bool) -> bytes:
+    size = int(cursor.bytes_range(flexible))
+    start = int(cursor.take(size))
+    return cursor.data[start : start + size]
+
+
+def read_texts(cursor: Cursor) -> tuple[str, ...]:
+    return tuple(read_text(cursor, True) for _ in range(int(cursor.count(True, 1))))
+
+
+def read_topic_partitions(cursor: Cursor) -> Assignment:
+    return assignment_of(list(_read_topics(cursor)))
+
+
+def _read_topics(cursor: Cursor) -> Iterable[tuple[UUID, list[int]]]:
+    for _ in range(int(cursor.count(True, 18))):
+        start = int(cursor.take(16))
+        topic_id = UUID(bytes=cursor.data[start : start + 16])
+        indexes = [int(cursor.read_i32()) for _ in range(int(cursor.count(True, 4)))]
+        cursor.skip_tags()
+        yield topic_id, indexes
+
+
+def read_tagged(cursor: Cursor, tag: int) -> bytes | None:
+    """One tagged field of those that end a value; the others are a newer Kafka's."""
+    found: bytes | None = None
+    for _ in range(int(cursor.tag_count())):
+        this = int(cursor.uvarint())
+        size = int(cursor.uvarint())
+        start = int(cursor.take(size))
+        if this == tag:
+            found = cursor.data[start : start + size]
+    return found

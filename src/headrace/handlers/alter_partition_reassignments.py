@@ -1,0 +1,53 @@
+"""AlterPartitionReassignments, versions 0 and 1: move partitions to other brokers, or stop it.
+
+The answer comes when a move has begun; ListPartitionReassignments tells of those under way.
+"""
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.deadline import Deadline
+from headrace.handlers.slots import failure
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicPartition
+from headrace.wire.codec import Message
+
+
+async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    targets = {
+        TopicPartition(topic["name"], part["partition_index"]): part["replicas"]
+        for topic in request["topics"]
+        for part in topic["partitions"]
+    }
+    if len(targets) != sum(len(topic["partitions"]) for topic in request["topics"]):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "The request names a partition twice.")
+    deadline = Deadline(broker.clock, request["timeout_ms"])
+    outcomes = await deadline.wait_for(
+        broker.controller.move_partitions(
+            targets, keeps_factor=not request.get("allow_replication_factor_change", True)
+        )
+    )
+    return {"error_message": None, "responses": _slots(request, outcomes)}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {
+        "error_code": error.code,
+        "error_message": error.message,
+        "responses": _slots(request, {}, error),
+    }
+
+
+def _slots(
+    request: Message,
+    outcomes: dict[TopicPartition, ApiError | None],
+    otherwise: ApiError | None = None,
+) -> list[Message]:
+    topics = []
+    for topic in request["topics"]:
+        slots = []
+        for part in topic["partitions"]:
+            where = TopicPartition(topic["name"], part["partition_index"])
+            error = outcomes.get(where, otherwise)
+            slot: Message = {"partition_index": part["partition_index"], "error_message": None}
+            slots.append(slot if error is None else {**slot, **failure(error)})
+        topics.append({"name": topic["name"], "partitions": slots})
+    return topics

@@ -1,0 +1,82 @@
+"""ConsumerGroupDescribe, versions 0 and 1: epochs, members and assignments of consumer groups.
+
+A classic group is not found here, as a consumer group is not by DescribeGroups. Version 1 says of
+each member which protocol it speaks. Topics that are gone are left out.
+"""
+
+from headrace.group.assignment import Assignment, in_order
+from headrace.group.views import ConsumerGroupView, ConsumerMemberView
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.group_requests import OPERATIONS
+from headrace.handlers.later import now_or_later
+from headrace.handlers.slots import failure
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
+
+_CLASSIC_MEMBER = 0
+_CONSUMER_MEMBER = 1
+
+
+async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    slots = []
+    for group_id in dict.fromkeys(request["group_ids"]):
+        try:
+            view = await now_or_later(broker.groups().describe_consumer(group_id))
+            if view is None:
+                raise _not_found(broker, group_id)
+            slot = _described(broker, view)
+            if request["include_authorized_operations"]:
+                slot["authorized_operations"] = OPERATIONS
+        except ApiError as error:
+            slot = {"group_id": group_id, **failure(error)}
+        slots.append(slot)
+    return {"groups": slots}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    groups = dict.fromkeys(request["group_ids"])
+    return {"groups": [{"group_id": group_id, **failure(error)} for group_id in groups]}
+
+
+def _not_found(broker: BrokerContext, group_id: str) -> ApiError:
+    is_there = broker.groups().type_of(group_id) is not None
+    why = "is not a consumer group" if is_there else "does not exist"
+    return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id[:200]} {why}.")
+
+
+def _described(broker: BrokerContext, view: ConsumerGroupView) -> Message:
+    return {
+        "group_id": view.group_id,
+        "group_state": view.state,
+        "group_epoch": view.epoch,
+        "assignment_epoch": view.assignment_epoch,
+        "assignor_name": view.assignor,
+        "members": [_member(broker, member) for member in view.members],
+    }
+
+
+def _member(broker: BrokerContext, member: ConsumerMemberView) -> Message:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "rack_id": member.rack_id,
+        "member_epoch": member.member_epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": sorted(member.topics),
+        "subscribed_topic_regex": member.regex or None,
+        "assignment": _assignment(broker, member.assigned),
+        "target_assignment": _assignment(broker, member.target),
+        "member_type": _CLASSIC_MEMBER if member.is_classic else _CONSUMER_MEMBER,
+    }
+
+
+def _assignment(broker: BrokerContext, assignment: Assignment) -> Message:
+    names = broker.image.names_by_id
+    return {
+        "topic_partitions": [
+            {"topic_id": topic_id, "topic_name": names[topic_id], "partitions": indexes}
+            for topic_id, indexes in in_order(assignment)
+            if topic_id in names
+        ]
+    }

@@ -1,0 +1,125 @@
+"""ConsumerGroupHeartbeat, versions 0 and 1: join, stay in and leave a consumer group (KIP-848).
+
+One request does it all: epoch 0 joins, -1 leaves, -2 leaves for a while (a static member). What a
+member leaves out has not changed. In version 0 a member without an id gets one; from version 1 on
+it makes its own (KIP-1082), and may subscribe by a regular expression. Gaps: an expression never
+means an internal topic, and whose group is gone hears UNKNOWN_MEMBER_ID and joins anew, where Kafka
+says GROUP_ID_NOT_FOUND, which ends clients.
+"""
+
+from collections.abc import Awaitable
+from uuid import uuid4
+
+from headrace.group.assignment import Assignment, assignment_of, in_order
+from headrace.group.messages import BeatReply, BeatRequest
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.group_requests import check_instance_id, host_of
+from headrace.handlers.later import then
+from headrace.handlers.slots import failure
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
+
+_OWN_IDS_SINCE = 1
+_ID_CHARACTERS_MAX = 255
+_TOPIC_CHARACTERS_MAX = 249
+_CLIENT_ID_CHARACTERS_MAX = 255
+_EPOCH_MIN = -2
+_STATIC_LEAVE = -2
+
+
+def handle(
+    broker: BrokerContext, context: RequestContext, request: Message
+) -> Message | Awaitable[Message]:
+    _check(request, context.api_version)
+    service = broker.groups()
+    _check_assignor(request["server_assignor"], service.settings.consumer.assignors)
+    topics = request["subscribed_topic_names"]
+    owned = request["topic_partitions"]
+    beat = BeatRequest(
+        member_id=request["member_id"] or str(uuid4()),
+        member_epoch=request["member_epoch"],
+        client_id=(context.client_id or "")[:_CLIENT_ID_CHARACTERS_MAX],
+        client_host=host_of(context),
+        instance_id=request["instance_id"],
+        rack_id=request["rack_id"],
+        rebalance_timeout_ms=request["rebalance_timeout_ms"],
+        topics=None if topics is None else tuple(dict.fromkeys(topics)),
+        regex=request.get("subscribed_topic_regex"),
+        assignor=request["server_assignor"],
+        owned=None if owned is None else _assignment(owned),
+    )
+    return then(service.beat(request["group_id"], beat), _message)
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return failure(error)
+
+
+def _check(request: Message, version: int) -> None:
+    epoch = request["member_epoch"]
+    if not request["group_id"].strip():
+        raise _invalid("A group that has members has a name.")
+    check_instance_id(request["instance_id"])
+    for name in ("member_id", "rack_id"):
+        value = request[name]
+        if value is not None and len(value) > _ID_CHARACTERS_MAX:
+            raise _invalid(f"{name} has more than {_ID_CHARACTERS_MAX} characters.")
+    if request["rack_id"] is not None and not request["rack_id"].strip():
+        raise _invalid("rack_id is empty: leave it out.")
+    if epoch < _EPOCH_MIN:
+        raise _invalid(f"{epoch} is no member epoch.")
+    if not request["member_id"] and (epoch != 0 or version >= _OWN_IDS_SINCE):
+        raise _invalid("member_id is empty: from version 1 on a member makes its own.")
+    if epoch == _STATIC_LEAVE and request["instance_id"] is None:
+        raise _invalid("Only a member with an instance_id leaves for a while.")
+    if any(len(name) > _TOPIC_CHARACTERS_MAX for name in request["subscribed_topic_names"] or ()):
+        raise _invalid(f"A topic's name has at most {_TOPIC_CHARACTERS_MAX} characters.")
+    if epoch == 0:
+        _check_join(request)
+
+
+def _check_join(request: Message) -> None:
+    if request["rebalance_timeout_ms"] == -1 and request["topic_partitions"] is None:
+        # librdkafka (2.16) leaves out what has not changed when it subscribes again right after it
+        # unsubscribed. INVALID_REQUEST would be its end; after this it joins as it should.
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "Who joins says all of it: nothing is known.")
+    if request["rebalance_timeout_ms"] < 0:
+        raise _invalid("rebalance_timeout_ms is missing: who joins says it.")
+    if request["topic_partitions"] is None or request["topic_partitions"]:
+        raise _invalid("Who joins has no partitions: topic_partitions must be empty.")
+    if request["subscribed_topic_names"] is None and not request.get("subscribed_topic_regex"):
+        raise _invalid("subscribed_topic_names is missing: who joins says what it reads.")
+
+
+def _check_assignor(name: str | None, offered: tuple[str, ...]) -> None:
+    if name is not None and name not in offered:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"There is no assignor {name[:100]!r} here, only {' and '.join(offered)}.",
+        )
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _assignment(topics: list[Message]) -> Assignment:
+    known = (each for each in topics if each["topic_id"] is not None)
+    return assignment_of((each["topic_id"], each["partitions"]) for each in known)
+
+
+def _message(reply: BeatReply) -> Message:
+    assignment: Message | None = None
+    if reply.assignment is not None:
+        assignment = {
+            "topic_partitions": [
+                {"topic_id": topic_id, "partitions": indexes}
+                for topic_id, indexes in in_order(reply.assignment)
+            ]
+        }
+    return {
+        "member_id": reply.member_id,
+        "member_epoch": reply.member_epoch,
+        "heartbeat_interval_ms": reply.heartbeat_interval_ms,
+        "assignment": assignment,
+    }

@@ -1,0 +1,52 @@
+"""ElectLeaders, versions 0 to 2: let preferred replicas lead, or any where nobody can.
+
+Version 0 knows only preferred replicas. Null asks for all partitions; those that are well led
+are then not named in the answer.
+"""
+
+from collections.abc import Mapping
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.deadline import Deadline
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicPartition
+from headrace.wire.codec import Message
+
+_PREFERRED, _UNCLEAN = 0, 1
+
+
+async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    kind = request.get("election_type", _PREFERRED)
+    if kind not in (_PREFERRED, _UNCLEAN):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"There is no election of the type {kind}.")
+    deadline = Deadline(broker.clock, request["timeout_ms"])
+    outcomes = await deadline.wait_for(
+        broker.controller.elect_leaders(_asked(request), is_unclean=kind == _UNCLEAN)
+    )
+    return {"replica_election_results": _by_topic(outcomes)}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    outcomes = dict.fromkeys(_asked(request) or (), error)
+    return {"error_code": error.code, "replica_election_results": _by_topic(outcomes)}
+
+
+def _asked(request: Message) -> list[TopicPartition] | None:
+    if request["topic_partitions"] is None:
+        return None
+    asked = [
+        TopicPartition(topic["topic"], index)
+        for topic in request["topic_partitions"]
+        for index in topic["partitions"]
+    ]
+    return list(dict.fromkeys(asked))
+
+
+def _by_topic(outcomes: Mapping[TopicPartition, ApiError | None]) -> list[Message]:
+    topics: dict[str, list[Message]] = {}
+    for where, error in outcomes.items():
+        slot: Message = {"partition_id": where.partition}
+        if error is not None:
+            slot.update(error_code=error.code, error_message=error.message)
+        topics.setdefault(where.topic, []).append(slot)
+    return [{"topic": name, "partition_result": slots} for name, slots in topics.items()]

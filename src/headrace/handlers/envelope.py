@@ -1,0 +1,45 @@
+"""Envelope, version 0: an administrator's request, passed on to the controller by another broker.
+
+It holds the client's own frame; the answer holds the frame of its answer. Between brokers alone.
+Gaps: the principal is not looked at, for there are no users yet.
+"""
+
+from inspect import isawaitable
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.dispatch import handle_frame
+from headrace.handlers.forwarding import FORWARDED, address_text
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import MalformedRequest, Message
+from headrace.wire.header import read_header
+
+
+async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    try:
+        return {"response_data": await _open(broker, context, request)}
+    except MalformedRequest as error:
+        raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from None
+
+
+async def _open(broker: BrokerContext, context: RequestContext, request: Message) -> bytes:
+    frame = request["request_data"]
+    header = read_header(frame)
+    if header.api_key not in FORWARDED:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "This is not a request to pass on.")
+    if not broker.controller.is_controller:
+        raise ApiError(ErrorCode.NOT_CONTROLLER)
+    client = RequestContext(
+        header.api_key,
+        header.api_version,
+        header.correlation_id,
+        header.client_id,
+        address_text(request["client_host_address"]),
+        context.listener,
+        is_forwarded=True,
+    )
+    answer = handle_frame(broker, client, frame, header.body_at)
+    return await answer if isawaitable(answer) else answer
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {"error_code": error.code}

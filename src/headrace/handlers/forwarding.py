@@ -1,0 +1,154 @@
+"""Requests that only the controller can carry out, on their way to it from any broker.
+
+1. What was passed on once is not passed on again.
+2. While there is no controller, and where one turns out not to be it, the request waits and is
+   tried again until its own timeout. Once it was sent and the link broke, nobody knows: it is
+   answered REQUEST_TIMED_OUT and not sent twice.
+3. The answer waits until this broker's image shows what it tells.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from headrace.controller.peers import Unreachable
+from headrace.coordination.port import StoreError, StoreUnavailable
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.later import now_or_later
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.runtime.link import LinkBroken
+from headrace.wire.apis import (
+    ALTER_CONFIGS,
+    ALTER_PARTITION_REASSIGNMENTS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    ELECT_LEADERS,
+    ENVELOPE,
+    INCREMENTAL_ALTER_CONFIGS,
+)
+from headrace.wire.codec import Message
+
+FORWARDED = frozenset(
+    (
+        ALTER_CONFIGS,
+        ALTER_PARTITION_REASSIGNMENTS,
+        CREATE_PARTITIONS,
+        CREATE_TOPICS,
+        DELETE_TOPICS,
+        ELECT_LEADERS,
+        INCREMENTAL_ALTER_CONFIGS,
+    )
+)
+PRINCIPAL = b"User:ANONYMOUS"
+_TIMEOUT_MS_DEFAULT = 30_000
+_RETRY_S = 0.05
+
+
+Carry = Callable[[], Message | Awaitable[Message]]
+"""Has a request carried out here."""
+
+
+async def administer(
+    broker: BrokerContext, context: RequestContext, frame: bytes, request: Message, carry: Carry
+) -> Message | bytes:
+    """The reply of this broker, or the whole answer of the controller that it was passed on to."""
+    if context.is_forwarded or context.is_internal:
+        if not broker.controller.is_controller:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        carried = await _carry_out(carry)
+        if carried is None or (context.is_forwarded and _is_refused(carried)):
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        return carried
+    timeout_ms = request.get("timeout_ms", _TIMEOUT_MS_DEFAULT)
+    wait_s = (timeout_ms if timeout_ms > 0 else _TIMEOUT_MS_DEFAULT) / 1000
+    deadline = broker.clock.monotonic() + wait_s
+    while True:
+        left_s = deadline - broker.clock.monotonic()
+        if broker.controller.is_controller:
+            reply = await _carry_out(carry)
+            if reply is not None and (left_s <= 0 or not _is_refused(reply)):
+                return reply
+        if left_s <= 0:
+            raise ApiError(ErrorCode.NOT_CONTROLLER, "No controller could be reached.")
+        if not broker.controller.is_controller:
+            answer = await _forward(broker, context, frame, left_s)
+            if answer is not None:
+                await _see_it(broker, deadline)
+                return answer
+        await asyncio.sleep(_RETRY_S)
+
+
+async def _carry_out(carry: Carry) -> Message | None:
+    """The reply, or None if this broker was not the controller any more."""
+    try:
+        return await now_or_later(carry())
+    except ApiError as error:
+        if error.code is not ErrorCode.NOT_CONTROLLER:
+            raise
+        return None
+
+
+def _is_refused(reply: Message) -> bool:
+    """Whether nothing was done because the broker turned out not to be the controller."""
+    codes = [
+        slot["error_code"]
+        for slots in reply.values()
+        if isinstance(slots, list)
+        for slot in slots
+        if "error_code" in slot
+    ]
+    return bool(codes) and all(code == ErrorCode.NOT_CONTROLLER for code in codes)
+
+
+async def _forward(
+    broker: BrokerContext, context: RequestContext, frame: bytes, timeout_s: float
+) -> bytes | None:
+    """The controller's whole answer; None if there is none now."""
+    envelope = {
+        "request_data": frame,
+        "request_principal": PRINCIPAL,
+        "client_host_address": address_bytes(context.peer),
+    }
+    try:
+        reply = await broker.controller.to_controller(ENVELOPE, 0, envelope, timeout_s)
+    except Unreachable:
+        return None
+    except LinkBroken:
+        raise ApiError(
+            ErrorCode.REQUEST_TIMED_OUT, "The controller broke off before it answered."
+        ) from None
+    code = ErrorCode(reply["error_code"])
+    if code is ErrorCode.NOT_CONTROLLER:
+        return None
+    if code is not ErrorCode.NONE:
+        raise ApiError(code)
+    answer: bytes = reply["response_data"]
+    return answer
+
+
+async def _see_it(broker: BrokerContext, deadline: float) -> None:
+    """Let the image catch up. If it cannot, the answer is true all the same."""
+    left_s = max(deadline - broker.clock.monotonic(), 0.0)
+    try:
+        async with asyncio.timeout(left_s):
+            await broker.controller.refresh()
+    except (TimeoutError, StoreUnavailable, StoreError):
+        pass
+
+
+def address_bytes(peer: str) -> bytes:
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(peer.rpartition(":")[0].strip("[]").partition("%")[0]).packed
+    except ValueError:
+        return b""
+
+
+def address_text(address: bytes) -> str:
+    from ipaddress import ip_address
+
+    try:
+        return str(ip_address(address))
+    except ValueError:
+        return "an unknown address"

@@ -1,0 +1,37 @@
+"""ListPartitionReassignments, version 0: which partitions are moving, from where to where.
+
+Every broker knows; null asks for all. What does not move is not named.
+"""
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.model.errors import ApiError
+from headrace.wire.codec import Message
+
+
+def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    asked = request["topics"]
+    wanted = (
+        dict.fromkeys(broker.image.topics)
+        if asked is None
+        else {topic["name"]: topic["partition_indexes"] for topic in asked}
+    )
+    topics = []
+    for name, indexes in wanted.items():
+        topic = broker.image.topics.get(name)
+        slots = [
+            {
+                "partition_index": index,
+                "replicas": state.replicas,
+                "adding_replicas": state.adding,
+                "removing_replicas": state.removing,
+            }
+            for index, state in enumerate(() if topic is None else topic.partitions)
+            if (state.adding or state.removing) and (indexes is None or index in indexes)
+        ]
+        if slots:
+            topics.append({"name": name, "partitions": slots})
+    return {"error_message": None, "topics": topics}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {"error_code": error.code, "error_message": error.message}

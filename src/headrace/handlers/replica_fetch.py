@@ -1,0 +1,421 @@
+"""Fetch (key 1) as followers send it, on the internal listener.  # HOT
+
+A follower's request says how far it has come, and that is what commits records. What it asked for
+is remembered (KIP-227), and each of its partitions tells its session when it has news: the work
+for a request grows with the partitions that changed, not with those followed.
+
+R1  a fetch counts only from the registered incarnation of a replica (B6), in the leader's own
+    epoch (B3), and where the follower's history is the leader's (KIP-595)
+R2  a session is its connection's alone and ends with it; a follower asks for everything anew after
+    that
+R3  a wait ends when there are enough records or any errors to tell, when the follower asks again,
+    or by the clock; what is committed is told along with them
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, final
+
+from mypy_extensions import i64
+
+from headrace.handlers.turn import Turn
+from headrace.log.file import NotCached
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.replication.followers import Listener
+from headrace.replication.partition import Partition
+from headrace.runtime.exchange import Exchange, Peer
+from headrace.wire.cursor import MalformedRequest
+from headrace.wire.fetch import (
+    FetchPart,
+    FetchRequest,
+    FetchResult,
+    read_fetch,
+    write_fetch_response,
+)
+
+if TYPE_CHECKING:
+    from headrace.handlers.fetch import Timer
+    from headrace.handlers.partitions import PartitionTable
+    from headrace.runtime.worker import Worker
+
+OLDEST = 15
+INLINE_BYTES_MAX = 64 * 1024
+WAIT_MS_MAX = 60_000
+
+
+@final
+class FollowedPart(Listener):
+    """One partition in a follower's session."""
+
+    def __init__(self, session: "ReplicaSession", part: FetchPart) -> None:
+        self.session = session
+        self.part = part
+        self.high_watermark: i64 = -1
+        """As it was last told; likewise the start of the log."""
+        self.log_start_offset: i64 = -1
+
+    def appended(self) -> None:
+        session = self.session
+        session.dirty[self] = None
+        exchange = session.waiting
+        if exchange is not None and not exchange.woken:
+            exchange.woken = True
+            session.handler.woken.append(exchange)
+
+    def committed(self) -> None:
+        self.session.quiet[self] = None
+
+
+@final
+class ReplicaSession:
+    def __init__(
+        self,
+        handler: "ReplicaFetchHandler",
+        peer: Peer,
+        session_id: i64,
+        node_id: i64,
+        broker_epoch: i64,
+    ) -> None:
+        self.handler = handler
+        self.peer = peer
+        self.session_id: i64 = session_id
+        self.node_id: i64 = node_id
+        self.broker_epoch: i64 = broker_epoch
+        """Of the registration under which it was opened: under another, all counts anew."""
+        self.epoch: i64 = 0
+        self.parts: dict[tuple[bytes, int], FollowedPart] = {}
+        self.dirty: dict[FollowedPart, None] = {}
+        """Those that may have records, or errors."""
+        self.quiet: dict[FollowedPart, None] = {}
+        """Those where only more is committed: no reason to answer, but told in every answer."""
+        self.waiting: ReplicaExchange | None = None
+
+
+@final
+class ReplicaExchange(Exchange):
+    def __init__(
+        self, peer: Peer, correlation_id: i64, version: i64, request: FetchRequest
+    ) -> None:
+        super().__init__(peer, correlation_id, version)
+        self.request = request
+        self.session: ReplicaSession | None = None
+        self.timer: Timer | None = None
+
+
+@final
+class ReplicaFetchHandler:
+    def __init__(
+        self,
+        partitions: "PartitionTable",
+        turn: Turn,
+        reader: "Worker",
+        call_later: "Callable[[float, Callable[[ReplicaExchange], None], ReplicaExchange], Timer]",
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.partitions = partitions
+        self.turn = turn
+        self.reader = reader
+        self.call_later = call_later
+        self.monotonic = monotonic
+        self.epoch_of: Callable[[int], int] = _nobody
+        """The epoch under which a broker is registered, or -1."""
+        self.consider: Callable[[Partition], None] = _ignore
+        """Told of a partition with a follower that may be let into the ISR, or must leave it."""
+        self.sessions: dict[int, ReplicaSession] = {}
+        self.sessions_of: dict[Peer, list[ReplicaSession]] = {}
+        self.woken: list[ReplicaExchange] = []
+        self.last_id: i64 = 0
+
+    def handle(
+        self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
+    ) -> None:
+        request = read_fetch(data, at, end, version)
+        if version < OLDEST or request.replica_id < 0:
+            raise MalformedRequest("only brokers fetch on the internal listener")
+        before = self._known(peer, request)
+        if before is not None and before.waiting is not None:
+            # The follower has something that cannot wait: a partition whose leader is new.
+            self._advance(before.waiting, True)
+        exchange = ReplicaExchange(peer, correlation_id, version, request)
+        peer.exchanges.append(exchange)
+        try:
+            epoch: i64 = self.epoch_of(int(request.replica_id))
+            if epoch < 0 or epoch != request.replica_epoch:
+                raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+            session = self._session(peer, request)
+        except ApiError as error:
+            exchange.pieces = write_fetch_response(correlation_id, version, error.code, 0, [], 0)
+            self.turn.completed.append(exchange)
+            return
+        exchange.session = session
+        self._take(session, request)
+        # One that opens a session is told its number at once.
+        self._advance(exchange, request.wait_ms_max <= 0 or request.session_epoch <= 0)
+
+    def retry_woken(self) -> None:
+        """After a flush: answer the followers that now have something to fetch."""
+        if not self.woken:
+            return
+        woken = self.woken
+        self.woken = []
+        for exchange in woken:
+            exchange.woken = False
+            session = exchange.session
+            if session is not None and session.waiting is exchange:
+                self._advance(exchange, False)
+
+    def forget(self, peer: Peer) -> None:
+        """The follower's connection has gone, and its sessions with it."""
+        for session in self.sessions_of.pop(peer, []):
+            self._close(session)
+
+    # Sessions.
+
+    def _known(self, peer: Peer, request: FetchRequest) -> ReplicaSession | None:
+        session = self.sessions.get(request.session_id)
+        if session is None or session.peer is not peer or session.node_id != request.replica_id:
+            return None
+        return session
+
+    def _session(self, peer: Peer, request: FetchRequest) -> ReplicaSession:
+        known = self._known(peer, request)
+        if request.session_epoch <= 0:
+            if known is not None:
+                self._close(known)
+                self.sessions_of[peer].remove(known)
+            self.last_id += 1
+            session = ReplicaSession(
+                self, peer, self.last_id, request.replica_id, request.replica_epoch
+            )
+            self.sessions[session.session_id] = session
+            self.sessions_of.setdefault(peer, []).append(session)
+        else:
+            if known is None or known.broker_epoch != request.replica_epoch:
+                raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            if known.epoch != request.session_epoch:
+                raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            session = known
+        session.epoch = 1 if session.epoch == 0x7FFFFFFF else session.epoch + 1
+        return session
+
+    def _close(self, session: ReplicaSession) -> None:
+        self.sessions.pop(session.session_id, None)
+        for followed in session.parts.values():
+            self._unlisten(session, followed)
+        waiting = session.waiting
+        if waiting is not None:
+            self._stop_waiting(waiting, session)
+
+    def _unlisten(self, session: ReplicaSession, followed: FollowedPart) -> None:
+        partition = self.partitions.find(followed.part.key, followed.part.index, True)
+        if partition is not None:
+            follower = partition.followers.get(session.node_id)
+            if follower is not None and follower.listener is followed:
+                follower.listener = None
+
+    def _take(self, session: ReplicaSession, request: FetchRequest) -> None:
+        """Learn what the follower wants from now on, and how far it has come."""
+        for part in request.forgotten:
+            gone = session.parts.pop((part.key, part.index), None)
+            if gone is not None:
+                session.dirty.pop(gone, None)
+                session.quiet.pop(gone, None)
+                self._unlisten(session, gone)
+        now_ms: i64 = i64(int(self.monotonic() * 1000))
+        for part in request.parts:
+            followed = session.parts.get((part.key, part.index))
+            if followed is None:
+                followed = FollowedPart(session, part)
+                session.parts[(part.key, part.index)] = followed
+            else:
+                followed.part = part
+            session.dirty[followed] = None
+            self._progress(session.node_id, request.replica_epoch, followed, now_ms)
+
+    def _progress(
+        self, node_id: i64, broker_epoch: i64, followed: FollowedPart, now_ms: i64
+    ) -> None:
+        part = followed.part
+        partition = self.partitions.find(part.key, part.index, True)
+        if (
+            partition is None
+            or not partition.is_leader
+            or part.current_leader_epoch != partition.leader_epoch
+        ):
+            return
+        follower = partition.followers.get(node_id)
+        if follower is None:
+            return
+        follower.listener = followed
+        log = partition.log
+        if part.fetch_offset > log.written_end_offset or self._diverges(None, part, partition):
+            return
+        follower.fetched(broker_epoch, part.fetch_offset, log.written_end_offset, now_ms)
+        self.turn.commit(partition)
+        if partition.qualifies(follower) or partition.has_lost(follower):
+            self.consider(partition)
+
+    # Answers.
+
+    def _advance(self, exchange: ReplicaExchange, must_answer: bool) -> None:
+        session = exchange.session
+        assert session is not None
+        try:
+            is_answered = self._try(exchange, session, must_answer)
+        except NotCached as cold:
+            self.turn.warm(
+                self.reader, exchange, cold, lambda: self._advance(exchange, must_answer)
+            )
+            return
+        if is_answered:
+            self._stop_waiting(exchange, session)
+        elif session.waiting is None:
+            session.waiting = exchange
+            wait_ms: i64 = exchange.request.wait_ms_max
+            if wait_ms > WAIT_MS_MAX:
+                wait_ms = WAIT_MS_MAX
+            exchange.timer = self.call_later(int(wait_ms) / 1000, self._expire, exchange)
+
+    def _stop_waiting(self, exchange: ReplicaExchange, session: ReplicaSession) -> None:
+        if session.waiting is exchange:
+            session.waiting = None
+            if exchange.timer is not None:
+                exchange.timer.cancel()
+                exchange.timer = None
+
+    def _expire(self, exchange: ReplicaExchange) -> None:
+        session = exchange.session
+        if session is not None and session.waiting is exchange:
+            self.turn.begin()
+            self._advance(exchange, True)
+            self.turn.deliver()
+
+    def _try(self, exchange: ReplicaExchange, session: ReplicaSession, must_answer: bool) -> bool:
+        request = exchange.request
+        results: list[FetchResult] = []
+        told: list[FollowedPart] = []
+        empty: list[FollowedPart] = []
+        total: i64 = 0
+        enough: i64 = request.size_min if request.size_min > 1 else 1
+        is_enough = must_answer
+        for followed in session.dirty:
+            part = followed.part
+            result = FetchResult(part.key, part.index)
+            try:
+                has_room = self._read(
+                    result, part, session.node_id, request.size_max - total, total == 0
+                )
+            except ApiError as error:
+                result.error = error.code
+                has_room = True
+            except OSError:
+                result = FetchResult(part.key, part.index)
+                result.error = ErrorCode.KAFKA_STORAGE_ERROR
+                has_room = True
+            if not has_room:
+                break
+            if result.size == 0 and result.error == 0 and result.diverging_epoch < 0:
+                empty.append(followed)
+                continue
+            total += result.size
+            is_enough = is_enough or result.size == 0 or total >= enough
+            results.append(result)
+            told.append(followed)
+        for followed in empty:
+            del session.dirty[followed]
+            session.quiet[followed] = None
+        if not is_enough:
+            return False
+        for followed in told:
+            del session.dirty[followed]
+            session.quiet.pop(followed, None)
+        self._add_committed(session, results)
+        exchange.pieces = write_fetch_response(
+            exchange.correlation_id, exchange.version, 0, session.session_id, results, 0
+        )
+        self._remember(session, results)
+        self.turn.completed.append(exchange)
+        return True
+
+    def _add_committed(self, session: ReplicaSession, results: list[FetchResult]) -> None:
+        for followed in session.quiet:
+            part = followed.part
+            partition = self.partitions.find(part.key, part.index, True)
+            if partition is None or not partition.is_leader:
+                continue
+            log_start_offset: i64 = partition.log.log_start_offset
+            if (
+                partition.high_watermark != followed.high_watermark
+                or log_start_offset != followed.log_start_offset
+            ):
+                result = FetchResult(part.key, part.index)
+                result.high_watermark = partition.high_watermark
+                result.last_stable_offset = partition.high_watermark
+                result.log_start_offset = log_start_offset
+                results.append(result)
+        session.quiet = {}
+
+    def _remember(self, session: ReplicaSession, results: list[FetchResult]) -> None:
+        for result in results:
+            followed = session.parts.get((result.key, result.index))
+            if followed is not None and result.error == 0:
+                followed.high_watermark = result.high_watermark
+                followed.log_start_offset = result.log_start_offset
+
+    def _read(
+        self, result: FetchResult, part: FetchPart, node_id: i64, budget: i64, is_first: bool
+    ) -> bool:
+        """Find what is to be sent; False where it must wait for the next answer."""
+        partition = self.partitions.find(part.key, part.index, True)
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        epoch: i64 = part.current_leader_epoch
+        if epoch != partition.leader_epoch:
+            is_behind = epoch < partition.leader_epoch
+            raise ApiError(
+                ErrorCode.FENCED_LEADER_EPOCH if is_behind else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+        if not partition.is_leader or node_id not in partition.followers:
+            # Or it is a replica that this leader has not heard of yet: nobody would wake it.
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        log = partition.log
+        result.high_watermark = partition.high_watermark
+        result.last_stable_offset = partition.high_watermark
+        result.log_start_offset = log.log_start_offset
+        if self._diverges(result, part, partition):
+            return True
+        size_max: i64 = part.size_max if part.size_max < budget else budget
+        if size_max <= 0 and not is_first:
+            return False
+        found = log.read(part.fetch_offset, size_max, log.written_end_offset, is_first, False)
+        if found is None:
+            # Nothing new; or a batch that does not fit any more.
+            return part.fetch_offset >= log.written_end_offset
+        result.size = found.size
+        result.records = found
+        if found.size <= INLINE_BYTES_MAX:
+            file = found.file
+            inline = file.files.pread_cached(file.fd, found.size, found.position)
+            if inline is not None and len(inline) == found.size:
+                result.records = inline
+        return True
+
+    def _diverges(self, result: FetchResult | None, part: FetchPart, partition: Partition) -> bool:
+        """Whether the follower's history is not the leader's; then where to look next (B2)."""
+        asked: i64 = part.last_fetched_epoch
+        if asked < 0:
+            return False
+        epoch, end_offset = partition.end_of_epoch(asked)
+        if epoch == asked and end_offset >= part.fetch_offset:
+            return False
+        if result is not None:
+            result.diverging_epoch = epoch
+            result.diverging_end_offset = end_offset
+        return True
+
+
+def _nobody(_node_id: int) -> int:
+    return -1
+
+
+def _ignore(_partition: Partition) -> None:
+    pass

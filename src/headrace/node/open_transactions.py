@@ -1,0 +1,82 @@
+"""Transactions that were open when Apache Kafka stopped: what becomes of them when it is adopted.
+
+Kafka itself would end them after its next start: commit those that its coordinator had decided to
+commit, and abort the others when their time is up. Their producers are gone, so this does it at
+once; otherwise read_committed consumers would wait for ever. Owns the reading of what was decided
+(`__transaction_state`) and the markers; it must not write anything else.
+"""
+
+import logging
+import struct
+from collections.abc import Callable, Iterable
+
+from headrace.env.files import Files
+from headrace.log.log import Log
+from headrace.log.scan import Walk
+from headrace.log.swap import offset_of
+from headrace.record.batch import Batch
+from headrace.record.build import build_transaction_marker
+from headrace.record.decode import read_records
+
+STATE_TOPIC = "__transaction_state"
+_ABORT = 0
+_COMMIT = 1
+_VERSIONS = (0, 1)
+_VALUE = struct.Struct(">hqhib")
+"""Version, producer id, producer epoch, timeout, status: what both versions begin with."""
+_DECIDED_TO_COMMIT = (2, 4)
+"""The statuses PrepareCommit and CompleteCommit."""
+_LOG = logging.getLogger("headrace")
+
+
+def decided_to_commit(files: Files, directories: Iterable[str]) -> set[int]:
+    """The producers whose last transaction Kafka's coordinator had decided to commit."""
+    states: dict[bytes, bytes | None] = {}
+    for directory in directories:
+        for info in files.list_directory(directory):
+            if info.name.endswith(".log") and offset_of(info.name) >= 0:
+                _read_states(files, f"{directory}/{info.name}", states)
+    found: set[int] = set()
+    for value in states.values():
+        if value is None or len(value) < _VALUE.size:
+            continue
+        version, producer_id, _, _, status = _VALUE.unpack_from(value)
+        if version in _VERSIONS and status in _DECIDED_TO_COMMIT:
+            found.add(producer_id)
+    return found
+
+
+def _read_states(files: Files, path: str, states: dict[bytes, bytes | None]) -> None:
+    fd = files.open(path)
+    try:
+        walk = Walk(files, fd, 0, files.size(fd), True)
+        while (batch := walk.next()) is not None:
+            if not batch.is_control():
+                for record in read_records(Batch(walk.records(batch), 0, batch.size())):
+                    states[record.key or b""] = record.value
+    finally:
+        files.close(fd)
+
+
+def end_transactions(
+    log: Log, committed: set[int], now_ms: int, append: Callable[[bytes], object]
+) -> None:
+    """End every transaction that is open in a log; `append` writes a marker to it."""
+    for producer_id in list(log.producers.open_transactions.values()):
+        entry = log.producers.entries[producer_id]
+        is_committed = producer_id in committed
+        append(
+            build_transaction_marker(
+                _COMMIT if is_committed else _ABORT,
+                producer_id=producer_id,
+                producer_epoch=int(entry.epoch),
+                coordinator_epoch=max(int(entry.coordinator_epoch), 0),
+                timestamp=now_ms,
+            )
+        )
+        _LOG.warning(
+            "%s: the transaction of producer %d, which was open when Kafka stopped, is %s",
+            log.partition,
+            producer_id,
+            "committed, as Kafka had decided" if is_committed else "aborted",
+        )

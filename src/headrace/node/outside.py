@@ -1,0 +1,89 @@
+"""What a broker reaches beyond itself: clock, disk, network, store, threads, clients' sockets.
+
+Owns the choice of the real ones. A simulated outside takes the same broker into a world where time
+is a number and the network loses what it is told to.
+"""
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.config.broker import BrokerConfig
+from headrace.coordination.embedded import STORE_FILE, EmbeddedStore
+from headrace.coordination.port import Store
+from headrace.env.clock import Clock, SystemClock
+from headrace.env.files import Files, SystemFiles
+from headrace.handlers.context import BrokerContext
+from headrace.handlers.partitions import PartitionTable
+from headrace.handlers.replica_fetch import ReplicaFetchHandler
+from headrace.handlers.turn import Turn
+from headrace.runtime.link import Network, SocketNetwork
+from headrace.runtime.worker import Worker
+
+SESSION_FILE = "zookeeper-session"
+
+if TYPE_CHECKING:
+    from headrace.server.server import Server
+
+
+class Front(Protocol):
+    """Where requests come in and answers go out; see server.Server."""
+
+    turn: Turn
+    replica_fetch: ReplicaFetchHandler
+
+    def listen(self, name: str, host: str, port: int) -> int: ...
+
+    def start(self) -> None: ...
+
+    async def drain(self) -> None: ...
+
+
+class Outside(Protocol):
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def files(self) -> Files: ...
+
+    @property
+    def network(self) -> Network: ...
+
+    def entropy(self, size: int) -> bytes: ...
+
+    def worker(self, name: str) -> Worker: ...
+
+    def front(self, context: BrokerContext, partitions: PartitionTable) -> Front: ...
+
+    async def open_store(self, config: BrokerConfig, directory: str) -> Store: ...
+
+
+class RealOutside:
+    def __init__(self, clock: Clock | None = None, files: Files | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.files = files or SystemFiles()
+        self.network = SocketNetwork()
+
+    def entropy(self, size: int) -> bytes:
+        return os.urandom(size)
+
+    def worker(self, name: str) -> Worker:
+        return Worker(name, asyncio.get_running_loop())
+
+    def front(self, context: BrokerContext, partitions: PartitionTable) -> "Server":
+        from headrace.server.server import Server
+
+        return Server(context, partitions)
+
+    async def open_store(self, config: BrokerConfig, directory: str) -> Store:
+        """ZooKeeper for a cluster, else a file in the data directory."""
+        if not config.is_clustered:
+            return await EmbeddedStore.open(os.path.join(directory, STORE_FILE))
+        from headrace.coordination.zookeeper import ZooKeeperStore
+
+        return await ZooKeeperStore.open(
+            config.get_str("zookeeper.connect"),
+            session_timeout_ms=config.get_int("zookeeper.session.timeout.ms"),
+            connection_timeout_ms=config.get_optional_int("zookeeper.connection.timeout.ms"),
+            session_path=os.path.join(directory, SESSION_FILE),
+        )

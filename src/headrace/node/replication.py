@@ -1,0 +1,99 @@
+"""Replication in one broker of a cluster: who fetches, who is in sync, who must be told.
+
+Wires the followers' sessions, the keeper of in-sync replicas and the leader's side of fetches to
+this broker's image of the cluster. It decides nothing.
+"""
+
+from headrace.config.broker import BrokerConfig
+from headrace.controller.changes import ImageChange
+from headrace.controller.service import Controller
+from headrace.env.clock import Clock
+from headrace.handlers.partitions import PartitionTable
+from headrace.node.outside import Front
+from headrace.replication.follower_service import Followers, FollowerSettings
+from headrace.replication.isr_service import IsrKeeper
+from headrace.replication.partition import Partition
+from headrace.runtime.link import Network
+
+
+class Replication:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        network: Network,
+        clock: Clock,
+        controller: Controller,
+        table: PartitionTable,
+        front: Front,
+    ) -> None:
+        self._config = config
+        self._controller = controller
+        self._table = table
+        self._lost: dict[Partition, None] = {}
+        """Whose disks have failed, as the controller was told."""
+        self._followers = Followers(
+            network,
+            clock,
+            config.node_id,
+            lambda: controller.broker_epoch,
+            controller.image,
+            config.internal_listener,
+            front.turn,
+            FollowerSettings.of(config),
+        )
+        self._isr = IsrKeeper(
+            config.node_id,
+            lambda: controller.broker_epoch,
+            controller.image,
+            table,
+            front.turn,
+            clock,
+            controller.to_controller,
+            config.get_int("replica.lag.time.max.ms"),
+        )
+        front.replica_fetch.epoch_of = self._epoch_of
+        front.replica_fetch.consider = self._isr.consider
+
+    def start(self) -> None:
+        self._isr.start()
+
+    async def hand_over(self) -> None:
+        """Before this broker stops, let others lead what it leads."""
+        if self._config.get_bool("controlled.shutdown.enable"):
+            await self._controller.shut_down()
+
+    def stop(self) -> None:
+        self._isr.stop()
+        self._followers.stop()
+
+    def follow(self, partition: Partition) -> None:
+        self._followers.follow(partition)
+
+    def unfollow(self, partition: Partition) -> None:
+        self._followers.unfollow(partition)
+
+    def repair(self, partition: Partition) -> None:
+        """Get anew what a partition's disk has lost; where it leads here, others lead first."""
+        if partition.is_leader:
+            self._isr.consider(partition)
+        else:
+            self._followers.repair(partition)
+
+    def report_failed_disks(self) -> None:
+        """Let others lead what this broker cannot write any more (B13)."""
+        for partition in self._table:
+            if partition.log.is_offline and partition not in self._lost:
+                self._lost[partition] = None
+                self._controller.replica_offline(partition.topic, int(partition.index))
+
+    def changed(self, change: ImageChange) -> None:
+        if change.brokers:
+            self._followers.brokers_changed()
+        if change.broker_configs:
+            settings = FollowerSettings.of(self._config)
+            if settings != self._followers.settings:
+                self._followers.use(settings)
+
+    def _epoch_of(self, node_id: int) -> int:
+        broker = self._controller.image.brokers.get(node_id)
+        return -1 if broker is None else broker.epoch

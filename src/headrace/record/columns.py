@@ -1,0 +1,206 @@
+# HOT
+"""Makes columns of record batches, without an object for any record: for readers in bulk.
+
+Owns the walk over records that leaves keys and values where they lie, and notes where that is.
+Which batches to show is for the caller; what a column becomes is, too. Numbers are written little
+end first, 32 bits for places and 64 for offsets and timestamps, so that they can be looked at as
+arrays where they are.
+
+1. The columns hold the records from `first` up to and without `limit`, in order, and no others.
+2. Places are those of one buffer: that of the batch itself, or the one that `append` is told it
+   will be part of.
+3. A batch that does not hold what it says is CORRUPT_MESSAGE.
+"""
+
+from typing import Final, final
+
+from librt.strings import BytesWriter, write_i32_le, write_i64_le
+from mypy_extensions import i32, i64
+
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.record.batch import LOG_APPEND_TIME, Batch, read_varint, read_varlong
+
+_MILLISECONDS_MAX: Final = 9_223_372_036_854_775
+"""The largest timestamp that fits into 64 bits as microseconds; what lies beyond is held there."""
+
+
+@final
+class Columns:
+    """Records as columns; pairs of places are where something begins and where it ends."""
+
+    __slots__ = (
+        "count",
+        "header_count",
+        "header_counts",
+        "header_keys",
+        "header_value_presence",
+        "header_values",
+        "key_presence",
+        "keyless",
+        "keys",
+        "offsets",
+        "timestamp_types",
+        "timestamps",
+        "value_presence",
+        "valueless",
+        "values",
+        "with_headers",
+    )
+
+    def __init__(self, with_headers: bool) -> None:
+        self.with_headers: bool = with_headers
+        self.count: i64 = 0
+        self.offsets: BytesWriter = BytesWriter()
+        self.timestamps: BytesWriter = BytesWriter()
+        """In microseconds."""
+        self.timestamp_types: BytesWriter = BytesWriter()
+        self.keys: BytesWriter = BytesWriter()
+        self.values: BytesWriter = BytesWriter()
+        self.keyless: i64 = 0
+        self.valueless: i64 = 0
+        self.key_presence: BytesWriter = BytesWriter()
+        """A byte for each record: 1 where there is a key, which may be empty, and 0 for none."""
+        self.value_presence: BytesWriter = BytesWriter()
+        self.header_count: i64 = 0
+        self.header_counts: BytesWriter = BytesWriter()
+        """How many headers come before each record, and at the end how many there are."""
+        self.header_keys: BytesWriter = BytesWriter()
+        self.header_values: BytesWriter = BytesWriter()
+        self.header_value_presence: BytesWriter = BytesWriter()
+        if with_headers:
+            write_i32_le(self.header_counts, 0)
+
+    def append(
+        self, batch: Batch, payload: bytes, at: i64, end: i64, place: i64, first: i64, limit: i64
+    ) -> None:
+        """Take records from payload[at:end], the plain payload of this batch.
+
+        `place` is where payload[at] lies in the buffer that all places are of.
+        """
+        if at < 0 or end > len(payload):
+            raise _cut_off(batch)
+        try:
+            self._append(batch, payload, at, end, place - at, first, limit)
+        except IndexError:
+            raise _cut_off(batch) from None
+
+    def _append(
+        self, batch: Batch, payload: bytes, at: i64, end: i64, shift: i64, first: i64, limit: i64
+    ) -> None:
+        base_offset = batch.base_offset
+        base_timestamp = batch.base_timestamp
+        appended = batch.attributes & LOG_APPEND_TIME != 0
+        timestamp_type: i32 = 1 if appended else 0
+        timestamp: i64 = microseconds(batch.max_timestamp)
+        remaining = batch.record_count
+        number: i64 = 0
+        delta: i64 = 0
+        start: i64 = 0
+        offsets = self.offsets
+        timestamps = self.timestamps
+        timestamp_types = self.timestamp_types
+        keys = self.keys
+        values = self.values
+        key_presence = self.key_presence
+        value_presence = self.value_presence
+        while remaining > 0:
+            remaining -= 1
+            number, at = read_varint(payload, at)
+            stop = at + number
+            if number < 0 or stop > end:
+                raise _cut_off(batch)
+            number, at = read_varlong(payload, at + 1)
+            if not appended:
+                timestamp = microseconds(_sum(base_timestamp, number))
+            delta, at = read_varint(payload, at)
+            delta += base_offset
+            if delta < first:
+                at = stop
+                continue
+            if delta >= limit:
+                return
+            write_i64_le(offsets, delta)
+            write_i64_le(timestamps, timestamp)
+            write_i32_le(timestamp_types, timestamp_type)
+            number, at = read_varint(payload, at)
+            start = at
+            if number >= 0:
+                at += number
+                key_presence.append(1)
+            else:
+                self.keyless += 1
+                key_presence.append(0)
+            write_i32_le(keys, i32(start + shift))
+            write_i32_le(keys, i32(at + shift))
+            number, at = read_varint(payload, at)
+            start = at
+            if number >= 0:
+                at += number
+                value_presence.append(1)
+            else:
+                self.valueless += 1
+                value_presence.append(0)
+            write_i32_le(values, i32(start + shift))
+            write_i32_le(values, i32(at + shift))
+            if at >= stop:
+                raise _cut_off(batch)
+            if self.with_headers:
+                self._append_headers(batch, payload, at, stop, shift)
+            at = stop
+            self.count += 1
+        if at != end:
+            raise _cut_off(batch)
+
+    def _append_headers(self, batch: Batch, payload: bytes, at: i64, stop: i64, shift: i64) -> None:
+        count, at = read_varint(payload, at)
+        number: i64 = 0
+        start: i64 = 0
+        while count > 0:
+            number, at = read_varint(payload, at)
+            start = at
+            if number > 0:
+                at += number
+            write_i32_le(self.header_keys, i32(start + shift))
+            write_i32_le(self.header_keys, i32(at + shift))
+            number, at = read_varint(payload, at)
+            start = at
+            if number > 0:
+                at += number
+            if at > stop:
+                raise _cut_off(batch)
+            self.header_value_presence.append(1 if number >= 0 else 0)
+            write_i32_le(self.header_values, i32(start + shift))
+            write_i32_le(self.header_values, i32(at + shift))
+            self.header_count += 1
+            count -= 1
+        if at != stop:
+            raise _cut_off(batch)
+        write_i32_le(self.header_counts, i32(self.header_count))
+
+
+def _sum(base: i64, delta: i64) -> i64:
+    """A timestamp from its parts; beyond 64 bits it stays at the edge."""
+    if delta >= 0:
+        if base > _MILLISECONDS_MAX:
+            return base
+        return _MILLISECONDS_MAX if delta > _MILLISECONDS_MAX else base + delta
+    if base < -_MILLISECONDS_MAX:
+        return base
+    return -_MILLISECONDS_MAX if delta < -_MILLISECONDS_MAX else base + delta
+
+
+def microseconds(timestamp_ms: i64) -> i64:
+    """The same time in microseconds, as near as 64 bits allow."""
+    if timestamp_ms > _MILLISECONDS_MAX:
+        timestamp_ms = _MILLISECONDS_MAX
+    elif timestamp_ms < -_MILLISECONDS_MAX:
+        timestamp_ms = -_MILLISECONDS_MAX
+    return timestamp_ms * 1000
+
+
+def _cut_off(batch: Batch) -> ApiError:
+    return ApiError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"The batch at offset {batch.base_offset} does not hold the {batch.record_count} records "
+        "that it says.",
+    )

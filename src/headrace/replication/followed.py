@@ -1,0 +1,34 @@
+"""One partition in a follower's session: what was last asked of it, and whether it rests.  # HOT"""
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from headrace.replication.partition import Partition
+
+NEVER: Final = 0x7FFFFFFFFFFFFFFF
+
+
+@final
+class Followed:
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.key = partition.topic_id.bytes
+        self.index: i64 = partition.index
+        self.leader_epoch: i64 = partition.leader_epoch
+        self.asked: i64 = NEVER
+        """The number of the request that last named it: earlier answers say nothing of it."""
+        self.asked_offset: i64 = 0
+        self.is_in_session = False
+        self.is_resting = False
+        self.is_held = False
+        """Resting until its log has done its work, and not by the clock."""
+        self.is_stopped = False
+        """Its disk has failed."""
+        self.due_ms: i64 = 0
+        self.failures: i64 = 0
+
+    def is_member(self) -> bool:
+        """Whether this replica is in the ISR, as far as is known here."""
+        partition = self.partition
+        return any(member == partition.node_id for member, _ in partition.isr)

@@ -1,0 +1,484 @@
+"""What a follower asks of one leader, and what it does with the answers. Pure.  # HOT
+
+Owns one incremental fetch session (KIP-227) over some of the partitions that one broker leads. It
+touches their logs and nothing else; time is an argument, in milliseconds that never jump (`now_ms`)
+or of the wall clock (`wall_ms`, for the logs). The service around it has the link and the timers.
+
+F1  an answer counts for a partition only in the leader epoch that it was asked in (B3), and only
+    if nothing but an append has changed the log since
+F2  a log is cut only where the leader's epochs say so: to the end of the largest epoch that both
+    know, again and again until they agree (B1, B2); or where it lies outside of the leader's log
+F3  a request names what changed since the last one: its work, and that of an answer, does not grow
+    with the partitions that are followed
+F4  what the topic wants synced is not asked beyond before it is: the leader takes the question for
+    a promise
+F5  a log that is damaged below what is committed is cut only when this replica is not in the ISR:
+    until then it asks for what it lost, and the leader lets it go (B15)
+F6  one request is outstanding; a second one only to name a partition that cannot wait, and a leader
+    ends the first for it
+"""
+
+import logging
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from headrace.log.jobs import PASSING
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.replication.followed import NEVER, Followed
+from headrace.replication.partition import Partition
+from headrace.replication.replica_append import append_fetched
+from headrace.wire.replica_fetch import FetchedPart, ReplicaFetchRequest, read_fetched
+
+BACKOFF_MS_MIN: Final = 20
+_EPOCH_MAX: Final = 0x7FFFFFFF
+_LOG: Final = logging.getLogger("headrace.replication")
+
+_SESSION_ERRORS: Final = frozenset(
+    {
+        int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        int(ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        int(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
+    }
+)
+_OF_THE_MOMENT: Final = frozenset(
+    {
+        int(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        int(ErrorCode.FENCED_LEADER_EPOCH),
+        int(ErrorCode.UNKNOWN_LEADER_EPOCH),
+        int(ErrorCode.UNKNOWN_TOPIC_ID),
+        int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    }
+)
+"""One of the two does not know yet what the other does: nothing to write home about."""
+
+
+@final
+class FollowerMachine:
+    def __init__(self, request: ReplicaFetchRequest, backoff_ms_max: i64) -> None:
+        self.written: list[Partition] = []
+        """Whose logs have changed, or have work to do; for the caller to take."""
+        self.held: list[Partition] = []
+        """Who wait for their logs: `resume` them after the next job; for the caller to take."""
+        self.count: i64 = 0
+        """How many partitions are followed."""
+        self._request = request
+        self._backoff_ms_max: i64 = backoff_ms_max
+        self._topics: dict[bytes, dict[int, Followed]] = {}
+        self._changed: dict[Followed, None] = {}
+        self._forgotten: dict[bytes, dict[int, None]] = {}
+        self._resting: dict[Followed, None] = {}
+        self._due_ms: i64 = NEVER
+        self._paused_until_ms: i64 = 0
+        self._failures: i64 = 0
+        self._session_id: i64 = 0
+        self._session_epoch: i64 = 0
+        self._in_session: i64 = 0
+        self._sent: i64 = 0
+        self._answered: i64 = 0
+        self._void: i64 = 0
+        """Answers to requests up to this number are of a former session."""
+        self._is_urgent = False
+
+    # Who is followed.
+
+    def follow(self, partition: Partition) -> None:
+        """Fetch a partition in the leader epoch that it has now; the image has changed."""
+        followed = self._find(partition.topic_id.bytes, partition.index)
+        if followed is None or followed.partition is not partition:
+            if followed is not None:
+                self._drop(followed)
+            followed = Followed(partition)
+            topic = self._topics.get(followed.key)
+            if topic is None:
+                self._topics[followed.key] = {int(followed.index): followed}
+            else:
+                topic[followed.index] = followed
+            self.count += 1
+        elif followed.leader_epoch == partition.leader_epoch and not followed.is_resting:
+            return
+        followed.leader_epoch = partition.leader_epoch
+        followed.asked = NEVER
+        followed.failures = 0
+        if not followed.is_held and not followed.is_stopped:
+            self._wake(followed)
+            self._is_urgent = True
+
+    def unfollow(self, partition: Partition) -> None:
+        followed = self._find(partition.topic_id.bytes, partition.index)
+        if followed is not None and followed.partition is partition:
+            self._drop(followed)
+
+    def repair(self, partition: Partition) -> None:
+        """A partition was found to be damaged: see `damaged_from`."""
+        followed = self._find(partition.topic_id.bytes, partition.index)
+        if followed is None or followed.is_held or followed.is_stopped:
+            return
+        followed.asked = NEVER
+        self._wake(followed)
+        self._is_urgent = True
+
+    def resume(self, partition: Partition) -> None:
+        """The log of one that was held has done a job."""
+        followed = self._find(partition.topic_id.bytes, partition.index)
+        if followed is None or followed.partition is not partition or not followed.is_held:
+            return
+        if partition.log.is_offline:
+            self._stop(followed)
+        elif partition.log.job is not None or self._must_sync(partition):
+            self.held.append(partition)
+        else:
+            self._wake(followed)
+            self._is_urgent = True
+
+    def _find(self, key: bytes, index: i64) -> Followed | None:
+        topic = self._topics.get(key)
+        return None if topic is None else topic.get(index)
+
+    def _drop(self, followed: Followed) -> None:
+        topic = self._topics[followed.key]
+        del topic[followed.index]
+        if not topic:
+            del self._topics[followed.key]
+        self.count -= 1
+        self._changed.pop(followed, None)
+        self._resting.pop(followed, None)
+        self._forget(followed)
+
+    def _forget(self, followed: Followed) -> None:
+        if followed.is_in_session:
+            followed.is_in_session = False
+            self._in_session -= 1
+            topic = self._forgotten.get(followed.key)
+            if topic is None:
+                self._forgotten[followed.key] = {int(followed.index): None}
+            else:
+                topic[followed.index] = None
+
+    def _wake(self, followed: Followed) -> None:
+        followed.is_resting = False
+        followed.is_held = False
+        self._resting.pop(followed, None)
+        self._changed[followed] = None
+
+    def _rest(self, followed: Followed, due_ms: i64) -> None:
+        """Leave a partition out of the session for a while; the leader must not send it on."""
+        followed.is_resting = True
+        followed.due_ms = due_ms
+        followed.asked = NEVER
+        self._changed.pop(followed, None)
+        self._forget(followed)
+        self._resting[followed] = None
+        if due_ms < self._due_ms:
+            self._due_ms = due_ms
+
+    def _back_off(self, followed: Followed, now_ms: i64) -> None:
+        followed.failures += 1
+        self._rest(followed, now_ms + self._backoff_ms(followed.failures))
+
+    def _backoff_ms(self, failures: i64) -> i64:
+        backoff_ms: i64 = BACKOFF_MS_MIN
+        while failures > 1 and backoff_ms < self._backoff_ms_max:
+            backoff_ms *= 2
+            failures -= 1
+        return backoff_ms if backoff_ms < self._backoff_ms_max else self._backoff_ms_max
+
+    def _hold(self, followed: Followed) -> None:
+        self._rest(followed, NEVER)
+        followed.is_held = True
+        self.held.append(followed.partition)
+
+    def _stop(self, followed: Followed) -> None:
+        self._rest(followed, NEVER)
+        followed.is_held = False
+        followed.is_stopped = True
+
+    # Requests.
+
+    def next_due_ms(self) -> i64:
+        """When to ask for a request again if nothing happens until then."""
+        if self._paused_until_ms > 0:
+            return self._paused_until_ms
+        return self._due_ms
+
+    def next_request(self, replica_epoch: i64, now_ms: i64) -> bytes | None:
+        """The frame to send now, if there is one."""
+        if self._paused_until_ms > now_ms:
+            return None
+        self._paused_until_ms = 0
+        if self._due_ms <= now_ms:
+            self._wake_due(now_ms)
+        outstanding: i64 = self._sent - self._answered
+        if outstanding > 0 and (outstanding > 1 or not self._is_urgent or self._session_id == 0):
+            return None
+        if not self._changed and self._in_session == 0:
+            return None
+        self._is_urgent = False
+        self._sent += 1
+        topics: dict[bytes, list[Followed]] = {}
+        for followed in self._changed:
+            same = topics.get(followed.key)
+            if same is None:
+                topics[followed.key] = [followed]
+            else:
+                same.append(followed)
+        self._changed.clear()
+        request = self._request
+        request.begin(self._session_id, self._session_epoch, len(topics))
+        for key, parts in topics.items():
+            request.topic(key, len(parts))
+            for followed in parts:
+                self._put(request, followed)
+            request.end_topic()
+        request.forget(self._forgotten)
+        self._forgotten = {}
+        self._session_epoch = 1 if self._session_epoch == _EPOCH_MAX else self._session_epoch + 1
+        return request.finish(replica_epoch)
+
+    def _put(self, request: ReplicaFetchRequest, followed: Followed) -> None:
+        log = followed.partition.log
+        offset: i64 = log.log_end_offset
+        epoch: i64 = log.leader_epoch
+        damaged_from: i64 = followed.partition.damaged_from
+        if 0 <= damaged_from < offset:
+            offset = damaged_from if damaged_from > log.log_start_offset else log.log_start_offset
+            epoch = log.epochs.epoch_for(offset - 1)
+        request.part(followed.index, followed.leader_epoch, offset, epoch, log.log_start_offset)
+        followed.asked_offset = offset
+        followed.asked = self._sent
+        if not followed.is_in_session:
+            followed.is_in_session = True
+            self._in_session += 1
+            forgotten = self._forgotten.get(followed.key)
+            if forgotten is not None:
+                # It is asked for again: it must not be forgotten in the same breath.
+                forgotten.pop(followed.index, None)
+                if not forgotten:
+                    del self._forgotten[followed.key]
+
+    def _wake_due(self, now_ms: i64) -> None:
+        due_ms: i64 = NEVER
+        for followed in list(self._resting):
+            if followed.due_ms <= now_ms:
+                self._wake(followed)
+                self._is_urgent = True
+            elif followed.due_ms < due_ms:
+                due_ms = followed.due_ms
+        self._due_ms = due_ms
+
+    def is_waiting(self) -> bool:
+        """Whether an answer is due."""
+        return self._sent > self._answered
+
+    def broke(self) -> None:
+        """The link has ended, and the session with it: no answer comes to what was asked."""
+        self._answered = self._sent
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """The next request opens a session, and names everything."""
+        self._void = self._sent
+        self._session_id = 0
+        self._session_epoch = 0
+        self._in_session = 0
+        self._forgotten = {}
+        for topic in self._topics.values():
+            for followed in topic.values():
+                followed.is_in_session = False
+                followed.asked = NEVER
+                if not followed.is_resting:
+                    self._changed[followed] = None
+
+    # Answers.
+
+    def answered(self, frame: bytes, wall_ms: i64, now_ms: i64) -> None:
+        """Take the answer to the oldest open request. MalformedRequest if it cannot be read."""
+        self._answered += 1
+        number: i64 = self._answered
+        if number <= self._void:
+            return
+        fetched = read_fetched(frame)
+        if fetched.error != 0:
+            self._refused(fetched.error, now_ms)
+            return
+        self._failures = 0
+        for part in fetched.parts:
+            followed = self._find(part.key, part.index)
+            if followed is None or followed.asked > number:
+                continue
+            partition = followed.partition
+            if partition.is_leader or partition.leader_epoch != followed.leader_epoch:
+                continue
+            self._take(followed, part, frame, wall_ms, now_ms)
+        if fetched.session_id == 0:
+            # A leader that keeps no session is asked for everything each time.
+            self._begin_anew()
+        else:
+            self._session_id = fetched.session_id
+
+    def _refused(self, code: i64, now_ms: i64) -> None:
+        self._begin_anew()
+        self._failures += 1
+        if code in _SESSION_ERRORS and self._failures == 1:
+            return
+        self._paused_until_ms = now_ms + self._backoff_ms(self._failures)
+        if self._failures == 1 and code != ErrorCode.STALE_BROKER_EPOCH:
+            _LOG.warning("a leader refuses to be followed: %s", _name(code))
+
+    def _take(
+        self, followed: Followed, part: FetchedPart, frame: bytes, wall_ms: i64, now_ms: i64
+    ) -> None:
+        try:
+            if followed.partition.damaged_from >= 0:
+                self._repair(followed, part, wall_ms, now_ms)
+            elif part.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._move_into_range(followed, part, wall_ms, now_ms)
+            elif part.error != 0:
+                if followed.failures == 0 and part.error not in _OF_THE_MOMENT:
+                    _LOG.warning(
+                        "%s cannot be fetched: %s",
+                        followed.partition.log.partition,
+                        _name(part.error),
+                    )
+                self._back_off(followed, now_ms)
+            elif part.diverging_epoch >= 0:
+                self._reconcile(followed, part, wall_ms, now_ms)
+            else:
+                self._append(followed, part, frame, wall_ms)
+        except ApiError as refusal:
+            self._trouble(followed, refusal, now_ms)
+        except OSError as failure:
+            if failure.errno not in PASSING:
+                followed.partition.log.go_offline(failure)
+            error = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+            self._trouble(followed, error, now_ms)
+
+    def _trouble(self, followed: Followed, error: ApiError, now_ms: i64) -> None:
+        partition = followed.partition
+        self.written.append(partition)
+        if partition.log.is_offline:
+            self._stop(followed)
+            return
+        if followed.failures == 0:
+            _LOG.warning("%s is fetched again: %s", partition.log.partition, error)
+        self._back_off(followed, now_ms)
+
+    def _append(self, followed: Followed, part: FetchedPart, frame: bytes, wall_ms: i64) -> None:
+        partition = followed.partition
+        log = partition.log
+        if part.end > part.start:
+            # Whatever comes of it, the leader sends no more until it is named again.
+            self._changed[followed] = None
+            append_fetched(log, frame, part.start, part.end, followed.leader_epoch, wall_ms)
+            if self._must_sync(partition):
+                self._hold(followed)
+        followed.failures = 0
+        self._learn(partition, part)
+        self.written.append(partition)
+
+    def _learn(self, partition: Partition, part: FetchedPart) -> None:
+        """What is committed, and where the leader's log starts."""
+        partition.committed_by_leader(part.high_watermark)
+        log = partition.log
+        start: i64 = part.log_start_offset
+        if start > log.target_start_offset:
+            if start > partition.high_watermark:
+                start = partition.high_watermark
+            log.delete_records(start, partition.high_watermark)
+
+    def _must_sync(self, partition: Partition) -> bool:
+        partition.demand_sync()
+        return partition.sync_from < partition.log.written_end_offset
+
+    # Histories that differ.
+
+    def _reconcile(self, followed: Followed, part: FetchedPart, wall_ms: i64, now_ms: i64) -> None:
+        """Cut the log where the leader's epochs leave it; the next answer tells if that is all."""
+        log = followed.partition.log
+        epoch, end_offset = log.end_offset_for_epoch(part.diverging_epoch)
+        target: i64 = log.log_end_offset if epoch < 0 else end_offset
+        if part.diverging_end_offset < target:
+            target = part.diverging_end_offset
+        self._cut(followed, target, wall_ms, now_ms)
+
+    def _move_into_range(
+        self, followed: Followed, part: FetchedPart, wall_ms: i64, now_ms: i64
+    ) -> None:
+        """The log ends outside of the leader's: before its start, or after its end."""
+        log = followed.partition.log
+        start: i64 = part.log_start_offset
+        if start < 0 or (start <= log.log_end_offset and part.high_watermark < 0):
+            self._back_off(followed, now_ms)
+        elif start > log.log_end_offset:
+            if log.job is not None:
+                self._hold(followed)
+                return
+            log.start_at(start, wall_ms)
+            self._learn(followed.partition, part)
+            self._moved(followed)
+        else:
+            # No epoch of ours says where the histories part; what this leader has committed is
+            # surely in both.
+            target: i64 = part.high_watermark if part.high_watermark > start else start
+            self._cut(followed, target, wall_ms, now_ms)
+
+    def _cut(self, followed: Followed, target: i64, wall_ms: i64, now_ms: i64) -> None:
+        partition = followed.partition
+        log = partition.log
+        if target >= log.log_end_offset or target < 0:
+            if followed.failures == 0:
+                _LOG.warning("%s: the leader says that it diverges, and not where", log.partition)
+            self._back_off(followed, now_ms)
+            return
+        if log.job is not None:
+            self._hold(followed)
+            return
+        if target < partition.high_watermark:
+            _LOG.warning(
+                "%s: offsets from %d on were committed, and the leader does not have them",
+                log.partition,
+                target,
+            )
+        if target < log.log_start_offset:
+            log.start_at(target, wall_ms)
+        else:
+            log.truncate_to(target, wall_ms)
+        if partition.high_watermark > log.log_end_offset:
+            partition.high_watermark = log.log_end_offset
+        self._moved(followed)
+
+    def _repair(self, followed: Followed, part: FetchedPart, wall_ms: i64, now_ms: i64) -> None:
+        """Drop what is damaged, once nobody counts on it, and fetch it anew."""
+        partition = followed.partition
+        log = partition.log
+        is_free = partition.damaged_from >= log.log_end_offset
+        if not is_free and part.error == 0:
+            is_free = part.high_watermark <= followed.asked_offset
+        if not is_free and followed.is_member():
+            self._back_off(followed, now_ms)
+            return
+        if log.job is not None:
+            self._hold(followed)
+            return
+        if partition.damaged_from < log.log_start_offset:
+            log.start_at(log.log_start_offset, wall_ms)
+        else:
+            log.truncate_to(partition.damaged_from, wall_ms)
+        partition.damaged_from = -1
+        if partition.high_watermark > log.log_end_offset:
+            partition.high_watermark = log.log_end_offset
+        self._moved(followed)
+
+    def _moved(self, followed: Followed) -> None:
+        """What was asked before is of another log now."""
+        followed.asked = NEVER
+        followed.failures = 0
+        self._changed[followed] = None
+        self.written.append(followed.partition)
+
+
+def _name(code: i64) -> str:
+    try:
+        return ErrorCode(int(code)).name
+    except ValueError:
+        return f"error {code}"

@@ -1,0 +1,342 @@
+"""Follows the leaders: one link for each session, dialled and dialled again.  # HOT
+
+Wires `FollowerMachine` to links, timers and logs, and decides nothing about records. Loop thread
+only. Which partitions are followed is told by the node as the cluster's image changes.
+
+1. A partition is in one session at most, always at the broker that its last known state names.
+2. A link that broke is dialled again at once, then ever more slowly; nobody else is asked.
+3. The next request goes out before the logs' work begins: leaders wait for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol
+from zlib import crc32
+
+from headrace.config.broker import BrokerConfig
+from headrace.env.clock import Clock
+from headrace.model.cluster import ClusterImage, Endpoint
+from headrace.replication.followed import NEVER
+from headrace.replication.follower_machine import FollowerMachine
+from headrace.replication.partition import Partition
+from headrace.runtime.link import Link, LinkBroken, Network
+from headrace.wire.cursor import MalformedRequest
+from headrace.wire.replica_fetch import ReplicaFetchRequest
+
+_DIAL_BACKOFF_MS_MIN = 50
+_DIAL_TIMEOUT_S = 3.0
+_LOG = logging.getLogger("headrace.replication")
+
+
+class FollowerSettings(NamedTuple):
+    wait_ms_max: int = 500
+    bytes_min: int = 1
+    partition_bytes_max: int = 1024 * 1024
+    response_bytes_max: int = 10 * 1024 * 1024
+    backoff_ms: int = 1000
+    answer_ms_max: int = 30_000
+    sessions: int = 1
+    """For each leader."""
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> "FollowerSettings":
+        wait_ms_max = config.get_int("replica.fetch.wait.max.ms")
+        return cls(
+            wait_ms_max,
+            config.get_int("replica.fetch.min.bytes"),
+            config.get_int("replica.fetch.max.bytes"),
+            config.get_int("replica.fetch.response.max.bytes"),
+            config.get_int("replica.fetch.backoff.ms"),
+            wait_ms_max + config.get_int("replica.socket.timeout.ms"),
+            config.get_int("num.replica.fetchers"),
+        )
+
+
+class Turn(Protocol):
+    def replicated(self, partition: Partition) -> None:
+        """A log has been written to, or has work to do."""
+
+
+class Followers:
+    def __init__(
+        self,
+        network: Network,
+        clock: Clock,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        image: ClusterImage,
+        listener: str,
+        turn: Turn,
+        settings: FollowerSettings,
+    ) -> None:
+        """`listener` is the name of the one that brokers talk to each other on."""
+        self.network = network
+        self.clock = clock
+        self.node_id = node_id
+        self.broker_epoch = broker_epoch
+        self.turn = turn
+        self.settings = settings
+        self._image = image
+        self._listener = listener
+        self._sessions: dict[tuple[int, int], _Session] = {}
+        self._session_of: dict[Partition, _Session] = {}
+
+    def follow(self, partition: Partition) -> None:
+        """Fetch from the leader that the partition names now; from nobody if there is none."""
+        session = self._choose(partition)
+        before = self._session_of.pop(partition, None)
+        if before is not None and before is not session:
+            before.machine.unfollow(partition)
+            before.pump_soon()
+        if session is not None:
+            self._session_of[partition] = session
+            session.machine.follow(partition)
+            session.pump_soon()
+
+    def unfollow(self, partition: Partition) -> None:
+        session = self._session_of.pop(partition, None)
+        if session is not None:
+            session.machine.unfollow(partition)
+            session.pump_soon()
+
+    def repair(self, partition: Partition) -> None:
+        """Fetch anew what a partition's disk has lost (`Partition.damaged_from`)."""
+        session = self._session_of.get(partition)
+        if session is not None:
+            session.machine.repair(partition)
+            session.pump_soon()
+
+    def brokers_changed(self) -> None:
+        """The image's brokers have changed: whoever could not be reached may be there now."""
+        for session in self._sessions.values():
+            session.try_now()
+
+    def use(self, settings: FollowerSettings) -> None:
+        """Take new settings: every session begins anew."""
+        followed = list(self._session_of)
+        self.stop()
+        self.settings = settings
+        for partition in followed:
+            self.follow(partition)
+
+    def stop(self) -> None:
+        """Ask nobody any more."""
+        for session in self._sessions.values():
+            session.stop()
+        self._sessions = {}
+        self._session_of = {}
+
+    def endpoint_of(self, node_id: int) -> Endpoint | None:
+        broker = self._image.brokers.get(node_id)
+        for endpoint in broker.endpoints if broker is not None else ():
+            if endpoint.listener == self._listener:
+                return endpoint
+        return None
+
+    def _choose(self, partition: Partition) -> "_Session | None":
+        leader = int(partition.leader_id)
+        if leader < 0 or leader == self.node_id:
+            return None
+        number = 0
+        if self.settings.sessions > 1:
+            number = crc32(partition.topic.encode(), int(partition.index)) % self.settings.sessions
+        session = self._sessions.get((leader, number))
+        if session is None:
+            session = self._sessions[(leader, number)] = _Session(self, leader)
+        return session
+
+
+class _Session:
+    """One machine, and the link that it speaks through while it has somebody to follow."""
+
+    def __init__(self, followers: Followers, leader_id: int) -> None:
+        settings = followers.settings
+        self.machine = FollowerMachine(
+            ReplicaFetchRequest(
+                f"broker-{followers.node_id}",
+                followers.node_id,
+                settings.wait_ms_max,
+                settings.bytes_min,
+                settings.response_bytes_max,
+                settings.partition_bytes_max,
+            ),
+            settings.backoff_ms,
+        )
+        self._followers = followers
+        self._clock = followers.clock
+        self._leader_id = leader_id
+        self._loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        self._take: Callable[[bytes | None], None] = _ignore
+        self._dialling: asyncio.Task[None] | None = None
+        self._redial: asyncio.TimerHandle | None = None
+        self._due: asyncio.TimerHandle | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._failures = 0
+        self._heard_ms = 0
+        self._pump_is_due = False
+        self._is_stopped = False
+
+    def pump_soon(self) -> None:
+        """Let the machine speak after all that happens in this turn of the loop."""
+        if not self._pump_is_due:
+            self._pump_is_due = True
+            self._loop.call_soon(self._pump)
+
+    def try_now(self) -> None:
+        if self._redial is not None:
+            self._redial.cancel()
+            self._redial = None
+        if self._link is None:
+            self._failures = 0
+            self.pump_soon()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        for timer in (self._redial, self._due, self._watchdog):
+            if timer is not None:
+                timer.cancel()
+        if self._dialling is not None:
+            self._dialling.cancel()
+        self._hang_up()
+
+    # Requests and answers.
+
+    def _pump(self) -> None:
+        self._pump_is_due = False
+        if self._is_stopped:
+            return
+        if self.machine.count == 0:
+            self._hang_up()
+            return
+        link = self._link
+        if link is None:
+            self._dial()
+            return
+        now_ms = self._now_ms()
+        frame = self.machine.next_request(self._followers.broker_epoch(), now_ms)
+        if frame is not None:
+            link.send(frame, self._take)
+        self._arm(now_ms)
+
+    def _answered(self, link: Link, frame: bytes | None) -> None:
+        if link is not self._link:
+            return
+        if frame is None:
+            self._broke()
+            return
+        now_ms = self._heard_ms = self._now_ms()
+        try:
+            self.machine.answered(frame, self._clock.wall_ms(), now_ms)
+        except MalformedRequest as error:
+            _LOG.warning("an answer of broker %d cannot be read: %s", self._leader_id, error)
+            self._broke()
+            return
+        self._failures = 0
+        self._pump()
+        self._start_work()
+
+    def _start_work(self) -> None:
+        machine = self.machine
+        written, held = machine.written, machine.held
+        machine.written, machine.held = [], []
+        for partition in written:
+            self._followers.turn.replicated(partition)
+        for partition in held:
+            partition.after_job.append(partial(self._resume, partition))
+
+    def _resume(self, partition: Partition) -> None:
+        self.machine.resume(partition)
+        self._start_work()
+        self.pump_soon()
+
+    def _arm(self, now_ms: int) -> None:
+        """Come back when something that rests is due."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        due_ms = int(self.machine.next_due_ms())
+        if due_ms != NEVER:
+            self._due = self._loop.call_later(max(due_ms - now_ms, 0) / 1000, self.pump_soon)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    # The link.
+
+    def _dial(self) -> None:
+        endpoint = self._followers.endpoint_of(self._leader_id)
+        if endpoint is None or self._dialling is not None or self._redial is not None:
+            return
+        self._dialling = self._loop.create_task(self._connect(endpoint))
+
+    async def _connect(self, endpoint: Endpoint) -> None:
+        network = self._followers.network
+        try:
+            link = await network.dial(endpoint.host, endpoint.port, _DIAL_TIMEOUT_S)
+        except (LinkBroken, TimeoutError) as error:
+            self._dialling = None
+            if self._failures == 0:
+                _LOG.info("broker %d cannot be followed now: %s", self._leader_id, error)
+            self._dial_later()
+            return
+        self._dialling = None
+        if self._is_stopped:
+            link.close()
+            return
+        self._link = link
+        self._take = partial(self._answered, link)
+        self._heard_ms = self._now_ms()
+        link.on_close(partial(self._answered, link, None))
+        self._watch()
+        self._pump()
+
+    def _dial_later(self) -> None:
+        self._failures += 1
+        backoff_ms = _DIAL_BACKOFF_MS_MIN << min(self._failures - 1, 10)
+        backoff_ms = min(backoff_ms, max(self._followers.settings.backoff_ms, 1))
+        self._redial = self._loop.call_later(backoff_ms / 1000, self._dial_again)
+
+    def _dial_again(self) -> None:
+        self._redial = None
+        self._pump()
+
+    def _watch(self) -> None:
+        """End a link that has said nothing for too long, whatever its socket says."""
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+        if self._link is None:
+            return
+        left_ms = self._heard_ms + self._followers.settings.answer_ms_max - self._now_ms()
+        if left_ms <= 0:
+            if self.machine.is_waiting():
+                _LOG.info("broker %d does not answer: it is dialled again", self._leader_id)
+                self._broke()
+                self.pump_soon()
+                return
+            left_ms = self._followers.settings.answer_ms_max
+            self._heard_ms = self._now_ms()
+        self._watchdog = self._loop.call_later(left_ms / 1000, self._watch)
+
+    def _broke(self) -> None:
+        self._hang_up()
+        if self._failures == 0:
+            # It may be there again at once: a broker that restarted, a link that was cut.
+            self._failures = 1
+            self.pump_soon()
+        else:
+            self._dial_later()
+
+    def _hang_up(self) -> None:
+        link = self._link
+        self._link = None
+        if link is not None:
+            link.close()
+            self.machine.broke()
+
+
+def _ignore(_frame: bytes | None) -> None:
+    pass

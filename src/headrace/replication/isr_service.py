@@ -1,0 +1,244 @@
+"""Asks the controller for the in-sync replicas that this broker's partitions should have.
+
+Wires `Partition.wanted_isr` to AlterPartition (key 56, version 3), one request at a time for all
+partitions. Loop thread only. The outcome reaches a partition by the answer or by the image of the
+cluster, whichever is first; `Partition.settle` tells by the partition epoch.
+
+1. What was asked counts as in sync until its outcome is known (B5). No answer is not an outcome:
+   the same is asked again, until it is answered or a later state of the partition comes.
+2. A refusal that names a later state (INVALID_UPDATE_VERSION, FENCED_LEADER_EPOCH) is no outcome
+   either: a copy of the request may be part of that state. It will come with the image.
+3. A leader that is damaged asks for an ISR without itself, and one of the others is elected.
+4. Any other refusal is final, and its partition is left alone for a while.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+from headrace.env.clock import Clock
+from headrace.model.cluster import ClusterImage
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import PartitionState
+from headrace.replication.partition import Isr, Partition
+from headrace.runtime.link import LinkBroken
+
+ALTER_PARTITION = 56
+VERSION = 3
+_ANSWER_SECONDS = 10.0
+_AGAIN_MS_MIN = 50
+_AGAIN_MS_MAX = 1000
+_LATER_STATE = (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH)
+_NO_OUTCOME = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH)
+_LOG = logging.getLogger("headrace.replication")
+
+Message = dict[str, Any]
+ToController = Callable[[int, int, Message], Awaitable[Message]]
+
+
+class Turn(Protocol):
+    @property
+    def deliver(self) -> Callable[[], None]: ...
+
+    def begin(self) -> None: ...
+
+    def commit(self, partition: Partition) -> None: ...
+
+
+class _Asked(NamedTuple):
+    partition: Partition
+    isr: Isr
+    leader_epoch: int
+    partition_epoch: int
+
+
+class IsrKeeper:
+    def __init__(
+        self,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        image: ClusterImage,
+        partitions: Iterable[Partition],
+        turn: Turn,
+        clock: Clock,
+        to_controller: ToController,
+        lag_ms_max: int,
+    ) -> None:
+        self.lag_ms_max = lag_ms_max
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._image = image
+        self._partitions = partitions
+        self._turn = turn
+        self._clock = clock
+        self._to_controller = to_controller
+        self._considered: dict[Partition, None] = {}
+        self._resting: dict[Partition, int] = {}
+        """Until when a partition is left alone."""
+        self._loop = asyncio.get_running_loop()
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._work_timer: asyncio.Handle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._failures = 0
+
+    def start(self) -> None:
+        self._tick_timer = self._loop.call_later(self.lag_ms_max / 2000, self._tick)
+
+    def stop(self) -> None:
+        for timer in (self._tick_timer, self._work_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def consider(self, partition: Partition) -> None:
+        """A follower has come far enough to be let in, or something else may have changed."""
+        self._considered[partition] = None
+        if self._work_timer is None and self._task is None:
+            self._work_timer = self._loop.call_soon(self._work)
+
+    def _tick(self) -> None:
+        self.start()
+        now_ms = self._now_ms()
+        self._resting = {each: due for each, due in self._resting.items() if due > now_ms}
+        for partition in self._partitions:
+            if partition.is_leader:
+                self.consider(partition)
+
+    def _work(self) -> None:
+        self._work_timer = None
+        asked = self._gather()
+        if asked:
+            self._task = self._loop.create_task(self._ask(asked))
+
+    def _gather(self) -> list[_Asked]:
+        considered, self._considered = self._considered, {}
+        now_ms = self._now_ms()
+        asked: list[_Asked] = []
+        for partition in considered:
+            if not partition.is_leader or self._resting.get(partition, now_ms) > now_ms:
+                continue
+            self._resting.pop(partition, None)
+            isr = partition.proposed or self._isr_without_this(partition)
+            if isr is None:
+                isr = partition.wanted_isr(now_ms, self.lag_ms_max, self._is_registered)
+            if isr is None:
+                continue
+            if partition.proposed is None:
+                partition.propose(isr)
+            asked.append(
+                _Asked(partition, isr, int(partition.leader_epoch), int(partition.partition_epoch))
+            )
+        return asked
+
+    def _isr_without_this(self, partition: Partition) -> Isr | None:
+        """What a leader asks for whose disk is damaged, where others have it all: they lead."""
+        if partition.damaged_from < 0:
+            return None
+        return tuple(each for each in partition.isr if each[0] != self._node_id) or None
+
+    def _is_registered(self, node_id: int, epoch: int) -> bool:
+        broker = self._image.brokers.get(node_id)
+        return broker is not None and broker.epoch == epoch
+
+    async def _ask(self, asked: list[_Asked]) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                reply = await self._to_controller(ALTER_PARTITION, VERSION, self._request(asked))
+            refusal = reply.get("error_code", 0)
+        except (LinkBroken, TimeoutError) as error:
+            reply, refusal = {}, str(error) or "no answer"
+        except ApiError as error:
+            reply, refusal = {}, error.code
+        unknown = asked if refusal else self._settle(asked, _slots(reply))
+        self._task = None
+        self._failures = self._failures + 1 if unknown else 0
+        if unknown:
+            again_ms = min(_AGAIN_MS_MIN << min(self._failures - 1, 10), _AGAIN_MS_MAX)
+            if self._failures == 1:
+                _LOG.info("the controller did not take a change of in-sync replicas: %s", refusal)
+            self._considered = {each.partition: None for each in unknown} | self._considered
+            self._work_timer = self._loop.call_later(again_ms / 1000, self._work)
+        elif self._considered:
+            self._work_timer = self._loop.call_soon(self._work)
+
+    def _request(self, asked: list[_Asked]) -> Message:
+        topics: dict[Any, list[Message]] = {}
+        for each in asked:
+            partition = each.partition
+            topics.setdefault(partition.topic_id, []).append(
+                {
+                    "partition_index": int(partition.index),
+                    "leader_epoch": each.leader_epoch,
+                    "new_isr_with_epochs": [
+                        {"broker_id": member, "broker_epoch": epoch} for member, epoch in each.isr
+                    ],
+                    "leader_recovery_state": 0,
+                    "partition_epoch": each.partition_epoch,
+                }
+            )
+        return {
+            "broker_id": self._node_id,
+            "broker_epoch": self._broker_epoch(),
+            "topics": [
+                {"topic_id": topic_id, "partitions": parts} for topic_id, parts in topics.items()
+            ],
+        }
+
+    def _settle(self, asked: list[_Asked], slots: dict[tuple[Any, int], Message]) -> list[_Asked]:
+        """Tell the partitions; returns those whose outcome is not known."""
+        unknown: list[_Asked] = []
+        self._turn.begin()
+        for each in asked:
+            partition = each.partition
+            if partition.proposed is not each.isr or partition.leader_epoch != each.leader_epoch:
+                continue  # A later state was here first.
+            slot = slots.get((partition.topic_id, int(partition.index)))
+            if slot is None or slot["error_code"] in _NO_OUTCOME:
+                unknown.append(each)
+            elif slot["error_code"] in _LATER_STATE:
+                self._rest(partition)
+            elif slot["error_code"]:
+                code = ErrorCode(slot["error_code"]).name
+                _LOG.info("%s: its in-sync replicas stay: %s", partition.log.partition, code)
+                partition.withdraw()
+                self._rest(partition)
+                self._turn.commit(partition)
+            else:
+                self._take(each, slot)
+        self._turn.deliver()
+        return unknown
+
+    def _take(self, asked: _Asked, slot: Message) -> None:
+        partition = asked.partition
+        epochs = dict(asked.isr)
+        if slot["leader_epoch"] != asked.leader_epoch or sorted(slot["isr"]) != sorted(epochs):
+            # Another leads, or it is not what was asked for: the image will tell.
+            self._rest(partition)
+            return
+        state = PartitionState(
+            slot["leader_id"],
+            slot["leader_epoch"],
+            partition.replicas,
+            tuple(slot["isr"]),
+            slot["partition_epoch"],
+            tuple(epochs[member] for member in slot["isr"]),
+        )
+        if not partition.settle(state, self._now_ms()) and partition.proposed is asked.isr:
+            partition.withdraw()
+        self._turn.commit(partition)
+
+    def _rest(self, partition: Partition) -> None:
+        self._resting[partition] = self._now_ms() + _AGAIN_MS_MAX
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+
+def _slots(reply: Message) -> dict[tuple[Any, int], Message]:
+    return {
+        (topic["topic_id"], part["partition_index"]): {"error_code": 0} | part
+        for topic in reply.get("topics", ())
+        for part in topic["partitions"]
+    }

@@ -1,0 +1,46 @@
+"""A leader's bytes into a follower's log, byte for byte.  # HOT
+
+Every batch is checked before it is staged, its checksum included: what a leader's disk or the way
+here has changed is not replicated (B15).
+"""
+
+from mypy_extensions import i64
+
+from headrace.log.log import Log
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.record.batch import batch_end, read_batch
+
+
+def append_fetched(
+    log: Log, frame: bytes, start: i64, end: i64, leader_epoch: i64, wall_ms: i64
+) -> None:
+    """Append the whole batches of frame[start:end] that are not there yet, with one write.
+
+    If this raises, what came before the trouble is in the log as far as `log_end_offset` says.
+    """
+    trouble: ApiError | None = None
+    try:
+        _stage(log, frame, start, end, leader_epoch, wall_ms)
+    except ApiError as error:
+        trouble = error
+    log.write(wall_ms)
+    if trouble is not None:
+        raise trouble
+
+
+def _stage(log: Log, frame: bytes, at: i64, end: i64, leader_epoch: i64, wall_ms: i64) -> None:
+    while True:
+        stop: i64 = batch_end(frame, at, end)
+        if stop < 0:
+            return
+        batch = read_batch(frame, at, stop, False)
+        at = stop
+        if batch.last_offset() < log.log_end_offset:
+            continue
+        if batch.leader_epoch > leader_epoch:
+            # No checksum covers it, and every later batch would look fenced.
+            raise ApiError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"A batch is of leader epoch {batch.leader_epoch}, its leader of {leader_epoch}.",
+            )
+        log.stage_replica(batch, wall_ms)

@@ -1,0 +1,51 @@
+"""Long work on the loop, in short slices: clients are served in between.
+
+For what touches the loop's own state, and so cannot leave it, and would hold it for seconds where
+there are thousands of partitions.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+SLICE_SECONDS = 0.01
+
+
+def _nothing() -> None:
+    pass
+
+
+class Slices:
+    def __init__(
+        self,
+        step: Callable[[], bool],
+        monotonic: Callable[[], float],
+        slice_ended: Callable[[], None] = _nothing,
+    ) -> None:
+        """`step` does a little, and says whether there was anything to do."""
+        self._step = step
+        self._monotonic = monotonic
+        self._slice_ended = slice_ended
+        self._next: asyncio.Handle | None = None
+        self._is_stopped = False
+
+    def run(self) -> None:
+        """Do what there is: one slice of it at once, the rest between the loop's other work."""
+        if self._next is None and not self._is_stopped:
+            self._run_slice()
+
+    def stop(self) -> None:
+        """Leave undone what is left."""
+        self._is_stopped = True
+        if self._next is not None:
+            self._next.cancel()
+
+    def _run_slice(self) -> None:
+        self._next = None
+        end = self._monotonic() + SLICE_SECONDS
+        try:
+            while self._step():
+                if self._monotonic() >= end:
+                    self._next = asyncio.get_running_loop().call_soon(self._run_slice)
+                    break
+        finally:
+            self._slice_ended()

@@ -1,0 +1,161 @@
+"""A link between two brokers over a socket.  # HOT
+
+The loop watches the socket; the link reads and writes by itself, without a transport. What holds
+for every link (L1 to L4) is in `link.py`.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, final
+
+from librt.strings import read_i32_be
+from mypy_extensions import i64
+
+_PREFIX: Final = Struct(">i4si")
+_LENGTH_BYTES: Final = 4
+_CORRELATION_ID_END: Final = 8
+_SMALL_READ_BYTES: Final = 32 * 1024
+_LARGE_READ_BYTES: Final = 1024 * 1024
+_FRAME_BYTES_MAX: Final = 1 << 30
+_LOG: Final = logging.getLogger("headrace.link")
+
+
+@final
+class SocketLink:
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._correlation_id = 0
+        self._asked: deque[tuple[int, Callable[[bytes | None], None]]] = deque()
+        self._listeners: list[Callable[[], None]] = []
+        self._unsent = b""
+        self._input = b""
+        """The start of a frame of which not even the length is here."""
+        self._chunks: list[bytes] = []
+        self._missing: i64 = 0
+        """How much of the frame that `_chunks` begins is still to come."""
+        self.is_open = True
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    def send(self, frame: bytes, answered: Callable[[bytes | None], None]) -> None:
+        if not self.is_open:
+            self._loop.call_soon(answered, None)
+            return
+        correlation_id = self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        self._asked.append((correlation_id, answered))
+        head = _PREFIX.pack(len(frame), frame[:4], correlation_id)
+        data = head + frame[_CORRELATION_ID_END:]
+        if self._unsent:
+            self._unsent += data
+            return
+        self._unsent = data
+        self._push()
+        if self._unsent and self.is_open:
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+
+    def on_close(self, tell: Callable[[], None]) -> None:
+        if self.is_open:
+            self._listeners.append(tell)
+        else:
+            self._loop.call_soon(tell)
+
+    def close(self) -> None:
+        if not self.is_open:
+            return
+        self.is_open = False
+        fd = self._sock.fileno()
+        self._loop.remove_reader(fd)
+        self._loop.remove_writer(fd)
+        # A new socket may get this number at once: the loop must have forgotten it by then.
+        self._loop.call_soon(self._sock.close)
+        self._unsent = self._input = b""
+        self._chunks.clear()
+        asked, listeners = list(self._asked), self._listeners
+        self._asked.clear()
+        self._listeners = []
+        for _, answered in asked:
+            self._loop.call_soon(answered, None)
+        for tell in listeners:
+            self._loop.call_soon(tell)
+
+    def _push(self) -> None:
+        try:
+            sent = self._sock.send(self._unsent)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        self._unsent = self._unsent[sent:]
+
+    def _writable(self) -> None:
+        self._push()
+        if self.is_open and not self._unsent:
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _readable(self) -> None:
+        size: i64 = self._missing
+        if size < _SMALL_READ_BYTES:
+            size = _SMALL_READ_BYTES
+        elif size > _LARGE_READ_BYTES:
+            size = _LARGE_READ_BYTES
+        try:
+            data = self._sock.recv(size)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        if self._missing > len(data):
+            self._chunks.append(data)
+            self._missing -= len(data)
+            return
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Cut what came into frames, and hand them over."""
+        at: i64 = 0
+        if self._missing > 0:
+            at = self._missing
+            self._missing = 0
+            self._chunks.append(data if at == len(data) else data[:at])
+            whole = b"".join(self._chunks)
+            self._chunks.clear()
+            self._answer(whole)
+        elif self._input:
+            data = self._input + data
+            self._input = b""
+        end: i64 = len(data)
+        while self.is_open and end - at >= _LENGTH_BYTES:
+            size: i64 = i64(read_i32_be(data, at))
+            if not _LENGTH_BYTES <= size <= _FRAME_BYTES_MAX:
+                _LOG.warning("a broker announced an answer of %d bytes: the link is closed", size)
+                self.close()
+                return
+            at += _LENGTH_BYTES
+            if size > end - at:
+                self._chunks.append(data[at:])
+                self._missing = size - (end - at)
+                return
+            self._answer(data[at : at + size])
+            at += size
+        if self.is_open:
+            self._input = data[at:] if at < end else b""
+
+    def _answer(self, frame: bytes) -> None:
+        if not self._asked or self._asked[0][0] != read_i32_be(frame, 0):
+            _LOG.warning("a broker answered what it was not asked: the link is closed")
+            self.close()
+            return
+        _, answered = self._asked.popleft()
+        try:
+            answered(frame)
+        except Exception:  # noqa: BLE001 (a bug of ours costs the link that met it)
+            _LOG.exception("an answer could not be dealt with: the link is closed")
+            self.close()

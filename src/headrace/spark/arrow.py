@@ -1,0 +1,162 @@
+"""Makes Arrow record batches of what a leader sent: one of each portion, not one of each batch.
+
+Owns the schema of the rows, and how bytes that lie scattered in a response become columns. It
+reads no topic and knows no range beyond the one that it is told.
+
+1. The columns are those of Spark's Kafka connector, in its order and with its types.
+2. `headers` is an empty list for a record without any, never null: null arrays make Spark's own
+   way to a sink quadratic.
+3. No portion becomes a record batch of more than `_PLAIN_BYTES_MAX` and one batch beyond.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.client.chunks import Chunk, corrupt
+from headrace.model.errors import ApiError
+from headrace.record.batch import Batch
+from headrace.record.columns import Columns
+from headrace.record.decode import plain_payload
+
+_PLAIN_BYTES_MAX = 16 * 1024 * 1024
+HEADERS_TYPE = pa.list_(
+    pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
+)
+_FIELDS = [
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("timestamp", pa.timestamp("us", tz="UTC")),
+    ("timestampType", pa.int32()),
+]
+SCHEMA = pa.schema(_FIELDS)
+SCHEMA_WITH_HEADERS = pa.schema([*_FIELDS, ("headers", HEADERS_TYPE)])
+
+
+def record_batches(
+    chunk: Chunk, limit: int, with_headers: bool, check_crc: bool
+) -> Iterator[pa.RecordBatch]:
+    """The records of a chunk before the offset `limit`, as few record batches as is sensible."""
+    group: list[tuple[Batch, bytes, int, int]] = []
+    plain = 0
+    try:
+        for batch in chunk.batches(check_crc):
+            if batch.base_offset >= limit:
+                break
+            if batch.last_offset() < chunk.offset or batch.record_count == 0:
+                continue
+            payload, at, end = plain_payload(batch)
+            group.append((batch, payload, at, end))
+            plain += end - at
+            if plain >= _PLAIN_BYTES_MAX:
+                yield from _one(chunk, group, limit, with_headers)
+                group, plain = [], 0
+        yield from _one(chunk, group, limit, with_headers)
+    except ApiError as error:
+        raise corrupt(chunk.partition, error) from error
+
+
+def _one(
+    chunk: Chunk, group: list[tuple[Batch, bytes, int, int]], limit: int, with_headers: bool
+) -> Iterator[pa.RecordBatch]:
+    columns = Columns(with_headers)
+    if all(payload is chunk.data for _, payload, _, _ in group):
+        # Nothing was compressed: keys and values are looked for where they came in.
+        plain = chunk.data
+        for batch, payload, at, end in group:
+            columns.append(batch, payload, at, end, at, chunk.offset, limit)
+    else:
+        plain = b"".join(memoryview(payload)[at:end] for _, payload, at, end in group)
+        place = 0
+        for batch, payload, at, end in group:
+            columns.append(batch, payload, at, end, place, chunk.offset, limit)
+            place += end - at
+    if columns.count:
+        yield _record_batch(chunk, columns, pa.py_buffer(plain))
+
+
+def _record_batch(chunk: Chunk, columns: Columns, plain: pa.Buffer) -> pa.RecordBatch:
+    count = int(columns.count)
+    topic, partition = chunk.partition
+    arrays = [
+        _scattered(
+            plain,
+            columns.keys.getvalue(),
+            count,
+            columns.key_presence.getvalue() if columns.keyless else None,
+        ),
+        _scattered(
+            plain,
+            columns.values.getvalue(),
+            count,
+            columns.value_presence.getvalue() if columns.valueless else None,
+        ),
+        pa.repeat(topic, count),
+        pa.repeat(pa.scalar(partition, pa.int32()), count),
+        _numbers(pa.int64(), columns.offsets.getvalue(), count),
+        _numbers(pa.timestamp("us", tz="UTC"), columns.timestamps.getvalue(), count),
+        _numbers(pa.int32(), columns.timestamp_types.getvalue(), count),
+    ]
+    if not columns.with_headers:
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    arrays.append(_headers(columns, plain))
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA_WITH_HEADERS)
+
+
+def _numbers(kind: pa.DataType, data: bytes, count: int) -> pa.Array:
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
+
+
+@lru_cache(maxsize=8)
+def _even_numbers(count: int) -> pa.Array:
+    return pa.array(range(0, 2 * count, 2), pa.int32())
+
+
+def _scattered(
+    plain: pa.Buffer, places: bytes, count: int, presence: bytes | None
+) -> pa.BinaryArray:
+    """What lies at pairs of places in a buffer, as one array."""
+    if not count:
+        return pa.array([], pa.binary())
+    if presence is not None and not any(presence):
+        return pa.nulls(count, pa.binary())
+    # Read as one row of ends, the pairs are an array of which every other element is wanted.
+    both = pa.Array.from_buffers(
+        pa.binary(), 2 * count - 1, [None, pa.py_buffer(places), plain], null_count=0
+    )
+    room = 1024
+    while room < count:
+        room *= 2
+    wanted = both.take(_even_numbers(room)[:count])
+    if presence is None:
+        return wanted
+    flags = pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(presence)])
+    _, ends, data = wanted.buffers()
+    bits = flags.cast(pa.bool_()).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), count, [bits, ends, data])
+
+
+def _headers(columns: Columns, plain: pa.Buffer) -> pa.ListArray:
+    total = int(columns.header_count)
+    names = _scattered(plain, columns.header_keys.getvalue(), total, None)
+    contents = _scattered(
+        plain, columns.header_values.getvalue(), total, columns.header_value_presence.getvalue()
+    )
+    pairs = pa.StructArray.from_arrays(
+        [_text(names), contents], fields=list(HEADERS_TYPE.value_type)
+    )
+    ends = _numbers(pa.int32(), columns.header_counts.getvalue(), int(columns.count) + 1)
+    return pa.ListArray.from_arrays(ends, pairs, type=HEADERS_TYPE)
+
+
+def _text(names: pa.BinaryArray) -> pa.StringArray:
+    """As text; what is not UTF-8 is shown with replacement characters, as Java does."""
+    try:
+        return pc.cast(names, pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([str(name, "utf-8", "replace") for name in names.to_pylist()], pa.string())

@@ -1,0 +1,69 @@
+"""Batch reads: ranges planned on the driver when a query runs, read on the executors."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from headrace.spark.filters import Narrowing
+from headrace.spark.options import ReadOptions
+from headrace.spark.planning import Planner
+from headrace.spark.ranges import plan_tasks
+from headrace.spark.values import OffsetRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Task(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: list[OffsetRange]) -> None:
+        super().__init__(ranges)
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self.narrowing = Narrowing()
+
+    def partitions(self) -> list[InputPartition]:
+        planner = Planner(self.options)
+        try:
+            ranges = self._ranges(planner)
+        finally:
+            planner.close()
+        options = self.options
+        tasks = plan_tasks(ranges, options.min_partitions, options.max_records_per_partition)
+        return [Task(task) for task in tasks]
+
+    def _ranges(self, planner: Planner) -> list[OffsetRange]:
+        places = planner.require_topics()
+        starts = planner.resolve(self.options.starting, places)
+        ends = planner.resolve(self.options.ending, places)
+        ranges = [OffsetRange(place, starts[place], ends[place]) for place in places]
+        ranges = [
+            self.narrowing.narrowed(one) for one in ranges if self.narrowing.wants(one.partition)
+        ]
+        if self.narrowing.time_from_ms is None:
+            return ranges
+        at = planner.at_time({one.partition: self.narrowing.time_from_ms for one in ranges})
+        return [
+            OffsetRange(one.partition, max(one.start, at[one.partition]), one.end)
+            for one in ranges
+            if at[one.partition] >= 0
+        ]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        from headrace.spark.reading import read_ranges
+
+        # Spark plans one task without a value where there is nothing to read.
+        return read_ranges(self.options, partition.value or [])
+
+
+class FilteringBatchReader(BatchReader):
+    """A reader of its own: PySpark refuses every reader that has `pushFilters` while its setting
+    spark.sql.python.filterPushdown.enabled is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        return [one for one in filters if not self.narrowing.take(one)]

@@ -1,0 +1,61 @@
+"""Clients that are kept from one task to the next in the same Python worker.
+
+Spark's workers live on between tasks, and a micro-batch would feel it if each began with a new
+connection. A client is lent to one user at a time and comes back unless something went wrong; one
+that comes back reads nothing on its own, so an idle one costs no broker anything.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headrace.client import Client, Consumer, Unreachable
+from headrace.client.options import ClientOptions
+from headrace.spark.options import Connection, ReadOptions
+
+_PATIENCE_MS = ClientOptions(()).operation_timeout_ms
+_PAUSE_S = 0.2
+
+_idle: dict[object, list[tuple[Client, Consumer]]] = {}
+
+
+def connect(connection: Connection, *, patient: bool = True) -> Client:
+    """A client of one's own, open.
+
+    A cluster that was there a moment ago is waited for, as any call of a client would; where it
+    is asked for the first time, a wrong address is told at once.
+    """
+    settings = dict(connection.settings)
+    client = Client(connection.bootstrap, **settings)
+    patience_s = settings.get("operation_timeout_ms", _PATIENCE_MS) / 1000 if patient else 0.0
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            client.open()
+        except Unreachable:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return client
+
+
+@contextmanager
+def borrowed(options: ReadOptions) -> Iterator[tuple[Client, Consumer]]:
+    """A client and a consumer, new or used."""
+    # A forked child must not share its parent's sockets.
+    key = (os.getpid(), options.connection, options.consumer)
+    kept = _idle.get(key)
+    if kept:
+        client, consumer = kept.pop()
+    else:
+        client = connect(options.connection)
+        consumer = client.consumer(**dict(options.consumer))
+    try:
+        yield client, consumer
+        consumer.assign({})
+    except BaseException:
+        client.close()
+        raise
+    _idle.setdefault(key, []).append((client, consumer))

@@ -1,0 +1,120 @@
+"""What filters of a query mean for the offsets to read. Pure.
+
+1. A filter that is taken is kept exactly: Spark does not look at those rows again.
+2. A filter on `timestamp` narrows where reading begins and is always handed back: records are in
+   order of offsets, not of times.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from math import inf
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from headrace.model.topics import TopicPartition
+from headrace.spark.values import OffsetRange
+
+_NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
+
+
+@dataclass(slots=True)
+class Narrowing:
+    """What the filters seen so far leave over."""
+
+    topics: set[str] | None = None
+    partitions: set[int] | None = None
+    partition_from: float = -inf
+    partition_to: float = inf
+    offset_from: float = -inf
+    offset_to: float = inf
+    time_from_ms: int | None = None
+
+    def take(self, one: Filter) -> bool:
+        """Whether the rows are the right ones without Spark's looking at this filter."""
+        path: tuple[str, ...] = getattr(one, "attribute", ())
+        column = path[0] if len(path) == 1 else ""
+        if isinstance(one, IsNotNull):
+            return column in _NEVER_NULL
+        if column == "timestamp":
+            self._take_time(one)
+            return False
+        if column == "topic":
+            return self._take_topic(one)
+        if column in ("partition", "offset"):
+            return self._take_number(column, one)
+        return False
+
+    def _take_time(self, one: Filter) -> None:
+        if isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual):
+            value = one.value
+            if isinstance(value, datetime):
+                at_ms = int(value.timestamp() * 1000 // 1)
+                self.time_from_ms = max(self.time_from_ms or 0, at_ms)
+
+    def _take_topic(self, one: Filter) -> bool:
+        if isinstance(one, EqualTo) and isinstance(one.value, str):
+            wanted = {one.value}
+        elif isinstance(one, In) and all(isinstance(value, str) for value in one.value):
+            wanted = set(one.value)
+        else:
+            return False
+        self.topics = wanted if self.topics is None else self.topics & wanted
+        return True
+
+    def _take_number(self, column: str, one: Filter) -> bool:
+        if isinstance(one, In):
+            if column == "offset" or not all(_is_whole(value) for value in one.value):
+                return False
+            wanted = {int(value) for value in one.value}
+            self.partitions = wanted if self.partitions is None else self.partitions & wanted
+            return True
+        value = getattr(one, "value", None)
+        if not _is_whole(value):
+            return False
+        assert isinstance(value, int)
+        low, high = -inf, inf
+        if isinstance(one, EqualTo):
+            low, high = value, value + 1
+        elif isinstance(one, GreaterThan):
+            low = value + 1
+        elif isinstance(one, GreaterThanOrEqual):
+            low = value
+        elif isinstance(one, LessThan):
+            high = value
+        elif isinstance(one, LessThanOrEqual):
+            high = value + 1
+        else:
+            return False
+        if column == "offset":
+            self.offset_from = max(self.offset_from, low)
+            self.offset_to = min(self.offset_to, high)
+        else:
+            self.partition_from = max(self.partition_from, low)
+            self.partition_to = min(self.partition_to, high)
+        return True
+
+    def wants(self, place: TopicPartition) -> bool:
+        topic, partition = place
+        return (
+            (self.topics is None or topic in self.topics)
+            and (self.partitions is None or partition in self.partitions)
+            and self.partition_from <= partition < self.partition_to
+        )
+
+    def narrowed(self, one: OffsetRange) -> OffsetRange:
+        start = max(one.start, self.offset_from)
+        end = min(one.end, self.offset_to)
+        return OffsetRange(one.partition, int(start), int(max(start, end)))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

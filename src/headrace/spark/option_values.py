@@ -1,0 +1,134 @@
+"""Reads the values of options: numbers, durations, partitions and offsets as JSON. Pure.
+
+Every function takes the option's name and its text and either understands it or raises
+`OptionError`, which names the option and says what to write instead.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace.model.topics import TopicPartition
+
+EARLIEST = -2
+LATEST = -1
+_UNITS_MS = {
+    "us": 0.001,
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+class OptionError(ValueError):
+    """An option that is missing, unknown or wrong; the message says which, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading begins or ends, as it was asked for and not yet looked up."""
+
+    kind: Literal["earliest", "latest", "offsets", "time", "times"]
+    option: str
+    places: dict[TopicPartition, int] = field(default_factory=dict)
+    """Offsets, -1 for latest and -2 for earliest; or milliseconds."""
+    time_ms: int = 0
+
+
+def whole_number(name: str, text: str, at_least: int) -> int:
+    try:
+        number = int(text.strip())
+    except ValueError:
+        number = at_least - 1
+    if number < at_least:
+        raise OptionError(f"option {name!r} is {text!r}: give a whole number, at least {at_least}")
+    return number
+
+
+def yes_or_no(name: str, text: str) -> bool:
+    value = text.strip().lower()
+    if value not in ("true", "false"):
+        raise OptionError(f"option {name!r} is {text!r}: give true or false")
+    return value == "true"
+
+
+def one_of(name: str, text: str, choices: tuple[str, ...]) -> str:
+    value = text.strip().lower()
+    if value not in choices:
+        raise OptionError(f"option {name!r} is {text!r}: give {' or '.join(choices)}")
+    return value
+
+
+def duration_ms(name: str, text: str) -> int:
+    """As Spark writes durations: 500ms, 10s, 15m, 2h; a bare number is milliseconds."""
+    found = _DURATION.fullmatch(text)
+    unit = found.group(2).lower() or "ms" if found else ""
+    if found is None or unit not in _UNITS_MS:
+        raise OptionError(f"option {name!r} is {text!r}: give a duration such as 10s or 15m")
+    return int(int(found.group(1)) * _UNITS_MS[unit])
+
+
+def topic_names(name: str, text: str) -> tuple[str, ...]:
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not topics:
+        raise OptionError(f"option {name!r} is {text!r}: name a topic, or several with commas")
+    return topics
+
+
+def pattern(name: str, text: str) -> str:
+    try:
+        re.compile(text.strip())
+    except re.error as error:
+        raise OptionError(f"option {name!r} is no regular expression: {error}") from None
+    if not text.strip():
+        raise OptionError(f"option {name!r} is empty: give a regular expression for topic names")
+    return text.strip()
+
+
+def partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
+    example = '{"topicA": [0, 1]}'
+    named = _json(name, text, example)
+    found: list[TopicPartition] = []
+    for topic, indexes in named.items():
+        if not isinstance(indexes, list) or not all(_is_index(index) for index in indexes):
+            raise OptionError(f"option {name!r}: {topic!r} needs a list, as in {example}")
+        found += [TopicPartition(topic, index) for index in indexes]
+    if not found:
+        raise OptionError(f"option {name!r} names no partition: write {example}")
+    return tuple(dict.fromkeys(found))
+
+
+def places(name: str, text: str, at_least: int) -> dict[TopicPartition, int]:
+    """Offsets or timestamps by topic and partition."""
+    example = '{"topicA": {"0": 23, "1": 42}}'
+    found: dict[TopicPartition, int] = {}
+    for topic, numbers in _json(name, text, example).items():
+        if not isinstance(numbers, dict):
+            raise OptionError(f"option {name!r}: {topic!r} needs partitions, as in {example}")
+        for index, number in numbers.items():
+            if not (index.isdigit() and isinstance(number, int) and number >= at_least):
+                raise OptionError(
+                    f"option {name!r}: {index!r}: {number!r} of {topic!r} is no partition with a "
+                    f"number, as in {example}"
+                )
+            found[TopicPartition(topic, int(index))] = number
+    return found
+
+
+def _json(name: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise OptionError(f"option {name!r} is {text!r}: write JSON, as in {example}")
+    return found
+
+
+def _is_index(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,352 @@
+"""What may be said to the data source: the Kafka connector's options, and a few of our own. Pure.
+
+Owns the list of options, which of them go with reading a batch, reading a stream and writing, and
+what each means to the client. docs/SPARK.md has the same list beside the connector's.
+
+1. An option is honoured or refused by name; none is ignored.
+2. Names are the connector's, in any case of letters, as Spark hands them over.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headrace.client.options import CODECS, parse_addresses
+from headrace.model.topics import TopicPartition
+from headrace.spark import option_values as read
+from headrace.spark.option_values import EARLIEST, LATEST, Bound, OptionError
+
+Use = Literal["batch", "stream", "write"]
+BOOTSTRAP = "kafka.bootstrap.servers"
+_DEFAULT_GROUP_PREFIX = "spark-kafka-source"
+_POLL_TIMEOUT_MS = 120_000
+_MAX_TRIGGER_DELAY_MS = 15 * 60_000
+_SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+
+_BOTH = ("batch", "stream")
+READING: dict[str, tuple[str, ...]] = {
+    "subscribe": _BOTH,
+    "subscribePattern": _BOTH,
+    "assign": _BOTH,
+    "startingOffsets": _BOTH,
+    "startingTimestamp": _BOTH,
+    "startingOffsetsByTimestamp": _BOTH,
+    "startingOffsetsByTimestampStrategy": _BOTH,
+    "endingOffsets": ("batch",),
+    "endingTimestamp": ("batch",),
+    "endingOffsetsByTimestamp": ("batch",),
+    "failOnDataLoss": _BOTH,
+    "minPartitions": _BOTH,
+    "maxRecordsPerPartition": _BOTH,
+    "maxOffsetsPerTrigger": ("stream",),
+    "minOffsetsPerTrigger": ("stream",),
+    "maxTriggerDelay": ("stream",),
+    "includeHeaders": _BOTH,
+    "groupIdPrefix": _BOTH,
+    "kafkaConsumer.pollTimeoutMs": _BOTH,
+    "fetchOffset.numRetries": _BOTH,
+    "fetchOffset.retryIntervalMs": _BOTH,
+    "pushFilters": ("batch",),
+}
+"""Options of reading, and where each applies."""
+WRITING = ("topic", "delivery")
+_OF_SPARK = {"checkpointlocation"}
+"""What Spark itself reads, and hands to a sink as well."""
+
+Setting = tuple[str, Callable[[str, str], Any]]
+
+
+def _number(name: str, text: str) -> int:
+    return read.whole_number(name, text, 0)
+
+
+def _positive(name: str, text: str) -> int:
+    return read.whole_number(name, text, 1)
+
+
+def _isolation(name: str, text: str) -> str:
+    return read.one_of(name, text, ("read_uncommitted", "read_committed"))
+
+
+def _text(_name: str, text: str) -> str:
+    return text.strip()
+
+
+def _plaintext(name: str, text: str) -> None:
+    if text.strip().upper() != "PLAINTEXT":
+        raise OptionError(f"option {name!r} is {text!r}: only PLAINTEXT is there yet")
+
+
+CLIENT_PROPERTIES: dict[str, Setting] = {
+    "client.id": ("client_id", _text),
+    "request.timeout.ms": ("request_timeout_ms", _positive),
+    "default.api.timeout.ms": ("operation_timeout_ms", _positive),
+    "metadata.max.age.ms": ("metadata_age_ms_max", _number),
+    "retry.backoff.ms": ("retry_backoff_ms", _number),
+    "retry.backoff.max.ms": ("retry_backoff_ms_max", _number),
+    "socket.connection.setup.timeout.ms": ("connect_timeout_ms", _positive),
+    "security.protocol": ("", _plaintext),
+}
+"""Kafka's client properties that apply, and the client's own names for them."""
+CONSUMER_PROPERTIES: dict[str, Setting] = {
+    "isolation.level": ("isolation", _isolation),
+    "fetch.max.wait.ms": ("wait_ms_max", _number),
+    "fetch.min.bytes": ("fetch_bytes_min", _number),
+    "fetch.max.bytes": ("fetch_bytes_max", _positive),
+    "max.partition.fetch.bytes": ("partition_bytes_max", _positive),
+    "client.rack": ("rack", _text),
+    "check.crcs": ("check_crcs", read.yes_or_no),
+}
+
+
+def _acks(name: str, text: str) -> str | int:
+    value = read.one_of(name, text, ("all", "-1", "1", "0"))
+    return "all" if value in ("all", "-1") else int(value)
+
+
+def _codec(name: str, text: str) -> str:
+    return read.one_of(name, text, tuple(CODECS))
+
+
+PRODUCER_PROPERTIES: dict[str, Setting] = {
+    "acks": ("acks", _acks),
+    "enable.idempotence": ("idempotent", read.yes_or_no),
+    "compression.type": ("compression", _codec),
+    "batch.size": ("batch_bytes_max", _positive),
+    "buffer.memory": ("buffer_bytes_max", _positive),
+    "max.request.size": ("request_bytes_max", _positive),
+    "max.in.flight.requests.per.connection": ("in_flight_max", _positive),
+    "delivery.timeout.ms": ("delivery_timeout_ms", _positive),
+    "linger.ms": ("linger_ms", _number),
+}
+_REASONS = {
+    "kafka.auto.offset.reset": "where to begin is said by 'startingOffsets'",
+    "kafka.key.deserializer": "keys are bytes; decode the column 'key' instead",
+    "kafka.value.deserializer": "values are bytes; decode the column 'value' instead",
+    "kafka.key.serializer": "keys are written as bytes; encode the column 'key' instead",
+    "kafka.value.serializer": "values are written as bytes; encode the column 'value' instead",
+    "kafka.enable.auto.commit": "finished batches are committed by themselves",
+    "kafka.interceptor.classes": "there are no interceptors",
+    "kafka.transactional.id": "there are no transactions yet",
+    "path": "topics are named by 'subscribe' and 'topic', not by load(...) or save(...)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach the cluster; the same for the driver and for every executor."""
+
+    bootstrap: str
+    settings: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    connection: Connection
+    consumer: tuple[tuple[str, Any], ...]
+    topics: tuple[str, ...]
+    pattern: str | None
+    assigned: tuple[TopicPartition, ...]
+    starting: Bound
+    ending: Bound
+    unmatched_start: str
+    """What to do when no record is as late as a starting time: "error" or "latest"."""
+    fail_on_data_loss: bool
+    min_partitions: int
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    include_headers: bool
+    group_id: str | None
+    group_prefix: str
+    poll_timeout_ms: int
+    fetch_attempts: int
+    retry_interval_ms: int
+    push_filters: bool
+
+    @property
+    def read_committed(self) -> bool:
+        return dict(self.consumer).get("isolation") == "read_committed"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    connection: Connection
+    producer: tuple[tuple[str, Any], ...]
+    topic: str | None
+
+
+class _Given:
+    """The options that were given, under the names of the list."""
+
+    def __init__(self, options: Mapping[str, str], names: Mapping[str, tuple[str, ...]]) -> None:
+        self._given = {name.lower(): text for name, text in options.items()}
+        self._names = {name.lower(): name for name in names}
+
+    def get(self, name: str) -> str | None:
+        return self._given.get(name.lower())
+
+    def parsed(self, name: str, parse: Callable[[str, str], Any], default: Any = None) -> Any:
+        text = self.get(name)
+        return default if text is None else parse(name, text)
+
+    def properties(self, *tables: Mapping[str, Setting]) -> list[tuple[tuple[str, Any], ...]]:
+        """The kafka.* options of each table, by the client's names for them."""
+        return [
+            tuple(
+                (name, parse(f"kafka.{key}", text))
+                for key, (name, parse) in table.items()
+                if (text := self.get(f"kafka.{key}")) is not None
+            )
+            for table in tables
+        ]
+
+    def refuse_others(self, use: Use | None, *tables: Mapping[str, Setting]) -> None:
+        known = {f"kafka.{key}" for table in tables for key in table}
+        known |= {*self._names, BOOTSTRAP, *_OF_SPARK}
+        if use != "write":
+            known.add("kafka.group.id")
+        for name in self._given:
+            if name not in known:
+                reason = _REASONS.get(name)
+                what = f"option {name!r} cannot be honoured"
+                raise OptionError(f"{what}: {reason or _hint(name)}")
+
+
+def _hint(name: str) -> str:
+    if name.startswith("kafka."):
+        return "no such client property applies here (docs/SPARK.md lists those that do)"
+    return "there is no such option (docs/SPARK.md lists those that there are)"
+
+
+def _connection(given: _Given) -> Connection:
+    bootstrap = given.get(BOOTSTRAP)
+    if bootstrap is None:
+        raise OptionError(f"option {BOOTSTRAP!r} is missing: give host:port of a broker")
+    try:
+        parse_addresses(bootstrap)
+    except ValueError as error:
+        raise OptionError(f"option {BOOTSTRAP!r}: {error}") from None
+    settings = given.properties(CLIENT_PROPERTIES)[0]
+    return Connection(bootstrap, tuple(setting for setting in settings if setting[0]))
+
+
+def read_options(options: Mapping[str, str], use: Use | None) -> ReadOptions:
+    """The options of a read; `use` is None while it is not yet known whether it is a stream."""
+    given = _Given(options, READING)
+    given.refuse_others(use, CLIENT_PROPERTIES, CONSUMER_PROPERTIES)
+    for name, uses in READING.items():
+        if use is not None and given.get(name) is not None and use not in uses:
+            other = "spark.read" if use == "stream" else "spark.readStream"
+            raise OptionError(f"option {name!r} is for {other} only: leave it out here")
+    topics, pattern, assigned = _subscription(given)
+    starting = _bound(given, "starting", "latest" if use == "stream" else "earliest")
+    ending = _bound(given, "ending", "latest")
+    if use == "batch":
+        _check_batch_bounds(starting, ending)
+    consumer = given.properties(CONSUMER_PROPERTIES)[0]
+    smallest = given.parsed("minOffsetsPerTrigger", _positive)
+    largest = given.parsed("maxOffsetsPerTrigger", _positive)
+    if smallest is not None and largest is not None and smallest > largest:
+        raise OptionError("option 'minOffsetsPerTrigger' is larger than 'maxOffsetsPerTrigger'")
+    unmatched = given.parsed(
+        "startingOffsetsByTimestampStrategy",
+        lambda name, text: read.one_of(name, text, ("error", "latest")),
+        "error",
+    )
+    return ReadOptions(
+        connection=_connection(given),
+        consumer=consumer,
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        starting=starting,
+        ending=ending,
+        unmatched_start=unmatched,
+        fail_on_data_loss=given.parsed("failOnDataLoss", read.yes_or_no, True),
+        min_partitions=given.parsed("minPartitions", _positive, 0),
+        max_records_per_partition=given.parsed("maxRecordsPerPartition", _positive),
+        max_offsets_per_trigger=largest,
+        min_offsets_per_trigger=smallest,
+        max_trigger_delay_ms=given.parsed(
+            "maxTriggerDelay", read.duration_ms, _MAX_TRIGGER_DELAY_MS
+        ),
+        include_headers=given.parsed("includeHeaders", read.yes_or_no, False),
+        group_id=given.get("kafka.group.id"),
+        group_prefix=given.get("groupIdPrefix") or _DEFAULT_GROUP_PREFIX,
+        poll_timeout_ms=given.parsed("kafkaConsumer.pollTimeoutMs", _positive, _POLL_TIMEOUT_MS),
+        fetch_attempts=max(given.parsed("fetchOffset.numRetries", _number, 3), 1),
+        retry_interval_ms=given.parsed("fetchOffset.retryIntervalMs", _number, 10),
+        push_filters=given.parsed("pushFilters", read.yes_or_no, False),
+    )
+
+
+def _subscription(
+    given: _Given,
+) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
+    chosen = [name for name in _SUBSCRIPTIONS if given.get(name) is not None]
+    if len(chosen) != 1:
+        said = " and ".join(map(repr, chosen)) or "none of them"
+        raise OptionError(f"give one of the options {', '.join(_SUBSCRIPTIONS)}; there is {said}")
+    return (
+        given.parsed("subscribe", read.topic_names, ()),
+        given.parsed("subscribePattern", read.pattern),
+        given.parsed("assign", read.partitions, ()),
+    )
+
+
+def _bound(given: _Given, side: str, default: str) -> Bound:
+    """One time for all goes before times by partition, and those before offsets."""
+    if (text := given.get(f"{side}Timestamp")) is not None:
+        name = f"{side}Timestamp"
+        return Bound("time", name, time_ms=read.whole_number(name, text, 0))
+    if (text := given.get(f"{side}OffsetsByTimestamp")) is not None:
+        name = f"{side}OffsetsByTimestamp"
+        return Bound("times", name, read.places(name, text, 0))
+    name = f"{side}Offsets"
+    text = (given.get(name) or default).strip()
+    if text.lower() == "earliest":
+        return Bound("earliest", name)
+    if text.lower() == "latest":
+        return Bound("latest", name)
+    return Bound("offsets", name, read.places(name, text, EARLIEST))
+
+
+def _check_batch_bounds(starting: Bound, ending: Bound) -> None:
+    if starting.kind == "latest" or LATEST in starting.places.values():
+        raise OptionError("option 'startingOffsets' cannot be latest (-1) in a batch")
+    if ending.kind == "earliest" or EARLIEST in ending.places.values():
+        raise OptionError("option 'endingOffsets' cannot be earliest (-2) in a batch")
+    if starting.kind != ending.kind or not starting.places:
+        return
+    if set(starting.places) != set(ending.places):
+        raise OptionError(
+            f"options {starting.option!r} and {ending.option!r} name different partitions"
+        )
+    for partition, start in starting.places.items():
+        end = ending.places[partition]
+        if 0 <= end < start:
+            raise OptionError(
+                f"{partition}: {starting.option!r} {start} lies after {ending.option!r} {end}"
+            )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    given = _Given(options, dict.fromkeys(WRITING, ("write",)))
+    given.refuse_others("write", CLIENT_PROPERTIES, PRODUCER_PROPERTIES)
+    delivery = given.get("delivery") or "at_least_once"
+    if delivery.lower() == "exactly_once":
+        raise OptionError(
+            "option 'delivery' cannot be exactly_once yet: the broker has no transactions; "
+            "leave it out, or say at_least_once"
+        )
+    given.parsed("delivery", lambda name, text: read.one_of(name, text, ("at_least_once",)))
+    topic = given.get("topic")
+    if topic is not None and not topic.strip():
+        raise OptionError("option 'topic' is empty: name a topic, or leave the option out")
+    return WriteOptions(
+        _connection(given),
+        given.properties(PRODUCER_PROPERTIES)[0],
+        None if topic is None else topic.strip(),
+    )

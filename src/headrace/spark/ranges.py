@@ -1,0 +1,82 @@
+"""Makes tasks of offset ranges: splits those that are large, puts together those that are small.
+
+Pure. A task costs tens of milliseconds whatever it reads, so a handful of records of many
+partitions is one task; what a task may hold at most is the user's to say.
+
+1. Every offset of the ranges is in exactly one task, and a partition's are in order within one.
+2. Without `minPartitions` and `maxRecordsPerPartition` a partition is in one task only.
+"""
+
+from collections.abc import Sequence
+
+from headrace.model.topics import TopicPartition
+from headrace.spark.values import OffsetRange, Positions
+
+OFFSETS_WORTH_A_TASK = 5_000
+
+
+def plan_tasks(
+    ranges: Sequence[OffsetRange], min_partitions: int, max_records: int | None
+) -> list[list[OffsetRange]]:
+    """The ranges of each task; none for ranges that are all empty."""
+    wanted = [one for one in ranges if one.size > 0]
+    if max_records is not None:
+        wanted = [part for one in wanted for part in _split(one, -(-one.size // max_records))]
+    if min_partitions > len(wanted):
+        wanted = _split_largest(wanted, min_partitions)
+    if min_partitions or max_records is not None:
+        return [[one] for one in wanted]
+    total = sum(one.size for one in wanted)
+    count = min(len(wanted), -(-total // OFFSETS_WORTH_A_TASK))
+    return _gather(wanted, count)
+
+
+def _split(one: OffsetRange, parts: int) -> list[OffsetRange]:
+    pieces: list[OffsetRange] = []
+    start = one.start
+    for left in range(parts, 0, -1):
+        end = start + (one.end - start) // left
+        if end > start:
+            pieces.append(OffsetRange(one.partition, start, end))
+        start = end
+    return pieces
+
+
+def _split_largest(ranges: Sequence[OffsetRange], count: int) -> list[OffsetRange]:
+    """Split in proportion to sizes, so that there are about that many."""
+    total = sum(one.size for one in ranges)
+    small = [one for one in ranges if round(one.size / total * count) <= 1]
+    small_total = sum(one.size for one in small)
+    left = max(count - len(small), 1)
+    pieces: list[OffsetRange] = []
+    for one in ranges:
+        parts = 1 if one in small else max(round(one.size / (total - small_total) * left), 1)
+        pieces += _split(one, parts)
+    return pieces
+
+
+def _gather(ranges: Sequence[OffsetRange], count: int) -> list[list[OffsetRange]]:
+    """That many tasks of about the same size: the largest first, each to the emptiest task."""
+    tasks: list[list[OffsetRange]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for one in sorted(ranges, key=lambda one: (-one.size, one.partition)):
+        emptiest = loads.index(min(loads))
+        tasks[emptiest].append(one)
+        loads[emptiest] += one.size
+    return tasks
+
+
+def limit_positions(start: Positions, end: Positions, limit: int) -> dict[TopicPartition, int]:
+    """Ends that lie at most `limit` offsets after the starts, shared out in proportion.
+
+    A partition that has something gets at least one, so that none waits for ever.
+    """
+    sizes = {place: end[place] - start[place] for place in end if end[place] > start[place]}
+    total = sum(sizes.values())
+    if total <= limit:
+        return dict(end)
+    # One each, and of what is left to share a part in proportion to what is left to read.
+    spare, rest = max(limit - len(sizes), 0), max(total - len(sizes), 1)
+    return dict(end) | {
+        place: start[place] + 1 + spare * (size - 1) // rest for place, size in sizes.items()
+    }

@@ -1,0 +1,147 @@
+"""Reads offset ranges from their leaders, in a task on an executor.
+
+1. What comes out of a range are its records that are still there, in order, each once.
+2. Gaps end a range as records do: compaction, control batches and aborted transactions leave some.
+3. A range of which a part is gone is reported as `failOnDataLoss` says, and then read as far as it
+   is there.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from headrace.client import (
+    Client,
+    Consumer,
+    OffsetOutOfRange,
+    TimedOut,
+    TopicPartition,
+    UnknownTopic,
+)
+from headrace.client.chunks import Chunk
+from headrace.spark.arrow import record_batches
+from headrace.spark.connections import borrowed
+from headrace.spark.options import ReadOptions
+from headrace.spark.planning import report_loss
+from headrace.spark.values import OffsetRange
+
+_SLICE_MS = 1_000.0
+
+
+def read_ranges(options: ReadOptions, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+    """The rows of these ranges, each of another partition."""
+    check_crc = bool(dict(options.consumer).get("check_crcs", True))
+    with borrowed(options) as (client, consumer):
+        reading = _Reading(options, client, consumer, ranges)
+        reading.begin()
+        while reading.ends:
+            chunk = reading.next_chunk()
+            if chunk is None:
+                continue
+            end = reading.ends.get(chunk.partition)
+            if end is None:
+                continue
+            if chunk.next_offset >= end:
+                reading.done(chunk.partition)
+            yield from record_batches(chunk, end, options.include_headers, check_crc)
+
+
+class _Reading:
+    """What is left to read, and what to do when it does not come."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        client: Client,
+        consumer: Consumer,
+        ranges: Sequence[OffsetRange],
+    ) -> None:
+        self.ends = {one.partition: one.end for one in ranges}
+        self._starts = {one.partition: one.start for one in ranges}
+        self._options = options
+        self._client = client
+        self._consumer = consumer
+        self._heard_s = time.monotonic()
+
+    def begin(self) -> None:
+        try:
+            self._assign()
+        except UnknownTopic:
+            self._gone()
+
+    def _assign(self) -> None:
+        """Read what is left, from where it was left."""
+        self._consumer.assign({place: self._starts[place] for place in self.ends}, self.ends)
+        self._heard_s = time.monotonic()
+
+    def _gone(self) -> None:
+        """A topic was deleted before it could be read."""
+        found = self._client.refresh_topics([place.topic for place in self.ends])
+        for place in list(self.ends):
+            topic = found.get(place.topic)
+            if topic is None or place.partition >= len(topic.partitions):
+                what = f"{place} cannot be found any more"
+                report_loss(what, fail=self._options.fail_on_data_loss)
+                self.done(place)
+        self._assign()
+
+    def done(self, partition: TopicPartition) -> None:
+        del self.ends[partition]
+
+    def next_chunk(self) -> Chunk | None:
+        """The next chunk, or None when there is none yet or less is left to read."""
+        waited_ms = (time.monotonic() - self._heard_s) * 1000
+        left_ms = self._options.poll_timeout_ms - waited_ms
+        if left_ms <= 0:
+            self._silence()
+            return None
+        try:
+            chunk = self._consumer.poll_chunk(min(left_ms, _SLICE_MS))
+        except OffsetOutOfRange as error:
+            if error.partition is None:
+                raise
+            self._out_of_range(error.partition)
+            return None
+        except UnknownTopic:
+            self._gone()
+            return None
+        if chunk is not None:
+            self._heard_s = time.monotonic()
+            self._starts[chunk.partition] = chunk.next_offset
+        return chunk
+
+    def _out_of_range(self, partition: TopicPartition) -> None:
+        """Records were deleted before they could be read, or the log is shorter than it was."""
+        start, end = self._starts[partition], self.ends[partition]
+        earliest = self._client.list_offsets({partition: "earliest"})[partition].offset
+        latest = self._client.list_offsets({partition: "latest"})[partition].offset
+        if start > latest:
+            what = f"{partition} ends at offset {latest}, and {start} to {end} were to be read"
+            report_loss(what, fail=self._options.fail_on_data_loss)
+            resume = end
+        else:
+            what = f"{partition} begins at offset {earliest}, and {start} to {end} were to be read"
+            if earliest > start:
+                report_loss(what, fail=self._options.fail_on_data_loss)
+            resume = max(earliest, start)
+        if resume >= end:
+            self.done(partition)
+        else:
+            self._starts[partition] = resume
+        self._assign()
+
+    def _silence(self) -> None:
+        """Nothing came for long: either the log is shorter than it was, or nobody answers."""
+        latest = self._client.list_offsets(dict.fromkeys(self.ends, "latest"))
+        short = [place for place, end in self.ends.items() if latest[place].offset < end]
+        if not short:
+            raise TimedOut(
+                f"nothing of {', '.join(map(str, self.ends))} came in "
+                f"{self._options.poll_timeout_ms} ms (option 'kafkaConsumer.pollTimeoutMs')"
+            )
+        for place in short:
+            what = f"{place} ends at offset {latest[place].offset}, before {self.ends[place]}"
+            report_loss(what, fail=self._options.fail_on_data_loss)
+            self.done(place)
+        self._heard_s = time.monotonic()

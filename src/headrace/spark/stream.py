@@ -1,0 +1,204 @@
+"""Streaming reads: how far a stream may go, what each micro-batch holds, and where it stands.
+
+The reader lives on the driver as long as the query; copies of it read on the executors.
+
+1. A stream never goes back: no end that is planned lies before its start.
+2. What a micro-batch has finished is committed to the stream's group, where people can see it.
+   Nothing is ever read from there: Spark's checkpoint says where a stream goes on.
+3. A range that is gone is reported as `failOnDataLoss` says before anything is skipped.
+"""
+
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from headrace.client import ClientError, GroupOffset
+from headrace.model.topics import TopicPartition
+from headrace.spark.batch import Task
+from headrace.spark.options import ReadOptions
+from headrace.spark.planning import Planner
+from headrace.spark.ranges import limit_positions, plan_tasks
+from headrace.spark.values import (
+    OffsetRange,
+    Positions,
+    named,
+    stream_group,
+    stream_offset,
+    stream_positions,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self._planner = Planner(options)
+        self._group: str | None = None
+        self._committed: dict[TopicPartition, int] = {}
+        self._commit_failed = False
+        self._latest: dict[TopicPartition, int] | None = None
+        self._target: dict[TopicPartition, int] | None = None
+        """Where a run of Trigger.AvailableNow ends."""
+        self._triggered_s: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Executors read ranges and need nothing else.
+        return {"options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["options"])  # type: ignore[misc]
+
+    # Where to begin.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        planner, options = self._planner, self.options
+        places = planner.require_topics()
+        starts = planner.resolve(options.starting, places)
+        if options.starting.kind == "offsets":
+            self._check_given(starts)
+        return stream_offset(starts, self._group_of({}))
+
+    def _check_given(self, starts: Positions) -> None:
+        earliest, latest = self._planner.earliest(starts), self._planner.latest(starts)
+        wrong = [at for at, start in starts.items() if not earliest[at] <= start <= latest[at]]
+        if wrong:
+            self._planner.report_loss(f"'startingOffsets' of {named(wrong)} lie outside of the log")
+
+    # How far to go.
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        # Spark takes one limit only; what it hands back tells whether ours apply at all.
+        if self.options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self.options.max_offsets_per_trigger)
+        if self.options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self.options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._planner.partitions(afresh=True)
+        self._target = self._planner.ends({})
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        # What Spark gives as the start is always finished.
+        self._show_progress(start)
+        begin = stream_positions(start)
+        if self._target is not None:
+            ends = {at: max(end, begin.get(at, end)) for at, end in self._target.items()}
+        else:
+            ends = self._planner.ends(begin)
+        ends = self._with_absent(begin, ends)
+        self._latest = ends
+        group = self._group_of(start)
+        if isinstance(limit, ReadAllAvailable):
+            return stream_offset(ends, group)
+        begin |= self._planner.earliest(at for at in ends if at not in begin)
+        if self._is_too_little(sum(ends[at] - begin[at] for at in ends)):
+            return start
+        largest = self.options.max_offsets_per_trigger
+        if largest is not None:
+            ends = limit_positions(begin, ends, largest)
+        return stream_offset(ends, group)
+
+    def _with_absent(self, begin: Positions, ends: Positions) -> dict[TopicPartition, int]:
+        """The ends, and of partitions that are not there any more what is known."""
+        gone = [at for at in begin if at not in ends]
+        if gone and self._target is None:
+            self._planner.partitions(afresh=True)
+            ends = self._planner.ends(begin)
+            gone = [at for at in begin if at not in ends]
+        if gone:
+            self._planner.report_loss(f"{named(gone)} cannot be found any more")
+        return {**{at: begin[at] for at in gone}, **ends}
+
+    def _is_too_little(self, size: int) -> bool:
+        """Whether to wait for more; never in a run that is to end."""
+        smallest = self.options.min_offsets_per_trigger
+        if smallest is None or self._target is not None:
+            return False
+        now_s = time.monotonic()
+        if size < smallest and self._triggered_s is not None:
+            waited_ms = (now_s - self._triggered_s) * 1000
+            if waited_ms < self.options.max_trigger_delay_ms:
+                return True
+        self._triggered_s = now_s
+        return False
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return None if self._latest is None else stream_offset(self._latest, None)
+
+    # What a micro-batch holds.
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begin, ends = stream_positions(start), stream_positions(end)
+        new = self._planner.earliest(at for at in ends if at not in begin)
+        late = [at for at, offset in new.items() if offset > 0]
+        if late:
+            self._planner.report_loss(
+                f"the first records of {named(late)}, which are new, are gone"
+            )
+        ranges = [OffsetRange(at, begin.get(at, new.get(at, 0)), ends[at]) for at in sorted(ends)]
+        options = self.options
+        tasks = plan_tasks(ranges, options.min_partitions, options.max_records_per_partition)
+        return [Task(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        from headrace.spark.reading import read_ranges
+
+        return read_ranges(self.options, partition.value or [])
+
+    # What is finished.
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._show_progress(end)
+
+    def stop(self) -> None:
+        self._planner.close()
+
+    def _group_of(self, offset: Mapping[str, Any]) -> str | None:
+        """The group that a stream's offsets carry; none where the options name one."""
+        if self.options.group_id is not None:
+            return None
+        carried = stream_group(offset)
+        if carried is not None:
+            # Spark may ask for an initial offset that it has no use for: what it keeps counts.
+            self._group = carried
+        elif self._group is None:
+            self._group = f"{self.options.group_prefix}-{uuid.uuid4()}"
+        return self._group
+
+    def _show_progress(self, offset: Mapping[str, Any]) -> None:
+        group = self.options.group_id or self._group_of(offset)
+        positions = stream_positions(offset)
+        news = {
+            at: at_offset for at, at_offset in positions.items() if self._is_news(at, at_offset)
+        }
+        if not news or group is None:
+            return
+        try:
+            offsets = {at: GroupOffset(at_offset) for at, at_offset in news.items()}
+            self._planner.client.commit_group_offsets(group, offsets)
+        except ClientError as error:
+            # The stream itself goes by its checkpoint, and is as right as before.
+            if not self._commit_failed:
+                told = f"headrace: progress of group {group!r} was not committed: {error}"
+                print(told, file=sys.stderr, flush=True)
+            self._commit_failed = True
+            return
+        self._commit_failed = False
+        self._committed |= news
+
+    def _is_news(self, at: TopicPartition, offset: int) -> bool:
+        return self._committed.get(at) != offset

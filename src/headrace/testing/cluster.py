@@ -1,0 +1,254 @@
+"""A whole cluster in processes of its own, for tests: brokers to be killed, paused, restarted.
+
+Owns the processes and their directories. Must not import the broker: what is tested is what
+`headrace broker FILE` starts.
+
+1. Each broker has an address of its own (127.0.0.2, 127.0.0.3, ...), a port that it keeps, and a
+   directory that it shares with nobody.
+2. Nothing outlives the `with` block, the fixture, or the interpreter, however that ends.
+"""
+
+import atexit
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from headrace.ensemble.broker import BrokerProcess
+from headrace.ensemble.child import ChildFailed
+from headrace.ensemble.zookeeper import HOST, LocalZooKeeper, free_port
+from headrace.testing.broker import BrokerFailed, LoggingProcess, known_brokers
+from headrace.testing.links import ZOOKEEPER, Links, owner_of
+
+
+class ClusterBroker(LoggingProcess):
+    """One broker of a cluster: by `node_id`, at `address`."""
+
+    def __init__(
+        self, node_id: int, directory: Path, settings: Mapping[str, str], internal_port: int | None
+    ) -> None:
+        """With an internal port, other brokers are told to find it there, behind a proxy."""
+        self.node_id = node_id
+        self.host = host_of(node_id)
+        self.port = free_port(self.host)
+        self.address = f"{self.host}:{self.port}"
+        self.data_dir = directory
+        properties = {"listeners": f"PLAINTEXT://{self.address}"}
+        if internal_port is not None:
+            self.internal_port = free_port(self.host)
+            properties = {
+                "listeners": f"PLAINTEXT://{self.address},INTERNAL://{self.host}:{self.internal_port}",
+                "advertised.listeners": (
+                    f"PLAINTEXT://{self.address},INTERNAL://{self.host}:{internal_port}"
+                ),
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT",
+                "inter.broker.listener.name": "INTERNAL",
+            }
+        self._child = BrokerProcess(node_id, directory, {**properties, **settings}, appends=True)
+        self.log_path = self._child.process.output
+        known_brokers.add(self)
+
+    @property
+    def pid(self) -> int:
+        return self._child.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._child.process.running
+
+    def launch(self, *under: str) -> None:
+        """`under` is what to run it with, as in ("env", "TZ=UTC")."""
+        self._child.start(when_orphaned=signal.SIGKILL, under=under)
+
+    def wait_until_ready(self, timeout_s: float = 20.0) -> None:
+        try:
+            self._child.wait_until_ready(timeout_s)
+        except ChildFailed as error:
+            raise BrokerFailed(self.told(f"is not there: {error}")) from None
+
+    def kill(self) -> None:
+        """Ends the broker at once (SIGKILL), as a crash would; the data stays."""
+        self._child.process.kill()
+
+    def stop(self, timeout_s: float = 20.0) -> None:
+        """Asks the broker to stop cleanly (SIGTERM) and waits for it; the data stays."""
+        if not self._child.process.stop(timeout_s):
+            raise BrokerFailed(self.told(f"did not stop within {timeout_s:g} s"))
+        code = self._child.process.exit_code
+        if code:
+            raise BrokerFailed(self.told(f"ended with exit code {code}"))
+
+    def restart(self, timeout_s: float = 20.0) -> None:
+        """Starts the broker again, on the same port and data; stops it first if it runs."""
+        if self.is_running:
+            self.stop()
+        self.launch()
+        self.wait_until_ready(timeout_s)
+
+    def pause(self) -> None:
+        """SIGSTOP: it is there, its port is open, and it does nothing."""
+        self._child.process.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._child.process.send(signal.SIGCONT)
+
+    def __repr__(self) -> str:
+        state = f"pid {self.pid}" if self.is_running else "not running"
+        return f"<ClusterBroker {self.node_id} {self.address} {state}, data in {self.data_dir}>"
+
+
+class RunningCluster:
+    """Brokers 1 to N and a ZooKeeper. Use `RunningCluster.start()`, best in a `with` statement."""
+
+    brokers: dict[int, ClusterBroker]
+    zookeeper: LocalZooKeeper
+    bootstrap: str
+    """What a client takes as its bootstrap servers: all brokers."""
+
+    def __init__(
+        self,
+        directory: Path,
+        broker_count: int,
+        zookeeper_nodes: int,
+        settings: Mapping[str, str],
+        settings_of: Mapping[int, Mapping[str, str]],
+        owned: Path | None,
+        links: Links | None,
+    ) -> None:
+        self.directory = directory
+        self._owned = owned
+        self._links = links
+        ports = [free_port(HOST) for _ in range(zookeeper_nodes)]
+        self.zookeeper = LocalZooKeeper(directory, ports, durable=False)
+        self._settings = settings
+        self.brokers = {}
+        for node_id in range(1, broker_count + 1):
+            self.brokers[node_id] = self._made(node_id, settings_of.get(node_id, {}))
+        self.bootstrap = ",".join(broker.address for broker in self.brokers.values())
+
+    def _made(self, node_id: int, settings: Mapping[str, str]) -> ClusterBroker:
+        place = self.directory / f"broker-{node_id}"
+        own = {**self._settings, **settings}
+        if self._links is not None:
+            return self._linked(self._links, node_id, place, own)
+        own = {"zookeeper.connect": self.zookeeper.connect, **own}
+        return ClusterBroker(node_id, place, own, None)
+
+    def add_broker(self, settings: Mapping[str, str] | None = None) -> ClusterBroker:
+        """Starts one broker more, with the next id; clients need not be told of it."""
+        node_id = max(self.brokers, default=0) + 1
+        self.brokers[node_id] = self._made(node_id, settings or {})
+        self.start_brokers([node_id])
+        return self.brokers[node_id]
+
+    def _linked(
+        self, links: Links, node_id: int, place: Path, settings: Mapping[str, str]
+    ) -> ClusterBroker:
+        """A broker that others, and that itself ZooKeeper, can reach only through a proxy."""
+        addresses = []
+        for node in self.zookeeper.nodes:
+            port = free_port(HOST)
+            links.add(HOST, port, (HOST, node.port), lambda _: (node_id, ZOOKEEPER))
+            addresses.append(f"{HOST}:{port}")
+        own = {"zookeeper.connect": ",".join(addresses), **settings}
+        internal_port = free_port(host_of(node_id))
+        broker = ClusterBroker(node_id, place, own, internal_port)
+
+        def ends(port: int) -> tuple[int, int]:
+            pids = {each: other.pid for each, other in self.brokers.items() if other.is_running}
+            return owner_of(port, pids), node_id
+
+        links.add(broker.host, internal_port, (broker.host, broker.internal_port), ends)
+        return broker
+
+    @property
+    def links(self) -> Links:
+        """The network between brokers, to be cut: only where the cluster was started with it."""
+        assert self._links is not None, "start the cluster with links=True"
+        return self._links
+
+    @classmethod
+    def start(
+        cls,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        brokers: int = 3,
+        zookeeper_nodes: int = 1,
+        settings: Mapping[str, str] | None = None,
+        settings_of: Mapping[int, Mapping[str, str]] | None = None,
+        links: bool = False,
+        timeout_s: float = 30.0,
+    ) -> Self:
+        """Starts ZooKeeper, then all brokers at once, and waits until they are ready.
+
+        `settings` are for all brokers, as in {"min.insync.replicas": "2"}; `settings_of` are for
+        single ones by their id, as in {2: {"broker.rack": "b"}}. With `links` there is a proxy on
+        every way between brokers, and to ZooKeeper: `cluster.links` can cut them.
+        """
+        owned = None
+        if directory is None:
+            owned = Path(tempfile.mkdtemp(prefix="headrace-"))
+            directory = owned
+        cluster = cls(
+            Path(directory),
+            brokers,
+            zookeeper_nodes,
+            settings or {},
+            settings_of or {},
+            owned,
+            Links() if links else None,
+        )
+        atexit.register(cluster.close)
+        try:
+            cluster.zookeeper.start()
+            cluster.start_brokers(timeout_s=timeout_s)
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+    def start_brokers(self, ids: Iterable[int] | None = None, timeout_s: float = 30.0) -> None:
+        """Starts those of these brokers (or of all) that do not run, together."""
+        brokers = [self.brokers[each] for each in (self.brokers if ids is None else ids)]
+        stopped = [broker for broker in brokers if not broker.is_running]
+        for broker in stopped:
+            broker.launch()
+        for broker in stopped:
+            broker.wait_until_ready(timeout_s)
+
+    def kill(self, *ids: int) -> None:
+        """kill -9 of these brokers, all before waiting for any."""
+        for each in ids:
+            os.kill(self.brokers[each].pid, signal.SIGKILL)
+        for each in ids:
+            self.brokers[each].kill()
+
+    def close(self) -> None:
+        """Ends everything, however it is, and removes its data if this object made the place."""
+        atexit.unregister(self.close)
+        for broker in self.brokers.values():
+            broker.kill()
+        self.zookeeper.kill()
+        if self._links is not None:
+            self._links.close()
+        if self._owned is not None:
+            shutil.rmtree(self._owned, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def host_of(node_id: int) -> str:
+    return f"127.0.0.{node_id + 1}"

@@ -1,0 +1,8 @@
+"""By this module Spark finds the data source `headrace`, without anybody registering it.
+
+Spark imports every top-level module whose name begins with `pyspark_` and takes its DefaultSource.
+"""
+
+from headrace.spark.source import HeadraceDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

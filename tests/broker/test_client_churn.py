@@ -1,0 +1,140 @@
+"""Ten members of our own client, which come, go, stall and die at random as records are written.
+
+By both protocols (I21 to I23, with real time). HEADRACE_CHURN_SECONDS makes it last longer,
+HEADRACE_CHURN_SEED makes it another one.
+"""
+
+import os
+import threading
+import time
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.client import ClientError, CommitFailed, GroupConsumer, connect
+from headrace.testing import RunningBroker
+from tests.broker.group_churn import GROUP, PARTITIONS, REBALANCE_MS, SESSION_MS, TOPIC, Record
+from tests.broker.group_member import make_offsets_topic
+from tests.broker.raw import RawConnection, eventually
+from tests.broker.test_groups_churn import MEMBERS, watch, write_for
+
+SECONDS = float(os.environ.get("HEADRACE_CHURN_SECONDS", "3"))
+SEED = int(os.environ.get("HEADRACE_CHURN_SEED", "1"))
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "100",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.min.heartbeat.interval.ms": "50",
+    "group.consumer.heartbeat.interval.ms": "100",
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "range": {"assignors": ("range",)},
+    "cooperative-sticky": {"assignors": ("cooperative-sticky",)},
+    "consumer": {"protocol": "consumer"},
+}
+OUTSIDE_S_MAX = (SESSION_MS + 2 * REBALANCE_MS) / 1000 + 10
+"""How long a member that asks may be without a place: a session, two rebalances, a busy machine."""
+
+
+class ChurningClient:
+    """A thread with one life after the other; a stalled one sends nothing, heartbeats included."""
+
+    def __init__(
+        self, broker: RunningBroker, number: int, record: Record, settings: dict[str, Any]
+    ) -> None:
+        self.broker = broker
+        self.name = f"client {number}"
+        self.record = record
+        self.settings = settings
+        self.random = Random(f"{SEED} {number}")
+        self.is_over = threading.Event()
+        self.is_calm = threading.Event()
+        self.thread = threading.Thread(target=self._run, name=self.name)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self.is_over.is_set():
+                with connect(self.broker.address) as client:
+                    member = client.group_consumer(
+                        GROUP,
+                        TOPIC,
+                        auto_commit=False,
+                        max_poll_interval_ms=REBALANCE_MS,
+                        session_timeout_ms=SESSION_MS,
+                        heartbeat_interval_ms=100,
+                        **self.settings,
+                    )
+                    # One that is not closed has not left: the client's end is its death.
+                    if self._live(member):
+                        member.close()
+                self.is_over.wait(self.random.uniform(0, 0.5))
+        except Exception as error:  # noqa: BLE001 (told where the test looks)
+            self.record.troubles.append(f"{self.name}: {error!r}")
+
+    def _live(self, member: GroupConsumer) -> bool:
+        """Whether it leaves in peace."""
+        end = time.monotonic() + self.random.uniform(0.3, 4)
+        inside = time.monotonic()
+        while not self.is_over.is_set():
+            read = member.poll(50)
+            if member.generation >= 0:
+                inside = time.monotonic()
+                for place in member.partitions:
+                    self.record.own(member.generation, place.partition, member.member_id)
+            elif time.monotonic() - inside > OUTSIDE_S_MAX:
+                self.record.troubles.append(f"{self.name} is outside for too long")
+            if self.is_calm.is_set():
+                pass
+            elif time.monotonic() > end:
+                return self.random.random() < 0.5
+            elif self.random.random() < 0.02:
+                self.is_over.wait(self.random.uniform(0, 2 * SESSION_MS / 1000))
+                inside = time.monotonic()
+            try:
+                member.commit()
+            except CommitFailed:
+                continue
+            except ClientError as error:
+                self.record.troubles.append(f"{self.name}: a commit ended with {error!r}")
+            with self.record.lock:
+                self.record.delivered.update(found.value or b"" for found in read)
+        return True
+
+
+@pytest.mark.timeout(SECONDS + 100)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_churning_group_of_our_clients_reads_everything_with_one_owner_each(
+    tmp_path_factory: pytest.TempPathFactory, way: str
+) -> None:
+    data_dir = tmp_path_factory.mktemp("churn") / "data"
+    with RunningBroker.start(data_dir, settings=SETTINGS) as broker:
+        record = Record()
+        with RawConnection(broker.port) as wire:
+            wire.create_topic(TOPIC, PARTITIONS)
+            make_offsets_topic(wire)
+            is_over = threading.Event()
+            watcher = threading.Thread(target=watch, args=(broker.port, is_over, record))
+            watcher.start()
+            members = [ChurningClient(broker, n, record, WAYS[way]) for n in range(MEMBERS)]
+            try:
+                written = write_for(wire, SECONDS)
+                for member in members:
+                    member.is_calm.set()
+                eventually(
+                    "every record is delivered",
+                    lambda: written <= record.delivered or bool(record.troubles),
+                    OUTSIDE_S_MAX + 20,
+                )
+            finally:
+                is_over.set()
+                for member in members:
+                    member.is_over.set()
+                for member in members:
+                    member.thread.join()
+                watcher.join()
+    assert record.troubles == []
+    assert record.delivered == written
+    assert len(record.generations) > 1

@@ -1,0 +1,209 @@
+"""Load on a live cluster through librdkafka, everything it was told, and the checks over that."""
+
+import itertools
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.testing.cluster import RunningCluster
+
+DEADLINE_S = 40.0
+
+
+def wait_for(what: str, is_so: Callable[[], Any], timeout_s: float = DEADLINE_S) -> Any:
+    """What `is_so` says when it first says something; a cluster in trouble may refuse to talk."""
+    end = time.monotonic() + timeout_s
+    while True:
+        refusal = ""
+        try:
+            if found := is_so():
+                return found
+        except KafkaException as error:
+            refusal = f": {error}"
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}: not within {timeout_s:g} s{refusal}")
+        time.sleep(0.05)
+
+
+class Topic:
+    """A topic, and what the cluster says of it."""
+
+    def __init__(
+        self, cluster: RunningCluster, name: str, partitions: int = 2, **configs: str
+    ) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.partitions = partitions
+        # librdkafka asks a broker that stands still again and again, until its socket times out.
+        self.admin = AdminClient(
+            {"bootstrap.servers": cluster.bootstrap, "socket.timeout.ms": 2000}
+        )
+        settings = {key.replace("_", "."): value for key, value in configs.items()}
+        made = self.admin.create_topics([NewTopic(name, partitions, 3, config=settings)])
+        made[name].result(20)
+
+    def ask(self, *brokers: int) -> None:
+        """Whom to ask from now on."""
+        addresses = ",".join(self.cluster.brokers[each].address for each in brokers)
+        self.admin = AdminClient({"bootstrap.servers": addresses})
+
+    def states(self) -> dict[int, Any]:
+        found = self.admin.list_topics(self.name, timeout=5).topics[self.name]
+        return dict(found.partitions)
+
+    def leader(self, partition: int = 0) -> int:
+        def look() -> int:
+            return max(int(self.states()[partition].leader), 0)
+
+        return int(wait_for(f"a leader of {self.name}-{partition}", look))
+
+    def wait_until_in_sync(self) -> None:
+        def is_full() -> bool:
+            return all(len(s.isrs) == 3 and s.leader > 0 for s in self.states().values())
+
+        wait_for(f"all replicas of {self.name} in sync", is_full)
+
+
+class Load:
+    """One idempotent producer that writes until it is told to stop, and remembers every answer."""
+
+    def __init__(self, topic: Topic, prefix: str = "", /, **settings: Any) -> None:
+        """The values are numbers; where there are several loads, each has its own first digits."""
+        self.topic = topic
+        self._prefix = prefix.encode()
+        self.acked: dict[bytes, tuple[int, int]] = {}
+        self.failed: dict[bytes, KafkaError] = {}
+        self._producer = Producer(
+            {
+                "bootstrap.servers": topic.cluster.bootstrap,
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 1,
+                "delivery.timeout.ms": 60_000,
+                # Or it waits for a broker that stands still for a minute before it asks another.
+                "socket.timeout.ms": 4000,
+                "request.timeout.ms": 4000,
+                "reconnect.backoff.max.ms": 200,
+                "topic.metadata.refresh.interval.ms": 1000,
+                **settings,
+            }
+        )
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        for number in itertools.count():
+            if self._stopping.is_set():
+                return
+            self._producer.produce(
+                self.topic.name,
+                b"%s%09d" % (self._prefix, number),
+                partition=number % self.topic.partitions,
+                on_delivery=self._told,
+            )
+            self._producer.poll(0.004)
+
+    def _told(self, error: KafkaError | None, message: Message) -> None:
+        value = message.value()
+        assert value is not None
+        if error is not None:
+            self.failed[value] = error
+        else:
+            self.acked[value] = (message.partition() or 0, message.offset() or 0)
+
+    def stop(self) -> None:
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self._thread.join()
+            assert self._producer.flush(60) == 0, "not everything was answered in a minute"
+
+    def wait_for_more(self, count: int = 100, timeout_s: float = DEADLINE_S) -> float:
+        """Until so many more are acknowledged; how long that took."""
+        began, goal = time.monotonic(), len(self.acked) + count
+        wait_for(f"{count} more acknowledgements", lambda: len(self.acked) >= goal, timeout_s)
+        return time.monotonic() - began
+
+
+def read_all(topic: Topic) -> dict[int, list[tuple[int, bytes]]]:
+    """Every record of every partition, from the beginning to where it ends now."""
+    # Without commits: closing would wait for a coordinator that there may not be.
+    consumer = Consumer(
+        {
+            "bootstrap.servers": topic.cluster.bootstrap,
+            "group.id": "final",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        ends = {
+            index: wait_for("the end of the log", partial(_end, consumer, topic.name, index))[1]
+            for index in range(topic.partitions)
+        }
+        found: dict[int, list[tuple[int, bytes]]] = {index: [] for index in ends}
+        consumer.assign([TopicPartition(topic.name, index, OFFSET_BEGINNING) for index in ends])
+        left = {index for index, end in ends.items() if end > 0}
+        deadline = time.monotonic() + DEADLINE_S
+        while left:
+            assert time.monotonic() < deadline, f"partitions {left} cannot be read to their ends"
+            for message in consumer.consume(1000, 0.2):
+                if message.error() is not None:
+                    continue
+                index, offset, value = message.partition(), message.offset(), message.value()
+                assert index is not None
+                assert offset is not None
+                assert value is not None
+                found[index].append((offset, value))
+                if offset + 1 >= ends[index]:
+                    left.discard(index)
+        return found
+    finally:
+        consumer.close()
+
+
+def _end(consumer: Consumer, topic: str, index: int) -> tuple[int, int]:
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=5)
+    return low, high
+
+
+def check(*loads: Load) -> dict[int, list[tuple[int, bytes]]]:
+    """I1, I2, I3, I5: nothing lost, moved, changed, out of order or twice."""
+    for load in loads:
+        load.stop()
+    final = read_all(loads[0].topic)
+    at: dict[bytes, tuple[int, int]] = {}
+    order: dict[tuple[int, bytes], list[bytes]] = defaultdict(list)
+    for index, records in final.items():
+        offsets = [offset for offset, _ in records]
+        assert offsets == list(range(len(offsets))), f"partition {index} has gaps"
+        for offset, value in records:
+            assert value not in at, f"{value!r} is at {at[value]} and at {(index, offset)}"
+            at[value] = (index, offset)
+            order[(index, value[:-9])].append(value)
+    for load in loads:
+        lost = {value: where for value, where in load.acked.items() if at.get(value) != where}
+        some = list(lost.items())[:5]
+        assert not lost, f"{len(lost)} acknowledged records are lost or moved: {some}"
+    for where, values in order.items():
+        assert values == sorted(values), f"{where} is out of order"
+    return final

@@ -1,0 +1,115 @@
+"""A network that falls apart between living brokers: silence, and then everything at once."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.coordination import layout
+from headrace.coordination.zookeeper import ZooKeeperStore
+from headrace.testing import RunningCluster
+from headrace.testing.links import ZOOKEEPER
+from tests.cluster.history import Load, Topic, check, wait_for
+
+SETTINGS = {
+    "zookeeper.session.timeout.ms": "2000",
+    "replica.lag.time.max.ms": "2000",
+    "min.insync.replicas": "2",
+}
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """One for all tests of this file; each leaves it whole."""
+    directory = tmp_path_factory.mktemp("cluster")
+    with RunningCluster.start(directory, settings=SETTINGS, links=True) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(cluster: RunningCluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
+    """Three partitions, so that each broker leads one."""
+    made = Topic(cluster, request.node.name.replace("[", "-").replace("]", ""), partitions=3)
+    yield made
+    cluster.links.heal()
+    made.wait_until_in_sync()
+
+
+def led_by(topic: Topic, leader: int) -> int:
+    return next(index for index, state in topic.states().items() if state.leader == leader)
+
+
+def stored_leader(cluster: RunningCluster, topic: Topic) -> int:
+    """Of partition 0, as ZooKeeper has it."""
+
+    async def look() -> int:
+        store = await ZooKeeperStore.open(cluster.zookeeper.connect)
+        data, _ = await store.get(layout.topic_path(topic.name))
+        topic_id, assignment, _ = layout.decode_topic(topic.name, data)
+        path = layout.states_path(topic.name, 0)
+        data, _ = await store.get(path)
+        await store.close()
+        return layout.decode_states(path, data, topic_id, assignment)[0].leader
+
+    return asyncio.run(look())
+
+
+def wait_for_more_in(load: Load, partition: int, count: int = 30) -> None:
+    def acknowledged() -> int:
+        return sum(index == partition for index, _ in list(load.acked.values()))
+
+    goal = acknowledged() + count
+    wait_for(f"writes to partition {partition}", lambda: acknowledged() >= goal)
+
+
+@pytest.mark.parametrize("leads", ["controller", "another"])
+def test_a_leader_cut_off_from_the_other_brokers_is_replaced(
+    cluster: RunningCluster, topic: Topic, leads: str
+) -> None:
+    controller = int(topic.admin.list_topics(timeout=10).controller_id)
+    others = [each for each in cluster.brokers if each != controller]
+    victim = controller if leads == "controller" else others[0]
+    partition = led_by(topic, victim)
+    with Load(topic) as load:
+        wait_for_more_in(load, partition)
+        cluster.links.cut(victim, *(each for each in cluster.brokers if each != victim))
+        wait_for_more_in(load, partition)
+        cluster.links.heal()
+        topic.wait_until_in_sync()
+    check(load)
+    assert not load.failed
+
+
+def test_a_leader_cut_off_from_zookeeper_loses_what_it_led_and_nothing_else(
+    cluster: RunningCluster, topic: Topic
+) -> None:
+    victim = topic.leader()
+    with Load(topic) as load:
+        wait_for_more_in(load, 0)
+        cluster.links.cut(victim, ZOOKEEPER)
+        # The victim would go on saying that it leads.
+        wait_for("another leader", lambda: stored_leader(cluster, topic) not in (victim, -1))
+        wait_for_more_in(load, 0)
+        cluster.links.heal()
+        topic.wait_until_in_sync()
+    check(load)
+    assert not load.failed
+
+
+def test_a_follower_cut_off_from_a_leader_holds_up_no_writes(
+    cluster: RunningCluster, topic: Topic
+) -> None:
+    leader = topic.leader()
+    follower = next(each for each in topic.states()[0].replicas if each != leader)
+    with Load(topic) as load:
+        wait_for_more_in(load, 0)
+        cluster.links.cut(leader, follower)
+        wait_for("a smaller ISR", lambda: len(topic.states()[0].isrs) == 2)
+        for partition in range(topic.partitions):
+            wait_for_more_in(load, partition)
+        cluster.links.heal()
+        topic.wait_until_in_sync()
+    check(load)
+    assert not load.failed

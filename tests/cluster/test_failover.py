@@ -1,0 +1,152 @@
+"""What a cluster promises while its brokers die: real processes, a real ZooKeeper, librdkafka."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.testing.cluster import RunningCluster
+from tests.cluster.history import Load, Topic, check, read_all, wait_for
+
+SETTINGS = {
+    "zookeeper.session.timeout.ms": "2000",
+    "replica.lag.time.max.ms": "2000",
+    "offsets.topic.num.partitions": "3",
+}
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """One for all tests of this file; each leaves it whole."""
+    directory: Path = tmp_path_factory.mktemp("cluster")
+    with RunningCluster.start(directory, settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(cluster: RunningCluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
+    name = request.node.name[:100].replace("[", "-").replace("]", "")
+    yield (made := Topic(cluster, name, min_insync_replicas="2"))
+    for broker in cluster.brokers.values():
+        if broker.is_running:
+            broker.resume()
+    cluster.start_brokers()
+    made.wait_until_in_sync()
+
+
+def controller_of(topic: Topic) -> int:
+    return int(topic.admin.list_topics(timeout=10).controller_id)
+
+
+def test_nothing_is_lost_when_leaders_are_killed(cluster: RunningCluster, topic: Topic) -> None:
+    with Load(topic) as load:
+        load.wait_for_more(50)
+        for _ in range(3):
+            victim = topic.leader()
+            cluster.kill(victim)
+            load.wait_for_more(100)
+            cluster.start_brokers()
+            topic.wait_until_in_sync()
+    check(load)
+    assert not load.failed
+
+
+def test_nothing_is_lost_when_the_controller_is_killed(
+    cluster: RunningCluster, topic: Topic
+) -> None:
+    with Load(topic) as load:
+        load.wait_for_more(50)
+        before = controller_of(topic)
+        cluster.kill(before)
+        load.wait_for_more(100)
+        wait_for("another controller", lambda: controller_of(topic) not in (before, -1))
+        cluster.start_brokers()
+        topic.wait_until_in_sync()
+    check(load)
+    assert not load.failed
+
+
+def test_nothing_is_lost_when_all_brokers_are_killed(cluster: RunningCluster, topic: Topic) -> None:
+    with Load(topic) as load:
+        load.wait_for_more(100)
+        cluster.kill(*cluster.brokers)
+        cluster.start_brokers()
+        load.wait_for_more(100)
+        topic.wait_until_in_sync()
+    check(load)
+    assert not load.failed
+
+
+def test_with_one_broker_left_writes_are_refused_and_reads_go_on(
+    cluster: RunningCluster, topic: Topic
+) -> None:
+    with Load(topic) as load:
+        load.wait_for_more(100)
+    last = topic.leader()
+    others = [each for each in cluster.brokers if each != last]
+    for victim in others:
+        cluster.kill(victim)
+    wait_for("one replica in sync", lambda: len(topic.states()[0].isrs) == 1)
+    with Load(topic, **{"delivery.timeout.ms": 1500, "enable.idempotence": False}) as refused:
+        wait_for("a refusal", lambda: refused.failed)
+    assert not refused.acked
+    assert sum(map(len, read_all(topic).values())) >= len(load.acked)
+    cluster.start_brokers()
+    topic.wait_until_in_sync()
+    final = read_all(topic)
+    assert {value for records in final.values() for _, value in records} >= set(load.acked)
+
+
+def test_a_topic_that_asks_for_one_replica_in_sync_lives_on_with_one_broker(
+    cluster: RunningCluster, topic: Topic
+) -> None:
+    single = Topic(cluster, f"{topic.name}-1", min_insync_replicas="1")
+    with Load(single) as load:
+        load.wait_for_more(50)
+        for _ in range(2):
+            cluster.kill(single.leader())
+            load.wait_for_more(50)
+        cluster.start_brokers()
+        single.wait_until_in_sync()
+    check(load)
+    assert not load.failed
+
+
+def test_a_leader_that_stood_still_for_long_takes_nothing_back(
+    cluster: RunningCluster, topic: Topic
+) -> None:
+    with Load(topic) as load:
+        load.wait_for_more(50)
+        victim = topic.leader()
+        cluster.brokers[victim].pause()
+        load.wait_for_more(100)
+        wait_for("another leader", lambda: topic.leader() != victim)
+        cluster.brokers[victim].resume()
+        topic.wait_until_in_sync()
+        load.wait_for_more(50)
+    check(load)
+    assert not load.failed
+
+
+def test_a_rolling_restart_shows_clients_no_error(cluster: RunningCluster, topic: Topic) -> None:
+    with Load(topic) as load:
+        for broker in cluster.brokers.values():
+            load.wait_for_more(50)
+            broker.restart()
+            topic.wait_until_in_sync()
+    check(load)
+    assert not load.failed
+
+
+def test_the_cluster_outlives_an_outage_of_zookeeper(cluster: RunningCluster, topic: Topic) -> None:
+    with Load(topic) as load:
+        load.wait_for_more(50)
+        cluster.zookeeper.kill()
+        load.wait_for_more(50)
+        cluster.zookeeper.start()
+        topic.wait_until_in_sync()
+        load.wait_for_more(50)
+    check(load)
+    assert not load.failed

@@ -1,0 +1,138 @@
+"""`headrace reassign`, `leaders` and `topics alter` on a cluster that grows, shrinks and works."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cli import main as cli
+from headrace.testing.cluster import RunningCluster
+from tests.cluster.history import Load, Topic, check, wait_for
+
+SETTINGS = {"replica.lag.time.max.ms": "2000"}
+
+pytestmark = pytest.mark.timeout(120)
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningCluster]:
+    with RunningCluster.start(tmp_path, settings=SETTINGS, links=True) as running:
+        monkeypatch.setenv("HEADRACE_BOOTSTRAP", running.bootstrap)
+        yield running
+
+
+@pytest.fixture
+def headrace(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command that prints JSON."""
+
+    def run(*arguments: object) -> Any:
+        capsys.readouterr()
+        code = cli.main([*map(str, arguments), "--json"])
+        out, err = capsys.readouterr()
+        assert (code, err) == (0, "")
+        return json.loads(out)
+
+    return run
+
+
+def replicas(topic: Topic) -> dict[int, list[int]]:
+    return {index: state.replicas for index, state in topic.states().items()}
+
+
+def directories(cluster: RunningCluster, topic: Topic) -> dict[int, set[int]]:
+    """The partitions of which each broker has a directory, whether it goes away soon or not."""
+    return {
+        node: {
+            int(path.name.removeprefix(f"{topic.name}-").partition(".")[0])
+            for path in broker.data_dir.glob(f"{topic.name}-*")
+        }
+        for node, broker in cluster.brokers.items()
+    }
+
+
+def expected_directories(cluster: RunningCluster, topic: Topic) -> dict[int, set[int]]:
+    lying = replicas(topic)
+    return {node: {i for i, nodes in lying.items() if node in nodes} for node in cluster.brokers}
+
+
+def wait_until_nothing_is_left_behind(cluster: RunningCluster, topic: Topic) -> None:
+    wait_for(
+        "directories of just the replicas",
+        lambda: directories(cluster, topic) == expected_directories(cluster, topic),
+    )
+
+
+def test_a_cluster_grows_shrinks_and_thinks_better_of_it_under_load(
+    cluster: RunningCluster, headrace: Run, tmp_path: Path
+) -> None:
+    topic = Topic(cluster, "t", partitions=4)
+    plan = tmp_path / "plan.json"
+    with Load(topic) as load:
+        load.wait_for_more(50)
+        cluster.add_broker()
+        planned = headrace("reassign", "plan", "--add-broker", 4, "--output", plan)
+        assert planned["replicas_to_move"] == 3
+        assert planned["bytes"] > 0
+        assert headrace("reassign", "execute", plan)["begun"] == len(planned["partitions"])
+        assert sum(4 in nodes for nodes in replicas(topic).values()) == 3
+        assert Counter(s.leader for s in topic.states().values()) == Counter([1, 2, 3, 4])
+        assert headrace("reassign", "execute", plan)["begun"] == 0
+        assert {row["state"] for row in headrace("reassign", "status", plan)} == {"done"}
+        load.wait_for_more(50)
+
+        controller = headrace("cluster", "describe")["controller"]
+        gone = next(node for node in (1, 2, 3) if node != controller)
+        headrace("reassign", "plan", "--drain", gone, "--output", plan)
+        headrace("reassign", "execute", plan)
+        assert not any(gone in nodes for nodes in replicas(topic).values())
+        wait_until_nothing_is_left_behind(cluster, topic)
+
+        before, others = replicas(topic), {*cluster.brokers} - {gone}
+        stop_halfway(cluster, headrace, plan, before, gone)
+        assert {i: set(n) for i, n in replicas(topic).items()} == dict.fromkeys(before, others)
+        wait_until_nothing_is_left_behind(cluster, topic)
+        cluster.brokers[gone].stop()
+        load.wait_for_more(50)
+        assert cli.main(["topics", "alter", "t", "--replication-factor", "2"]) == 0
+        assert {len(nodes) for nodes in replicas(topic).values()} == {2}
+        wait_until_nothing_is_left_behind(cluster, topic)
+        assert headrace("leaders", "elect", "--topic", "t")["failed"] == []
+        load.wait_for_more(50)
+    check(load)
+    assert not load.failed
+
+
+def stop_halfway(
+    cluster: RunningCluster, headrace: Run, plan: Path, before: dict[int, list[int]], target: int
+) -> None:
+    """Begin a move to a broker that no other reaches, leave the watch, look again, and cancel."""
+    rows = [
+        {"topic": "t", "partition": index, "replicas": [target, *nodes[1:]]}
+        for index, nodes in before.items()
+    ]
+    plan.write_text(json.dumps({"version": 1, "partitions": rows}))
+    cluster.links.cut(target, *(node for node in cluster.brokers if node != target))
+    watch = subprocess.Popen(
+        [sys.executable, "-m", "headrace", "reassign", "execute", str(plan)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    wait_for("moves under way", lambda: len(moves(headrace)) == 4)
+    watch.send_signal(signal.SIGINT)
+    assert (*watch.communicate(timeout=20), watch.returncode) == (b"", b"", 130)
+    assert {(row["state"], *row["adding"]) for row in moves(headrace)} == {("moving", target)}
+    assert headrace("reassign", "cancel", plan) == {"cancelled": 4}
+    assert headrace("reassign", "cancel", plan) == {"cancelled": 0}
+    assert moves(headrace) == []
+    cluster.links.heal()
+
+
+def moves(headrace: Run) -> list[dict[str, Any]]:
+    return list(headrace("reassign", "status"))

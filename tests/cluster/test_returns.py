@@ -1,0 +1,159 @@
+"""Brokers that come back with less than they had, or at odds with the time of day."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.coordination import layout
+from headrace.coordination.zookeeper import ZooKeeperStore
+from headrace.testing.cluster import ClusterBroker, RunningCluster
+from tests.cluster.history import Load, Topic, check, wait_for
+
+SETTINGS = {
+    "zookeeper.session.timeout.ms": "2000",
+    "replica.lag.time.max.ms": "2000",
+    "log.retention.check.interval.ms": "200",
+    "min.insync.replicas": "2",
+}
+LIBFAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """One for all tests of this file; each leaves it whole."""
+    with RunningCluster.start(tmp_path_factory.mktemp("returns"), settings=SETTINGS) as running:
+        yield running
+
+
+def active_segment(broker: ClusterBroker, topic: Topic, partition: int) -> Path:
+    return max((broker.data_dir / f"{topic.name}-{partition}").glob("*.log"))
+
+
+def wait_until_identical(cluster: RunningCluster, topic: Topic) -> None:
+    def are_identical() -> bool:
+        return all(
+            len({active_segment(each, topic, i).read_bytes() for each in cluster.brokers.values()})
+            == 1
+            for i in range(topic.partitions)
+        )
+
+    wait_for("the same bytes on every broker (I8)", are_identical)
+
+
+def wait_until_sessions_end(cluster: RunningCluster) -> None:
+    """Until ZooKeeper has noticed that the brokers are gone.
+
+    One that starts before that may take the others for alive, and be the only one in sync after
+    they turn out to be dead: then its own log counts alone, torn or not.
+    """
+
+    async def nobody_is_registered() -> bool:
+        store = await ZooKeeperStore.open(cluster.zookeeper.connect)
+        try:
+            return not await store.children(layout.BROKER_IDS)
+        finally:
+            await store.close()
+
+    wait_for("no broker registered", lambda: asyncio.run(nobody_is_registered()))
+
+
+def cut(path: Path, count: int) -> None:
+    os.truncate(path, max(path.stat().st_size - count, 0))
+
+
+def garble(path: Path, count: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(-min(count, path.stat().st_size), os.SEEK_END)
+        rest = file.read()
+        file.seek(-len(rest), os.SEEK_END)
+        file.write(bytes(byte ^ 0x5A for byte in rest))
+
+
+def test_a_torn_tail_of_one_replica_costs_nothing_that_was_acknowledged(
+    cluster: RunningCluster,
+) -> None:
+    """So many bytes cut off or garbled, on a leader or on a follower: a partition for each."""
+    counts = [1, 17, 61, 100, 1000]
+    tears = [(tear, count, place) for tear in (cut, garble) for count in counts for place in (0, 1)]
+    topic = Topic(cluster, "torn-tails", partitions=len(tears))
+    with Load(topic) as load:
+        load.wait_for_more(20 * len(tears))
+        topic.wait_until_in_sync()
+        states = topic.states()
+        cluster.kill(*cluster.brokers)
+        wait_until_sessions_end(cluster)
+        for partition, (tear, count, place) in enumerate(tears):
+            leader, *followers = states[partition].replicas
+            assert leader == states[partition].leader
+            victim = cluster.brokers[followers[0] if place else leader]
+            tear(active_segment(victim, topic, partition), count)
+        cluster.start_brokers()
+        load.wait_for_more(100)
+        topic.wait_until_in_sync()
+    check(load)
+    assert not load.failed
+    wait_until_identical(cluster, topic)
+
+
+@pytest.mark.skipif(
+    LIBFAKETIME is None,
+    reason="not run: brokers whose clocks jump by an hour (needs the Debian package libfaketime)",
+)
+@pytest.mark.parametrize("jump_s", [3600, -3600])
+def test_a_clock_that_jumps_by_an_hour_neither_deletes_nor_elects(
+    cluster: RunningCluster, tmp_path: Path, jump_s: int
+) -> None:
+    """I31, on a leader; its records are kept for half an hour."""
+    victim = cluster.brokers[2]
+    offset = tmp_path / "offset"
+    offset.write_text("+0")
+    victim.stop()
+    victim.launch(
+        "env",
+        f"LD_PRELOAD={LIBFAKETIME}",
+        f"FAKETIME_TIMESTAMP_FILE={offset}",
+        "FAKETIME_NO_CACHE=1",
+        "FAKETIME_DONT_FAKE_MONOTONIC=1",
+    )
+    try:
+        victim.wait_until_ready()
+        # Each broker leads one of three.
+        topic = Topic(cluster, f"clock{jump_s}", partitions=3, retention_ms="1800000")
+        topic.wait_until_in_sync()
+        before, said = epochs(cluster, topic), victim.log_size()
+        with Load(topic) as load:
+            load.wait_for_more(300)
+            offset.write_text(f"{jump_s:+d}")
+            wait_for("that it saw the jump", lambda: "clock jumped" in victim.log(said))
+            load.wait_for_more(300)
+            offset.write_text("+0")
+            wait_for("that it is back", lambda: "clock is back" in victim.log(said))
+            load.wait_for_more(100)
+        check(load)
+        assert not load.failed
+        assert epochs(cluster, topic) == before
+    finally:
+        victim.kill()
+        cluster.start_brokers()
+    topic.wait_until_in_sync()
+
+
+def epochs(cluster: RunningCluster, topic: Topic) -> list[tuple[int, int]]:
+    """Of each partition its leader and that one's epoch, as ZooKeeper has them."""
+
+    async def look() -> list[tuple[int, int]]:
+        store = await ZooKeeperStore.open(cluster.zookeeper.connect)
+        data, _ = await store.get(layout.topic_path(topic.name))
+        topic_id, assignment, _ = layout.decode_topic(topic.name, data)
+        path = layout.states_path(topic.name, 0)
+        data, _ = await store.get(path)
+        await store.close()
+        states = layout.decode_states(path, data, topic_id, assignment)
+        return [(states[i].leader, states[i].leader_epoch) for i in range(topic.partitions)]
+
+    return asyncio.run(look())

@@ -1,0 +1,40 @@
+"""The cluster that `headrace.testing` starts, as tests use it."""
+
+import os
+import socket
+
+from headrace.testing import RunningCluster
+
+
+def test_a_cluster_is_brokers_at_addresses_of_their_own_that_can_die_and_come_back(
+    headrace_cluster: RunningCluster,
+) -> None:
+    cluster = headrace_cluster
+    hosts = {node_id: broker.host for node_id, broker in cluster.brokers.items()}
+    assert hosts == {1: "127.0.0.2", 2: "127.0.0.3", 3: "127.0.0.4"}
+    assert len({broker.data_dir for broker in cluster.brokers.values()}) == 3
+    assert cluster.zookeeper.nodes[0].mode() == "standalone"
+    first, second, third = cluster.brokers.values()
+    cluster.kill(1, 2)
+    assert not first.is_running
+    assert not second.is_running
+    assert _answers(third.host, third.port)
+    address = first.address
+    first.restart()
+    assert first.address == address
+    assert _answers(first.host, first.port)
+    assert "broker.id=1\n" in first.data_dir.with_name("broker-1.properties").read_text()
+    third.stop()
+    cluster.start_brokers()
+    third.pause()
+    os.kill(third.pid, 0)
+    third.resume()
+    third.restart()
+    pids = [broker.pid for broker in cluster.brokers.values()]
+    cluster.close()
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def _answers(host: str, port: int) -> bool:
+    with socket.create_connection((host, port), timeout=10):
+        return True

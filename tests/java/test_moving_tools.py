@@ -1,0 +1,82 @@
+"""Apache Kafka's tools that move partitions and elect leaders, on a cluster of three."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench import kafka
+from headrace.testing import RunningCluster
+from tests.cluster.history import Topic, wait_for
+from tests.java.conftest import run
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    # No leader is put right but by the tool.
+    settings = {"auto.leader.rebalance.enable": "false"}
+    directory = tmp_path_factory.mktemp("moving")
+    with RunningCluster.start(directory, settings=settings, links=True) as running:
+        yield running
+
+
+def test_kafka_reassign_partitions_generates_executes_verifies_and_cancels(
+    cluster: RunningCluster, tmp_path: Path
+) -> None:
+    topic = Topic(cluster, "moved")
+    controller = topic.admin.list_topics(timeout=5).controller_id
+    target = next(node for node in cluster.brokers if node != controller)
+    stays = [node for node in cluster.brokers if node != target]
+
+    def tool(*arguments: str) -> str:
+        server = ["--bootstrap-server", cluster.bootstrap]
+        return run(kafka.tool_command(kafka.REASSIGN_PARTITIONS, [*server, *arguments]))
+
+    def lying() -> dict[int, list[int]]:
+        return {index: sorted(state.replicas) for index, state in topic.states().items()}
+
+    topics = tmp_path / "topics.json"
+    topics.write_text(json.dumps({"version": 1, "topics": [{"topic": "moved"}]}))
+    told = tool("--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "1,2,3")
+    _, proposed = re.findall(r"^\{.*\}$", told, re.MULTILINE)
+    plan = json.loads(proposed)
+    assert {tuple(sorted(row["replicas"])) for row in plan["partitions"]} == {(1, 2, 3)}
+
+    for row in plan["partitions"]:
+        row["replicas"], row["log_dirs"] = stays, ["any", "any"]
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(plan))
+    assert "Successfully started" in tool("--execute", "--reassignment-json-file", str(file))
+    wait_for("two replicas", lambda: lying() == {0: stays, 1: stays})
+    told = tool("--verify", "--reassignment-json-file", str(file))
+    assert len(re.findall(r"Reassignment of partition moved-\d is completed", told)) == 2
+
+    # The move cannot end while no other broker reaches the third.
+    cluster.links.cut(target, *stays)
+    for row in plan["partitions"]:
+        row["replicas"] = [target, stays[0]]
+    file.write_text(json.dumps(plan))
+    tool("--execute", "--reassignment-json-file", str(file))
+    assert f"adding: {target}. removing: {stays[1]}" in tool("--list")
+    # Throttles are cleared broker by broker, and this one cannot pass that on to the controller.
+    cancel = ("--cancel", "--preserve-throttles", "--reassignment-json-file", str(file))
+    assert "Successfully cancelled" in tool(*cancel)
+    cluster.links.heal()
+    assert lying() == {0: stays, 1: stays}
+
+
+def test_kafka_leader_election_lets_the_preferred_replica_lead(cluster: RunningCluster) -> None:
+    topic = Topic(cluster, "led", partitions=3)
+    gone = topic.leader(1)
+    cluster.brokers[gone].stop()
+    wait_for("another leader", lambda: topic.leader(1) != gone)
+    cluster.start_brokers([gone])
+    topic.wait_until_in_sync()
+    assert topic.leader(1) != gone
+    asked = ["--election-type", "preferred", "--all-topic-partitions"]
+    server = ["--bootstrap-server", cluster.bootstrap]
+    told = run(kafka.tool_command(kafka.LEADER_ELECTION, [*server, *asked]))
+    assert re.search(r"Successfully completed leader election .*led-1", told)
+    assert topic.leader(1) == gone

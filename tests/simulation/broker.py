@@ -1,0 +1,374 @@
+"""A broker in the simulated world: the one that runs in production, with another outside.
+
+Only what touches sockets, threads and the real disk is replaced. Frames go through the same hot
+handlers and the same dispatch as they do behind the real server.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headrace.config.broker import BrokerConfig
+from headrace.coordination.port import Store
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.dispatch import handle_frame
+from headrace.handlers.fetch import FetchHandler
+from headrace.handlers.partitions import PartitionTable
+from headrace.handlers.produce import ProduceHandler
+from headrace.handlers.replica_fetch import ReplicaFetchHandler
+from headrace.handlers.turn import Turn
+from headrace.model.errors import ApiError
+from headrace.node.broker import Broker, CannotStart
+from headrace.runtime.exchange import Exchange, Peer
+from headrace.server.plane import FETCH, PRODUCE, _skip_header
+from headrace.testing.disk import SimulatedFiles
+from headrace.wire.cursor import MalformedRequest
+from headrace.wire.header import read_header
+from tests.simulation.ensemble import Ensemble, SimulatedStore
+from tests.simulation.network import ProcessNetwork, Simulated, Wire
+from tests.simulation.world import Process, World, WorldClock
+
+CLIENT_PORT = 9092
+_FIRST_FREE_PORT = 40000
+
+
+class SimulatedWorker:
+    """A thread, as the loop sees one: a job takes time, and its end is told later."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._free_at = 0.0
+
+    def submit(
+        self, job: Callable[[], object], done: Callable[[object, BaseException | None], None]
+    ) -> None:
+        world = self._process.world
+        took = world.random.uniform(0.0002, 0.02)
+        begins = max(world.now, self._free_at)
+        self._free_at = begins + took
+
+        def run() -> None:
+            result: object = None
+            error: BaseException | None = None
+            try:
+                result = job()
+            except Exception as raised:  # noqa: BLE001 (as the real worker does)
+                error = raised
+            self._process.at(begins + took, done, result, error)
+
+        self._process.at(begins + took * world.random.random(), run)
+
+    def run(self, job: Callable[[], Any]) -> "asyncio.Future[Any]":
+        future: asyncio.Future[Any] = self._process.loop.create_future()
+
+        def done(result: object, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.submit(job, done)
+        return future
+
+    def stop(self, *, finish: bool = True) -> None:
+        pass
+
+
+class SimulatedPeer(Peer):
+    def __init__(self, front: "SimulatedFront", wire: Wire, listener: str) -> None:
+        super().__init__()
+        self.front = front
+        self.wire = wire
+        self.listener = listener
+        self.is_internal = listener == front.internal_listener
+        self.backlog: deque[bytes] = deque()
+        wire.received = self._received
+        wire.closed = self._closed
+
+    def fail(self, reason: str) -> None:
+        self.wire.close()
+        self._closed()
+
+    def _received(self, frame: bytes) -> None:
+        self.backlog.append(frame)
+        self.front.pump(self)
+        self.front.deliver()
+
+    def _closed(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.front.fetch.forget(self)
+            self.front.replica_fetch.forget(self)
+            self.exchanges.clear()
+            self.backlog.clear()
+
+
+class _Port:
+    def __init__(self, front: "SimulatedFront", listener: str) -> None:
+        self.process = front.process
+        self._front = front
+        self._listener = listener
+
+    def accepted(self, wire: Wire) -> None:
+        if self._front.is_draining:
+            wire.close()
+            return
+        self._front.peers.append(SimulatedPeer(self._front, wire, self._listener))
+
+
+class SimulatedFront:
+    """What server.Server and its plane do, over wires."""
+
+    def __init__(
+        self,
+        outside: "SimulatedOutside",
+        context: BrokerContext,
+        partitions: PartitionTable,
+    ) -> None:
+        process = self.process = outside.process
+        config = context.config
+        self.internal_listener = config.internal_listener
+        self.peers: list[SimulatedPeer] = []
+        self.is_draining = False
+        self._outside = outside
+        self._context = context
+        reader = outside.worker("read")
+        self.turn = Turn(outside.clock, outside.worker("sync"), self.deliver)
+        context.start_job = self.turn.start_job
+        self.fetch = FetchHandler(
+            partitions,
+            self.turn,
+            reader,
+            process.loop.call_later,
+            lambda: process.world.random.randint(1, 0x7FFFFFFF),
+            config.get_int("fetch.max.bytes"),
+            1000,
+        )
+        self.replica_fetch = ReplicaFetchHandler(
+            partitions, self.turn, reader, process.loop.call_later, outside.clock.monotonic
+        )
+        self._produce = ProduceHandler(partitions, self.turn, outside.worker("check"))
+        self._keep_up()
+
+    def listen(self, name: str, host: str, port: int) -> int:
+        network = self._outside.simulated
+        if port == 0:
+            port = _FIRST_FREE_PORT
+            while (host, port) in network.servers:
+                port += 1
+        network.servers[(host, port)] = _Port(self, name)
+        return port
+
+    def start(self) -> None:
+        pass
+
+    async def drain(self) -> None:
+        self.is_draining = True
+        for exchange in list(self.fetch.waiting):
+            self.fetch.expire(exchange)
+        await asyncio.sleep(0.05)
+        for peer in self.peers:
+            peer.fail("draining")
+
+    def _keep_up(self) -> None:
+        self.turn.expire()
+        self.process.loop.call_later(0.5, self._keep_up)
+
+    def pump(self, peer: SimulatedPeer) -> None:
+        self.turn.begin()
+        while peer.backlog and not peer.muted and not peer.closed:
+            self._request(peer, peer.backlog.popleft())
+
+    def deliver(self) -> None:
+        turn = self.turn
+        while True:
+            turn.flush()
+            self.replica_fetch.retry_woken()
+            self.fetch.retry_woken()
+            completed, turn.completed = turn.completed, []
+            if not completed:
+                return
+            for peer in dict.fromkeys(exchange.peer for exchange in completed):
+                assert isinstance(peer, SimulatedPeer)
+                self._send(peer)
+                self.pump(peer)
+
+    def _send(self, peer: SimulatedPeer) -> None:
+        while peer.exchanges and peer.exchanges[0].pieces is not None:
+            pieces: list[Any] = peer.exchanges.popleft().pieces or []
+            answer = b"".join(
+                piece if isinstance(piece, bytes) else piece.read() for piece in pieces
+            )
+            if answer:
+                peer.wire.send(answer[4:])
+
+    def _request(self, peer: SimulatedPeer, frame: bytes) -> None:
+        header = read_header(frame)
+        key, version = header.api_key, header.api_version
+        if key == PRODUCE:
+            body = _skip_header(frame, 8, len(frame), version >= 9)
+            self._produce.handle(peer, header.correlation_id, version, frame, body, len(frame))
+            return
+        if peer.exchanges and self.turn.produced:
+            self.turn.flush()
+        if key == FETCH:
+            body = _skip_header(frame, 8, len(frame), version >= 12)
+            handler = self.replica_fetch if peer.is_internal else self.fetch
+            handler.handle(peer, header.correlation_id, version, frame, body, len(frame))
+            return
+        exchange = Exchange(peer, 0, 0)
+        peer.exchanges.append(exchange)
+        context = RequestContext(
+            key,
+            version,
+            header.correlation_id,
+            header.client_id,
+            peer.wire.peer_name,
+            peer.listener,
+            peer.is_internal,
+        )
+        try:
+            answer = handle_frame(self._context, context, frame, header.body_at)
+        except MalformedRequest as error:
+            peer.fail(str(error))
+            return
+        if isinstance(answer, bytes):
+            self._answered(exchange, answer)
+        else:
+            peer.muted = True
+            self.process.loop.create_task(self._finish(peer, exchange, answer))
+
+    async def _finish(
+        self, peer: SimulatedPeer, exchange: Exchange, answer: Awaitable[bytes]
+    ) -> None:
+        try:
+            frame = await answer
+        except ApiError as error:
+            peer.fail(str(error))
+            return
+        peer.muted = False
+        self._answered(exchange, frame)
+        self.deliver()
+
+    def _answered(self, exchange: Exchange, frame: bytes) -> None:
+        exchange.pieces = [len(frame).to_bytes(4, "big"), frame]
+        self.turn.completed.append(exchange)
+
+
+class SimulatedOutside:
+    def __init__(
+        self, process: Process, network: Simulated, ensemble: Ensemble, files: SimulatedFiles
+    ) -> None:
+        self.process = process
+        self.simulated = network
+        self.clock = WorldClock(process.world)
+        self.files = files
+        self.network = ProcessNetwork(network, process)
+        self.store: SimulatedStore | None = None
+        self._ensemble = ensemble
+
+    def entropy(self, size: int) -> bytes:
+        return self.process.world.random.randbytes(size)
+
+    def worker(self, _name: str) -> Any:
+        return SimulatedWorker(self.process)
+
+    def front(self, context: BrokerContext, partitions: PartitionTable) -> SimulatedFront:
+        return SimulatedFront(self, context, partitions)
+
+    async def open_store(self, _config: BrokerConfig, _directory: str) -> Store:
+        while not self._ensemble.reaches(self.process.name):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        self.store = SimulatedStore(self._ensemble, self.process)
+        return self.store
+
+
+class SimulatedBroker:
+    """One broker over all its lives, with the disk that it keeps."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Simulated,
+        ensemble: Ensemble,
+        node_id: int,
+        settings: dict[str, str],
+    ) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.name = f"broker-{node_id}"
+        self.host = f"10.0.0.{node_id}"
+        self.files = SimulatedFiles(world.random.randrange(1 << 30))
+        self.process: Process | None = None
+        self.broker: Broker | None = None
+        self.outside: SimulatedOutside | None = None
+        self._network = network
+        self._ensemble = ensemble
+        self._settings = {
+            "broker.id": str(node_id),
+            "listeners": f"PLAINTEXT://{self.host}:{CLIENT_PORT}",
+            "log.dirs": "/data",
+            "zookeeper.connect": "zookeeper:2181",
+            "log.cleaner.enable": "false",
+            **settings,
+        }
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.is_alive
+
+    def start(self) -> None:
+        assert not self.is_running
+        process = self.process = Process(self.world, self.name)
+        self.outside = SimulatedOutside(process, self._network, self._ensemble, self.files)
+        broker = self.broker = Broker(BrokerConfig.load(self._settings), self.outside)
+        process.spawn(self._run(process, broker))
+
+    async def _run(self, process: Process, broker: Broker) -> None:
+        try:
+            await broker.start()
+        except CannotStart:
+            # As whoever watches over a process would do.
+            self._end(process)
+            self.files = self.files.killed()
+            self.world.processes[0].at(self.world.now + 1.0, self._start_again)
+
+    def _start_again(self) -> None:
+        if not self.is_running:
+            self.start()
+
+    def kill(self) -> None:
+        """As kill -9 does: what was written is in the page cache."""
+        if self.process is not None and self.is_running:
+            self._end(self.process)
+            self.files = self.files.killed()
+
+    def lose_power(self) -> None:
+        if self.process is not None and self.is_running:
+            self._end(self.process)
+            self.files = self.files.power_lost(self.world.random.randrange(1 << 30))
+
+    def stop(self) -> None:
+        """As SIGTERM does: drained, flushed, marked."""
+        process, broker = self.process, self.broker
+        if process is None or broker is None or not self.is_running:
+            return
+
+        async def end() -> None:
+            await broker.stop()
+            self._end(process)
+            self.files = self.files.killed()
+
+        process.spawn(end())
+
+    def pause(self, seconds: float) -> None:
+        if self.process is not None:
+            self.process.paused_until = self.world.now + seconds
+
+    def _end(self, process: Process) -> None:
+        if process.is_alive:
+            process.kill()
+            self._network.died(process)

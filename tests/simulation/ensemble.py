@@ -1,0 +1,352 @@
+"""A ZooKeeper ensemble in the simulated world: one tree, and sessions that end for want of a sign.
+
+Owns the tree, the sessions and what is late: answers, watches, the news that a session is over.
+
+1. Requests of a session are carried out in order, and what it hears comes in order.
+2. A session that gives no sign for its timeout is over: its ephemerals go, and the server knows
+   of it before the client does.
+3. A request whose connection breaks may have been carried out: its outcome is unknown.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from headrace.coordination.port import (
+    ANY_VERSION,
+    ConnectionLost,
+    Create,
+    Delete,
+    EventType,
+    MultiFailed,
+    Op,
+    SessionExpired,
+    SessionListener,
+    SessionState,
+    Set,
+    Stat,
+    StoreError,
+    UnknownOutcome,
+    Watch,
+    WatchEvent,
+    check_ops,
+)
+from headrace.coordination.tree import Tree
+from tests.simulation.network import Simulated
+from tests.simulation.world import Process, World
+
+NAME = "zookeeper"
+
+
+class _Session:
+    def __init__(self, session_id: int, now: float) -> None:
+        self.session_id = session_id
+        self.heard_at = now
+        self.data_watches: dict[str, dict[Watch, None]] = {}
+        self.child_watches: dict[str, dict[Watch, None]] = {}
+        self.store: SimulatedStore | None = None
+
+
+class Ensemble:
+    def __init__(self, world: World, network: Simulated, session_timeout_s: float) -> None:
+        self.world = world
+        self.network = network
+        self.session_timeout_s = session_timeout_s
+        self.process = Process(world, NAME)
+        self.tree = Tree()
+        self.zxid = 0
+        self.sessions: dict[int, _Session] = {}
+        self.is_down = False
+        self.history: list[tuple[float, Op]] = []
+        """Every write that was carried out, for the checkers."""
+        self.process.at(0, self._tick)
+
+    def reaches(self, name: str) -> bool:
+        network = self.network
+        return not (self.is_down or network.is_cut(name, NAME) or network.is_cut(NAME, name))
+
+    def _tick(self) -> None:
+        if not self.is_down:
+            for session in list(self.sessions.values()):
+                if self.world.now - session.heard_at > self.session_timeout_s:
+                    self.expire(session.session_id)
+        else:
+            for session in self.sessions.values():
+                # Sessions do not age while there is no leader to count.
+                session.heard_at = self.world.now
+        self.process.at(self.world.now + self.session_timeout_s / 10, self._tick)
+
+    def expire(self, session_id: int) -> None:
+        session = self.sessions.pop(session_id, None)
+        if session is not None:
+            self.commit(session_id, [Delete(path) for path in self.tree.owned_by(session_id)])
+
+    def open_session(self) -> _Session:
+        self.zxid += 1
+        session = self.sessions[self.zxid] = _Session(self.zxid, self.world.now)
+        return session
+
+    def commit(self, session_id: int, ops: Sequence[Op]) -> list[Stat | None]:
+        commit = self.tree.commit(ops, session_id, self.zxid + 1)
+        if commit.changes:
+            self.zxid += 1
+        self.history += [(self.world.now, op) for op in ops]
+        for event in commit.events:
+            for session in self.sessions.values():
+                self._fire(session, event)
+        return commit.results
+
+    def _fire(self, session: _Session, event: WatchEvent) -> None:
+        watches: dict[Watch, None] = {}
+        if event.type is not EventType.CHILDREN:
+            watches |= session.data_watches.pop(event.path, {})
+        if event.type in (EventType.CHILDREN, EventType.DELETED):
+            watches |= session.child_watches.pop(event.path, {})
+        if session.store is not None:
+            for watch in watches:
+                session.store.hear(session, partial(watch, event))
+
+
+class _Pipe:
+    """One direction of a connection: what is said arrives in order, and waits while it is cut."""
+
+    def __init__(self, ensemble: Ensemble, name: str, target: Process) -> None:
+        self._ensemble = ensemble
+        self._name = name
+        self._target = target
+        self._under_way: deque[tuple[float, Callable[[], object]]] = deque()
+        self._is_pumping = False
+
+    def say(self, arrive: Callable[[], object]) -> None:
+        ensemble = self._ensemble
+        self._under_way.append((ensemble.world.now + ensemble.network.delay(), arrive))
+        self._pump_later()
+
+    def clear(self) -> None:
+        self._under_way.clear()
+
+    def _pump_later(self) -> None:
+        if self._under_way and not self._is_pumping and self._target.is_alive:
+            self._is_pumping = True
+            self._target.at(self._under_way[0][0], self._pump)
+
+    def _pump(self) -> None:
+        self._is_pumping = False
+        now = self._ensemble.world.now
+        if not self._ensemble.reaches(self._name):
+            self._is_pumping = True
+            self._target.at(now + 0.02, self._pump)
+            return
+        while self._under_way and self._under_way[0][0] <= now:
+            self._under_way.popleft()[1]()
+        self._pump_later()
+
+
+class SimulatedStore:
+    """The Store port, as one process has it."""
+
+    def __init__(self, ensemble: Ensemble, process: Process) -> None:
+        self._ensemble = ensemble
+        self._process = process
+        self._loop = process.loop
+        self._session = ensemble.open_session()
+        self._session.store = self
+        self._state = SessionState.CONNECTED
+        self._listeners: list[SessionListener] = []
+        self._waiting: dict[asyncio.Future[Any], bool] = {}
+        self._out = _Pipe(ensemble, process.name, ensemble.process)
+        self._in = _Pipe(ensemble, process.name, process)
+        self._connected_at = ensemble.world.now
+        self._generation = 0
+        self._is_closed = False
+        self._loop.call_later(self._beat_s, self._beat)
+
+    @property
+    def _beat_s(self) -> float:
+        return self._ensemble.session_timeout_s / 4
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def session_id(self) -> int:
+        return self._session.session_id
+
+    def on_session(self, listener: SessionListener) -> None:
+        self._listeners.append(listener)
+
+    # The connection.
+
+    def _beat(self) -> None:
+        """Give a sign of life; notice silence; come back."""
+        ensemble, now = self._ensemble, self._ensemble.world.now
+        if self._is_closed:
+            return
+        self._loop.call_later(self._beat_s, self._beat)
+        if ensemble.reaches(self._process.name):
+            self._connected_at = now
+            known = ensemble.sessions.get(self.session_id)
+            if known is None:
+                self._expired()
+                return
+            known.heard_at = now
+            if self._state is SessionState.SUSPENDED:
+                self._change(SessionState.CONNECTED)
+        elif now - self._connected_at >= ensemble.session_timeout_s * 0.6:
+            self.suspend()
+
+    def suspend(self) -> None:
+        """The connection broke: what was asked is in doubt, and watches are gone."""
+        if self._state is SessionState.CONNECTED:
+            self._break()
+            self._session.data_watches.clear()
+            self._session.child_watches.clear()
+            self._change(SessionState.SUSPENDED)
+            self._fail_waiting()
+
+    def _expired(self) -> None:
+        if self._state is SessionState.CONNECTED:
+            self._break()
+            self._fail_waiting()
+        self._change(SessionState.LOST)
+        self._session = self._ensemble.open_session()
+        self._session.store = self
+        self._change(SessionState.CONNECTED)
+
+    def _break(self) -> None:
+        self._generation += 1
+        self._in.clear()
+        if self._ensemble.world.random.random() < 0.5:
+            # What was under way to the server is lost, or arrives all the same.
+            self._out.clear()
+
+    def _fail_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for answer, writes in waiting.items():
+            if not answer.done():
+                error = UnknownOutcome if writes else ConnectionLost
+                answer.set_exception(error("the connection broke"))
+
+    def _change(self, state: SessionState) -> None:
+        self._state = state
+        for listener in list(self._listeners):
+            listener(state)
+
+    def hear(self, session: _Session, tell: Callable[[], object]) -> None:
+        """From the ensemble's side: say something to the client, after all said before."""
+        generation = self._generation
+
+        def arrive() -> None:
+            if session is self._session and generation == self._generation:
+                tell()
+
+        self._in.say(arrive)
+
+    async def _ask(self, carry_out: Callable[[_Session], Any], *, writes: bool) -> Any:
+        if self._state is SessionState.SUSPENDED:
+            raise ConnectionLost("suspended")
+        if self._state is SessionState.LOST or self._is_closed:
+            raise SessionExpired("over")
+        ensemble, session = self._ensemble, self._session
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting[answer] = writes
+
+        def done(result: Any, error: Exception | None) -> None:
+            self._waiting.pop(answer, None)
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(result)
+
+        def arrive() -> None:
+            if session.session_id not in ensemble.sessions:
+                error: Exception = (
+                    UnknownOutcome("expired") if writes else ConnectionLost("expired")
+                )
+                self.hear(session, lambda: done(None, error))
+                return
+            result, refusal = None, None
+            try:
+                result = carry_out(session)
+            except StoreError as failed:
+                refusal = failed
+            self.hear(session, lambda: done(result, refusal))
+
+        self._out.say(arrive)
+        return await answer
+
+    # The port.
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        def carry_out(session: _Session) -> tuple[bytes, Stat]:
+            node = self._ensemble.tree.node(path)
+            _arm(session.data_watches, path, watch)
+            return node.data, node.stat
+
+        found: tuple[bytes, Stat] = await self._ask(carry_out, writes=False)
+        return found
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        def carry_out(session: _Session) -> Stat | None:
+            _arm(session.data_watches, path, watch)
+            node = self._ensemble.tree.nodes.get(path)
+            return None if node is None else node.stat
+
+        stat: Stat | None = await self._ask(carry_out, writes=False)
+        return stat
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        def carry_out(session: _Session) -> list[str]:
+            names = self._ensemble.tree.children(path)
+            _arm(session.child_watches, path, watch)
+            return names
+
+        names: list[str] = await self._ask(carry_out, writes=False)
+        return names
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Stat:
+        await self._one(Create(path, data, ephemeral))
+        stat = await self.exists(path)
+        assert stat is not None
+        return stat
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        stat = (await self._one(Set(path, data, version)))[0]
+        assert stat is not None
+        return stat
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self._one(Delete(path, version))
+
+    async def _one(self, op: Op) -> list[Stat | None]:
+        try:
+            return await self.multi([op])
+        except MultiFailed as failed:
+            raise failed.error from None
+
+    async def multi(self, ops: Sequence[Op]) -> list[Stat | None]:
+        check_ops(ops)
+        results: list[Stat | None] = await self._ask(
+            lambda session: self._ensemble.commit(session.session_id, ops), writes=True
+        )
+        return results
+
+    async def sync(self) -> None:
+        await self._ask(lambda _: None, writes=False)
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            if self._ensemble.reaches(self._process.name):
+                self._ensemble.process.at(0, self._ensemble.expire, self.session_id)
+            self._fail_waiting()
+
+
+def _arm(table: dict[str, dict[Watch, None]], path: str, watch: Watch | None) -> None:
+    if watch is not None:
+        table.setdefault(path, {})[watch] = None

@@ -1,0 +1,152 @@
+"""The rules B1 to B7 switched off, one at a time: whoever tests must notice.
+
+A mutation is a piece of source that says something else in a copy of the sources. For each there is
+a scripted schedule, a test that fails with it; random seeds are tried with
+`python -m tests.simulation --mutations`.
+"""
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import headrace
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src"
+
+
+class Mutation(NamedTuple):
+    name: str
+    rule: str
+    path: str
+    changes: tuple[tuple[str, str], ...]
+    schedule: str
+    """A test that plays the schedule by hand."""
+
+
+_EPOCHS = "tests/unit/test_follower_epochs.py"
+_PARTITION = "tests/unit/test_partition.py"
+_ISR = "tests/unit/test_isr_service.py"
+
+MUTATIONS = (
+    Mutation(
+        "B1",
+        "a follower cuts its log to its high watermark",
+        "headrace/replication/follower_machine.py",
+        (
+            (
+                "        followed.leader_epoch = partition.leader_epoch\n"
+                "        followed.asked = NEVER\n",
+                "        followed.leader_epoch = partition.leader_epoch\n"
+                "        if partition.log.job is None and not partition.log.has_staged:\n"
+                "            partition.log.truncate_to(int(partition.high_watermark), 0)\n"
+                "        followed.asked = NEVER\n",
+            ),
+        ),
+        f"{_EPOCHS}::test_a_follower_keeps_what_is_above_its_high_watermark_if_the_leader_has_it",
+    ),
+    Mutation(
+        "B2",
+        "a leader answers for an epoch that it does not know",
+        "headrace/replication/partition.py",
+        (
+            (
+                "        return (latest if latest >= 0 else epoch), self.log.log_end_offset\n",
+                "        return epoch, self.log.log_end_offset\n",
+            ),
+        ),
+        f"{_PARTITION}::test_an_epoch_without_records_has_ended_where_the_log_ends",
+    ),
+    Mutation(
+        "B3",
+        "a leader answers followers of any epoch",
+        "headrace/handlers/replica_fetch.py",
+        (
+            ("            or part.current_leader_epoch != partition.leader_epoch\n", ""),
+            ("        if epoch != partition.leader_epoch:\n", "        if epoch == -2:\n"),
+        ),
+        f"{_EPOCHS}::test_a_stale_leader_is_fenced_and_so_is_a_stale_follower",
+    ),
+    Mutation(
+        "B4",
+        "a new leader lets followers in before they have what its epoch began with",
+        "headrace/replication/partition.py",
+        (("            and follower.end_offset >= self.epoch_start_offset\n", ""),),
+        f"{_PARTITION}::test_a_follower_is_let_in_only_with_what_was_there_when_the_epoch_began",
+    ),
+    Mutation(
+        "B5",
+        "a smaller ISR counts before the store has agreed",
+        "headrace/replication/partition.py",
+        (
+            (
+                "        self.proposed = isr\n        self._mark_members()\n",
+                "        self.proposed = self.isr = isr\n        self._mark_members()\n",
+            ),
+        ),
+        f"{_PARTITION}::"
+        "test_the_high_watermark_heeds_a_member_that_is_to_leave_until_the_store_has_agreed",
+    ),
+    Mutation(
+        "B5-unknown",
+        "no answer to a change of the ISR is taken for a refusal",
+        "headrace/replication/isr_service.py",
+        (
+            (
+                "        if unknown:\n",
+                "        for each in unknown:\n"
+                "            each.partition.withdraw()\n"
+                "        if unknown:\n",
+            ),
+        ),
+        f"{_ISR}::test_no_answer_is_no_outcome_and_the_same_is_asked_again",
+    ),
+    Mutation(
+        "B6",
+        "another life of a broker counts as the member that it was",
+        "headrace/replication/followers.py",
+        (
+            (
+                "        if epoch != UNKNOWN and (epoch == self.committed_epoch"
+                " or epoch == self.proposed_epoch):\n",
+                "        if epoch != UNKNOWN:\n",
+            ),
+        ),
+        f"{_PARTITION}::test_another_life_of_a_member_does_not_count_until_it_is_let_in",
+    ),
+    Mutation(
+        "B6-unclean",
+        "a broker that restarted uncleanly stays in sync",
+        "headrace/controller/failover_machine.py",
+        (("        if epoch in (broker.epoch, broker.previous_epoch):\n", "        if True:\n"),),
+        "tests/unit/test_failover_machine.py"
+        "::test_a_member_counts_only_under_the_epoch_of_its_row_b6",
+    ),
+    Mutation(
+        "B7",
+        "a broker obeys what was meant for its former life",
+        "headrace/node/replicas.py",
+        (
+            (
+                "        if state.leader == self._node_id and self._names_this_life(state):\n",
+                "        if state.leader == self._node_id:\n",
+            ),
+        ),
+        "tests/unit/test_replicas.py::test_a_leadership_of_a_former_life_is_not_taken_up",
+    ),
+)
+
+
+def mutated(mutation: Mutation, directory: Path) -> Path:
+    """A copy of the sources with one rule switched off; the directory to import it from."""
+    target = directory / "src"
+    skipped = shutil.ignore_patterns("__pycache__", "*.so")
+    shutil.copytree(Path(headrace.__file__).parent, target / "headrace", ignore=skipped)
+    path = target / mutation.path
+    source = path.read_text(encoding="utf-8")
+    for before, after in mutation.changes:
+        if source.count(before) != 1:
+            raise ValueError(f"{mutation.name}: {mutation.path} has no such lines: {before!r}")
+        source = source.replace(before, after)
+    path.write_text(source, encoding="utf-8")
+    return target

@@ -1,0 +1,149 @@
+"""Virtual time, and processes that live in it: each has an event loop of its own.
+
+One thread runs them all. The world takes the process whose next event is the earliest, and lets
+its loop run once. A process that is paused is passed over; one that is killed never runs again,
+not even the `finally` of its coroutines.
+
+1. Time moves only between events, and never back.
+2. Which process goes first among equals follows from the order in which they were made.
+"""
+
+import asyncio
+import heapq
+import random
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+START_WALL_MS = 1_700_000_000_000
+
+
+class _NoSelector:
+    def select(self, _timeout: float | None = None) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop without sockets, whose time is the world's."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__()
+        self._selector = _NoSelector()
+        self._clock_resolution = 1e-9
+        self.world = world
+        self.set_exception_handler(world.on_exception)
+
+    def time(self) -> float:
+        return self.world.now
+
+    def _process_events(self, _event_list: list[Any]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def next_time(self) -> float:
+        if self._ready:  # type: ignore[attr-defined]
+            return self.world.now
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        while scheduled and scheduled[0]._cancelled:
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
+        return float(scheduled[0]._when) if scheduled else float("inf")
+
+    def run_once(self) -> None:
+        events._set_running_loop(self)
+        try:
+            self._run_once()  # type: ignore[attr-defined]
+        finally:
+            events._set_running_loop(None)
+
+
+class Process:
+    """Something with a life of its own: a broker, a client, the ensemble."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.loop = VirtualLoop(world)
+        self.is_alive = True
+        self.paused_until = 0.0
+        world.processes.append(self)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        events._set_running_loop(self.loop)
+        try:
+            return self.loop.create_task(work)
+        finally:
+            events._set_running_loop(None)
+
+    def at(self, when: float, call: Callable[..., object], *args: object) -> None:
+        self.loop.call_at(max(when, self.world.now), call, *args)
+
+    def kill(self) -> None:
+        self.is_alive = False
+        self.world.processes.remove(self)
+        # Kept until the end: a coroutine that is collected would run its `finally`.
+        self.world.dead.append(self)
+        for task in asyncio.all_tasks(self.loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 1000.0
+        self.processes: list[Process] = []
+        self.dead: list[Process] = []
+        self.errors: list[str] = []
+        self.steps = 0
+
+    def run(self, until: float, is_done: Callable[[], bool] | None = None) -> None:
+        """Let everything happen up to a moment, or until something is so."""
+        while is_done is None or not is_done():
+            chosen: Process | None = None
+            when = until
+            for process in self.processes:
+                at = max(process.loop.next_time(), process.paused_until)
+                if at < when:
+                    chosen, when = process, at
+            if chosen is None:
+                self.now = max(self.now, until)
+                return
+            self.now = max(self.now, when)
+            self.steps += 1
+            chosen.loop.run_once()
+            if self.errors:
+                raise AssertionError(self.errors[0])
+
+    def on_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        trace = ""
+        if error is not None:
+            import traceback
+
+            trace = "".join(traceback.format_exception(error))
+        self.errors.append(f"{context.get('message')}\n{trace}")
+
+    def close(self) -> None:
+        for process in [*self.processes, *self.dead]:
+            for task in asyncio.all_tasks(process.loop):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+class WorldClock:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def wall_ms(self) -> int:
+        return START_WALL_MS + int(self._world.now * 1000)
+
+    def monotonic(self) -> float:
+        return self._world.now
+
+    def elapsed(self) -> float:
+        return self._world.now

@@ -1,0 +1,77 @@
+"""One Spark session for all tests here: starting one takes as long as ten of them."""
+
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import headrace.spark
+from headrace.client import Client, connect
+from headrace.testing import RunningBroker
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # The first of them starts Java, and workers that import Arrow.
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def headrace_settings() -> Mapping[str, str]:
+    return {"log.cleaner.backoff.ms": "50"}
+
+
+@pytest.fixture(scope="session")
+def spark() -> SparkSession:
+    session = headrace.spark.session(
+        "headrace-tests", master="local[2]", settings={"spark.ui.enabled": "false"}
+    )
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def client(bootstrap: str) -> Iterator[Client]:
+    with connect(bootstrap) as client:
+        yield client
+
+
+class Topics:
+    """Reads and writes in few words, on the shared broker."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str) -> None:
+        self.spark = spark
+        self.bootstrap = bootstrap
+        self._server = {"kafka.bootstrap.servers": bootstrap}
+
+    def read(self, **options: str) -> DataFrame:
+        return self.spark.read.format("headrace").options(**self._server, **options).load()
+
+    def read_stream(self, **options: str) -> DataFrame:
+        return self.spark.readStream.format("headrace").options(**self._server, **options).load()
+
+    def write(self, rows: DataFrame, **options: str) -> None:
+        writer = rows.write.format("headrace").options(**self._server, **options)
+        writer.mode("append").save()
+
+    def values(self, **options: str) -> list[str]:
+        """The values of a batch read, as text, in order."""
+        return sorted(str(row.value, "utf-8") for row in self.read(**options).collect())
+
+
+@pytest.fixture
+def topics(spark: SparkSession, shared_broker: RunningBroker) -> Topics:
+    return Topics(spark, shared_broker.address)

@@ -1,0 +1,71 @@
+"""A Spark program of its own, for tests that end it, and for masters other than the tests' own.
+
+    python driver.py MASTER SETTINGS TASK ARGUMENTS
+
+SETTINGS and ARGUMENTS are JSON. It prints one line of JSON for each thing that there is to tell.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+import headrace.spark
+
+
+def tell(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def where_workers_run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import headrace
+
+    for _ in batches:
+        yield pa.record_batch([pa.array([headrace.__file__])], names=["file"])
+
+
+def count(spark: SparkSession, address: str, topic: str) -> None:
+    """Reads a topic once and says what was in it, and whence the workers took Headrace."""
+    server = {"kafka.bootstrap.servers": address}
+    rows = spark.read.format("headrace").options(**server, subscribe=topic, minPartitions="4")
+    counted = rows.load().selectExpr("count(*)", "count(DISTINCT value)").collect()[0]
+    files = spark.range(0, 4, 1, 4).mapInArrow(where_workers_run, "file STRING").collect()
+    tell(rows=counted[0], distinct=counted[1], files=sorted({row.file for row in files}))
+    written = spark.range(0, 100, 1, 2).selectExpr("CAST(id AS STRING) AS value")
+    written.write.format("headrace").options(**server, topic=f"{topic}-out").mode("append").save()
+    tell(written=True)
+
+
+def copy(
+    spark: SparkSession, address: str, topic: str, checkpoint: str, limit: int, finish: bool
+) -> None:
+    """Copies a topic as a stream, in small micro-batches, for ever or up to its end."""
+    server = {"kafka.bootstrap.servers": address}
+    stream = spark.readStream.format("headrace").options(**server, subscribe=topic)
+    stream = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger=str(limit))
+    rows = stream.load().select("key", "value")
+    writer = rows.writeStream.format("headrace").options(**server, topic=f"{topic}-out")
+    writer = writer.option("checkpointLocation", checkpoint)
+    if finish:
+        writer = writer.trigger(availableNow=True)
+    query = writer.start()
+    tell(started=True)
+    query.awaitTermination()
+    tell(finished=True)
+
+
+def main() -> None:
+    master, settings, task, arguments = sys.argv[1:]
+    spark = headrace.spark.session("driver", master=master, settings=json.loads(settings))
+    spark.sparkContext.setLogLevel("OFF")
+    tell(java=os.environ["JAVA_HOME"])
+    tasks: dict[str, Callable[..., None]] = {"count": count, "copy": copy}
+    tasks[task](spark, **json.loads(arguments))
+
+
+if __name__ == "__main__":
+    main()

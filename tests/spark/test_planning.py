@@ -1,0 +1,99 @@
+"""A stream's planning against a live broker, without Spark: logs that shrink, topics that go."""
+
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from headrace.client import Client, TopicPartition
+from headrace.spark import planning
+from headrace.spark.options import read_options
+from headrace.spark.stream import StreamReader
+from headrace.spark.values import DataLoss, stream_offset
+from tests.spark.test_reading import fill, numbered
+
+
+def reader(bootstrap: str, **options: str) -> StreamReader:
+    server = {"kafka.bootstrap.servers": bootstrap}
+    return StreamReader(read_options({**server, **options}, "stream"))
+
+
+def latest(stream: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
+    return stream.latestOffset(start, ReadAllAvailable())
+
+
+def rows_of(stream: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
+    return [
+        row["value"]
+        for task in stream.partitions(start, end)
+        for batch in stream.read(task)
+        for row in batch.to_pylist()
+    ]
+
+
+def test_an_end_behind_what_was_read_is_asked_for_again(
+    bootstrap: str, client: Client, new_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topic(new_topic, partitions=1)
+    fill(client, new_topic, numbered("a", 10), 0)
+    place = TopicPartition(new_topic, 0)
+    stream = reader(bootstrap, subscribe=new_topic)
+    answers = [4, 7, 10]
+    monkeypatch.setattr(planning.Planner, "latest", lambda _self, _at: {place: answers.pop(0)})
+    start = stream_offset({place: 8}, "g")
+    assert latest(stream, start)[new_topic] == {"0": 10}
+    assert answers == []
+    stream.stop()
+
+
+def test_a_log_that_stays_shorter_is_loss_and_a_stream_never_goes_back(
+    bootstrap: str,
+    client: Client,
+    new_topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(planning, "_BEHIND_WAIT_S", 0.2)
+    client.create_topic(new_topic, partitions=1)
+    fill(client, new_topic, numbered("a", 3), 0)
+    start = stream_offset({TopicPartition(new_topic, 0): 8}, "g")
+    strict = reader(bootstrap, subscribe=new_topic)
+    with pytest.raises(DataLoss, match="ends before what was already read"):
+        latest(strict, start)
+    strict.stop()
+    lenient = reader(bootstrap, subscribe=new_topic, failOnDataLoss="false")
+    assert latest(lenient, start) == start
+    assert latest(lenient, start) == start
+    fill(client, new_topic, numbered("b", 6), 0)
+    assert latest(lenient, start)[new_topic] == {"0": 9}
+    assert capfd.readouterr().err.count("ends before what was already read") == 1
+    lenient.stop()
+
+
+def test_a_topic_that_is_deleted_ends_a_stream_or_is_left_behind(
+    bootstrap: str, client: Client, new_topic: str
+) -> None:
+    stays, goes = f"{new_topic}-stays", f"{new_topic}-goes"
+    for topic in (stays, goes):
+        client.create_topic(topic, partitions=1)
+        fill(client, topic, numbered("a", 3), 0)
+    options = {"subscribePattern": f"{new_topic}.*", "startingOffsets": "earliest"}
+    strict, lenient = (
+        reader(bootstrap, **options),
+        reader(bootstrap, **options, failOnDataLoss="false"),
+    )
+    first = lenient.initialOffset()
+    second = latest(lenient, first)
+    assert len(rows_of(lenient, first, second)) == 6
+    assert latest(strict, second) == second
+    client.delete_topic(goes)
+    fill(client, stays, numbered("b", 3), 0)
+    third = latest(lenient, second)
+    assert third[stays] == {"0": 6}
+    assert rows_of(lenient, second, third) == [b"b0", b"b1", b"b2"]
+    # A batch that was planned before the topic went away is read as far as it is there.
+    assert rows_of(lenient, first, third) == [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"]
+    with pytest.raises(DataLoss, match="cannot be found any more"):
+        latest(strict, second)
+    strict.stop()
+    lenient.stop()

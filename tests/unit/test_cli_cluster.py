@@ -1,0 +1,34 @@
+"""What the command line says of a cluster that is not well."""
+
+from uuid import UUID
+
+import pytest
+
+from headrace.cli import cluster
+from headrace.client.values import ClusterInfo, Node, PartitionInfo, TopicInfo
+
+
+class ClientOfTwo:
+    """Broker 2 of three is away: it followed one partition and led another that has no leader."""
+
+    def describe_cluster(self) -> ClusterInfo:
+        return ClusterInfo("id", 3, (Node(1, "a", 9092, "north"), Node(3, "c", 9092)))
+
+    def list_topics(self) -> dict[str, TopicInfo]:
+        partitions = (
+            PartitionInfo(0, 1, 0, (1, 2, 3), (1, 3)),
+            PartitionInfo(1, -1, 0, (2,), (2,)),
+            PartitionInfo(2, 3, 0, (3, 1), (3, 1)),
+        )
+        return {"mill": TopicInfo("mill", UUID(int=1), partitions)}
+
+
+def test_a_broker_that_is_away_is_still_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster._print(cluster._description(ClientOfTwo()))  # type: ignore[arg-type]
+    assert capsys.readouterr().out.splitlines() == [
+        "Cluster id: 1 topic, 3 partitions, 1 under-replicated, 1 without a leader",
+        "broker  address    rack   leads  follows  out of sync",
+        "     1  a:9092     north      1        1            0",
+        "     2  not there  -          0        2            1",
+        "     3  c:9092     -          1        1            0  controller",
+    ]

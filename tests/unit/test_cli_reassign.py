@@ -1,0 +1,82 @@
+"""Plans as files, and what is shown while partitions move."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.failure import Failure
+from headrace.cli.moving import bytes_to_move, progress_text, sizes
+from headrace.cli.reassign import read_plan
+from headrace.client import TimedOut, TopicPartition
+from headrace.client.values import ClusterInfo, LogDir, LogDirPartition, Node
+
+ROW = {"topic": "t", "partition": 1, "replicas": [2, 1]}
+
+
+def plan_of(directory: Path, *rows: object) -> Path:
+    path = directory / "plan.json"
+    path.write_text(json.dumps({"version": 1, "partitions": rows}))
+    return path
+
+
+def test_a_plan_of_kafkas_tool_is_read(tmp_path: Path) -> None:
+    row = {**ROW, "log_dirs": ["any", "any"]}
+    assert read_plan(plan_of(tmp_path, row)) == {TopicPartition("t", 1): (2, 1)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([ROW, ROW], "twice"),
+        ([{**ROW, "replicas": [1, 1]}], "a broker twice"),
+        ([{**ROW, "replicas": []}], "has not topic"),
+        ([{**ROW, "replicas": ["1"]}], "has not topic"),
+        ([{**ROW, "partition": "x"}], "has not topic"),
+        (["x"], "has not topic"),
+    ],
+)
+def test_a_plan_that_is_wrong_is_refused(tmp_path: Path, rows: list[object], told: str) -> None:
+    with pytest.raises(Failure, match=told):
+        read_plan(plan_of(tmp_path, *rows))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"version": 2, "partitions": []}', "\x80"])
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(Failure, match=r"is not (JSON|a plan)"):
+        read_plan(path)
+    path.unlink()
+    with pytest.raises(Failure, match="cannot be read"):
+        read_plan(path)
+
+
+def test_progress_tells_the_bytes_the_rate_and_the_time_left() -> None:
+    line = progress_text(arrived=3, count=10, done=250_000_000, total=10**9, rate=5e6)
+    assert line == (
+        "██████░░░░░░░░░░░░░░░░░░  25%  3 of 10 partitions, "
+        "250.0 MB of 1.0 GB, 5.0 MB/s, 2 min left"
+    )
+    assert "left" not in progress_text(0, 10, 0, 10**9, 0.0)
+    assert "50%" in progress_text(1, 2, 0, 0, 0.0)
+
+
+class ClientWithOneSilent:
+    """Broker 2 does not answer; it follows broker 1."""
+
+    def describe_cluster(self) -> ClusterInfo:
+        return ClusterInfo("id", 1, (Node(1, "a", 9092), Node(2, "b", 9092), Node(3, "c", 9092)))
+
+    def describe_log_dirs(self, node_id: int) -> list[LogDir]:
+        if node_id == 2:
+            raise TimedOut("no answer")
+        held = (LogDirPartition("t", 0, 700, 0),) if node_id == 1 else ()
+        return [LogDir(node_id, "/data", held)]
+
+
+def test_bytes_are_counted_although_a_broker_is_silent() -> None:
+    known = sizes(ClientWithOneSilent())  # type: ignore[arg-type]
+    where = TopicPartition("t", 0)
+    assert bytes_to_move({where: (2, 1)}, {where: (3, 1)}, known) == 700
+    assert bytes_to_move({where: (2, 1)}, {where: (1, 2)}, known) == 0

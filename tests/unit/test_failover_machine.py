@@ -1,0 +1,242 @@
+"""Decisions about one partition, tried on every small state there is."""
+
+from collections.abc import Iterator
+from itertools import combinations, permutations, product
+
+import pytest
+
+from headrace.controller.failover_machine import (
+    IsrChange,
+    Live,
+    alter_isr,
+    awaits_members,
+    elect_preferred,
+    elect_unclean,
+    hand_over,
+    in_sync,
+    recover,
+    settle,
+    successors,
+)
+from headrace.model.errors import ErrorCode
+from headrace.model.topics import NO_LEADER, PartitionState
+
+NODES = (1, 2, 3)
+ROW_EPOCH = 10
+SAME, CLEAN, UNCLEAN, LEAVING = (
+    Live(ROW_EPOCH),
+    Live(20, previous_epoch=ROW_EPOCH),
+    Live(20),
+    Live(ROW_EPOCH, is_leaving=True),
+)
+
+
+def state_of(
+    isr: tuple[int, ...], leader: int, replicas: tuple[int, ...] = NODES
+) -> PartitionState:
+    return PartitionState(leader, 4, replicas, isr, 7, (ROW_EPOCH,) * len(isr))
+
+
+def worlds() -> Iterator[tuple[PartitionState, dict[int, Live]]]:
+    """Every ISR, every leader, and for each broker: gone, same, back clean or not, leaving."""
+    for size in NODES:
+        for isr in permutations(NODES, size):
+            for leader in (*isr, NO_LEADER):
+                for fates in product((None, SAME, CLEAN, UNCLEAN, LEAVING), repeat=3):
+                    live = {n: f for n, f in zip(NODES, fates, strict=True) if f is not None}
+                    yield state_of(isr, leader), live
+
+
+def rows(state: PartitionState) -> list[tuple[int, int]]:
+    return list(zip(state.isr, state.isr_epochs, strict=True))
+
+
+def test_a_member_counts_only_under_the_epoch_of_its_row_b6() -> None:
+    for state, live in worlds():
+        counted = in_sync(state, live)
+        for node, epoch in counted:
+            assert live[node].epoch == epoch
+            assert live[node] in (SAME, CLEAN, LEAVING)
+        nodes = [node for node, _ in counted]
+        assert [n for n in state.isr if n in live and live[n] is not UNCLEAN] == nodes
+    assert in_sync(state_of((1, 2), 1), {1: SAME, 2: SAME}, offline=[1]) == [(2, ROW_EPOCH)]
+
+
+def test_settling_elects_from_the_isr_raises_epochs_and_empties_no_isr() -> None:
+    for state, live in worlds():
+        after = settle(state, live)
+        if after is None:
+            continue
+        assert after.partition_epoch == state.partition_epoch + 1
+        assert after.leader_epoch - state.leader_epoch in (0, 1)
+        assert after.isr
+        assert set(after.isr) <= set(state.isr)
+        assert settle(after, live) is None
+        if after.leader == NO_LEADER:
+            assert (after.isr, after.isr_epochs) == (state.isr, state.isr_epochs)
+            assert after.leader_epoch == state.leader_epoch + 1
+        else:
+            assert after.leader in after.isr
+            assert rows(after) == [(node, live[node].epoch) for node in after.isr]
+        if after.leader_epoch == state.leader_epoch:
+            assert after.leader == state.leader
+
+
+def test_a_settled_partition_is_led_if_any_member_counts() -> None:
+    for state, live in worlds():
+        after = settle(state, live) or state
+        counted = [node for node, _ in in_sync(state, live)]
+        if counted:
+            assert after.leader in counted
+            staying = [node for node in counted if not live[node].is_leaving]
+            assert list(after.isr) == (staying or counted)
+            if after.leader != state.leader:
+                assert after.leader == min(after.isr, key=state.replicas.index)
+        elif len(state.isr) == 1 and state.isr[0] in live:
+            assert after.leader == state.isr[0]
+        else:
+            assert after.leader == NO_LEADER
+
+
+def test_a_leader_that_registered_anew_never_keeps_its_leader_epoch_b7() -> None:
+    for state, live in worlds():
+        if state.leader in live and live[state.leader].epoch != ROW_EPOCH:
+            after = settle(state, live)
+            assert after is not None
+            assert after.leader_epoch == state.leader_epoch + 1
+
+
+def test_an_unclean_broker_is_in_no_isr_unless_it_was_the_last_i12() -> None:
+    for state, live in worlds():
+        after = settle(state, live) or state
+        unclean = [n for n in after.isr if live.get(n) is UNCLEAN]
+        if unclean and after.leader != NO_LEADER:
+            assert after.isr == state.isr == tuple(unclean)
+        if unclean and after.leader == NO_LEADER:
+            assert not in_sync(state, live)
+
+
+def test_of_a_last_isr_that_restarted_uncleanly_the_furthest_log_leads_i12() -> None:
+    for state, live in worlds():
+        settled = settle(state, live) or state
+        ends = {1: (3, 50), 2: (4, 10), 3: (4, 10)}
+        after = recover(settled, live, ends)
+        back = [node for node in settled.isr if node in live]
+        if in_sync(settled, live) or not back:
+            assert after is None
+            assert not awaits_members(settled, live)
+            continue
+        assert after is not None
+        best = next((node for node in (2, 3, 1) if node in back), None)
+        assert (after.leader, rows(after)) == (best, [(best, 20)])
+        assert after.leader_epoch == settled.leader_epoch + 1
+        assert settle(after, live) is None
+
+
+def test_an_unclean_election_waits_until_the_whole_isr_is_away() -> None:
+    for state, live in worlds():
+        after = elect_unclean(state, live)
+        if any(node in live for node in state.isr) or not live:
+            assert after is None
+        else:
+            assert after is not None
+            leader = min(live)
+            assert rows(after) == [(leader, live[leader].epoch)]
+            assert (after.leader, after.leader_epoch) == (leader, state.leader_epoch + 1)
+
+
+def test_the_preferred_leader_is_elected_only_if_it_is_in_sync() -> None:
+    for state, live in worlds():
+        after = elect_preferred(state, live)
+        if state.leader == 1:
+            assert after == ErrorCode.ELECTION_NOT_NEEDED
+        elif 1 in state.isr and live.get(1) in (SAME, CLEAN):
+            assert isinstance(after, PartitionState)
+            assert (after.leader, after.leader_epoch) == (1, 5)
+        else:
+            assert after == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+def test_a_disk_that_failed_costs_the_leadership() -> None:
+    live = dict.fromkeys(NODES, SAME)
+    after = settle(state_of((1, 2), 1), live, offline=[1])
+    assert after == PartitionState(2, 5, NODES, (2,), 8, (ROW_EPOCH,))
+    last = settle(state_of((1,), 1), live, offline=[1])
+    assert last == PartitionState(NO_LEADER, 5, NODES, (1,), 8, (ROW_EPOCH,))
+
+
+def asked(
+    isr: tuple[int, ...], *, leader: int = 1, leader_epoch: int = 4, partition_epoch: int = 7
+) -> IsrChange:
+    members = tuple((node, ROW_EPOCH) for node in isr)
+    return IsrChange(leader, leader_epoch, partition_epoch, members)
+
+
+def test_every_isr_of_live_replicas_with_its_leader_is_granted_and_no_other() -> None:
+    live = {1: SAME, 2: SAME, 3: SAME, 4: SAME}
+    state = state_of((1, 2), 1)
+    for size in range(5):
+        for isr in combinations((1, 2, 3, 4), size):
+            after = alter_isr(state, asked(isr), live)
+            if isr == (2,):
+                # A leader may leave to those who are in; its disk has lost something.
+                assert after == PartitionState(2, 5, NODES, isr, 8, (ROW_EPOCH,))
+            elif 1 not in isr or 4 in isr:
+                assert after == ErrorCode.INVALID_REQUEST
+            elif isr == state.isr:
+                assert after is state
+            else:
+                assert after == PartitionState(1, 4, NODES, isr, 8, (ROW_EPOCH,) * len(isr))
+    assert alter_isr(state, asked((1, 2, 2)), live) == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        (asked((1,), leader_epoch=3), ErrorCode.FENCED_LEADER_EPOCH),
+        (asked((1,), leader_epoch=5), ErrorCode.NOT_CONTROLLER),
+        (asked((1,), partition_epoch=6), ErrorCode.INVALID_UPDATE_VERSION),
+        (asked((1,), partition_epoch=8), ErrorCode.NOT_CONTROLLER),
+        (asked((1, 2), leader=2), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_request_of_another_epoch_or_leader_is_refused(
+    change: IsrChange, refusal: ErrorCode
+) -> None:
+    live = dict.fromkeys(NODES, SAME)
+    assert alter_isr(state_of((1, 2), 1), change, live) == refusal
+
+
+def test_a_request_that_had_got_through_is_answered_as_done_b5() -> None:
+    live = dict.fromkeys(NODES, SAME)
+    change = asked((1, 2, 3))
+    done = alter_isr(state_of((1, 2), 1), change, live)
+    assert isinstance(done, PartitionState)
+    assert alter_isr(done, change, live) is done
+    assert alter_isr(done, asked((1, 3)), live) == ErrorCode.INVALID_UPDATE_VERSION
+
+
+def test_nobody_joins_an_isr_who_is_away_leaving_or_another_incarnation_b6_b7() -> None:
+    state = state_of((1, 2), 1)
+    change = asked((1, 2, 3))
+    for fate in (None, UNCLEAN, CLEAN, LEAVING):
+        live = {1: SAME, 2: SAME} | ({} if fate is None else {3: fate})
+        assert alter_isr(state, change, live) == ErrorCode.INELIGIBLE_REPLICA
+    # One that is in already is not thrown out of a request about others because it leaves.
+    live = {1: SAME, 2: LEAVING, 3: SAME}
+    assert isinstance(alter_isr(state, change, live), PartitionState)
+    live = {1: SAME, 2: CLEAN, 3: SAME}
+    assert alter_isr(state, change, live) == ErrorCode.INELIGIBLE_REPLICA
+
+
+def test_a_shrink_below_what_writes_need_has_successors_among_the_live() -> None:
+    live = dict.fromkeys(NODES, SAME)
+    state = state_of((1, 2, 3), 1)
+    assert successors(state, asked((1,)), live, min_insync=2) == [2, 3]
+    assert successors(state, asked((1, 2)), live, min_insync=2) == []
+    assert successors(state, asked((1,)), live, min_insync=1) == []
+    # Who could not gather enough either need not try.
+    assert successors(state, asked((1,)), {1: SAME, 2: SAME}, min_insync=3) == []
+    assert successors(state, asked((1,)), live | {2: LEAVING}, min_insync=2) == [3]
+    after = hand_over(state, 2, live)
+    assert after == PartitionState(2, 5, NODES, (1, 2, 3), 8, (ROW_EPOCH,) * 3)

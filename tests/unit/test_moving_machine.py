@@ -1,0 +1,116 @@
+"""Decisions about a partition on the move, tried on every small move there is."""
+
+from itertools import permutations, product
+
+import pytest
+
+from headrace.controller.failover_machine import Live
+from headrace.controller.moving_machine import begin, cancel, finish, origin_of, target_of
+from headrace.model.cluster import BrokerInfo
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import NO_LEADER, PartitionState
+
+BROKERS = {node: BrokerInfo(node, ()) for node in (1, 2, 3, 4)}
+LIVE = {node: Live(10) for node in BROKERS}
+
+
+def state_of(replicas: tuple[int, ...], isr: tuple[int, ...], leader: int) -> PartitionState:
+    return PartitionState(leader, 4, replicas, isr, 7, (10,) * len(isr))
+
+
+def moves() -> list[tuple[PartitionState, tuple[int, ...]]]:
+    states = [
+        state_of(replicas, isr, leader)
+        for replicas in ((1,), (1, 2), (2, 1, 3))
+        for size in range(1, len(replicas) + 1)
+        for isr in permutations(replicas, size)
+        for leader in isr
+    ]
+    targets = [target for size in (1, 2, 3) for target in permutations(BROKERS, size)]
+    return list(product(states, targets))
+
+
+def test_a_move_begins_with_the_replicas_of_both_ends_and_loses_nobody() -> None:
+    for state, target in moves():
+        after = begin(state, target, BROKERS)
+        assert target_of(after) == target
+        assert set(origin_of(after)) == set(state.replicas)
+        assert (after.isr, after.isr_epochs) == (state.isr, state.isr_epochs)
+        assert (after.leader, after.leader_epoch) == (state.leader, state.leader_epoch)
+        assert after.partition_epoch == state.partition_epoch + 1
+        assert set(after.adding) == set(target) - set(state.replicas)
+        assert set(after.removing) == set(state.replicas) - set(target)
+
+
+def test_a_move_ends_when_all_that_come_are_in_sync_and_not_before() -> None:
+    for state, target in moves():
+        begun = begin(state, target, BROKERS)
+        if begun.adding:
+            assert finish(begun, LIVE) is None
+        arrived_isr = (*begun.isr, *begun.adding)
+        arrived = PartitionState(
+            begun.leader,
+            begun.leader_epoch,
+            begun.replicas,
+            arrived_isr,
+            begun.partition_epoch + 1,
+            (10,) * len(arrived_isr),
+            begun.adding,
+            begun.removing,
+        )
+        done = finish(arrived, LIVE)
+        staying = [node for node in arrived_isr if node in target]
+        if not (begun.adding or begun.removing) or not staying:
+            assert done is None
+            continue
+        assert done is not None
+        assert (done.replicas, done.adding, done.removing) == (target, (), ())
+        assert list(done.isr) == staying
+        assert done.partition_epoch == arrived.partition_epoch + 1
+        if state.leader in target:
+            assert (done.leader, done.leader_epoch) == (state.leader, state.leader_epoch)
+        else:
+            assert done.leader == next(node for node in target if node in staying)
+            assert done.leader_epoch == state.leader_epoch + 1
+        assert finish(done, LIVE) is None
+
+
+def test_a_move_that_is_given_up_leaves_the_replicas_of_before() -> None:
+    for state, target in moves():
+        begun = begin(state, target, BROKERS)
+        if not (begun.adding or begun.removing):
+            with pytest.raises(ApiError) as refused:
+                cancel(begun)
+            assert refused.value.code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+            continue
+        after = cancel(begun)
+        assert set(after.replicas) == set(state.replicas)
+        assert (after.adding, after.removing) == ((), ())
+        assert (after.leader, after.isr) == (state.leader, state.isr)
+
+
+def test_a_move_can_be_turned_to_another_target() -> None:
+    state = state_of((1, 2), (1, 2), 1)
+    turned = begin(begin(state, (3, 2), BROKERS), (4, 1), BROKERS)
+    assert (turned.replicas, turned.adding, turned.removing) == ((4, 1, 2), (4,), (2,))
+
+
+def test_a_leader_that_goes_hands_over_to_one_that_is_live() -> None:
+    begun = begin(state_of((1, 2), (1, 2), 1), (3, 2), BROKERS)
+    arrived = PartitionState(1, 4, begun.replicas, (1, 2, 3), 9, (10,) * 3, (3,), (1,))
+    done = finish(arrived, {2: Live(10), 3: Live(10, is_leaving=True)})
+    assert done is not None
+    assert (done.leader, done.isr) == (2, (2, 3))
+    assert finish(arrived, {1: Live(10)}) is None
+
+
+@pytest.mark.parametrize("target", [(), (1, 1), (1, 9)])
+def test_a_target_names_known_brokers_once(target: tuple[int, ...]) -> None:
+    with pytest.raises(ApiError) as refused:
+        begin(state_of((1, 2), (1, 2), 1), target, BROKERS)
+    assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_a_partition_that_nobody_leads_stays_so() -> None:
+    begun = begin(state_of((1, 2), (1,), NO_LEADER), (3, 2), BROKERS)
+    assert begun.leader == NO_LEADER

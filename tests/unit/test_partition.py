@@ -1,0 +1,168 @@
+"""A partition's leader: what is committed, who is in sync, and what a change of the ISR does."""
+
+import pytest
+
+from headrace.log.log import Log
+from headrace.model.topics import PartitionState
+from headrace.replication.partition import Partition
+from headrace.testing.disk import SimulatedFiles
+from tests.storage.log_scenario import NOW_MS, TOPIC_ID, batch, open_log
+
+LEADER, ONE, TWO = 1, 2, 3
+LAG_MS = 10_000
+
+
+def eligible(_node: int, _epoch: int) -> bool:
+    return True
+
+
+class Leader:
+    """Broker 1 leads a partition with replicas 1, 2 and 3, whose epochs are 10, 20 and 30."""
+
+    def __init__(self, isr: tuple[tuple[int, int], ...] = ((1, 10), (2, 20), (3, 30))) -> None:
+        self.log: Log = open_log(SimulatedFiles())
+        self.partition = Partition("events", 0, TOPIC_ID, self.log, LEADER, 0, 1 << 20)
+        self.partition.lead(state(isr=isr), 10, 0)
+
+    def append(self, count: int = 1, now_ms: int = 0) -> None:
+        for _ in range(count):
+            before = self.log.written_end_offset
+            self.partition.stage(batch("v"), NOW_MS)
+            self.log.write(NOW_MS)
+            self.partition.appended(before, now_ms)
+            self.partition.advance()
+
+    def fetched(self, node: int, offset: int, now_ms: int = 0, epoch: int = 0) -> int:
+        follower = self.partition.followers[node]
+        end_offset = self.log.written_end_offset
+        follower.fetched(epoch or node * 10, offset, end_offset, now_ms)
+        self.partition.advance()
+        return int(self.partition.high_watermark)
+
+    def wanted(self, now_ms: int = 0) -> tuple[tuple[int, int], ...] | None:
+        return self.partition.wanted_isr(now_ms, LAG_MS, eligible)
+
+
+def state(
+    leader_epoch: int = 5,
+    isr: tuple[tuple[int, int], ...] = ((1, 10), (2, 20), (3, 30)),
+    partition_epoch: int = 7,
+    leader: int = LEADER,
+) -> PartitionState:
+    members, epochs = tuple(m for m, _ in isr), tuple(e for _, e in isr)
+    return PartitionState(leader, leader_epoch, (1, 2, 3), members, partition_epoch, epochs)
+
+
+def test_a_record_is_committed_when_every_member_asks_for_the_next() -> None:
+    leader = Leader()
+    leader.append(3)
+    assert leader.partition.high_watermark == 0
+    assert leader.fetched(ONE, 3) == 0
+    assert leader.fetched(TWO, 2) == 2
+    assert leader.fetched(TWO, 3) == 3
+
+
+def test_a_follower_outside_the_isr_holds_nobody_up() -> None:
+    leader = Leader(isr=((1, 10), (2, 20)))
+    leader.append(2)
+    assert leader.fetched(ONE, 2) == 2
+
+
+def test_another_life_of_a_member_does_not_count_until_it_is_let_in() -> None:
+    leader = Leader(isr=((1, 10), (2, 20)))
+    leader.append(2)
+    assert leader.fetched(ONE, 2, epoch=21) == 0
+    assert leader.wanted() == ((1, 10), (2, 21))
+    leader.partition.propose(((1, 10), (2, 21)))
+    leader.partition.advance()
+    assert leader.partition.high_watermark == 2
+
+
+def test_the_high_watermark_heeds_a_proposed_member_until_the_outcome_is_known() -> None:
+    leader = Leader(isr=((1, 10), (2, 20)))
+    leader.append(2)
+    leader.fetched(ONE, 2)
+    leader.fetched(TWO, 2)
+    assert leader.wanted() == ((1, 10), (2, 20), (3, 30))
+    leader.partition.propose(((1, 10), (2, 20), (3, 30)))
+    assert leader.wanted() is None, "one change at a time"
+    leader.append()
+    assert leader.fetched(ONE, 3) == 2
+    leader.partition.withdraw()
+    assert leader.fetched(ONE, 3) == 3
+
+
+def test_the_high_watermark_heeds_a_member_that_is_to_leave_until_the_store_has_agreed() -> None:
+    leader = Leader()
+    leader.append(1, now_ms=1)
+    leader.fetched(ONE, 1, now_ms=2)
+    assert leader.wanted(now_ms=LAG_MS) is None, "it lags, but not for long enough"
+    assert leader.wanted(now_ms=LAG_MS + 1) == ((1, 10), (2, 20))
+    leader.partition.propose(((1, 10), (2, 20)))
+    leader.partition.advance()
+    assert leader.partition.high_watermark == 0
+    agreed = state(isr=((1, 10), (2, 20)), partition_epoch=8)
+    assert leader.partition.settle(agreed, LAG_MS)
+    leader.partition.advance()
+    assert leader.partition.high_watermark == 1
+    assert leader.partition.in_sync_replicas == 2
+
+
+def test_a_follower_that_was_idle_with_the_leader_lags_only_from_the_next_append_on() -> None:
+    leader = Leader()
+    for node in (ONE, TWO):
+        leader.fetched(node, 0, now_ms=1)
+    hour = 3_600_000
+    leader.append(1, now_ms=hour)
+    assert leader.wanted(now_ms=hour + 1) is None
+    assert leader.wanted(now_ms=hour + LAG_MS + 1) == ((1, 10),)
+
+
+def test_a_follower_is_let_in_only_with_what_was_there_when_the_epoch_began() -> None:
+    leader = Leader(isr=((1, 10),))
+    leader.append(3)
+    leader.partition.follow(state(leader_epoch=6, leader=TWO))
+    leader.partition.high_watermark = 1
+    leader.partition.lead(state(leader_epoch=7, isr=((1, 10), (2, 20))), 10, 0)
+    assert not leader.partition.is_caught_up
+    leader.fetched(TWO, 2)
+    assert leader.wanted() is None, "above the high watermark, below the epoch's start (B4)"
+    leader.fetched(TWO, 3)
+    assert leader.wanted() == ((1, 10), (2, 20), (3, 30))
+
+
+def test_a_broker_that_is_not_registered_is_not_let_in() -> None:
+    leader = Leader(isr=((1, 10), (2, 20)))
+    leader.fetched(TWO, 0)
+    refused = leader.partition.wanted_isr(0, LAG_MS, lambda node, _: node != TWO)
+    assert refused is None
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [state(partition_epoch=7), state(partition_epoch=6), state(leader_epoch=4, partition_epoch=9)],
+)
+def test_a_state_that_is_not_newer_changes_nothing(stale: PartitionState) -> None:
+    leader = Leader(isr=((1, 10), (2, 20)))
+    assert not leader.partition.settle(stale, 0)
+    assert leader.partition.isr == ((1, 10), (2, 20))
+
+
+def test_an_epoch_without_records_has_ended_where_the_log_ends() -> None:
+    leader = Leader()
+    assert leader.partition.end_of_epoch(4) == (4, 0), "an empty log: everything goes"
+    leader.append(2)
+    assert leader.partition.end_of_epoch(5) == (5, 2)
+    leader.partition.follow(state(leader_epoch=6, leader=TWO))
+    leader.partition.lead(state(leader_epoch=8), 10, 0)
+    assert leader.partition.end_of_epoch(7) == (5, 2), "the largest that is not above (B2)"
+
+
+def test_a_follower_never_takes_the_high_watermark_back() -> None:
+    leader = Leader(isr=((1, 10),))
+    leader.append(3)
+    assert leader.partition.high_watermark == 3
+    leader.partition.follow(state(leader_epoch=6, leader=TWO))
+    assert not leader.partition.committed_by_leader(1)
+    assert not leader.partition.committed_by_leader(99), "no further than its own log"
+    assert leader.partition.high_watermark == 3

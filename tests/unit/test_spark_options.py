@@ -1,0 +1,118 @@
+"""The data source's options: what each means, and what is said of those that cannot be honoured."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.model.topics import TopicPartition
+from headrace.spark.option_values import Bound, OptionError, duration_ms
+from headrace.spark.options import (
+    CLIENT_PROPERTIES,
+    CONSUMER_PROPERTIES,
+    PRODUCER_PROPERTIES,
+    READING,
+    WRITING,
+    Use,
+    read_options,
+    write_options,
+)
+
+SERVER = {"kafka.bootstrap.servers": "localhost:9092"}
+READ = {**SERVER, "subscribe": "a, b"}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_defaults_are_the_connectors() -> None:
+    batch, stream = read_options(READ, "batch"), read_options(READ, "stream")
+    assert batch.topics == ("a", "b")
+    assert (batch.starting.kind, batch.ending.kind) == ("earliest", "latest")
+    assert stream.starting.kind == "latest"
+    assert batch.fail_on_data_loss
+    assert (batch.fetch_attempts, batch.retry_interval_ms) == (3, 10)
+    assert (batch.poll_timeout_ms, batch.max_trigger_delay_ms) == (120_000, 900_000)
+    assert (batch.include_headers, batch.group_prefix) == (False, "spark-kafka-source")
+
+
+def test_names_are_understood_in_any_case_of_letters() -> None:
+    options = read_options({**SERVER, "SUBSCRIBE": "a", "startingoffsets": "Earliest"}, "stream")
+    assert options.topics == ("a",)
+    assert options.starting == Bound("earliest", "startingOffsets")
+
+
+def test_a_time_goes_before_times_and_those_before_offsets() -> None:
+    given = {
+        **READ,
+        "startingOffsets": json.dumps({"a": {"0": 1}}),
+        "startingOffsetsByTimestamp": json.dumps({"a": {"0": 7}}),
+    }
+    assert read_options(given, "batch").starting.places == {TopicPartition("a", 0): 7}
+    assert read_options({**given, "startingTimestamp": "9"}, "batch").starting.time_ms == 9
+
+
+def test_client_properties_go_to_the_client() -> None:
+    given = {**READ, "kafka.isolation.level": "read_committed", "kafka.client.id": "me"}
+    options = read_options(given, "batch")
+    assert options.read_committed
+    assert options.connection.settings == (("client_id", "me"),)
+    written = write_options({**SERVER, "kafka.acks": "1", "kafka.compression.type": "lz4"})
+    assert dict(written.producer) == {"acks": 1, "compression": "lz4"}
+
+
+@pytest.mark.parametrize(
+    ("use", "options", "said"),
+    [
+        ("batch", SERVER, "give one of the options subscribe, subscribePattern, assign"),
+        ("batch", {**READ, "assign": '{"a": [0]}'}, "'subscribe' and 'assign'"),
+        ("batch", {"subscribe": "a"}, "'kafka.bootstrap.servers' is missing"),
+        ("batch", {**READ, "kafka.bootstrap.servers": "a:b"}, "is not a broker address"),
+        ("batch", {**READ, "startingOffsets": "latest"}, "cannot be latest"),
+        ("batch", {**READ, "endingOffsets": "earliest"}, "cannot be earliest"),
+        ("batch", {**READ, "startingOffsets": "7"}, "write JSON, as in"),
+        ("batch", {**READ, "startingOffsets": '{"a": {"0": -3}}'}, "is no partition with a number"),
+        ("batch", {**READ, "minPartitions": "0"}, "at least 1"),
+        ("batch", {**READ, "failOnDataLoss": "maybe"}, "give true or false"),
+        ("batch", {**READ, "maxTriggerDelay": "1m"}, "is for spark.readStream only"),
+        ("stream", {**READ, "endingTimestamp": "1"}, "is for spark.read only"),
+        ("stream", {**READ, "pushFilters": "true"}, "is for spark.read only"),
+        ("stream", {**READ, "maxTriggerDelay": "soon"}, "give a duration"),
+        (
+            "stream",
+            {**READ, "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            "larger than 'maxOffsetsPerTrigger'",
+        ),
+        ("batch", {**READ, "kafka.auto.offset.reset": "x"}, "said by 'startingOffsets'"),
+        ("batch", {**READ, "kafka.session.timeout.ms": "1"}, "no such client property applies"),
+        ("batch", {**READ, "kafka.acks": "1"}, "no such client property applies"),
+        ("batch", {**READ, "topic": "a"}, "there is no such option"),
+        ("batch", {**READ, "path": "a"}, r"not by load\("),
+        ("batch", {**SERVER, "subscribePattern": "("}, "is no regular expression"),
+        ("batch", {**SERVER, "subscribe": " , "}, "name a topic"),
+        ("batch", {**SERVER, "assign": '{"a": {"0": 1}}'}, "needs a list"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    use: Use, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(OptionError, match=said):
+        read_options(options, use)
+
+
+def test_a_batch_that_ends_before_it_begins_is_refused() -> None:
+    given = {"startingOffsets": '{"a": {"0": 5}}', "endingOffsets": '{"a": {"0": 4}}'}
+    with pytest.raises(OptionError, match="'startingOffsets' 5 lies after 'endingOffsets' 4"):
+        read_options({**READ, **given}, "batch")
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("15m", 900_000), ("10 s", 10_000), ("250", 250), ("2h", 7_200_000)]
+)
+def test_durations_are_written_as_in_spark(text: str, ms: int) -> None:
+    assert duration_ms("maxTriggerDelay", text) == ms
+
+
+def test_the_page_on_spark_names_every_option() -> None:
+    page = (ROOT / "docs" / "SPARK.md").read_text()
+    properties = {**CLIENT_PROPERTIES, **CONSUMER_PROPERTIES, **PRODUCER_PROPERTIES}
+    named = [*READING, *WRITING, *(f"kafka.{name}" for name in properties), "kafka.group.id"]
+    assert [name for name in named if f"`{name}`" not in page] == []
