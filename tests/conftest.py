@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import uuid
 
 import hypothesis
@@ -18,6 +19,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # The plugin is there by itself where Headrace is installed, but not in a bare source tree.
     if not config.pluginmanager.has_plugin("headrace"):
         config.pluginmanager.register(plugin, "headrace")
+    # Ignored in what a shell script puts into the background, and so in every process from here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
