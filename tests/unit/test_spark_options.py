@@ -116,3 +116,9 @@ def test_the_page_on_spark_names_every_option() -> None:
     properties = {**CLIENT_PROPERTIES, **CONSUMER_PROPERTIES, **PRODUCER_PROPERTIES}
     named = [*READING, *WRITING, *(f"kafka.{name}" for name in properties), "kafka.group.id"]
     assert [name for name in named if f"`{name}`" not in page] == []
+
+
+def test_a_query_with_a_name_may_write() -> None:
+    """Spark hands a query's name to its sink among the options; pipelines name all of theirs."""
+    named = {**SERVER, "topic": "a", "queryName": "to_topic", "checkpointLocation": "/there"}
+    assert write_options(named).topic == "a"

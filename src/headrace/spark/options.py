@@ -50,7 +50,7 @@ READING: dict[str, tuple[str, ...]] = {
 }
 """Options of reading, and where each applies."""
 WRITING = ("topic", "delivery")
-_OF_SPARK = {"checkpointlocation"}
+_OF_SPARK = {"checkpointlocation", "queryname"}
 """What Spark itself reads, and hands to a sink as well."""
 
 Setting = tuple[str, Callable[[str, str], Any]]
