@@ -53,8 +53,10 @@ class Topic:
             {"bootstrap.servers": cluster.bootstrap, "socket.timeout.ms": 2000}
         )
         settings = {key.replace("_", "."): value for key, value in configs.items()}
-        made = self.admin.create_topics([NewTopic(name, partitions, 3, config=settings)])
-        made[name].result(20)
+        new = NewTopic(name, partitions, 3, config=settings)
+        # Or the socket's timeout counts, which a busy machine may need to find the controller.
+        made = self.admin.create_topics([new], request_timeout=DEADLINE_S)
+        made[name].result(DEADLINE_S)
 
     def ask(self, *brokers: int) -> None:
         """Whom to ask from now on."""

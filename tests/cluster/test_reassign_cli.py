@@ -1,17 +1,22 @@
 """`headrace reassign`, `leaders` and `topics alter` on a cluster that grows, shrinks and works."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from headrace.cli import main as cli
+from headrace.cli.moving import sizes
+from headrace.client import TopicPartition, connect
 from headrace.testing.cluster import RunningCluster
 from tests.cluster.history import Load, Topic, check, wait_for
 
@@ -136,3 +141,53 @@ def stop_halfway(
 
 def moves(headrace: Run) -> list[dict[str, Any]]:
     return list(headrace("reassign", "status"))
+
+
+RATE = 200_000
+
+
+def test_a_move_keeps_below_its_throttle_and_slows_nobody_in_sync(
+    cluster: RunningCluster, headrace: Run, tmp_path: Path
+) -> None:
+    topic = Topic(cluster, "t")
+    filler = Producer({"bootstrap.servers": cluster.bootstrap, "batch.size": 60_000})
+    for _ in range(200):
+        filler.produce("t", os.urandom(50_000), partition=0)
+    assert filler.flush(60) == 0
+    cluster.add_broker()
+    before = replicas(topic)
+    target = [*before[0][:2], 4]
+    plan = tmp_path / "plan.json"
+    rows = [{"topic": "t", "partition": 0, "replicas": target}]
+    plan.write_text(json.dumps({"version": 1, "partitions": rows}))
+
+    with Load(topic) as load, connect(cluster.bootstrap) as client:
+        load.wait_for_more(20)
+        began = time.monotonic()
+        headrace("reassign", "execute", plan, "--no-wait", "--throttle", RATE)
+
+        def is_far() -> bool:
+            copied = sizes(client).get((TopicPartition("t", 0), 4), 0)
+            # A second's worth may come at once, and a batch more.
+            assert copied < RATE * (time.monotonic() - began + 1) + 100_000
+            return copied >= 4 * RATE
+
+        wait_for("some of the copy", is_far)
+        load.wait_for_more(100)
+        assert [row["state"] for row in headrace("reassign", "status", plan)] == ["moving"]
+        assert throttles(headrace) == {
+            "leader.replication.throttled.replicas": ",".join(f"0:{n}" for n in before[0]),
+            "follower.replication.throttled.replicas": "0:4",
+        }
+        headrace("reassign", "execute", plan, "--throttle", 1_000_000_000)
+        load.wait_for_more(20)
+    assert replicas(topic)[0] == target
+    assert throttles(headrace) == {}
+    for node in cluster.brokers:
+        settings = headrace("configs", "describe", "--broker", node)
+        assert not [each for each in settings if "throttled" in each["name"]]
+
+
+def throttles(headrace: Run) -> dict[str, str]:
+    settings = headrace("configs", "describe", "--topic", "t")
+    return {each["name"]: each["value"] for each in settings if "throttled" in each["name"]}

@@ -1,11 +1,13 @@
 """Apache Kafka's tools that move partitions and elect leaders, on a cluster of three."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from bench import kafka
 from headrace.testing import RunningCluster
@@ -65,6 +67,45 @@ def test_kafka_reassign_partitions_generates_executes_verifies_and_cancels(
     assert "Successfully cancelled" in tool(*cancel)
     cluster.links.heal()
     assert lying() == {0: stays, 1: stays}
+
+
+def test_kafka_reassign_partitions_throttles_a_move_and_lifts_that(
+    cluster: RunningCluster, tmp_path: Path
+) -> None:
+    topic = Topic(cluster, "slow", partitions=1)
+    server = ["--bootstrap-server", cluster.bootstrap]
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "batch.size": 60_000})
+    for _ in range(100):
+        producer.produce("slow", os.urandom(50_000))
+    assert producer.flush(60) == 0
+    file = tmp_path / "plan.json"
+
+    def execute(*nodes: int, more: tuple[str, ...] = ()) -> str:
+        rows = [
+            {"topic": "slow", "partition": 0, "replicas": nodes, "log_dirs": ["any"] * len(nodes)}
+        ]
+        file.write_text(json.dumps({"version": 1, "partitions": rows}))
+        return tool("--execute", *more)
+
+    def tool(*arguments: str) -> str:
+        plan = ["--reassignment-json-file", str(file)]
+        return run(kafka.tool_command(kafka.REASSIGN_PARTITIONS, [*server, *plan, *arguments]))
+
+    execute(1, 2)
+    wait_for("two replicas", lambda: topic.states()[0].replicas == [1, 2])
+    # So slow that no machine is done before the next command.
+    told = execute(1, 2, 3, more=("--throttle", "20000"))
+    assert "throttle" in told
+    assert "still in progress" in tool("--verify")
+    assert len(topic.states()[0].isrs) == 2
+    told = execute(1, 2, 3, more=("--additional", "--throttle", "1000000000"))
+    wait_for("three in sync", lambda: sorted(topic.states()[0].isrs) == [1, 2, 3])
+    wait_for("the end of the move", lambda: "is completed" in tool("--verify"))
+    settings = kafka.tool_command(
+        kafka.CONFIG_COMMAND,
+        [*server, "--describe", "--entity-type", "topics", "--entity-name", "slow"],
+    )
+    assert "throttled" not in run(settings)
 
 
 def test_kafka_leader_election_lets_the_preferred_replica_lead(cluster: RunningCluster) -> None:

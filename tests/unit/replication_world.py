@@ -4,6 +4,7 @@ Time stands still until a test moves it, and nothing is sent until a test says s
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import cast
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from headrace.log.state import LogSettings
 from headrace.model.topics import PartitionState, TopicPartition
 from headrace.replication.follower_machine import FollowerMachine
 from headrace.replication.partition import Partition
+from headrace.replication.throttle import Throttle
 from headrace.runtime.exchange import Peer
 from headrace.runtime.worker import Worker
 from headrace.testing.disk import SimulatedFiles
@@ -105,10 +107,11 @@ class Node:
         self.turn.touch(partition)
         self._deliver()
 
-    def expire(self) -> None:
-        """Let the time of every long poll be over."""
-        timers, self.timers = self.timers, []
-        for timer in timers:
+    def expire(self, until: float = inf) -> None:
+        """Let the time of every long poll be over, or of those that end until then."""
+        due = [timer for timer in self.timers if timer.due <= until]
+        self.timers = [timer for timer in self.timers if timer.due > until]
+        for timer in due:
             if not timer.is_cancelled:
                 timer.call()
 
@@ -208,11 +211,13 @@ class Wire:
         self.machine.broke()
 
 
-def new_machine(node_id: int, partition_bytes_max: int = 1 << 20) -> FollowerMachine:
+def new_machine(
+    node_id: int, partition_bytes_max: int = 1 << 20, throttle: Throttle | None = None
+) -> FollowerMachine:
     request = ReplicaFetchRequest(
         f"broker-{node_id}", node_id, 500, 1, 10 << 20, partition_bytes_max
     )
-    return FollowerMachine(request, BACKOFF_MS_MAX)
+    return FollowerMachine(request, BACKOFF_MS_MAX, throttle or Throttle())
 
 
 def open_partition(files: SimulatedFiles, index: int = 0, config: TopicConfig | None = None) -> Log:

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.failure import Failure
-from headrace.cli.moving import bytes_to_move, progress_text, sizes
+from headrace.cli.main import main
+from headrace.cli.moving import Places, bytes_to_move, progress_text, sizes
 from headrace.cli.reassign import read_plan
-from headrace.client import TimedOut, TopicPartition
+from headrace.cli.throttling import throttled_replicas
+from headrace.client import Reassignment, TimedOut, TopicPartition
 from headrace.client.values import ClusterInfo, LogDir, LogDirPartition, Node
 
 ROW = {"topic": "t", "partition": 1, "replicas": [2, 1]}
@@ -80,3 +82,29 @@ def test_bytes_are_counted_although_a_broker_is_silent() -> None:
     where = TopicPartition("t", 0)
     assert bytes_to_move({where: (2, 1)}, {where: (3, 1)}, known) == 700
     assert bytes_to_move({where: (2, 1)}, {where: (1, 2)}, known) == 0
+
+
+def test_a_throttle_names_who_is_copied_from_and_who_is_copied_to() -> None:
+    parts = [TopicPartition("t", index) for index in range(4)]
+    now = Places(
+        {parts[0]: (1, 2), parts[1]: (1, 2, 3), parts[2]: (2, 1), parts[3]: (1, 2)},
+        {parts[1]: Reassignment((1, 2, 3), adding=(3,), removing=(1,))},
+    )
+    lists, nodes = throttled_replicas(now, {parts[0]: (2, 4), parts[2]: (1, 2), parts[3]: (1,)})
+    assert lists == {"t": (["0:1", "0:2", "1:1", "1:2"], ["0:4", "1:3"])}
+    assert nodes == {1, 2, 3, 4}
+
+
+def test_a_throttle_of_very_many_partitions_is_one_of_the_whole_topic() -> None:
+    now = Places({TopicPartition("t", index): (1, 2) for index in range(6000)}, {})
+    lists, _ = throttled_replicas(now, dict.fromkeys(now.replicas, (2, 3)))
+    assert lists == {"t": (["*"], ["*"])}
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1e6", "fast"])
+def test_a_throttle_that_is_no_rate_is_refused(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["reassign", "execute", "plan.json", "--throttle", text])
+    assert "number of bytes" in capsys.readouterr().err

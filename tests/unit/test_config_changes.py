@@ -170,8 +170,8 @@ def only(rows: list[ConfigRow], name: str) -> ConfigRow:
 
 
 def test_a_throttle_that_would_not_hold_is_refused_and_can_be_removed() -> None:
-    name, config = "leader.replication.throttled.rate", BrokerConfig.load()
-    with pytest.raises(ApiError, match="not throttled yet") as error:
+    name, config = "replica.alter.log.dirs.io.max.bytes.per.second", BrokerConfig.load()
+    with pytest.raises(ApiError, match="one directory") as error:
         apply_broker_changes(config, {}, [Change(name, SET, "1000")], for_all_brokers=False)
     assert error.value.code is ErrorCode.INVALID_CONFIG
     removed = [Change(name, DELETE)]

@@ -9,6 +9,7 @@ import pytest
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.replication.follower_service import Followers, FollowerSettings
 from headrace.replication.partition import Partition
+from headrace.replication.throttle import Throttle
 from headrace.runtime.link import Link, Refused
 from headrace.wire.header import read_header
 from headrace.wire.replica_fetch import VERSION
@@ -110,6 +111,7 @@ class World:
             "INTERNAL",
             self,
             settings,
+            Throttle(),
         )
 
     def replicated(self, partition: Partition) -> None:

@@ -29,8 +29,8 @@ def request_frame(head: Any, topics: Any, forgotten: Any) -> bytes:
     request.begin(session_id, epoch, len(topics))
     for topic_id, parts in topics.items():
         request.topic(topic_id.bytes, len(parts))
-        for part in parts:
-            request.part(*part)
+        for index, leader_epoch, offset, last_epoch, log_start in parts:
+            request.part(index, leader_epoch, offset, last_epoch, log_start, part_max + 1)
         request.end_topic()
     request.forget(
         {topic_id.bytes: dict.fromkeys(indexes) for topic_id, indexes in forgotten.items()}

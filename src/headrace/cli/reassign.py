@@ -6,11 +6,11 @@ names the replicas that partitions should have, so executing it again does nothi
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli import moving
+from headrace.cli import moving, throttling
 from headrace.cli.connection import (
     add_action,
     describe,
@@ -43,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     execute = add_action(actions, "execute", "move partitions as a plan says, and wait", _execute)
     execute.add_argument("file", type=Path, metavar="PLAN")
     add_no_wait_argument(execute)
+    execute.add_argument(
+        "--throttle",
+        type=_rate,
+        metavar="BYTES",
+        help="let each broker copy so many a second at most; status lifts it when all has arrived",
+    )
     status = add_action(actions, "status", "show what is moving", _status)
     status.add_argument(
         "file", type=Path, nargs="?", metavar="PLAN", help="default: all that is moving"
@@ -51,6 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = cancel.add_mutually_exclusive_group(required=True)
     which.add_argument("file", type=Path, nargs="?", metavar="PLAN")
     which.add_argument("--all", action="store_true", help="stop everything that is moving")
+
+
+def _rate(text: str) -> int:
+    rate = int(text) if text.isdecimal() else 0
+    if rate < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes above 0")
+    return rate
 
 
 def add_no_wait_argument(parser: argparse.ArgumentParser) -> None:
@@ -162,16 +175,28 @@ def _no_broker(node_id: int, racks: "Racks") -> Failure:
 
 def _execute(client: "Client", args: argparse.Namespace) -> None:
     targets = read_plan(args.file)
+    if args.throttle is not None:
+        now = moving.places(client)
+        moving.refuse_unknown(now, targets)
+        throttling.set_throttle(client, now, targets, args.throttle)
     begun = moving.begin(client, targets)
     if not args.no_wait:
         resume = f"See: headrace reassign status {args.file}"
         moving.wait_until_moved(client, targets, resume)
+        _lift_throttle(client, targets)
     if args.json:
         print_json({"begun": begun, "partitions": len(targets), "is_done": not args.no_wait})
     elif args.no_wait:
         print(f"{plural(begun, 'move')} begun of {plural(len(targets), 'partition')}.")
     else:
         print(f"All {plural(len(targets), 'partition')} of the plan are in place.")
+
+
+def _lift_throttle(client: "Client", moved: "Iterable[TopicPartition]") -> bool:
+    """After a plan; not while others move, whom it may have been set for."""
+    if client.list_reassignments():
+        return False
+    return throttling.lift_throttle(client, {where.topic for where in moved})
 
 
 def _status(client: "Client", args: argparse.Namespace) -> None:
@@ -183,6 +208,7 @@ def _status(client: "Client", args: argparse.Namespace) -> None:
     coming = {node for where in targets if where in now.moving for node in now.moving[where].adding}
     known = moving.sizes(client) if coming else {}
     rows = [_status_row(now, where, targets[where], known) for where in sorted(targets)]
+    lifted = args.file is not None and not now.moving and _lift_throttle(client, targets)
     if args.json:
         print_json(rows)
         return
@@ -195,6 +221,8 @@ def _status(client: "Client", args: argparse.Namespace) -> None:
         for row in rows
     ]
     print_table((*columns, "copied"), cells)
+    if lifted:
+        print("Nothing moves any more: the throttle is lifted.")
 
 
 def _status_row(
@@ -223,16 +251,18 @@ def _cancel(client: "Client", args: argparse.Namespace) -> None:
 
     now = moving.places(client)
     stopped = list(now.moving)
+    named = stopped
     if not args.all:
-        targets = read_plan(args.file)
-        moving.refuse_unknown(now, targets)
-        stopped = [where for where in targets if where in now.moving]
+        named = list(read_plan(args.file))
+        moving.refuse_unknown(now, named)
+        stopped = [where for where in named if where in now.moving]
     refused = client.alter_reassignments(dict.fromkeys(stopped)) if stopped else {}
     for where, error in refused.items():
         # It arrived before it could be stopped.
         if error.code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
             raise Failure(f"{where} cannot be stopped: {describe(error)}")
     count = len(stopped) - len(refused)
+    _lift_throttle(client, named)
     if args.json:
         print_json({"cancelled": count})
     else:

@@ -160,8 +160,6 @@ alter.log.dirs.replication.quota.window.size.seconds int 1 1..
 client.quota.callback.class class - *
 controller.quota.window.num int 11 1..
 controller.quota.window.size.seconds int 1 1..
-follower.replication.throttled.rate long 9223372036854775807 0.. dynamic
-leader.replication.throttled.rate long 9223372036854775807 0.. dynamic
 quota.window.num int 11 1..
 quota.window.size.seconds int 1 1..
 remote.log.manager.copy.quota.window.num int 11 1..

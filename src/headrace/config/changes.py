@@ -23,11 +23,7 @@ from headrace.config.table import (
 )
 from headrace.model.errors import ApiError, ErrorCode
 
-_THROTTLES = (
-    "leader.replication.throttled.rate",
-    "follower.replication.throttled.rate",
-    "replica.alter.log.dirs.io.max.bytes.per.second",
-)
+_UNHELD_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 class Operation(IntEnum):
@@ -182,11 +178,11 @@ def check_broker_config(settings: Mapping[str, str], *, for_all_brokers: bool) -
         row = broker_setting(name)
         if row is None:
             raise ApiError(ErrorCode.INVALID_CONFIG, unknown_name(name, of_topic=False))
-        if name in _THROTTLES:
+        if name == _UNHELD_THROTTLE:
             # Whoever sets a limit before a move would count on it.
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,
-                f"{name} cannot be set: copying between brokers is not throttled yet.",
+                f"{name} cannot be set: a broker has one directory, and copies nothing within it.",
             )
         if not row.dynamic:
             raise ApiError(

@@ -3,7 +3,18 @@
 Data only. Each row names the feature that it needs; see features.py.
 """
 
-from headrace.config.setting import BOOLEAN, INT, INT_MAX, LIST, LONG, SHORT, STRING, Setting, Value
+from headrace.config.setting import (
+    BOOLEAN,
+    INT,
+    INT_MAX,
+    LIST,
+    LONG,
+    LONG_MAX,
+    SHORT,
+    STRING,
+    Setting,
+    Value,
+)
 
 _UNLIMITED = str(INT_MAX)
 
@@ -409,6 +420,26 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "How long a follower waits for an answer to a fetch.",
         low=1,
         needs="replication",
+    ),
+    Setting(
+        "leader.replication.throttled.rate",
+        LONG,
+        str(LONG_MAX),
+        "How many bytes a second the broker sends of the replicas that "
+        "leader.replication.throttled.replicas names, to followers that are not in sync.",
+        low=0,
+        needs="replication",
+        dynamic=True,
+    ),
+    Setting(
+        "follower.replication.throttled.rate",
+        LONG,
+        str(LONG_MAX),
+        "How many bytes a second the broker fetches of the replicas that "
+        "follower.replication.throttled.replicas names, while they are not in sync.",
+        low=0,
+        needs="replication",
+        dynamic=True,
     ),
     Setting(
         "auto.leader.rebalance.enable",

@@ -34,7 +34,9 @@ class TopicConfig:
         "file_delete_delay_ms",
         "flush_messages",
         "flush_ms",
+        "follower_replication_throttled_replicas",
         "index_interval_bytes",
+        "leader_replication_throttled_replicas",
         "max_compaction_lag_ms",
         "max_message_bytes",
         "message_timestamp_after_max_ms",
@@ -91,6 +93,13 @@ class TopicConfig:
         self.flush_ms: int = values["flush.ms"]
         self.min_insync_replicas: int = values["min.insync.replicas"]
         self.unclean_leader_election_enable: bool = values["unclean.leader.election.enable"]
+        self.leader_replication_throttled_replicas: frozenset[str] = frozenset(
+            values["leader.replication.throttled.replicas"]
+        )
+        """partition:broker, or * alone; likewise below."""
+        self.follower_replication_throttled_replicas: frozenset[str] = frozenset(
+            values["follower.replication.throttled.replicas"]
+        )
 
     @classmethod
     def resolve(

@@ -125,10 +125,10 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "follower.replication.throttled.replicas",
         LIST,
         "",
-        "The replicas whose copying is throttled on the follower's side.",
+        "The replicas that are copied to at follower.replication.throttled.rate while they are "
+        "behind.",
         check=_are_replicas,
         allowed=_REPLICAS,
-        needs="quotas",
     ),
     Setting(
         "index.interval.bytes",
@@ -150,10 +150,10 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "leader.replication.throttled.replicas",
         LIST,
         "",
-        "The replicas whose copying is throttled on the leader's side.",
+        "The replicas that are copied from at leader.replication.throttled.rate, by those that are "
+        "behind.",
         check=_are_replicas,
         allowed=_REPLICAS,
-        needs="quotas",
     ),
     Setting(
         "local.retention.bytes",

@@ -10,10 +10,11 @@ R2  a session is its connection's alone and ends with it; a follower asks for ev
     that
 R3  a wait ends when there are enough records or any errors to tell, when the follower asks again,
     or by the clock; what is committed is told along with them
+R4  a throttle leaves partitions out of answers, of replicas that are not in sync; never others
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
@@ -22,6 +23,7 @@ from headrace.log.file import NotCached
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.replication.followers import Listener
 from headrace.replication.partition import Partition
+from headrace.replication.throttle import Throttle
 from headrace.runtime.exchange import Exchange, Peer
 from headrace.wire.cursor import MalformedRequest
 from headrace.wire.fetch import (
@@ -40,6 +42,12 @@ if TYPE_CHECKING:
 OLDEST = 15
 INLINE_BYTES_MAX = 64 * 1024
 WAIT_MS_MAX = 60_000
+
+READ: Final = 0
+NO_ROOM: Final = 1
+"""It must wait for the next answer."""
+THROTTLED: Final = 2
+"""It must wait until the rate of copying allows more."""
 
 
 @final
@@ -87,6 +95,8 @@ class ReplicaSession:
         """Those that may have records, or errors."""
         self.quiet: dict[FollowedPart, None] = {}
         """Those where only more is committed: no reason to answer, but told in every answer."""
+        self.throttled: dict[FollowedPart, None] = {}
+        """Those that have records, and wait for the throttle."""
         self.waiting: ReplicaExchange | None = None
 
 
@@ -124,6 +134,10 @@ class ReplicaFetchHandler:
         self.sessions_of: dict[Peer, list[ReplicaSession]] = {}
         self.woken: list[ReplicaExchange] = []
         self.last_id: i64 = 0
+        self.throttle = Throttle()
+        """How fast replicas that are not in sync are sent what is to be sent slowly."""
+        self.copied: i64 = 0
+        """How much of that is in the answer at hand."""
 
     def handle(
         self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
@@ -219,8 +233,9 @@ class ReplicaFetchHandler:
             if gone is not None:
                 session.dirty.pop(gone, None)
                 session.quiet.pop(gone, None)
+                session.throttled.pop(gone, None)
                 self._unlisten(session, gone)
-        now_ms: i64 = i64(int(self.monotonic() * 1000))
+        now_ms: i64 = self._now_ms()
         for part in request.parts:
             followed = session.parts.get((part.key, part.index))
             if followed is None:
@@ -273,6 +288,8 @@ class ReplicaFetchHandler:
             wait_ms: i64 = exchange.request.wait_ms_max
             if wait_ms > WAIT_MS_MAX:
                 wait_ms = WAIT_MS_MAX
+            if session.throttled and self.throttle.wait_ms() < wait_ms:
+                wait_ms = self.throttle.wait_ms()
             exchange.timer = self.call_later(int(wait_ms) / 1000, self._expire, exchange)
 
     def _stop_waiting(self, exchange: ReplicaExchange, session: ReplicaSession) -> None:
@@ -297,22 +314,29 @@ class ReplicaFetchHandler:
         total: i64 = 0
         enough: i64 = request.size_min if request.size_min > 1 else 1
         is_enough = must_answer
+        throttled: list[FollowedPart] = []
+        self.copied = 0
+        if session.throttled and self.throttle.left(self._now_ms()) > 0:
+            session.dirty.update(session.throttled)
+            session.throttled = {}
         for followed in session.dirty:
             part = followed.part
             result = FetchResult(part.key, part.index)
+            outcome: i64 = READ
             try:
-                has_room = self._read(
+                outcome = self._read(
                     result, part, session.node_id, request.size_max - total, total == 0
                 )
             except ApiError as error:
                 result.error = error.code
-                has_room = True
             except OSError:
                 result = FetchResult(part.key, part.index)
                 result.error = ErrorCode.KAFKA_STORAGE_ERROR
-                has_room = True
-            if not has_room:
+            if outcome == NO_ROOM:
                 break
+            if outcome == THROTTLED:
+                throttled.append(followed)
+                continue
             if result.size == 0 and result.error == 0 and result.diverging_epoch < 0:
                 empty.append(followed)
                 continue
@@ -323,8 +347,13 @@ class ReplicaFetchHandler:
         for followed in empty:
             del session.dirty[followed]
             session.quiet[followed] = None
+        for followed in throttled:
+            del session.dirty[followed]
+            session.throttled[followed] = None
         if not is_enough:
             return False
+        if self.copied > 0:
+            self.throttle.spend(self.copied)
         for followed in told:
             del session.dirty[followed]
             session.quiet.pop(followed, None)
@@ -363,8 +392,8 @@ class ReplicaFetchHandler:
 
     def _read(
         self, result: FetchResult, part: FetchPart, node_id: i64, budget: i64, is_first: bool
-    ) -> bool:
-        """Find what is to be sent; False where it must wait for the next answer."""
+    ) -> i64:
+        """Find what is to be sent, or why nothing is."""
         partition = self.partitions.find(part.key, part.index, True)
         if partition is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -374,7 +403,8 @@ class ReplicaFetchHandler:
             raise ApiError(
                 ErrorCode.FENCED_LEADER_EPOCH if is_behind else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
-        if not partition.is_leader or node_id not in partition.followers:
+        follower = partition.followers.get(node_id)
+        if not partition.is_leader or follower is None:
             # Or it is a replica that this leader has not heard of yet: nobody would wake it.
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = partition.log
@@ -382,14 +412,25 @@ class ReplicaFetchHandler:
         result.last_stable_offset = partition.high_watermark
         result.log_start_offset = log.log_start_offset
         if self._diverges(result, part, partition):
-            return True
+            return READ
+        end_offset: i64 = log.written_end_offset
         size_max: i64 = part.size_max if part.size_max < budget else budget
         if size_max <= 0 and not is_first:
-            return False
-        found = log.read(part.fetch_offset, size_max, log.written_end_offset, is_first, False)
+            return NO_ROOM
+        is_slow = partition.is_throttled_leader and not follower.is_in_maximal_isr()
+        if is_slow and part.fetch_offset < end_offset:
+            left: i64 = self.throttle.left(self._now_ms()) - self.copied
+            if left <= 0:
+                return THROTTLED
+            if left < size_max:
+                size_max = left
+                is_first = True
+        found = log.read(part.fetch_offset, size_max, end_offset, is_first, False)
         if found is None:
             # Nothing new; or a batch that does not fit any more.
-            return part.fetch_offset >= log.written_end_offset
+            return READ if part.fetch_offset >= end_offset else NO_ROOM
+        if is_slow:
+            self.copied += found.size
         result.size = found.size
         result.records = found
         if found.size <= INLINE_BYTES_MAX:
@@ -397,7 +438,10 @@ class ReplicaFetchHandler:
             inline = file.files.pread_cached(file.fd, found.size, found.position)
             if inline is not None and len(inline) == found.size:
                 result.records = inline
-        return True
+        return READ
+
+    def _now_ms(self) -> i64:
+        return i64(int(self.monotonic() * 1000))
 
     def _diverges(self, result: FetchResult | None, part: FetchPart, partition: Partition) -> bool:
         """Whether the follower's history is not the leader's; then where to look next (B2)."""

@@ -147,6 +147,13 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
+def error_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
 class ApiError(Exception):
     """One error code with a sentence for the person who reads it."""
 

@@ -13,6 +13,7 @@ from headrace.node.outside import Front
 from headrace.replication.follower_service import Followers, FollowerSettings
 from headrace.replication.isr_service import IsrKeeper
 from headrace.replication.partition import Partition
+from headrace.replication.throttle import Throttle
 from headrace.runtime.link import Network
 
 
@@ -27,10 +28,13 @@ class Replication:
         front: Front,
     ) -> None:
         self._config = config
+        self._clock = clock
         self._controller = controller
         self._table = table
         self._lost: dict[Partition, None] = {}
         """Whose disks have failed, as the controller was told."""
+        self._to_followers = front.replica_fetch.throttle
+        self._from_leaders = Throttle()
         self._followers = Followers(
             network,
             clock,
@@ -40,6 +44,7 @@ class Replication:
             config.internal_listener,
             front.turn,
             FollowerSettings.of(config),
+            self._from_leaders,
         )
         self._isr = IsrKeeper(
             config.node_id,
@@ -55,6 +60,7 @@ class Replication:
         front.replica_fetch.consider = self._isr.consider
 
     def start(self) -> None:
+        self._set_rates()
         self._isr.start()
 
     async def hand_over(self) -> None:
@@ -90,9 +96,17 @@ class Replication:
         if change.brokers:
             self._followers.brokers_changed()
         if change.broker_configs:
+            self._set_rates()
             settings = FollowerSettings.of(self._config)
             if settings != self._followers.settings:
                 self._followers.use(settings)
+
+    def _set_rates(self) -> None:
+        now_ms = int(self._clock.monotonic() * 1000)
+        rate = self._config.get_int("leader.replication.throttled.rate")
+        self._to_followers.set_rate(rate, now_ms)
+        rate = self._config.get_int("follower.replication.throttled.rate")
+        self._from_leaders.set_rate(rate, now_ms)
 
     def _epoch_of(self, node_id: int) -> int:
         broker = self._controller.image.brokers.get(node_id)

@@ -27,6 +27,19 @@ class Followed:
         """Its disk has failed."""
         self.due_ms: i64 = 0
         self.failures: i64 = 0
+        self.size_max: i64 = NEVER
+        """How much may be asked for in the next request, where a throttle says so."""
+        self.leader_high_watermark: i64 = NEVER
+        """As it was last told."""
+
+    def is_throttled(self) -> bool:
+        """Whether this replica is copied slowly: never one in sync, or just let in."""
+        partition = self.partition
+        return (
+            partition.is_throttled_follower
+            and partition.log.log_end_offset < self.leader_high_watermark
+            and not self.is_member()
+        )
 
     def is_member(self) -> bool:
         """Whether this replica is in the ISR, as far as is known here."""

@@ -24,10 +24,11 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from headrace.log.jobs import PASSING
-from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.errors import ApiError, ErrorCode, error_name
 from headrace.replication.followed import NEVER, Followed
 from headrace.replication.partition import Partition
 from headrace.replication.replica_append import append_fetched
+from headrace.replication.throttle import UNLIMITED, Throttle
 from headrace.wire.replica_fetch import FetchedPart, ReplicaFetchRequest, read_fetched
 
 BACKOFF_MS_MIN: Final = 20
@@ -55,7 +56,9 @@ _OF_THE_MOMENT: Final = frozenset(
 
 @final
 class FollowerMachine:
-    def __init__(self, request: ReplicaFetchRequest, backoff_ms_max: i64) -> None:
+    def __init__(
+        self, request: ReplicaFetchRequest, backoff_ms_max: i64, throttle: Throttle
+    ) -> None:
         self.written: list[Partition] = []
         """Whose logs have changed, or have work to do; for the caller to take."""
         self.held: list[Partition] = []
@@ -64,6 +67,7 @@ class FollowerMachine:
         """How many partitions are followed."""
         self._request = request
         self._backoff_ms_max: i64 = backoff_ms_max
+        self._throttle = throttle
         self._topics: dict[bytes, dict[int, Followed]] = {}
         self._changed: dict[Followed, None] = {}
         self._forgotten: dict[bytes, dict[int, None]] = {}
@@ -208,6 +212,8 @@ class FollowerMachine:
         self._paused_until_ms = 0
         if self._due_ms <= now_ms:
             self._wake_due(now_ms)
+        if self._throttle.rate != UNLIMITED:
+            self._hold_back(now_ms)
         outstanding: i64 = self._sent - self._answered
         if outstanding > 0 and (outstanding > 1 or not self._is_urgent or self._session_id == 0):
             return None
@@ -243,7 +249,9 @@ class FollowerMachine:
         if 0 <= damaged_from < offset:
             offset = damaged_from if damaged_from > log.log_start_offset else log.log_start_offset
             epoch = log.epochs.epoch_for(offset - 1)
-        request.part(followed.index, followed.leader_epoch, offset, epoch, log.log_start_offset)
+        start: i64 = log.log_start_offset
+        request.part(followed.index, followed.leader_epoch, offset, epoch, start, followed.size_max)
+        followed.size_max = NEVER
         followed.asked_offset = offset
         followed.asked = self._sent
         if not followed.is_in_session:
@@ -255,6 +263,17 @@ class FollowerMachine:
                 forgotten.pop(followed.index, None)
                 if not forgotten:
                     del self._forgotten[followed.key]
+
+    def _hold_back(self, now_ms: i64) -> None:
+        """Ask for no more than the throttle lets through."""
+        left: i64 = self._throttle.left(now_ms)
+        for followed in list(self._changed):
+            if followed.is_throttled():
+                if left <= 0:
+                    self._rest(followed, now_ms + self._throttle.wait_ms())
+                    continue
+                followed.size_max = left
+                left -= self._request.partition_size_max
 
     def _wake_due(self, now_ms: i64) -> None:
         due_ms: i64 = NEVER
@@ -323,7 +342,7 @@ class FollowerMachine:
             return
         self._paused_until_ms = now_ms + self._backoff_ms(self._failures)
         if self._failures == 1 and code != ErrorCode.STALE_BROKER_EPOCH:
-            _LOG.warning("a leader refuses to be followed: %s", _name(code))
+            _LOG.warning("a leader refuses to be followed: %s", error_name(code))
 
     def _take(
         self, followed: Followed, part: FetchedPart, frame: bytes, wall_ms: i64, now_ms: i64
@@ -338,7 +357,7 @@ class FollowerMachine:
                     _LOG.warning(
                         "%s cannot be fetched: %s",
                         followed.partition.log.partition,
-                        _name(part.error),
+                        error_name(part.error),
                     )
                 self._back_off(followed, now_ms)
             elif part.diverging_epoch >= 0:
@@ -369,10 +388,13 @@ class FollowerMachine:
         if part.end > part.start:
             # Whatever comes of it, the leader sends no more until it is named again.
             self._changed[followed] = None
+            if followed.is_throttled():
+                self._throttle.spend(part.end - part.start)
             append_fetched(log, frame, part.start, part.end, followed.leader_epoch, wall_ms)
             if self._must_sync(partition):
                 self._hold(followed)
         followed.failures = 0
+        followed.leader_high_watermark = part.high_watermark
         self._learn(partition, part)
         self.written.append(partition)
 
@@ -475,10 +497,3 @@ class FollowerMachine:
         followed.failures = 0
         self._changed[followed] = None
         self.written.append(followed.partition)
-
-
-def _name(code: i64) -> str:
-    try:
-        return ErrorCode(int(code)).name
-    except ValueError:
-        return f"error {code}"

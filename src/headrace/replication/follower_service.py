@@ -21,6 +21,7 @@ from headrace.model.cluster import ClusterImage, Endpoint
 from headrace.replication.followed import NEVER
 from headrace.replication.follower_machine import FollowerMachine
 from headrace.replication.partition import Partition
+from headrace.replication.throttle import Throttle
 from headrace.runtime.link import Link, LinkBroken, Network
 from headrace.wire.cursor import MalformedRequest
 from headrace.wire.replica_fetch import ReplicaFetchRequest
@@ -70,6 +71,7 @@ class Followers:
         listener: str,
         turn: Turn,
         settings: FollowerSettings,
+        throttle: Throttle,
     ) -> None:
         """`listener` is the name of the one that brokers talk to each other on."""
         self.network = network
@@ -78,6 +80,7 @@ class Followers:
         self.broker_epoch = broker_epoch
         self.turn = turn
         self.settings = settings
+        self.throttle = throttle
         self._image = image
         self._listener = listener
         self._sessions: dict[tuple[int, int], _Session] = {}
@@ -163,6 +166,7 @@ class _Session:
                 settings.partition_bytes_max,
             ),
             settings.backoff_ms,
+            followers.throttle,
         )
         self._followers = followers
         self._clock = followers.clock

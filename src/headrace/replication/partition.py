@@ -84,6 +84,9 @@ class Partition:
         self.partition_epoch: i64 = UNKNOWN
         self.broker_epoch: i64 = UNKNOWN
         """Of this broker, as the leader that it is."""
+        self.is_throttled_leader = False
+        """Whether this replica is copied from slowly; likewise to, while it is behind."""
+        self.is_throttled_follower = False
         self.replicas: tuple[int, ...] = ()
         self.isr: Isr = ()
         self.proposed: Isr | None = None
@@ -112,12 +115,24 @@ class Partition:
         """From where on the disk does not hold what was written to it; unknown if it does."""
         self._bounds: list[Follower] = []
         """The members of the maximal ISR but this broker."""
+        self._set_throttled()
 
     def configure(self, config: TopicConfig) -> None:
         self.config = config
         self.flush_messages = config.flush_messages
         self.log.set_config(config)
         self.rules = AppendRules(config, self.rules.decompressed_bytes_max)
+        self._set_throttled()
+
+    def _set_throttled(self) -> None:
+        these = {"*", f"{self.index}:{self.node_id}"}
+        config = self.config
+        self.is_throttled_leader = not these.isdisjoint(
+            config.leader_replication_throttled_replicas
+        )
+        self.is_throttled_follower = not these.isdisjoint(
+            config.follower_replication_throttled_replicas
+        )
 
     # Roles.
 

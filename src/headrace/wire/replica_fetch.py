@@ -38,7 +38,7 @@ class ReplicaFetchRequest:
         self._wait_ms_max: i64 = wait_ms_max
         self._size_min: i64 = size_min
         self._size_max: i64 = size_max
-        self._partition_size_max: i64 = partition_size_max
+        self.partition_size_max: i64 = partition_size_max
         self._out = BytesWriter()
 
     def begin(self, session_id: i64, session_epoch: i64, topics: i64) -> None:
@@ -71,6 +71,7 @@ class ReplicaFetchRequest:
         fetch_offset: i64,
         last_fetched_epoch: i64,
         log_start_offset: i64,
+        size_max: i64,
     ) -> None:
         out = self._out
         put_i32(out, index)
@@ -78,7 +79,7 @@ class ReplicaFetchRequest:
         put_i64(out, fetch_offset)
         put_i32(out, last_fetched_epoch)
         put_i64(out, log_start_offset)
-        put_i32(out, self._partition_size_max)
+        put_i32(out, size_max if size_max < self.partition_size_max else self.partition_size_max)
         out.append(0)
 
     def end_topic(self) -> None:
