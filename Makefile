@@ -10,10 +10,11 @@ BIN := $(VENV)/bin
 TOOLS := $(VENV)/.tools
 PACKAGE := $(VENV)/.package
 # Directories are listed too, so that a deleted file counts as a change.
-SOURCES := $(shell find src -name __pycache__ -prune -o \( -name '*.py' -o -name py.typed -o -type d \) -print)
+SOURCES := $(shell find src -name __pycache__ -prune -o \( -name '*.py' -o -name py.typed \
+	-o -path '*/pipelines/shop/*' -o -type d \) -print)
 NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( \
 	*p["build-system"]["requires"], *p["project"]["dependencies"], \
-	*sum(map(p["project"]["optional-dependencies"].get, ("cluster", "spark", "dev")), []), sep="\n")
+	*sum(map(p["project"]["optional-dependencies"].get, ("avro", "cluster", "spark", "dev")), []), sep="\n")
 
 .PHONY: help demo test test-java test-spark test-spark-long churn bench bench-spark lint format \
 	sim torture docs clean

@@ -63,8 +63,9 @@ class BuildSources(build_py):
         for path in list(library.rglob("*.so")):
             if path not in expected:
                 path.unlink()
-        for path in list(library.rglob("*.py")):
-            if not (ROOT / "src" / path.relative_to(library)).exists():
+        for path in list(library.rglob("*")):
+            source = ROOT / "src" / path.relative_to(library)
+            if path.is_file() and path.suffix != ".so" and not source.exists():
                 path.unlink()
         super().run()
 

@@ -1,0 +1,12 @@
+"""From the bytes of a record to JSON: here the bytes are JSON."""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+spark = SparkSession.active()
+
+
+@dp.temporary_view
+def decoded_orders() -> DataFrame:
+    return spark.readStream.table("raw_orders").withColumn("json", F.col("value").cast("string"))

@@ -1,0 +1,131 @@
+"""Writes the events of a shop's orders to the topic `orders`: the same for the same seed.
+
+    python generate.py --orders 1000 --first 0
+
+Among them is what topics have in real life: events that come twice, that come late, and records
+that are no events at all. From order 500 on, orders say through which channel they came.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from encoding import encode
+
+from headrace.client import Client, TopicExists, connect
+
+PRICES_CENTS = {"bran": 250, "flour": 450, "groats": 620, "millstone": 89_900, "sieve": 2_400}
+OPENING = datetime(2026, 3, 2, 8, tzinfo=UTC)
+CHANNEL_FROM_ORDER = 500
+TOPICS = {"orders": 3, "orders-dead-letters": 1, "order-alerts": 1}
+
+
+class Message(NamedTuple):
+    due: datetime
+    """When it reaches the topic; later than `at` if it is late."""
+    at: datetime
+    key: bytes
+    value: bytes | None
+
+
+def order_events(seed: int, number: int) -> list[dict[str, Any]]:
+    """The events of one order, as they should be."""
+    random = Random(f"{seed}/{number}")
+    product = random.choice(list(PRICES_CENTS))
+    quantity, price = random.randint(1, 5), PRICES_CENTS[product]
+    moment = OPENING + timedelta(seconds=number + random.random())
+    placed = {"product": product, "quantity": quantity, "price_cents": price}
+    if number >= CHANNEL_FROM_ORDER:
+        placed["channel"] = random.choice(["web", "app"])
+    stages: list[tuple[str, dict[str, Any]]] = [("placed", placed)]
+    if random.random() < 0.1:
+        stages.append(("cancelled", {}))
+    else:
+        stages.append(("paid", {"product": product, "amount_cents": quantity * price}))
+        stages.append(("shipped", {}))
+    events = []
+    for seq, (kind, fields) in enumerate(stages, 1):
+        at = moment.isoformat(timespec="milliseconds")
+        events.append({"order_id": f"o{number:07}", "seq": seq, "type": kind, "at": at, **fields})
+        moment += timedelta(seconds=random.uniform(2, 90))
+    return events
+
+
+def broken_value(event: dict[str, Any], random: Random) -> bytes | None:
+    """A value that is not, or not quite, an event."""
+    values: list[bytes | None] = [
+        None,
+        b"\xff\xfe nothing that anybody could read",
+        encode(event)[:-9],
+        encode({**event, "order_id": ""}),
+        encode({**event, "seq": -1}),
+        encode({**event, "type": "teleported"}),
+        encode({**event, "at": "yesterday"}),
+        encode({**event, "type": "placed", "quantity": 0}),
+    ]
+    return random.choice(values)
+
+
+def order_messages(seed: int, number: int) -> Iterator[Message]:
+    """What the topic gets of one order."""
+    random = Random(f"{seed}/{number}/way")
+    for event in order_events(seed, number):
+        at = datetime.fromisoformat(event["at"])
+        key = event["order_id"].encode()
+        is_late = random.random() < 0.03
+        due = at + timedelta(seconds=random.uniform(60, 900) if is_late else 0)
+        yield Message(due, at, key, encode(event))
+        if random.random() < 0.03:
+            again = due + timedelta(seconds=random.uniform(0, 120))
+            yield Message(again, at, key, encode(event))
+        if random.random() < 0.01:
+            yield Message(due, at, key, broken_value(event, random))
+
+
+def messages(seed: int, first: int, orders: int) -> list[Message]:
+    """All that the topic gets of these orders, as it comes in."""
+    found = [m for n in range(first, first + orders) for m in order_messages(seed, n)]
+    return sorted(found, key=lambda message: message.due)
+
+
+def create_topics(client: Client) -> None:
+    for name, partitions in TOPICS.items():
+        try:
+            client.create_topic(name, partitions=partitions)
+        except TopicExists:
+            continue
+
+
+def default_bootstrap() -> str:
+    """As `headrace pipeline` finds it."""
+    if "HEADRACE_BOOTSTRAP" in os.environ:
+        return os.environ["HEADRACE_BOOTSTRAP"]
+    import yaml
+
+    spec = yaml.safe_load((Path(__file__).parent / "spark-pipeline.yml").read_text())
+    return str(spec["configuration"]["headrace.bootstrap"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--orders", type=int, default=1000, help="how many orders (1000)")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first (0)")
+    parser.add_argument("--seed", type=int, default=1, help="another seed, other orders (1)")
+    parser.add_argument("--bootstrap-server", help="host:port; else as headrace pipeline does")
+    options = parser.parse_args()
+    events = messages(options.seed, options.first, options.orders)
+    with connect(options.bootstrap_server or default_bootstrap()) as client:
+        create_topics(client)
+        with client.producer() as producer:
+            for event in events:
+                timestamp_ms = int(event.at.timestamp() * 1000)
+                producer.send("orders", event.value, key=event.key, timestamp_ms=timestamp_ms)
+    print(f"Wrote {len(events)} records of {options.orders} orders to the topic orders.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The whole pipeline on a broker and a Spark of its own: run it with `pytest`."""
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import generate
+import pyarrow.dataset
+
+from headrace.client import connect
+from headrace.testing import RunningBroker
+
+PROJECT = Path(__file__).parent
+SEED, FIRST, ORDERS = 1, 400, 200
+
+
+def read_table(project: Path, name: str) -> list[dict[str, Any]]:
+    place = project / ".headrace" / "warehouse" / name
+    rows: list[dict[str, Any]] = pyarrow.dataset.dataset(place).to_table().to_pylist()
+    return rows
+
+
+def events(first: int, orders: int) -> list[dict[str, Any]]:
+    numbers = range(first, first + orders)
+    return [event for n in numbers for event in generate.order_events(SEED, n)]
+
+
+def revenue(first: int, orders: int) -> dict[tuple[datetime, str], int]:
+    """What the table revenue_per_minute should say, in plain Python."""
+    found: Counter[tuple[datetime, str]] = Counter()
+    for event in events(first, orders):
+        if event["type"] == "paid":
+            minute = datetime.fromisoformat(event["at"]).replace(second=0, microsecond=0)
+            found[minute, event["product"]] += event["amount_cents"]
+    return dict(found)
+
+
+def states(first: int, orders: int) -> dict[str, dict[str, Any]]:
+    """What the table orders should say: later events go over earlier ones."""
+    found: dict[str, dict[str, Any]] = {}
+    for event in events(first, orders):
+        found.setdefault(event["order_id"], {}).update(event)
+    return found
+
+
+def check_tables(project: Path, first: int, orders: int) -> None:
+    rows = read_table(project, "revenue_per_minute")
+    found = {
+        (row["minute"].replace(tzinfo=UTC), row["product"]): row["revenue_cents"] for row in rows
+    }
+    assert found == revenue(first, orders)
+    expected = {
+        order_id: (state["type"], state["seq"], state.get("amount_cents"), state.get("channel"))
+        for order_id, state in states(first, orders).items()
+    }
+    assert {
+        row["order_id"]: (row["status"], row["events"], row["paid_cents"], row["channel"])
+        for row in read_table(project, "orders")
+    } == expected
+
+
+def check_topics(bootstrap: str, project: Path, first: int, orders: int) -> None:
+    with connect(bootstrap) as client:
+        dead = list(client.consume("orders-dead-letters", until="end"))
+        alerts = {alert.key for alert in client.consume("order-alerts", until="end")}
+    wrong = len(read_table(project, "raw_orders")) - len(read_table(project, "order_events"))
+    assert len({(h["partition"], h["offset"]) for h in (dict(d.headers) for d in dead)}) == wrong
+    assert all(dict(letter.headers)["reason"] for letter in dead)
+    placed = [event for event in events(first, orders) if event["type"] == "placed"]
+    large = {e["order_id"] for e in placed if e["quantity"] * e["price_cents"] >= 100_000}
+    assert alerts == {order_id.encode() for order_id in large}
+
+
+def test_the_tables_are_what_the_events_say(headrace_broker: RunningBroker, tmp_path: Path) -> None:
+    project = tmp_path / "shop"
+    shutil.copytree(PROJECT, project, ignore=shutil.ignore_patterns(".headrace"))
+    address = ["--bootstrap-server", headrace_broker.address]
+    numbers = ["--first", str(FIRST), "--orders", str(ORDERS), "--seed", str(SEED)]
+    subprocess.run([sys.executable, "generate.py", *numbers, *address], cwd=project, check=True)
+    run = [sys.executable, "-m", "headrace", "pipeline", "run", *address]
+    subprocess.run(run, cwd=project, check=True)
+    check_tables(project, FIRST, ORDERS)
+    check_topics(headrace_broker.address, project, FIRST, ORDERS)

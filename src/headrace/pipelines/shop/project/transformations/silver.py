@@ -1,0 +1,49 @@
+"""Silver: the events that are right, with types. What is wrong gets a reason, and never an error.
+
+A new field is one more name in EVENT; events that do not have it yet have null.
+"""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+spark = SparkSession.active()
+
+EVENT = """
+    order_id STRING, seq INT, type STRING, at TIMESTAMP, product STRING,
+    quantity INT, price_cents BIGINT, amount_cents BIGINT, channel STRING
+"""
+# The first that is true is the reason. Bounds also keep later sums and products from overflowing.
+WRONG = {
+    "the value is empty": "value IS NULL",
+    "the value cannot be decoded": "json IS NULL",
+    "the value is not a JSON object": "json_object_keys(json) IS NULL",
+    "order_id is missing": "coalesce(event.order_id, '') = ''",
+    "seq is not a positive number": "coalesce(event.seq, 0) < 1",
+    "type is unknown": "coalesce(event.type, '') NOT IN ('placed', 'paid', 'shipped', 'cancelled')",
+    "at is not a time of this century": "coalesce(year(event.at), 0) NOT BETWEEN 2001 AND 2100",
+    "product is missing": "event.type IN ('placed', 'paid') AND event.product IS NULL",
+    "quantity is not from 1 to 1000": (
+        "event.type = 'placed' AND coalesce(event.quantity, 0) NOT BETWEEN 1 AND 1000"
+    ),
+    "price_cents is not from 0 to 100000000": (
+        "event.type = 'placed' AND coalesce(event.price_cents, -1) NOT BETWEEN 0 AND 100000000"
+    ),
+    "amount_cents is not from 0 to 100000000000": (
+        "event.type = 'paid' AND coalesce(event.amount_cents, -1) NOT BETWEEN 0 AND 100000000000"
+    ),
+}
+
+
+@dp.temporary_view
+def checked_orders() -> DataFrame:
+    decoded = spark.readStream.table("decoded_orders")
+    event = F.from_json("json", EVENT)
+    reasons = [F.when(F.expr(wrong), F.lit(reason)) for reason, wrong in WRONG.items()]
+    return decoded.withColumn("event", event).withColumn("reason", F.coalesce(*reasons))
+
+
+@dp.table(comment="Every event of an order, checked and typed; some come twice, some late")
+def order_events() -> DataFrame:
+    right = spark.readStream.table("checked_orders").where("reason IS NULL")
+    return right.select("event.*", "partition", "offset")

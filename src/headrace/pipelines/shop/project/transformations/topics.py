@@ -1,0 +1,37 @@
+"""What goes back to topics: dead letters and alerts.
+
+Both are written at least once: after a failure, or a full refresh, some come again. The offset in a
+dead letter's headers, and the order in an alert's key, tell which are the same.
+"""
+
+from pyspark import pipelines as dp
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+spark = SparkSession.active()
+
+LARGE_CENTS = 100_000
+BOOTSTRAP = {"kafka.bootstrap.servers": str(spark.conf.get("headrace.bootstrap"))}
+
+dp.create_sink("dead_letters", "headrace", {**BOOTSTRAP, "topic": "orders-dead-letters"})
+dp.create_sink("alerts", "headrace", {**BOOTSTRAP, "topic": "order-alerts"})
+
+
+def header(name: str, value: Column) -> Column:
+    return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
+
+
+@dp.append_flow(target="dead_letters")
+def reject() -> DataFrame:
+    wrong = spark.readStream.table("checked_orders").where("reason IS NOT NULL")
+    about = F.array(*[header(name, F.col(name)) for name in ("reason", "partition", "offset")])
+    return wrong.select("key", "value", F.concat("headers", about).alias("headers"))
+
+
+@dp.append_flow(target="alerts")
+def alert() -> DataFrame:
+    placed = spark.readStream.table("order_events").where("type = 'placed'")
+    total = placed.withColumn("total_cents", F.expr("quantity * price_cents"))
+    large = total.where(F.col("total_cents") >= LARGE_CENTS)
+    said = F.to_json(F.struct("order_id", "product", "total_cents", "at"))
+    return large.select(F.col("order_id").alias("key"), said.alias("value"))
