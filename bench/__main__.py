@@ -18,14 +18,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench import cluster, compiled, frames, groups, kafka, profile, schedule, table
+from bench import cluster, compiled, frames, groups, kafka, profile, scale, schedule, table
 from bench.brokers import HEADRACE, KAFKA, HeadraceCommand
 from bench.kafka import ROOT, say
 from bench.workloads import WORKLOADS
 
 PAGE = ROOT / "docs" / "BENCHMARKS.md"
 RAW = ROOT / "docs" / "benchmarks.json"
-_PARTS = ("flush", "start", "beside", "groups", "cluster")
+_PARTS = ("flush", "start", "beside", "groups", "cluster", "scale")
 _PAGE_HEAD = """# Benchmarks
 
 `make bench` starts Headrace and Apache Kafka on one machine, warms both with two full rounds,
@@ -46,6 +46,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="that count (3)")
     parser.add_argument("--warm-rounds", type=int, help="that do not (2)")
     parser.add_argument("--scale", type=float, help="of the work in each round (1)")
+    parser.add_argument("--partitions", type=int, help="of the part on scale (2000)")
     parser.add_argument(
         "--minutes",
         type=float,
@@ -78,6 +79,7 @@ def plan_of(chosen: argparse.Namespace) -> schedule.Plan:
         beside="beside" in only,
         groups="groups" in only,
         cluster="cluster" in only,
+        partitions=(chosen.partitions or scale.PARTITIONS) if "scale" in only else 0,
         warm_rounds=_number(chosen.warm_rounds, 1 if chosen.quick else 2) if wanted else 0,
         rounds=_number(chosen.rounds, 1 if chosen.quick else 3),
         scale=chosen.scale or (0.1 if chosen.quick else 1.0),
@@ -171,8 +173,10 @@ def main() -> int:
             grouped = groups.measure(plan.names, plan.headrace, rounds, plan.scale)
         if plan.cluster:
             warm_rounds = _number(chosen.warm_rounds, 1 if chosen.quick else 2)
-            scale = chosen.scale or (0.3 if chosen.quick else 1.0)
-            clustered = cluster.measure(plan.names, plan.headrace, warm_rounds, plan.rounds, scale)
+            part = chosen.scale or (0.3 if chosen.quick else 1.0)
+            clustered = cluster.measure(plan.names, plan.headrace, warm_rounds, plan.rounds, part)
+        if plan.partitions:
+            scaled = scale.measure(plan.names, plan.headrace, plan.partitions)
     except KeyboardInterrupt:
         say("interrupted: brokers stopped, nothing saved")
         return 130
@@ -190,6 +194,8 @@ def main() -> int:
         parts[(groups.BEGIN, groups.END)] = groups.render(grouped, told)
     if plan.cluster:
         parts[(cluster.BEGIN, cluster.END)] = cluster.render(clustered, told)
+    if plan.partitions:
+        parts[(scale.BEGIN, scale.END)] = scale.render(scaled, told, plan.partitions)
     print("\n".join(parts.values()))
     complete = not (chosen.only or chosen.quick or chosen.kafka_only or chosen.headrace_only)
     if chosen.save or (complete and not chosen.profile):

@@ -50,6 +50,15 @@ def memory_mb_of(pid: int) -> tuple[float, float]:
     return int(sizes["VmRSS"]) / 1024, int(sizes["VmHWM"]) / 1024
 
 
+def is_running(pid: int) -> bool:
+    """Whether it has not ended; one that nobody has waited for has."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
 @dataclass(slots=True)
 class Broker:
     """One running broker."""

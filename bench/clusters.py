@@ -65,6 +65,16 @@ class Cluster(ABC):
     def kill(self, node_id: int) -> None:
         os.kill(self.pids[node_id], signal.SIGKILL)
 
+    def terminate(self, node_id: int) -> None:
+        """Ask a broker to stop, and wait until it has."""
+        pid = self.pids[node_id]
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _START_S_MAX
+        while brokers.is_running(pid):
+            if time.monotonic() > deadline:
+                raise frames.AnswerError(f"broker {node_id} of {self.name} does not stop")
+            time.sleep(_LOOK_S)
+
     def cpu_s(self) -> float:
         return sum(brokers.cpu_s_of(pid) for pid in (*self.pids.values(), *self.others.values()))
 
@@ -132,24 +142,43 @@ class Cluster(ABC):
 class HeadraceCluster(Cluster):
     name = HEADRACE
 
-    def __init__(self, command: HeadraceCommand) -> None:
+    def __init__(self, command: HeadraceCommand, *, outlives_brokers: bool = False) -> None:
+        """`headrace up` ends with the last broker that it started. To restart all of them, let
+        ZooKeeper be a process of its own."""
         super().__init__()
         self._command = command
+        self._outlives_brokers = outlives_brokers
         self._ready = self.directory / "ready.json"
         self._data = self.directory / "data"
+        self._apart: subprocess.Popen[bytes] | None = None
         self._parent: subprocess.Popen[bytes] | None = None
         self._restarted: dict[int, subprocess.Popen[bytes]] = {}
+        self._zookeeper = ""
 
     def begin(self) -> None:
         first = _free_ports(SIZE)
         self.ports = {node_id: first + node_id - 1 for node_id in range(1, SIZE + 1)}
         command = self._command
-        overrides = [f"--set={name}={value}" for name, value in command.settings.items()]
+        options = [f"--set={name}={value}" for name, value in command.settings.items()]
+        if self._outlives_brokers:
+            options += ["--zookeeper", self._start_zookeeper()]
         self.began = time.monotonic()
         self._parent = self._run(
             *("up", "--brokers", str(SIZE), "--port", str(first)),
-            *("--data", str(self._data), "--ready-file", str(self._ready), *overrides),
+            *("--data", str(self._data), "--ready-file", str(self._ready), *options),
         )
+
+    def _start_zookeeper(self) -> str:
+        ready = self.directory / "zookeeper.json"
+        place = str(self.directory / "zookeeper")
+        self._apart = self._run(
+            "zookeeper", "--port", "0", "--data", place, "--ready-file", str(ready)
+        )
+        self._wait_for(ready)
+        (part,) = json.loads(ready.read_text())["parts"]
+        self.others["zookeeper"] = part["pid"]
+        self._zookeeper = part["address"]
+        return self._zookeeper
 
     def _run(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = self._command
@@ -166,18 +195,22 @@ class HeadraceCluster(Cluster):
             )
 
     def find_parts(self) -> None:
-        deadline = time.monotonic() + _START_S_MAX
-        while not self._ready.exists():
-            if time.monotonic() > deadline:
-                raise kafka.KafkaError("headrace up did not say that it is ready")
-            time.sleep(_LOOK_S)
+        self._wait_for(self._ready)
         told = json.loads(self._ready.read_text())
-        self.others = {"headrace up": told["pid"]}
+        self.others["headrace up"] = told["pid"]
         for part in told["parts"]:
             if part["part"] == "broker":
                 self.pids[part["id"]] = part["pid"]
             else:
                 self.others[part["part"]] = part["pid"]
+                self._zookeeper = part["address"]
+
+    def _wait_for(self, ready: Path) -> None:
+        deadline = time.monotonic() + _START_S_MAX
+        while not ready.exists():
+            if time.monotonic() > deadline:
+                raise kafka.KafkaError(f"Headrace did not write {ready.name} in time")
+            time.sleep(_LOOK_S)
 
     def restart(self, node_id: int) -> None:
         file = next(self._data.rglob(f"broker-{node_id}.properties"))
@@ -189,11 +222,32 @@ class HeadraceCluster(Cluster):
         if node_id in self._restarted:
             self._restarted.pop(node_id).wait()
 
+    def zookeeper(self) -> dict[str, float]:
+        """What ZooKeeper says of itself."""
+        told = self._ask_zookeeper("envi", "=") | self._ask_zookeeper("mntr", "\t")
+        megabytes = {name: float(told[f"os.memory.{name}"][:-2]) for name in ("total", "free")}
+        return {
+            "heap_mb": megabytes["total"] - megabytes["free"],
+            "zookeeper_mb": brokers.memory_mb_of(self.others["zookeeper"])[0],
+            "znodes": float(told["zk_znode_count"]),
+            "watches": float(told["zk_watch_count"]),
+            "znodes_kb": float(told["zk_approximate_data_size"]) / 1e3,
+        }
+
+    def _ask_zookeeper(self, word: str, separator: str) -> dict[str, str]:
+        host, port = self._zookeeper.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=_STOP_S_MAX) as connection:
+            connection.sendall(word.encode())
+            text = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
+        rows = (line.partition(separator) for line in text.splitlines())
+        return {name.strip(): value.strip() for name, _, value in rows}
+
     def stop(self) -> None:
         for process in self._restarted.values():
             kafka.stop_process(process, _STOP_S_MAX)
-        if self._parent is not None:
-            kafka.stop_process(self._parent, _STOP_S_MAX)
+        for parent in (self._parent, self._apart):
+            if parent is not None:
+                kafka.stop_process(parent, _STOP_S_MAX)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

@@ -35,6 +35,8 @@ class Plan:
     beside: bool = True
     groups: bool = True
     cluster: bool = True
+    partitions: int = 2000
+    """Of the part on scale; none to leave it out."""
     warm_rounds: int = 2
     rounds: int = 3
     scale: float = 1.0

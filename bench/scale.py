@@ -1,0 +1,262 @@
+"""Thousands of partitions: three brokers, three replicas, one record on each partition.
+
+Owns the order of these measurements. Each cluster has the machine to itself, one after the other:
+an idle one would cost the other some of its time.
+
+1. All topics are made by one request; they are there when every broker's metadata has a leader for
+   each of their partitions.
+2. A write is one record on every partition, acks=all, by one idempotent librdkafka producer that
+   lives as long as the cluster. It is done when all are acknowledged.
+3. After kill -9 that write begins at once, while the metadata of the others is looked at.
+4. A rolling restart stops each broker with SIGTERM and goes on when all partitions are in sync.
+5. At the end every partition holds exactly one record for each write.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from confluent_kafka import KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from bench import brokers, frames, kafka, table
+from bench.brokers import HEADRACE, KAFKA, HeadraceCommand
+from bench.clusters import HEAP_MB, HOST, SIZE, Cluster, HeadraceCluster, KafkaCluster
+from bench.kafka import say
+from bench.table import Results, Row
+from bench.workloads import Sample
+
+BEGIN, END = "<!-- scale: begin -->", "<!-- scale: end -->"
+PARTITIONS = 2_000
+TOPICS = 20
+_WARM_TOPIC = "first"
+_STEP_S_MAX = 300.0
+_LOOK_S = 0.02
+_IDLE_S = 10.0
+ROWS = (
+    Row("scale", "made: in the metadata of every broker", "made_s", "s", 1, 1, None, True, 5.0),
+    Row("scale", "made, and acknowledged once on each", "first_s", "s", 1, 1, None, True, 20.0),
+    Row("scale", "the same write again", "again_s", "s", 1, 1, None, True, 8.0),
+    Row("scale", "kill -9 of one broker: all have a leader", "led_s", "s", 1, 1, None, True, 2.0),
+    Row("scale", "and acknowledged on each", "acked_s", "s", 1, 1, None, True, 8.0),
+    Row("scale", "its start to all in sync", "back_s", "s", 1, 1, None, True),
+    Row("scale", "rolling restart of all brokers", "rolling_s", "s", 1, 1, None, True),
+    Row("scale", "the longest until one had stopped", "stop_s", "s", 1, 1, None, True),
+    Row("parts", "idle CPU of a broker", "idle_percent", "% of a core", 1, 1, None, True),
+    Row("parts", "RSS of a broker", "broker_mb", "MB", 1, 0, None, True, 120.0),
+    Row("parts", "open files of a broker", "files", "", 1, 0, None, True),
+)
+
+Samples = dict[str, dict[str, list[Sample]]]
+
+
+def measure(names: Sequence[str], command: HeadraceCommand, partitions: int) -> Samples:
+    makers: dict[str, Callable[[], Cluster]] = {
+        HEADRACE: lambda: HeadraceCluster(command, outlives_brokers=True),
+        KAFKA: KafkaCluster,
+    }
+    say(f"{SIZE} brokers, {partitions} partitions of {SIZE} replicas")
+    samples: Samples = {}
+    for name in names:
+        cluster = makers[name]()
+        try:
+            cluster.begin()
+            cluster.create_topic(_WARM_TOPIC)
+            cluster.find_parts()
+            _Run(cluster, partitions, samples).run()
+        finally:
+            cluster.stop()
+    return samples
+
+
+class _Run:
+    """One cluster from its first topic to its last write."""
+
+    def __init__(self, cluster: Cluster, partitions: int, samples: Samples) -> None:
+        self.cluster = cluster
+        self.per_topic = max(partitions // TOPICS, 1)
+        self.topics = [f"scale-{number:02}" for number in range(TOPICS)]
+        self.samples = samples
+        self.sample: Sample = {}
+        addresses = ",".join(f"{HOST}:{port}" for port in cluster.ports.values())
+        self.admin = AdminClient({"bootstrap.servers": addresses, "log_level": 0})
+        self.producer = Producer(
+            {"bootstrap.servers": addresses, "log_level": 0, "enable.idempotence": True}
+        )
+        self.writes = 0
+        self.acknowledged = 0
+        self.errors: list[KafkaError] = []
+
+    def run(self) -> None:
+        self.create()
+        self.note("again_s", self.write(time.monotonic()))
+        self.look_at_parts()
+        self.fail_over()
+        self.roll()
+        self.write(time.monotonic())
+        self.check_nothing_is_lost()
+        self.samples.setdefault("scale", {})[self.cluster.name] = [self.sample]
+
+    def note(self, metric: str, value: float) -> None:
+        self.sample[metric] = value
+        title = next(row.title for row in ROWS if row.metric == metric)
+        say(f"{self.cluster.name:<9} {title}: {value:.2f} s")
+
+    # Steps.
+
+    def create(self) -> None:
+        began = time.monotonic()
+        made = self.admin.create_topics(
+            [NewTopic(name, self.per_topic, SIZE) for name in self.topics],
+            request_timeout=_STEP_S_MAX,
+        )
+        for done in made.values():
+            done.result()
+        for node_id in self.cluster.ports:
+            self.wait(partial(self.is_led, node_id))
+        self.note("made_s", time.monotonic() - began)
+        self.note("first_s", self.write(began))
+
+    def fail_over(self) -> None:
+        victim = 1
+        self.settle()
+        began = time.monotonic()
+        self.cluster.kill(victim)
+        self.begin_write()
+        for node_id in self.cluster.ports:
+            if node_id != victim:
+                self.wait(partial(self.is_led, node_id, but=victim))
+        self.note("led_s", time.monotonic() - began)
+        self.note("acked_s", self.end_write(began))
+        began = time.monotonic()
+        self.cluster.restart(victim)
+        self.wait(partial(self.is_in_sync, but=victim))
+        self.note("back_s", time.monotonic() - began)
+
+    def roll(self) -> None:
+        self.settle()
+        began = time.monotonic()
+        stops = []
+        for node_id in self.cluster.ports:
+            stopped = time.monotonic()
+            self.cluster.terminate(node_id)
+            stops.append(time.monotonic() - stopped)
+            self.cluster.restart(node_id)
+            self.wait(partial(self.is_in_sync, but=node_id))
+        self.note("rolling_s", time.monotonic() - began)
+        self.note("stop_s", max(stops))
+
+    def look_at_parts(self) -> None:
+        """What each broker uses while nobody asks anything of it but its followers."""
+        self.settle()
+        pids = self.cluster.pids.values()
+        before = {pid: brokers.cpu_s_of(pid) for pid in pids}
+        began = time.monotonic()
+        time.sleep(_IDLE_S)
+        seconds = time.monotonic() - began
+        found = []
+        for pid in pids:
+            used = (brokers.cpu_s_of(pid) - before[pid]) / seconds
+            memory, _ = brokers.memory_mb_of(pid)
+            files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+            found.append({"idle_percent": used * 100, "broker_mb": memory, "files": float(files)})
+            say(f"{self.cluster.name:<9} {table.summary(found[-1])}")
+        self.samples.setdefault("parts", {})[self.cluster.name] = found
+        if isinstance(self.cluster, HeadraceCluster):
+            told = self.cluster.zookeeper()
+            self.samples.setdefault("zookeeper", {})[self.cluster.name] = [told]
+            say(f"{'ZooKeeper':<9} {table.summary(told)}")
+
+    def check_nothing_is_lost(self) -> None:
+        wanted = {
+            TopicPartition(name, index): OffsetSpec.latest()
+            for name in self.topics
+            for index in range(self.per_topic)
+        }
+        found = self.admin.list_offsets(wanted, request_timeout=60.0)
+        ends = {int(row.result().offset) for row in found.values()}
+        if ends != {self.writes}:
+            raise frames.AnswerError(f"partitions end at {ends} after {self.writes} writes")
+
+    # One record on every partition.
+
+    @property
+    def count(self) -> int:
+        return self.per_topic * TOPICS
+
+    def write(self, began: float) -> float:
+        self.begin_write()
+        return self.end_write(began)
+
+    def begin_write(self) -> None:
+        self.acknowledged = 0
+        self.writes += 1
+        for index in range(self.per_topic):
+            for topic in self.topics:
+                self.producer.produce(
+                    topic, b"x" * 100, partition=index, on_delivery=self.delivered
+                )
+
+    def end_write(self, began: float) -> float:
+        self.producer.flush(_STEP_S_MAX)
+        if self.errors or self.acknowledged != self.count:
+            raise frames.AnswerError(
+                f"{self.cluster.name} acknowledged {self.acknowledged} of {self.count} records: "
+                f"{self.errors[:1]}"
+            )
+        return time.monotonic() - began
+
+    def delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is None:
+            self.acknowledged += 1
+        else:
+            self.errors.append(error)
+
+    # What the brokers say.
+
+    def is_led(self, node_id: int, *, but: int = 0) -> bool:
+        """Whether all have a leader, other than `but`, in one broker's metadata."""
+        rows = self.rows(self.cluster.ask(node_id, frames.metadata()))
+        return len(rows) == self.count and all(row.leader not in (-1, but) for row in rows)
+
+    def is_in_sync(self, *, but: int) -> bool:
+        """Likewise with all replicas, in that of the first other broker."""
+        node_id = next(each for each in self.cluster.ports if each != but)
+        rows = self.rows(self.cluster.ask(node_id, frames.metadata()))
+        return len(rows) == self.count and all(len(row.isr) == SIZE for row in rows)
+
+    def rows(self, answer: bytes | None) -> list[frames.Replicas]:
+        found = {} if answer is None else frames.replicas_in(answer)
+        return [row for (topic, _), row in found.items() if topic != _WARM_TOPIC]
+
+    def wait(self, is_true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _STEP_S_MAX
+        while not is_true():
+            if time.monotonic() > deadline:
+                raise frames.AnswerError(f"{self.cluster.name} did not get on in {_STEP_S_MAX:g} s")
+            time.sleep(_LOOK_S)
+
+    def settle(self) -> None:
+        """Let what the last step left behind end."""
+        time.sleep(5.0)
+
+
+def render(samples: Results, facts: Mapping[str, str], partitions: int) -> str:
+    left_out = ("Rounds", "Scale", "Apache Kafka")
+    lines = [f"- {name}: {text}" for name, text in facts.items() if name not in left_out]
+    if any(KAFKA in row for row in samples.values()):
+        nodes = f"KRaft, {SIZE} nodes, {HEAP_MB} MiB of heap each"
+        lines.append(f"- Apache Kafka: {kafka.VERSION}, {nodes}")
+    lines += [
+        f"- Beside Headrace: {table.summary(told)}"
+        for told in samples.get("zookeeper", {}).get(HEADRACE, ())
+    ]
+    parts = [
+        f"### Many partitions: {partitions} in {TOPICS} topics, {SIZE} brokers, {SIZE} replicas",
+        "\n".join(lines),
+        "\n".join(table.comparison(samples, ROWS, goals=True)),
+    ]
+    return "\n\n".join(parts) + "\n"
