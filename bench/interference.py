@@ -6,8 +6,8 @@ consumer is the share of the machine (its cores, its disk) and not of the broker
 Owns the disturbing processes, each a child that ends when its standard input closes, and the
 measurement beside them: single records there and back through a waiting long poll, as `latency`.
 
-1. A disturber is a process of its own with a lower priority: the measured client and it do not
-   share an interpreter, and on few cores it does not take the measured client's turn.
+1. A disturber is a process of its own that runs when a core is idle: the measured client and it do
+   not share an interpreter, and on few cores it does not take the measured client's turn.
 2. Cold means cold: before each pass the segment files are synced and dropped from the page cache.
 """
 
@@ -35,7 +35,6 @@ SAMPLES = 4_000
 _TOPIC, _TAIL = "behind", "tail"
 _SLOW_CONNECTIONS, _SLOW_READ_SIZE, _SLOW_PAUSE_S = 8, 16 << 10, 0.01
 _BROKEN_CONNECTIONS = 10
-_NICE = 10
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -137,6 +136,10 @@ def drop_from_page_cache(paths: list[str]) -> None:
             os.close(descriptor)
 
 
+def _yield_cores() -> None:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def _stopped(timeout_s: float = 0.0) -> bool:
     return bool(select.select([sys.stdin], [], [], timeout_s)[0])
 
@@ -178,7 +181,7 @@ def replay_past_the_broker(segments: list[str]) -> None:
         with contextlib.suppress(OSError):
             _send_cold(listener.accept()[0], segments)
         os._exit(0)
-    os.nice(_NICE)
+    _yield_cores()
     view = memoryview(bytearray(1 << 20))
     with socket.create_connection(listener.getsockname()) as connection:
         _begin()
@@ -235,7 +238,7 @@ def main() -> None:
     if kind == "control":
         replay_past_the_broker(segments)
         return
-    os.nice(_NICE)
+    _yield_cores()
     if kind == "cold":
         replay_cold(int(port), int(records), segments)
     elif kind == "slow":
