@@ -54,6 +54,23 @@ def test_partitions_are_there_again_after_a_restart() -> None:
     assert directory.get(A) is directory.create(A, ID, CONFIG)
 
 
+def test_what_moved_to_other_brokers_meanwhile_is_removed_and_nothing_else() -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    for partition, (topic_id, config) in WANTED.items():
+        append(directory.create(partition, topic_id, config), f"of {partition}")
+    directory.close({})
+    directory = opened(files.killed())
+    directory.load({}, {A: ID, B: ID, TopicPartition("never-here", 0): ID})
+    removal = directory.removal()
+    assert removal is not None
+    removal.run()
+    assert directory.found == [B]  # Of another topic of that name: it is not known to be elsewhere.
+    names = [info.name for info in directory.files.list_directory("/data") if info.is_directory]
+    assert names == [str(B)]
+
+
 def test_a_marker_of_another_broker_epoch_does_not_count() -> None:
     files = SimulatedFiles()
     directory = opened(files)

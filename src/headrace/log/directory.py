@@ -6,7 +6,7 @@ Loop thread only, like the logs; start-up, `create` and `close` wait for the dis
 2. The clean-shutdown marker is written last of all, and is gone before anything can be appended;
    it counts only if its broker epoch is the one that is expected (I17).
 3. A directory is served only for the topic id that it was made for (B10); one that nobody knows
-   is left alone.
+   is left alone, one whose partition moved to other brokers meanwhile is removed.
 """
 
 import json
@@ -190,8 +190,19 @@ class LogDirectory:
             self.files.replace_file(self._file(checkpoints.META_PROPERTIES), data)
             self.identity = identity
 
-    def load(self, wanted: Mapping[TopicPartition, tuple[UUID, TopicConfig]]) -> None:
-        """Open the logs that the cluster knows of. What else is there is named, and left alone."""
+    def load(
+        self,
+        wanted: Mapping[TopicPartition, tuple[UUID, TopicConfig]],
+        moved: Mapping[TopicPartition, UUID] | None = None,
+    ) -> None:
+        """Open the logs that the cluster knows of. What else is there is named, and left alone.
+
+        `moved` are partitions that only other brokers have now: theirs are removed.
+        """
+        for partition, topic_id in (moved or {}).items():
+            if partition in self.found and self._belongs_to(topic_id, partition):
+                self.found.remove(partition)
+                self._rename_aside(partition)
         for partition in self.found:
             if partition not in wanted:
                 continue
@@ -246,21 +257,28 @@ class LogDirectory:
     def _is_for(self, partition: TopicPartition, topic_id: UUID) -> bool:
         """Whether a directory is this topic's; one of a former topic of that name steps aside."""
         path = self._file(str(partition))
-        metadata = self._read(f"{partition}/{checkpoints.PARTITION_METADATA}")
-        known = written = checkpoints.decode_partition_metadata(metadata)
-        checkpoint = read_log_checkpoint(self.files, path)
-        if checkpoint is not None:
-            # It has a checksum, and was synced.
-            known = checkpoint.topic_id
-        if known == topic_id or (known is None and self._is_empty(path)):
-            if written != topic_id:
+        if self._belongs_to(topic_id, partition):
+            if self._written_topic_id_of(partition) != topic_id:
                 self._write_metadata(path, topic_id)
             return True
         aside = f"{path}.{uuid.uuid4().hex}{STRAY_SUFFIX}"
         self.files.rename(path, aside)
         self.files.sync_directory(self.path)
-        _LOG.warning("%s was of topic id %s, not %s: moved to %s", path, known, topic_id, aside)
+        _LOG.warning("%s was not of topic id %s: moved to %s", path, topic_id, aside)
         return False
+
+    def _belongs_to(self, topic_id: UUID, partition: TopicPartition) -> bool:
+        known = self._topic_id_of(partition)
+        return known == topic_id or (known is None and self._is_empty(self._file(str(partition))))
+
+    def _topic_id_of(self, partition: TopicPartition) -> UUID | None:
+        checkpoint = read_log_checkpoint(self.files, self._file(str(partition)))
+        # It has a checksum, and was synced.
+        return checkpoint.topic_id if checkpoint else self._written_topic_id_of(partition)
+
+    def _written_topic_id_of(self, partition: TopicPartition) -> UUID | None:
+        metadata = self._read(f"{partition}/{checkpoints.PARTITION_METADATA}")
+        return checkpoints.decode_partition_metadata(metadata)
 
     def _is_empty(self, path: str) -> bool:
         return not any(
@@ -340,13 +358,17 @@ class LogDirectory:
         log = self._deleted.pop(partition)
         for segment in log.segments:
             segment.forget()
+        self._rename_aside(partition)
+
+    def _rename_aside(self, partition: TopicPartition) -> None:
+        path = self._file(str(partition))
         # A file name has at most 255 bytes.
         suffix = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
         target = self._file(str(partition)[: 255 - len(suffix)] + suffix)
         try:
-            self.files.rename(log.path, target)
+            self.files.rename(path, target)
         except OSError as error:
-            _LOG.warning("%s of a deleted topic stays: %s", log.path, error)
+            _LOG.warning("%s is not needed any more, and stays: %s", path, error)
             return
         self._aside.append(target)
 

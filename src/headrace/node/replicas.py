@@ -13,8 +13,9 @@ turns.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
+from uuid import UUID
 
 from headrace.config.broker import BrokerConfig
 from headrace.controller.changes import ImageChange, changed_partitions
@@ -89,7 +90,8 @@ class Replicas:
                 )
                 for topic in topics
                 for index in self._mine(topic)
-            }
+            },
+            dict(self._moved()),
         )
         for topic in topics:
             self._update(topic)
@@ -139,6 +141,13 @@ class Replicas:
         return [
             index for index, state in enumerate(topic.partitions) if self._node_id in state.replicas
         ]
+
+    def _moved(self) -> Iterator[tuple[TopicPartition, UUID]]:
+        """Partitions on disk that moved to other brokers while this one was down."""
+        for partition in self._logs.found:
+            state = self._image.partition(*partition)
+            if state is not None and self._node_id not in state.replicas:
+                yield partition, self._image.topics[partition.topic].topic_id
 
     def _update(self, topic: TopicState, indexes: Iterable[int] | None = None) -> None:
         """Do what the states of these partitions say, or of all."""
