@@ -1,6 +1,7 @@
 """Decisions about one partition, tried on every small state there is."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations, permutations, product
 
 import pytest
@@ -9,7 +10,9 @@ from headrace.controller.failover_machine import (
     IsrChange,
     Live,
     alter_isr,
+    awaited,
     awaits_members,
+    elect_alone,
     elect_preferred,
     elect_unclean,
     hand_over,
@@ -92,8 +95,6 @@ def test_a_settled_partition_is_led_if_any_member_counts() -> None:
             assert list(after.isr) == (staying or counted)
             if after.leader != state.leader:
                 assert after.leader == min(after.isr, key=state.replicas.index)
-        elif len(state.isr) == 1 and state.isr[0] in live:
-            assert after.leader == state.isr[0]
         else:
             assert after.leader == NO_LEADER
 
@@ -110,27 +111,54 @@ def test_an_unclean_broker_is_in_no_isr_unless_it_was_the_last_i12() -> None:
     for state, live in worlds():
         after = settle(state, live) or state
         unclean = [n for n in after.isr if live.get(n) is UNCLEAN]
-        if unclean and after.leader != NO_LEADER:
-            assert after.isr == state.isr == tuple(unclean)
-        if unclean and after.leader == NO_LEADER:
+        if unclean:
+            assert after.leader == NO_LEADER
             assert not in_sync(state, live)
 
 
-def test_of_a_last_isr_that_restarted_uncleanly_the_furthest_log_leads_i12() -> None:
+def test_where_no_member_of_the_last_isr_counts_the_furthest_log_leads_i12() -> None:
     for state, live in worlds():
         settled = settle(state, live) or state
         ends = {1: (3, 50), 2: (4, 10), 3: (4, 10)}
         after = recover(settled, live, ends)
-        back = [node for node in settled.isr if node in live]
-        if in_sync(settled, live) or not back:
+        if in_sync(settled, live) or not any(node in live for node in settled.isr):
             assert after is None
             assert not awaits_members(settled, live)
             continue
         assert after is not None
-        best = next((node for node in (2, 3, 1) if node in back), None)
-        assert (after.leader, rows(after)) == (best, [(best, 20)])
+        best = next(node for node in (2, 3, 1) if node in live)
+        assert (after.leader, rows(after)) == (best, [(best, live[best].epoch)])
         assert after.leader_epoch == settled.leader_epoch + 1
         assert settle(after, live) is None
+        # Without a word of any member of the ISR the others' logs prove nothing.
+        others = {node: end for node, end in ends.items() if node not in settled.isr}
+        assert recover(settled, live, others) is None
+
+
+def test_of_a_last_isr_below_min_insync_replicas_all_replicas_are_awaited() -> None:
+    assert awaited(state_of((3, 1), NO_LEADER), min_insync=2) == [3, 1]
+    assert awaited(state_of((3,), NO_LEADER), min_insync=1) == [3]
+    assert awaited(state_of((3,), NO_LEADER), min_insync=2) == [1, 2, 3]
+    moving = replace(state_of((3,), NO_LEADER, (4, 5, 1, 3)), adding=(4, 5), removing=(1, 3))
+    assert awaited(moving, min_insync=2) == [1, 3]
+    arrived = replace(moving, isr=(4,))
+    assert awaited(arrived, min_insync=2) == [4, 1, 3]
+
+
+def test_the_last_member_leads_at_once_only_if_there_is_no_other_log_to_compare() -> None:
+    for state, live in worlds():
+        for min_insync in (1, 2):
+            alone = elect_alone(state, live, min_insync)
+            is_alone = len(live) == 1 and tuple(live) == state.isr and min_insync == 1
+            if in_sync(state, live) or not is_alone:
+                assert alone is None
+            else:
+                assert alone is not None
+                assert rows(alone) == [(state.isr[0], live[state.isr[0]].epoch)]
+                assert alone.leader_epoch == state.leader_epoch + 1
+    only = state_of((1,), 1, replicas=(1,))
+    alone = elect_alone(only, {1: UNCLEAN, 2: SAME}, min_insync=2)
+    assert alone == PartitionState(1, 5, (1,), (1,), 8, (20,))
 
 
 def test_an_unclean_election_waits_until_the_whole_isr_is_away() -> None:

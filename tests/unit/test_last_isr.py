@@ -89,6 +89,67 @@ async def test_one_that_is_silent_may_have_the_longest_log(cluster: Cluster) -> 
     await until(lambda: cluster.leader.state().leader == 3)
 
 
+async def shrink_to_last(cluster: Cluster, min_insync: int) -> None:
+    """A topic of brokers 2, 3 and 4, of which 4 is the last in sync when all of them are gone."""
+    configs = {"min.insync.replicas": str(min_insync)}
+    await cluster.leader.controller.create_topic("t", assignment={0: [2, 3, 4]}, configs=configs)
+    await cluster.agree()
+    for node_id in (2, 3, 4):
+        await cluster.kill(node_id)
+        await cluster.agree()
+    await until(lambda: cluster.leader.state().leader == NO_LEADER)
+    assert cluster.leader.state().isr == (4,)
+
+
+@cluster_of(4)
+async def test_the_last_of_too_few_in_sync_is_compared_with_those_that_left(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_isr, "WAIT_S", 60.0)
+    await shrink_to_last(cluster, min_insync=2)
+    await cluster.add(4)
+    give_log(cluster, 4, 3, 50)
+    await cluster.add(2)
+    give_log(cluster, 2, 3, 90)
+    assert cluster.leader.state().leader == NO_LEADER
+    await cluster.add(3)
+    give_log(cluster, 3, 2, 200)
+    await until(lambda: cluster.leader.state().leader == 2)
+    assert cluster.leader.state().isr == (2,)
+
+
+@cluster_of(4)
+async def test_the_last_of_enough_in_sync_waits_for_nobody_but_hears_who_is_there(
+    cluster: Cluster,
+) -> None:
+    await shrink_to_last(cluster, min_insync=1)
+    await cluster.add(4)
+    await until(lambda: cluster.leader.state().leader == 4)
+    await cluster.kill(4)
+    await until(lambda: cluster.leader.state().leader == NO_LEADER)
+    await cluster.add(2)
+    give_log(cluster, 2, 3, 90)
+    await cluster.add(4)
+    give_log(cluster, 4, 3, 50)
+    await until(lambda: cluster.leader.state().leader == 2)
+
+
+@cluster_of(4)
+async def test_those_that_left_lead_nothing_before_the_last_in_sync_is_back(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shrink_to_last(cluster, min_insync=2)
+    monkeypatch.setattr(last_isr, "WAIT_S", 0.0)
+    await cluster.add(2)
+    give_log(cluster, 2, 3, 90)
+    await cluster.add(3)
+    give_log(cluster, 3, 3, 90)
+    assert cluster.leader.state().leader == NO_LEADER
+    await cluster.add(4)
+    give_log(cluster, 4, 3, 50)
+    await until(lambda: cluster.leader.state().leader == 2)
+
+
 @cluster_of(3)
 async def test_unclean_election_is_for_topics_that_allow_it(cluster: Cluster) -> None:
     controller = cluster.leader.controller

@@ -1,5 +1,6 @@
 """Decisions about a partition on the move, tried on every small move there is."""
 
+from dataclasses import replace
 from itertools import permutations, product
 
 import pytest
@@ -32,7 +33,7 @@ def moves() -> list[tuple[PartitionState, tuple[int, ...]]]:
 
 def test_a_move_begins_with_the_replicas_of_both_ends_and_loses_nobody() -> None:
     for state, target in moves():
-        after = begin(state, target, BROKERS)
+        after = begin(state, target, BROKERS, 1)
         assert target_of(after) == target
         assert set(origin_of(after)) == set(state.replicas)
         assert (after.isr, after.isr_epochs) == (state.isr, state.isr_epochs)
@@ -44,9 +45,9 @@ def test_a_move_begins_with_the_replicas_of_both_ends_and_loses_nobody() -> None
 
 def test_a_move_ends_when_all_that_come_are_in_sync_and_not_before() -> None:
     for state, target in moves():
-        begun = begin(state, target, BROKERS)
+        begun = begin(state, target, BROKERS, 1)
         if begun.adding:
-            assert finish(begun, LIVE) is None
+            assert finish(begun, LIVE, 1) is None
         arrived_isr = (*begun.isr, *begun.adding)
         arrived = PartitionState(
             begun.leader,
@@ -58,7 +59,7 @@ def test_a_move_ends_when_all_that_come_are_in_sync_and_not_before() -> None:
             begun.adding,
             begun.removing,
         )
-        done = finish(arrived, LIVE)
+        done = finish(arrived, LIVE, 1)
         staying = [node for node in arrived_isr if node in target]
         if not (begun.adding or begun.removing) or not staying:
             assert done is None
@@ -72,18 +73,18 @@ def test_a_move_ends_when_all_that_come_are_in_sync_and_not_before() -> None:
         else:
             assert done.leader == next(node for node in target if node in staying)
             assert done.leader_epoch == state.leader_epoch + 1
-        assert finish(done, LIVE) is None
+        assert finish(done, LIVE, 1) is None
 
 
 def test_a_move_that_is_given_up_leaves_the_replicas_of_before() -> None:
     for state, target in moves():
-        begun = begin(state, target, BROKERS)
+        begun = begin(state, target, BROKERS, 1)
         if not (begun.adding or begun.removing):
             with pytest.raises(ApiError) as refused:
-                cancel(begun)
+                cancel(begun, 1)
             assert refused.value.code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
             continue
-        after = cancel(begun)
+        after = cancel(begun, 1)
         assert set(after.replicas) == set(state.replicas)
         assert (after.adding, after.removing) == ((), ())
         assert (after.leader, after.isr) == (state.leader, state.isr)
@@ -91,26 +92,53 @@ def test_a_move_that_is_given_up_leaves_the_replicas_of_before() -> None:
 
 def test_a_move_can_be_turned_to_another_target() -> None:
     state = state_of((1, 2), (1, 2), 1)
-    turned = begin(begin(state, (3, 2), BROKERS), (4, 1), BROKERS)
+    turned = begin(begin(state, (3, 2), BROKERS, 1), (4, 1), BROKERS, 1)
     assert (turned.replicas, turned.adding, turned.removing) == ((4, 1, 2), (4,), (2,))
 
 
 def test_a_leader_that_goes_hands_over_to_one_that_is_live() -> None:
-    begun = begin(state_of((1, 2), (1, 2), 1), (3, 2), BROKERS)
+    begun = begin(state_of((1, 2), (1, 2), 1), (3, 2), BROKERS, 1)
     arrived = PartitionState(1, 4, begun.replicas, (1, 2, 3), 9, (10,) * 3, (3,), (1,))
-    done = finish(arrived, {2: Live(10), 3: Live(10, is_leaving=True)})
+    done = finish(arrived, {2: Live(10), 3: Live(10, is_leaving=True)}, 1)
     assert done is not None
     assert (done.leader, done.isr) == (2, (2, 3))
-    assert finish(arrived, {1: Live(10)}) is None
+    assert finish(arrived, {1: Live(10)}, 1) is None
 
 
 @pytest.mark.parametrize("target", [(), (1, 1), (1, 9)])
 def test_a_target_names_known_brokers_once(target: tuple[int, ...]) -> None:
     with pytest.raises(ApiError) as refused:
-        begin(state_of((1, 2), (1, 2), 1), target, BROKERS)
+        begin(state_of((1, 2), (1, 2), 1), target, BROKERS, 1)
     assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 def test_a_partition_that_nobody_leads_stays_so() -> None:
-    begun = begin(state_of((1, 2), (1,), NO_LEADER), (3, 2), BROKERS)
+    begun = begin(state_of((1, 2), (1,), NO_LEADER), (3, 2), BROKERS, 1)
     assert begun.leader == NO_LEADER
+
+
+def test_a_move_costs_no_member_of_the_isr_that_min_insync_replicas_needs() -> None:
+    begun = begin(state_of((1, 2, 3), (1,), 1), (4, 2, 3), BROKERS, 2)
+    arrived = replace(begun, isr=(1, 4), isr_epochs=(10, 10))
+    # Broker 4 alone, or broker 1 alone, would hold what both have acknowledged.
+    assert finish(arrived, LIVE, 2) is None
+    assert finish(arrived, LIVE, 1) is not None
+    for turned in (cancel, lambda state, count: begin(state, (1, 2), BROKERS, count)):
+        with pytest.raises(ApiError) as refused:
+            turned(arrived, 2)
+        assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert turned(arrived, 1).isr == (1,)
+    # Nobody in sync is lost by this one, few as they are.
+    assert cancel(begun, 2).isr == (1,)
+    caught_up = replace(arrived, isr=(1, 2, 4), isr_epochs=(10,) * 3)
+    done = finish(caught_up, LIVE, 2)
+    assert done is not None
+    assert done.isr == (2, 4)
+
+
+def test_nothing_ends_and_nobody_is_left_out_while_nobody_leads() -> None:
+    begun = begin(state_of((1, 2), (1, 2), 1), (3, 2), BROKERS, 1)
+    arrived = replace(begun, leader=NO_LEADER, isr=(1, 2, 3), isr_epochs=(10,) * 3)
+    assert finish(arrived, LIVE, 1) is None
+    with pytest.raises(ApiError):
+        cancel(arrived, 1)

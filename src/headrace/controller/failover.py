@@ -71,7 +71,9 @@ class Failover:
         self._states = states
         self._clock = clock
         self._rules = rules
-        self._last_isrs = LastIsrs(self._image, states, clock, self.live, self.offline_on, ask_ends)
+        self._last_isrs = LastIsrs(
+            self._image, states, clock, self.live, self.offline_on, self.min_insync, ask_ends
+        )
         self._offline: dict[TopicPartition, dict[int, int]] = {}
         """Brokers whose disk lost a partition, with their epoch at that time."""
         self._turns: dict[TopicPartition, dict[int, float]] = {}
@@ -175,21 +177,19 @@ class Failover:
     def _settle(self, states: States) -> None:
         live = self.live()
         for topic in self._image.topics.values():
-            elects_unclean: bool | None = None
+            rules: TopicRules | None = None
             for index in range(len(topic.partitions)):
                 state = states.get(topic.name, index)
                 assert state is not None
                 offline = self.offline_on(TopicPartition(topic.name, index))
                 after = machine.settle(state, live, offline)
-                if state.adding or state.removing:
-                    after = finish(after or state, live) or after
-                if after is None and state.leader != NO_LEADER:
-                    continue
                 if (after or state).leader == NO_LEADER:
-                    if elects_unclean is None:
-                        elects_unclean = self._rules(topic.configs).elects_unclean
-                    if elects_unclean:
+                    rules = rules or self._rules(topic.configs)
+                    after = machine.elect_alone(state, live, rules.min_insync, offline) or after
+                    if rules.elects_unclean:
                         after = machine.elect_unclean(after or state, live, offline) or after
+                if state.adding or state.removing:
+                    after = finish(after or state, live, self.min_insync(topic)) or after
                 if after is not None:
                     states.put(topic.name, index, after)
 

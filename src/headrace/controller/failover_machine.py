@@ -6,7 +6,8 @@ next state or an error code. It must not know of stores, links or clocks.
 1. Each new state has the next partition epoch, and each election the next leader epoch.
 2. A member of the ISR counts only while it is registered under the epoch that its row carries, or
    under one that says it still has what it held then (B6, I12).
-3. The last ISR is never emptied: where none of its members counts, it stays and nobody leads.
+3. The last ISR is never emptied: where none of its members counts, it stays and nobody leads until
+   the logs were compared; of fewer members than min.insync.replicas all replicas' logs are.
 4. A broker that registered anew, cleanly or not, leads only under a new leader epoch (B7).
 5. The ISR grows only by a request of its leader, in its own epochs, and only by brokers that are
    live under the epoch it names and are not leaving (B6, B7).
@@ -66,7 +67,8 @@ def settle(
     """
     members = in_sync(state, live, offline)
     if not members:
-        return _leaderless(state, live, offline)
+        is_led = state.leader != NO_LEADER
+        return _next(state, NO_LEADER, _rows(state)) if is_led else None
     staying = [member for member in members if not live[member[0]].is_leaving] or members
     if state.leader in [node for node, _ in staying] and _keeps_epoch(state, live):
         if len(staying) == len(state.isr) and tuple(e for _, e in staying) == state.isr_epochs:
@@ -79,14 +81,45 @@ def awaits_members(
     state: PartitionState, live: Mapping[int, Live], offline: Collection[int] = ()
 ) -> bool:
     """Whether nobody counts, but some of the last ISR are back and can say what they have."""
-    return not in_sync(state, live, offline) and bool(candidates(state, live, offline))
+    return not in_sync(state, live, offline) and _has_member(
+        state, candidates(state, live, offline)
+    )
+
+
+def awaited(state: PartitionState, min_insync: int) -> list[int]:
+    """Whose logs are to be compared where no member of the last ISR counts.
+
+    Of an ISR below min.insync.replicas also those that left it: it acknowledged nothing, and may
+    have shrunk because one that was dead already counted as alive. Kafka remembers which of them
+    are as good as members (KIP-966); here their logs tell.
+    """
+    if len(state.isr) >= min_insync:
+        return list(state.isr)
+    return [node for node in state.replicas if node in state.isr or node not in state.adding]
 
 
 def candidates(
     state: PartitionState, live: Mapping[int, Live], offline: Collection[int] = ()
 ) -> list[int]:
-    """Members of the last ISR that are back, whatever they lost."""
-    return [node for node in state.isr if node in live and node not in offline]
+    """Replicas that are there, whatever they lost: who is not awaited may have more all the same.
+
+    Not one that a move brings and that may have nothing yet.
+    """
+    able = [node for node in state.replicas if node in live and node not in offline]
+    return [node for node in able if node in state.isr or node not in state.adding]
+
+
+def elect_alone(
+    state: PartitionState,
+    live: Mapping[int, Live],
+    min_insync: int,
+    offline: Collection[int] = (),
+) -> PartitionState | None:
+    """Let the one member of the last ISR lead that is back, if no other log could be compared."""
+    found = candidates(state, live, offline)
+    if in_sync(state, live, offline) or found != awaited(state, min_insync) or len(found) != 1:
+        return None
+    return _next(state, found[0], [(found[0], live[found[0]].epoch)])
 
 
 def recover(
@@ -95,17 +128,20 @@ def recover(
     ends: Mapping[int, LogEnd],
     offline: Collection[int] = (),
 ) -> PartitionState | None:
-    """Elect the member of the last ISR whose log goes furthest; the others follow it (I12).
+    """Elect the replica whose log goes furthest; the others follow it (I12).
 
-    `ends` are those of the members that answered; the others cannot be elected.
+    `ends` are those of the replicas that answered; the others cannot be elected. A member of the
+    last ISR must be among them. The greatest has whatever any of them was acknowledged for: a
+    record's leader had all that was acknowledged in earlier epochs, and within one epoch the
+    shorter log is a part of the longer.
     """
     if in_sync(state, live, offline):
         return None
     answered = [node for node in candidates(state, live, offline) if node in ends]
-    if not answered:
+    if not _has_member(state, answered):
         return None
-    order = {node: place for place, node in enumerate(state.replicas)}
-    best = max(answered, key=lambda node: (ends[node], -order.get(node, len(order))))
+    # The first replica of several equal ones.
+    best = max(answered, key=lambda node: ends[node])
     return _next(state, best, [(best, live[best].epoch)])
 
 
@@ -205,15 +241,8 @@ def hand_over(state: PartitionState, leader: int, live: Mapping[int, Live]) -> P
     return _next(state, leader, in_sync(state, live))
 
 
-def _leaderless(
-    state: PartitionState, live: Mapping[int, Live], offline: Collection[int]
-) -> PartitionState | None:
-    if len(state.isr) == 1 and candidates(state, live, offline):
-        node = state.isr[0]  # There is nobody whom it could be compared with.
-        return _next(state, node, [(node, live[node].epoch)])
-    if state.leader == NO_LEADER:
-        return None
-    return _next(state, NO_LEADER, _rows(state))
+def _has_member(state: PartitionState, nodes: Collection[int]) -> bool:
+    return any(node in nodes for node in state.isr)
 
 
 def _rows(state: PartitionState) -> list[Member]:

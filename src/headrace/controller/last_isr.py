@@ -1,11 +1,12 @@
 """Partitions of whose last ISR every member restarted uncleanly: whose log goes furthest?
 
-Owns the waiting and the asking (I12): up to ten seconds for all members to be back and to answer,
-then the one with the greatest (last leader epoch, log end) leads. Decisions are made in
-`failover_machine`.
+Owns the waiting and the asking (I12): up to ten seconds for all members to be back, or where they
+are fewer than min.insync.replicas for all replicas; then the one with the greatest (last leader
+epoch, log end) leads. Whoever else is there is asked, too, and not waited for.
+Decisions are made in `failover_machine`.
 
 1. An answer counts only for the incarnation of the broker that gave it.
-2. Without any answer nobody is elected, however long it takes.
+2. Without an answer of a member nobody is elected, however long it takes.
 """
 
 import asyncio
@@ -14,13 +15,17 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from headrace.controller import failover_machine as machine
 from headrace.controller.failover_machine import Live, LogEnd
+from headrace.controller.moving_machine import finish
 from headrace.controller.states import States, StateWriter
 from headrace.env.clock import Clock
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError
-from headrace.model.topics import NO_LEADER, TopicPartition
+from headrace.model.topics import NO_LEADER, TopicPartition, TopicState
 
 WAIT_S = 10.0
+"""For those that are away."""
+ANSWER_S = 30.0
+"""For those that are there: they may be busy reading their logs."""
 RETRY_S = 0.5
 _log = logging.getLogger(__name__)
 
@@ -36,6 +41,7 @@ class LastIsrs:
         clock: Clock,
         live: Callable[[], Mapping[int, Live]],
         offline_on: Callable[[TopicPartition], Collection[int]],
+        min_insync: Callable[[TopicState], int],
         ask_ends: AskEnds,
     ) -> None:
         self._image = image
@@ -43,6 +49,7 @@ class LastIsrs:
         self._clock = clock
         self._live = live
         self._offline_on = offline_on
+        self._min_insync = min_insync
         self._ask_ends = ask_ends
         self._since: dict[TopicPartition, float] = {}
         """When the first member of each was back."""
@@ -85,28 +92,33 @@ class LastIsrs:
                     self._since[where] = before.get(where, now)
         return list(self._since)
 
-    def _members(self, where: TopicPartition) -> list[int]:
-        """Those of the last ISR that are back."""
+    def _asked(self, where: TopicPartition) -> list[int]:
+        """Who is there and can be asked."""
         state = self._image.partition(*where)
         if state is None:
             return []
         return machine.candidates(state, self._live(), self._offline_on(where))
 
-    def _is_complete(self, where: TopicPartition) -> bool:
+    def _awaited(self, where: TopicPartition) -> list[int]:
+        """Who should answer, whether it is there or not."""
         state = self._image.partition(*where)
         if state is None:
-            return False
-        back = len(self._members(where)) + len(self._offline_on(where))
-        return back >= len(state.isr) or self._is_overdue(where)
+            return []
+        min_insync = self._min_insync(self._image.topics[where.topic])
+        offline = self._offline_on(where)
+        return [node for node in machine.awaited(state, min_insync) if node not in offline]
 
-    def _is_overdue(self, where: TopicPartition) -> bool:
-        return self._clock.monotonic() - self._since[where] >= WAIT_S
+    def _is_complete(self, where: TopicPartition) -> bool:
+        return set(self._awaited(where)) <= set(self._asked(where)) or self._waited(where, WAIT_S)
+
+    def _waited(self, where: TopicPartition, seconds: float) -> bool:
+        return self._clock.monotonic() - self._since[where] >= seconds
 
     async def _elect(self, due: list[TopicPartition]) -> None:
         live = self._live()
         asked: dict[int, list[TopicPartition]] = {}
         for where in due:
-            for node in self._members(where):
+            for node in self._asked(where):
                 asked.setdefault(node, []).append(where)
         answers = await asyncio.gather(*(self._ask_ends(n, asked[n]) for n in asked))
         ends: Ends = {where: {} for where in due}
@@ -117,27 +129,33 @@ class LastIsrs:
             where: ends[where]
             for where in due
             # Who is silent may have the longest log: it is asked again while there is time.
-            if len(ends[where]) == len(self._members(where)) or self._is_overdue(where)
+            if self._is_heard(where, ends[where])
         }
         if known:
             await self._states.edit(lambda states: self._decide(states, known, live))
 
+    def _is_heard(self, where: TopicPartition, ends: Mapping[int, LogEnd]) -> bool:
+        """Whether everybody has answered for whom it is worth waiting."""
+        missing = [node for node in self._awaited(where) if node not in ends]
+        if self._waited(where, WAIT_S):
+            present = self._asked(where)
+            missing = [node for node in missing if node in present]
+        return not missing or self._waited(where, ANSWER_S)
+
     def _decide(self, states: States, ends: Ends, asked: Mapping[int, Live]) -> None:
         live = self._live()
-        for where, ends_of_members in ends.items():
+        for where, known in ends.items():
             state = states.get(*where)
             if state is None or state.leader != NO_LEADER:
                 continue
-            current = {
-                node: end
-                for node, end in ends_of_members.items()
-                if node in live and live[node].epoch == asked[node].epoch
-            }
-            after = machine.recover(state, live, current, self._offline_on(where))
+            if any(node not in live or live[node].epoch != asked[node].epoch for node in known):
+                continue  # Another life of it is asked next.
+            after = machine.recover(state, live, known, self._offline_on(where))
             if after is not None:
                 _log.warning(
                     "Every in-sync replica of %s restarted uncleanly; broker %d leads it now.",
                     where,
                     after.leader,
                 )
-                states.put(where.topic, where.partition, after)
+                min_insync = self._min_insync(self._image.topics[where.topic])
+                states.put(*where, finish(after, live, min_insync) or after)

@@ -109,15 +109,16 @@ class Moves:
         state = states.get(*where)
         if state is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        min_insync = self._failover.min_insync(self._image.topics[where.topic])
         if target is None:
-            after = moving.cancel(state)
+            after = moving.cancel(state, min_insync)
         else:
             if keeps_factor and len(target) != len(moving.origin_of(state)):
                 raise ApiError(
                     ErrorCode.INVALID_REPLICATION_FACTOR,
                     "This would change the replication factor, which the request does not allow.",
                 )
-            after = moving.begin(state, target, self._image.brokers)
+            after = moving.begin(state, target, self._image.brokers, min_insync)
         if (after.replicas, after.adding, after.removing) != (
             state.replicas,
             state.adding,

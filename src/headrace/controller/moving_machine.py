@@ -4,7 +4,8 @@ Pure. A move begins with the replicas of both ends, so that those that come can 
 it ends when all of them are in sync, and only then do those that go leave (and a leader among them
 hands over). At each moment the ISR is one that the present leader asked for.
 
-1. The ISR never loses by a move, but by its end: then it keeps at least one that stays.
+1. The ISR loses a member by a move only where it keeps one, and min.insync.replicas if there are
+   so many replicas: what was acknowledged is not left to fewer. Nor while nobody leads.
 2. Each step has the next partition epoch; an election has the next leader epoch.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import replace
 from headrace.controller.failover_machine import Live
 from headrace.model.cluster import BrokerInfo
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.topics import PartitionState
+from headrace.model.topics import NO_LEADER, PartitionState
 
 
 def target_of(state: PartitionState) -> tuple[int, ...]:
@@ -28,7 +29,10 @@ def origin_of(state: PartitionState) -> tuple[int, ...]:
 
 
 def begin(
-    state: PartitionState, target: Sequence[int], brokers: Mapping[int, BrokerInfo]
+    state: PartitionState,
+    target: Sequence[int],
+    brokers: Mapping[int, BrokerInfo],
+    min_insync: int,
 ) -> PartitionState:
     """The state in which a partition moves to these replicas, the preferred leader first."""
     if not target or len(set(target)) != len(target):
@@ -43,24 +47,31 @@ def begin(
         )
     adding = tuple(node for node in target if node not in origin)
     removing = tuple(node for node in origin if node not in target)
-    return _of_replicas(state, (*target, *removing), adding, removing)
+    replicas = (*target, *removing)
+    _check_kept(state, replicas, min_insync)
+    return _of_replicas(state, replicas, adding, removing)
 
 
-def cancel(state: PartitionState) -> PartitionState:
+def cancel(state: PartitionState, min_insync: int) -> PartitionState:
     """Back to the replicas of before the move."""
     if not state.adding and not state.removing:
         raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    _check_kept(state, origin_of(state), min_insync)
     return _of_replicas(state, origin_of(state), (), ())
 
 
-def finish(state: PartitionState, live: Mapping[int, Live]) -> PartitionState | None:
+def finish(
+    state: PartitionState, live: Mapping[int, Live], min_insync: int
+) -> PartitionState | None:
     """The state after a move that is done; None while some that come are not in sync."""
-    if not state.adding and not state.removing:
+    if state.leader == NO_LEADER or not (state.adding or state.removing):
         return None
     target = target_of(state)
-    staying = [node for node in state.isr if node in target]
-    if not staying or any(node not in state.isr for node in state.adding):
+    if any(node not in state.isr for node in state.adding):
         return None
+    if not _keeps_enough(state, target, min_insync):
+        return None
+    staying = [node for node in state.isr if node in target]
     leader = state.leader
     if leader not in target:
         able = [n for n in target if n in staying and n in live and not live[n].is_leaving]
@@ -68,6 +79,21 @@ def finish(state: PartitionState, live: Mapping[int, Live]) -> PartitionState | 
             return None
         leader = able[0]
     return _of_replicas(replace(state, leader=leader), target, (), (), led_by=state.leader)
+
+
+def _keeps_enough(state: PartitionState, replicas: Sequence[int], min_insync: int) -> bool:
+    kept = [node for node in state.isr if node in replicas]
+    if len(kept) == len(state.isr):
+        return True
+    return state.leader != NO_LEADER and len(kept) >= max(min(min_insync, len(replicas)), 1)
+
+
+def _check_kept(state: PartitionState, replicas: Sequence[int], min_insync: int) -> None:
+    if not _keeps_enough(state, replicas, min_insync):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Too few of these replicas are in sync now: try again later.",
+        )
 
 
 def _of_replicas(
@@ -79,8 +105,6 @@ def _of_replicas(
 ) -> PartitionState:
     """The ISR keeps those of its members that are replicas still."""
     rows = [row for row in zip(state.isr, state.isr_epochs, strict=True) if row[0] in replicas]
-    if not rows:
-        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "None of these replicas is in sync.")
     leader = state.leader
     if leader >= 0 and leader not in replicas:
         nodes = [node for node, _ in rows]

@@ -104,9 +104,9 @@ class Requests:
         """Whether a partition of a request is on the move, and may have arrived now."""
         known = self._image.topics.get(self._image.names_by_id.get(topic["topic_id"], ""))
         return known is not None and any(
-            part["partition_index"] < len(known.partitions)
-            and known.partitions[part["partition_index"]].adding
+            state.adding or state.removing
             for part in topic["partitions"]
+            for state in known.partitions[part["partition_index"] :][:1]
         )
 
     async def _answering(self, request: Message) -> Collection[int]:
