@@ -45,23 +45,6 @@ def wait_until_identical(cluster: RunningCluster, topic: Topic) -> None:
     wait_for("the same bytes on every broker (I8)", are_identical)
 
 
-def wait_until_sessions_end(cluster: RunningCluster) -> None:
-    """Until ZooKeeper has noticed that the brokers are gone.
-
-    One that starts before that may take the others for alive, and be the only one in sync after
-    they turn out to be dead: then its own log counts alone, torn or not.
-    """
-
-    async def nobody_is_registered() -> bool:
-        store = await ZooKeeperStore.open(cluster.zookeeper.connect)
-        try:
-            return not await store.children(layout.BROKER_IDS)
-        finally:
-            await store.close()
-
-    wait_for("no broker registered", lambda: asyncio.run(nobody_is_registered()))
-
-
 def cut(path: Path, count: int) -> None:
     os.truncate(path, max(path.stat().st_size - count, 0))
 
@@ -86,7 +69,6 @@ def test_a_torn_tail_of_one_replica_costs_nothing_that_was_acknowledged(
         topic.wait_until_in_sync()
         states = topic.states()
         cluster.kill(*cluster.brokers)
-        wait_until_sessions_end(cluster)
         for partition, (tear, count, place) in enumerate(tears):
             leader, *followers = states[partition].replicas
             assert leader == states[partition].leader

@@ -268,6 +268,8 @@ class SimulatedOutside:
         self.files = files
         self.network = ProcessNetwork(network, process)
         self.store: SimulatedStore | None = None
+        self.former_session: int | None = None
+        """Of the process before this one, if it is proven to be gone."""
         self._ensemble = ensemble
 
     def entropy(self, size: int) -> bytes:
@@ -282,6 +284,8 @@ class SimulatedOutside:
     async def open_store(self, _config: BrokerConfig, _directory: str) -> Store:
         while not self._ensemble.reaches(self.process.name):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
+        if self.former_session is not None:
+            self._ensemble.process.at(0, self._ensemble.expire, self.former_session)
         self.store = SimulatedStore(self._ensemble, self.process)
         return self.store
 
@@ -305,6 +309,8 @@ class SimulatedBroker:
         self.process: Process | None = None
         self.broker: Broker | None = None
         self.outside: SimulatedOutside | None = None
+        self.ends_former_session = False
+        """As a broker does whose data directory proves that its last process is gone."""
         self._network = network
         self._ensemble = ensemble
         self._settings = {
@@ -322,8 +328,11 @@ class SimulatedBroker:
 
     def start(self) -> None:
         assert not self.is_running
-        process = self.process = Process(self.world, self.name)
+        former, process = self.outside, Process(self.world, self.name)
+        self.process = process
         self.outside = SimulatedOutside(process, self._network, self._ensemble, self.files)
+        if self.ends_former_session and former is not None and former.store is not None:
+            self.outside.former_session = former.store.session_id
         broker = self.broker = Broker(BrokerConfig.load(self._settings), self.outside)
         process.spawn(self._run(process, broker))
 

@@ -2,16 +2,18 @@
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.coordination import layout
 from headrace.coordination.port import Set
+from headrace.model.topics import PartitionState
 from headrace.record.decode import read_batches
 from headrace.replication.partition import Partition
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.clients import TOPIC
 from tests.simulation.ensemble import Ensemble
 from tests.simulation.history import History, Violation
+from tests.simulation.moves import Mover
 from tests.simulation.network import Simulated
 from tests.simulation.world import World
 
@@ -30,6 +32,7 @@ class Options:
     segment_bytes: int = 1 << 20
     syncs: bool = False
     noise: bool = True
+    ends_former_sessions: bool = True
     faults: tuple[str, ...] = ()
 
 
@@ -51,7 +54,14 @@ class Cluster:
             SimulatedBroker(world, self.network, self.ensemble, node_id, settings)
             for node_id in range(1, options.brokers + 1)
         ]
+        for broker in self.brokers:
+            broker.ends_former_session = options.ends_former_sessions
         self.history = History()
+        self.mover = Mover(
+            world, self.network, "mover", [b.host for b in self.brokers], self.history
+        )
+        self.calm_until = 0.0
+        """Nothing else may go wrong before: this would be more than was promised to survive."""
         self.log: list[str] = []
         self._controller_epoch = 0
         self._written = 0
@@ -67,7 +77,7 @@ class Cluster:
 
     def check_now(self) -> None:
         """What must hold at every moment: I9, I10, I11."""
-        stored = self._stored_isr()
+        stored = self.stored()
         for broker in self.brokers:
             for partition in self.partitions_of(broker):
                 if not partition.is_leader:
@@ -76,12 +86,12 @@ class Cluster:
                 leader = self._leaders.setdefault((index, epoch), broker.node_id)
                 if leader != broker.node_id:
                     raise Violation(f"I10: {leader} and {broker.node_id} lead {index} in {epoch}")
-                told = stored.get(index)
-                if told is not None and told[0] == epoch:
+                if stored[index].leader_epoch == epoch:
+                    told = stored[index].isr
                     maximal = {*partition.isr, *(partition.proposed or ())}
                     # The controller alone renews the epoch of a member that restarted cleanly.
-                    if not _members(told[1]) <= _members(maximal):
-                        raise Violation(f"I9: {index}: {told[1]} is stored, {maximal} is heeded")
+                    if not set(told) <= _members(maximal):
+                        raise Violation(f"I9: {index}: {told} is stored, {maximal} is heeded")
         for _, op in self.ensemble.history[self._written :]:
             if isinstance(op, Set) and op.path == layout.CONTROLLER_EPOCH:
                 epoch = layout.decode_controller_epoch(op.data)
@@ -92,18 +102,22 @@ class Cluster:
                 self._controller_epoch = epoch
         self._written = len(self.ensemble.history)
 
-    def _stored_isr(self) -> dict[int, tuple[int, list[tuple[int, int]]]]:
+    def stored(self) -> list[PartitionState]:
+        """The partitions as the ensemble has them."""
         nodes = self.ensemble.tree.nodes
         topic = nodes.get(layout.topic_path(TOPIC))
         path = layout.states_path(TOPIC, 0)
         if topic is None or path not in nodes:
-            return {}
-        topic_id, assignment, _ = layout.decode_topic(TOPIC, topic.data)
+            return []
+        topic_id, assignment, moves = layout.decode_topic(TOPIC, topic.data)
         states = layout.decode_states(path, nodes[path].data, topic_id, assignment)
-        return {
-            index: (state.leader_epoch, list(zip(state.isr, state.isr_epochs, strict=True)))
-            for index, state in enumerate(states)
-        }
+        for index, (adding, removing) in moves.items():
+            states[index] = replace(states[index], adding=adding, removing=removing)
+        return states
+
+    def controller_id(self) -> int | None:
+        node = self.ensemble.tree.nodes.get(layout.CONTROLLER)
+        return None if node is None else layout.decode_controller(node.data)
 
     def is_healthy(self) -> bool:
         """Every partition has a leader, and all its replicas are in sync."""
@@ -112,15 +126,29 @@ class Cluster:
             for partition in self.partitions_of(broker):
                 if partition.is_leader:
                     leaders[int(partition.index)] = partition
+        stored = self.stored()
         return len(leaders) == self.options.partitions and all(
-            len(partition.isr) == self.options.replicas
+            _members(partition.isr) == {*stored[index].replicas}
             and partition.proposed is None
             and partition.high_watermark == partition.log.log_end_offset
-            for partition in leaders.values()
+            for index, partition in leaders.items()
         )
 
     def is_in_full_sync(self) -> bool:
         return all(broker.is_running for broker in self.brokers) and self.is_healthy()
+
+    def has_settled(self) -> bool:
+        """No move is under way, and no broker has a directory that is not a replica's."""
+        stored = self.stored()
+        wanted = [(node, f"{TOPIC}-{i}") for i, s in enumerate(stored) for node in s.replicas]
+        found = [
+            (broker.node_id, info.name)
+            for broker in self.brokers
+            for info in broker.files.list_directory("/data")
+            if info.name.startswith(f"{TOPIC}-")
+        ]
+        is_moving = any(state.adding or state.removing for state in stored)
+        return not is_moving and sorted(found) == sorted(wanted)
 
     def check_replicas(self) -> None:
         """I8 and I14: below the lowest high watermark all replicas have the same bytes."""

@@ -7,6 +7,9 @@ from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster, Options
 from tests.simulation.ensemble import NAME as ZOOKEEPER
 
+CALM_S = 15.0
+"""Longer than a controller waits for replicas that may come back."""
+
 # Faults. Each is one thing that goes wrong, and knows when it must not.
 
 
@@ -115,6 +118,57 @@ def _store_down(cluster: Cluster) -> str:
     return f"the ensemble is {'down' if cluster.ensemble.is_down else 'up'}"
 
 
+def _move(cluster: Cluster) -> str:
+    generator, options = cluster.world.random, cluster.options
+    index = generator.randrange(options.partitions)
+    nodes = [broker.node_id for broker in cluster.brokers]
+    target = generator.sample(nodes, generator.choice((2, 3, 3)))
+    cluster.mover.move(index, target)
+    return f"move partition {index} to {target}"
+
+
+def _cancel_move(cluster: Cluster) -> str:
+    index = cluster.world.random.randrange(cluster.options.partitions)
+    cluster.mover.move(index, None)
+    return f"cancel the move of partition {index}"
+
+
+def _kill_in_move(cluster: Cluster) -> str:
+    """A move, and soon after it the end of one that takes part: source, target or controller."""
+    told, generator = _move(cluster), cluster.world.random
+    by_id = {broker.node_id: broker for broker in cluster.brokers}
+
+    def kill() -> None:
+        moving = [state for state in cluster.stored() if state.adding or state.removing]
+        kinds = [nodes for state in moving for nodes in (state.adding, state.removing) if nodes]
+        controller_id = cluster.controller_id()
+        if controller_id is not None:
+            kinds.append((controller_id,))
+        if kinds:
+            victim = by_id[generator.choice(generator.choice(kinds))]
+            victim.kill()
+            _restart_later(cluster, victim)
+            cluster.note(f"kill {victim.name}, which takes part")
+
+    cluster.ensemble.process.at(cluster.world.now + generator.uniform(0, 0.3), kill)
+    return told
+
+
+def _kill_all_and_tear_one(cluster: Cluster) -> str:
+    """Everybody is killed, and one loses what was not synced; then all come back in peace."""
+    options = cluster.options
+    if not cluster.is_in_full_sync() or not (options.syncs or options.min_insync_replicas > 1):
+        return ""
+    torn = _pick(cluster)
+    torn.lose_power()
+    cluster.network.heal()
+    cluster.ensemble.is_down = False
+    told = _kill_all(cluster)
+    _restart_later(cluster, torn)
+    cluster.calm_until = cluster.world.now + CALM_S
+    return f"{told}, with a power loss of {torn.name}"
+
+
 FAULTS: dict[str, Callable[[Cluster], str]] = {
     "kill": _kill,
     "kill_all": _kill_all,
@@ -128,13 +182,17 @@ FAULTS: dict[str, Callable[[Cluster], str]] = {
     "suspend": _suspend,
     "expire": _expire,
     "store_down": _store_down,
+    "move": _move,
+    "cancel_move": _cancel_move,
+    "kill_in_move": _kill_in_move,
+    "kill_all_and_tear_one": _kill_all_and_tear_one,
 }
 
 
 def options_of(generator: Random) -> Options:
     """A swarm: seeds differ in kind, and not only in detail."""
     options = Options(
-        brokers=generator.choice((3, 3, 3, 4)),
+        brokers=generator.choice((3, 3, 4, 4)),
         partitions=generator.choice((1, 2, 3)),
         min_insync_replicas=generator.choice((1, 2, 2, 2)),
         fault_gap_s=generator.choice((0.3, 1.0, 2.5)),
@@ -144,6 +202,7 @@ def options_of(generator: Random) -> Options:
         segment_bytes=generator.choice((400, 4096, 1 << 20)),
         syncs=generator.random() < 0.3,
         noise=generator.random() < 0.7,
+        ends_former_sessions=generator.random() < 0.5,
     )
     kinds = list(FAULTS)
     options.faults = tuple(

@@ -1,4 +1,4 @@
-"""The rules B1 to B7 switched off, one at a time: whoever tests must notice.
+"""The rules that prevent B1 to B7 switched off, one at a time: whoever tests must notice.
 
 A mutation is a piece of source that says something else in a copy of the sources. For each there is
 a scripted schedule, a test that fails with it; random seeds are tried with
@@ -121,6 +121,14 @@ MUTATIONS = (
         (("        if epoch in (broker.epoch, broker.previous_epoch):\n", "        if True:\n"),),
         "tests/unit/test_failover_machine.py"
         "::test_a_member_counts_only_under_the_epoch_of_its_row_b6",
+    ),
+    Mutation(
+        "B6-last",
+        "the last in sync leads whatever it lost, although it may have outlived nobody",
+        "headrace/controller/failover_machine.py",
+        (("    if len(state.isr) >= min_insync:\n", "    if True:\n"),),
+        "tests/simulation/test_schedules.py"
+        "::test_a_torn_tail_of_the_last_in_sync_costs_nothing_that_was_acknowledged",
     ),
     Mutation(
         "B7",

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tests.simulation.clients import Client, Consumer, Producer
 from tests.simulation.cluster import Cluster, Options
@@ -34,27 +35,35 @@ class Result:
     faults: list[str] = field(default_factory=list)
 
 
-def run(seed: int, options: Options | None = None) -> Result:
-    """Raises Violation, or whatever a bug raises; prints nothing."""
+class Play(Protocol):
+    """What happens to a cluster while clients work, before everything is healed."""
+
+    def __call__(
+        self, world: World, cluster: Cluster, running: "list[asyncio.Task[None]]"
+    ) -> None: ...
+
+
+def run(seed: int, options: Options | None = None, play: Play | None = None) -> Result:
+    """Raises Violation, or whatever a bug raises; prints nothing. A play is random by default."""
     # What was killed is collected at the end, and its coroutines complain that they are not run.
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             try:
-                return _run_noted(seed, options)
+                return _run_noted(seed, options, play or _break_things)
             finally:
                 gc.collect()
     finally:
         sys.unraisablehook = hook
 
 
-def _run_noted(seed: int, options: Options | None) -> Result:
+def _run_noted(seed: int, options: Options | None, play: Play) -> Result:
     world = World(seed)
     options = options or options_of(world.random)
     cluster = Cluster(world, options)
     try:
-        return _run(seed, world, options, cluster)
+        return _run(seed, world, options, cluster, play)
     except BaseException as error:
         error.add_note(f"seed {seed}: {options}")
         for line in cluster.log[-40:]:
@@ -64,7 +73,7 @@ def _run_noted(seed: int, options: Options | None) -> Result:
         world.close()
 
 
-def _run(seed: int, world: World, options: Options, cluster: Cluster) -> Result:
+def _run(seed: int, world: World, options: Options, cluster: Cluster, play: Play) -> Result:
     hosts = [broker.host for broker in cluster.brokers]
     for broker in cluster.brokers:
         broker.start()
@@ -80,6 +89,7 @@ def _run(seed: int, world: World, options: Options, cluster: Cluster) -> Result:
     world.run(world.now + 30, cluster.is_healthy)
     if not cluster.is_healthy():
         raise Violation("I32: the cluster did not come up")
+    cluster.mover.begin(cluster.stored())
     shared = (world, cluster.network)
     producers = [
         Producer(*shared, "one", hosts, cluster.history, partitions=options.partitions),
@@ -99,7 +109,7 @@ def _run(seed: int, world: World, options: Options, cluster: Cluster) -> Result:
     consumer = Consumer(*shared, "consumer", hosts, cluster.history, partitions=options.partitions)
     running = [producer.process.spawn(producer.run()) for producer in producers]
     running.append(consumer.process.spawn(consumer.run()))
-    _break_things(world, options, cluster, running)
+    play(world, cluster, running)
     _heal_everything(world, cluster, producers, running)
     final = Consumer(*shared, "final", hosts, cluster.history, partitions=options.partitions)
     running.append(final.process.spawn(final.run()))
@@ -109,7 +119,7 @@ def _run(seed: int, world: World, options: Options, cluster: Cluster) -> Result:
     return _result(seed, world, options, cluster)
 
 
-def _run_checked(
+def run_checked(
     world: World,
     cluster: Cluster,
     running: "list[asyncio.Task[None]]",
@@ -127,13 +137,14 @@ def _run_checked(
     return False
 
 
-def _break_things(
-    world: World, options: Options, cluster: Cluster, running: "list[asyncio.Task[None]]"
-) -> None:
+def _break_things(world: World, cluster: Cluster, running: "list[asyncio.Task[None]]") -> None:
+    options = cluster.options
     end = world.now + options.fault_s
     while world.now < end:
         gap = world.random.expovariate(1 / options.fault_gap_s)
-        _run_checked(world, cluster, running, min(world.now + gap, end))
+        run_checked(world, cluster, running, min(world.now + gap, end))
+        if world.now < cluster.calm_until:
+            continue
         kind = world.random.choice((*options.faults, "heal"))
         what = heal(cluster) if kind == "heal" else FAULTS[kind](cluster)
         if what:
@@ -158,9 +169,10 @@ def _heal_everything(
     def is_quiet() -> bool:
         for broker in cluster.brokers:
             broker._start_again()
-        return cluster.is_in_full_sync() and all(p.unanswered == 0 for p in producers)
+        is_whole = cluster.is_in_full_sync() and cluster.has_settled()
+        return is_whole and all(p.unanswered == 0 for p in producers)
 
-    if not _run_checked(world, cluster, running, world.now + HEAL_S, is_quiet):
+    if not run_checked(world, cluster, running, world.now + HEAL_S, is_quiet):
         states = {
             broker.name: [
                 (
@@ -177,7 +189,9 @@ def _heal_everything(
             for broker in cluster.brokers
         }
         waiting = {p.process.name: p.unanswered for p in producers}
-        raise Violation(f"I32: not healed after {HEAL_S} s: {states} {waiting}")
+        stored = cluster.stored()
+        raise Violation(f"I32: not healed after {HEAL_S} s: {stored} {states} {waiting}")
+    cluster.mover.check_final(cluster.stored())
 
 
 def _read_all(
@@ -194,7 +208,7 @@ def _read_all(
 
     before: dict[int, int] = {}
     # Small segments are read slowly: it may take long, as long as it goes on.
-    while not _run_checked(world, cluster, running, world.now + HEAL_S, is_done):
+    while not run_checked(world, cluster, running, world.now + HEAL_S, is_done):
         if final.positions == before:
             raise Violation(f"the final read stopped at {final.positions} of {ends}")
         before = dict(final.positions)

@@ -1,0 +1,52 @@
+"""Schedules that were written down: what random ones would find too seldom."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from headrace.model.topics import NO_LEADER
+from tests.simulation.cluster import Cluster, Options
+from tests.simulation.scenario import run, run_checked
+from tests.simulation.world import World
+
+
+def _tear_the_last_in_sync(
+    world: World, cluster: Cluster, running: "list[asyncio.Task[None]]"
+) -> None:
+    """All are killed. One is back at once and takes the others for alive, so that the ISR shrinks
+    to one that is dead; then it is killed, too. The last in sync comes back with a torn tail, and
+    before the others, which have everything.
+    """
+
+    def until(is_so: Callable[[], bool]) -> None:
+        assert run_checked(world, cluster, running, world.now + 60, is_so)
+
+    until(lambda: len(cluster.history.acked) > 100 and cluster.is_in_full_sync())
+    acked = len(cluster.history.acked)
+    for broker in cluster.brokers:
+        broker.kill()
+    first = cluster.brokers[1]
+    first.start()
+    until(lambda: cluster.stored()[0].leader == NO_LEADER and len(cluster.stored()[0].isr) == 1)
+    last = cluster.brokers[cluster.stored()[0].isr[0] - 1]
+    assert last is not first
+    first.kill()
+    last.files = last.files.power_lost(1)
+    last.start()
+    run_checked(world, cluster, running, world.now + 3)
+    for broker in cluster.brokers:
+        if not broker.is_running:
+            broker.start()
+    until(cluster.is_in_full_sync)
+    assert len(cluster.history.acked) > acked
+
+
+@pytest.mark.timeout(180)
+def test_a_torn_tail_of_the_last_in_sync_costs_nothing_that_was_acknowledged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    options = Options(partitions=1, noise=False, faults=())
+    run(1, options, _tear_the_last_in_sync)
