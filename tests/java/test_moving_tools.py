@@ -1,4 +1,4 @@
-"""Apache Kafka's tools that move partitions and elect leaders, on a cluster of three."""
+"""Apache Kafka's tools that move partitions, elect leaders and read nearby, on three brokers."""
 
 import json
 import os
@@ -18,9 +18,15 @@ from tests.java.conftest import run
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     # No leader is put right but by the tool.
-    settings = {"auto.leader.rebalance.enable": "false"}
+    settings = {
+        "auto.leader.rebalance.enable": "false",
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    }
+    racks = {node: {"broker.rack": f"rack-{node}"} for node in (1, 2, 3)}
     directory = tmp_path_factory.mktemp("moving")
-    with RunningCluster.start(directory, settings=settings, links=True) as running:
+    with RunningCluster.start(
+        directory, settings=settings, settings_of=racks, links=True
+    ) as running:
         yield running
 
 
@@ -121,3 +127,18 @@ def test_kafka_leader_election_lets_the_preferred_replica_lead(cluster: RunningC
     told = run(kafka.tool_command(kafka.LEADER_ELECTION, [*server, *asked]))
     assert re.search(r"Successfully completed leader election .*led-1", told)
     assert topic.leader(1) == gone
+
+
+def test_a_java_consumer_is_sent_to_its_rack_and_reads_there(cluster: RunningCluster) -> None:
+    topic = Topic(cluster, "near", partitions=1)
+    topic.wait_until_in_sync()
+    near = next(node for node in cluster.brokers if node != topic.leader())
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    values = [str(number) for number in range(100)]
+    for value in values:
+        producer.produce("near", value)
+    assert producer.flush(60) == 0
+    asked = ["--topic", "near", "--from-beginning", "--max-messages", "100"]
+    asked += ["--command-property", f"client.rack=rack-{near}"]
+    server = ["--bootstrap-server", cluster.bootstrap]
+    assert run(kafka.tool_command(kafka.CONSOLE_CONSUMER, [*server, *asked])).split() == values

@@ -422,3 +422,64 @@ def test_a_partition_that_does_not_exist_is_named() -> None:
 def test_a_start_that_makes_no_sense_is_named() -> None:
     with pytest.raises(ValueError, match="'yesterday'"):
         plan(Scene(), start="yesterday")
+
+
+class Followed:
+    """Broker 1 leads, and sends whoever asks it to broker 2, which has the same."""
+
+    def __init__(self) -> None:
+        self.scene = Scene(World(brokers=2), rack="b")
+        self.from_store = self.scene.store.fetch
+        self.refusal = 0
+        self.scene.world.answers[FETCH] = self.fetch
+
+    def fetch(self, node: int, request: dict[str, Any]) -> dict[str, Any] | None:
+        if node == 2 and not self.refusal:
+            return self.from_store(node, request)
+        part = {"partition_index": 0, "error_code": self.refusal, "high_watermark": 9}
+        if node == 1:
+            part |= {"error_code": 0, "preferred_read_replica": -1 if self.refusal else 2}
+            if self.refusal:
+                return self.from_store(node, request)
+        return {"responses": [{"topic": "t", "partitions": [part]}]}
+
+    def asked(self) -> list[int]:
+        return [asked.node for asked in self.scene.world.requests(FETCH)]
+
+
+def test_a_consumer_reads_from_the_replica_that_its_leader_names() -> None:
+    followed = Followed()
+    scene = followed.scene
+    scene.store.add(0, b"0")
+    scene.machine.assign({T0: 0})
+    assert values(scene.take()) == [b"0"]
+    scene.store.add(0, b"1")
+    assert values(scene.take()) == [b"1"]
+    assert followed.asked()[:2] == [1, 2]
+    assert set(followed.asked()[2:]) == {2}
+    assert {asked.request["rack_id"] for asked in scene.world.requests(FETCH)} == {"b"}
+
+
+@pytest.mark.parametrize("code", [1, 6, 78])
+def test_a_consumer_asks_its_leader_again_when_a_replica_refuses(code: int) -> None:
+    followed = Followed()
+    scene = followed.scene
+    scene.store.add(0, b"0")
+    scene.machine.assign({T0: 0})
+    assert values(scene.take()) == [b"0"]
+    followed.refusal = code
+    scene.store.add(0, b"1")
+    assert values(scene.take()) == [b"1"]
+    assert followed.asked()[-1] == 1
+
+
+def test_a_replica_to_read_from_is_asked_for_again_after_a_time() -> None:
+    followed = Followed()
+    scene = followed.scene
+    scene.store.add(0, b"0")
+    scene.machine.assign({T0: 0})
+    assert values(scene.take()) == [b"0"]
+    scene.world.now_ms += 300_001
+    scene.store.add(0, b"1")
+    assert values(scene.take()) == [b"1"]
+    assert followed.asked().count(1) == 2

@@ -3,16 +3,16 @@
 1. A partition's records come in order, from its position on, each once between two seeks.
 2. One fetch is open per leader, and asks for every partition there that is to be read; while one
    of them has as much buffered as it may, that leader is left alone, so that a quiet partition's
-   long poll never holds a busy one up.
+   long poll never holds a busy one up. A leader may name a replica to read from in its stead
+   (KIP-392); in any trouble with that, the leader is asked again.
 3. What is buffered is bounded: by buffer_bytes_max, and one response beyond.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import inf
 from uuid import UUID
 
-from headrace.client.backoff import Backoff
 from headrace.client.chunks import Chunk
 from headrace.client.connection import Request
 from headrace.client.errors import (
@@ -35,60 +35,13 @@ from headrace.client.machine import Port
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.operation import Outcome
 from headrace.client.options import ConsumerOptions
+from headrace.client.reading import Reading
 from headrace.client.values import ListedOffset, Record
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import FETCH
 
 _LEADERLESS_PAUSE_MS = 200.0
-
-
-class _Reading:
-    """One partition that is being read."""
-
-    __slots__ = (
-        "absent_since_ms",
-        "backoff",
-        "buffered",
-        "chunks",
-        "current",
-        "fetch_offset",
-        "high_watermark",
-        "last_stable_offset",
-        "log_start_offset",
-        "partition",
-        "paused",
-        "pending",
-        "position",
-        "resetting",
-        "until",
-    )
-
-    def __init__(self, partition: TopicPartition, offset: int, until: int | None) -> None:
-        self.partition = partition
-        self.until = until
-        """The offset at which nothing more is wanted, if there is one."""
-        self.paused = False
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
-        self.chunks: deque[Chunk] = deque()
-        self.backoff = Backoff()
-        self.seek(offset)
-
-    def seek(self, offset: int) -> None:
-        self.position = offset
-        """The offset of the next record to hand out."""
-        self.fetch_offset = offset
-        """The offset to ask for next: what lies between is buffered."""
-        self.chunks.clear()
-        self.buffered = 0
-        self.current: tuple[Chunk, Iterator[list[Record]]] | None = None
-        self.pending: list[Record] = []
-        """Decoded and not handed out, last first."""
-        self.resetting = False
-        self.backoff.clear()
-        self.absent_since_ms: float | None = None
 
 
 class FetchMachine:
@@ -100,7 +53,7 @@ class FetchMachine:
         """Whether a topic that is gone is no error: somebody else decides what is read."""
         self._port = port
         self._lane = port.open_lane()
-        self._readings: dict[TopicPartition, _Reading] = {}
+        self._readings: dict[TopicPartition, Reading] = {}
         self._open_fetches: set[int] = set()
         self._errors: deque[ClientError] = deque()
         self._waiting: list[Outcome[None]] = []
@@ -132,11 +85,11 @@ class FetchMachine:
                 self._readings[partition].until = ends.get(partition)
                 self.seek(partition, offset)
             else:
-                self._readings[partition] = _Reading(partition, offset, ends.get(partition))
+                self._readings[partition] = Reading(partition, offset, ends.get(partition))
 
     def add(self, partition: TopicPartition, offset: int) -> None:
         """Read this partition too, from this offset on."""
-        self._readings[partition] = _Reading(partition, offset, None)
+        self._readings[partition] = Reading(partition, offset, None)
 
     def unassign(self, partition: TopicPartition) -> None:
         reading = self._readings.pop(partition, None)
@@ -168,7 +121,11 @@ class FetchMachine:
     def ready(self) -> Outcome[None]:
         """Done as soon as there is something to take: records, progress, or an error."""
         outcome: Outcome[None] = Outcome()
-        if self._errors or self._closed or any(map(_has_data, self._readings.values())):
+        if (
+            self._errors
+            or self._closed
+            or any(reading.has_data() for reading in self._readings.values())
+        ):
             outcome.succeed(None)
         else:
             self._waiting = [
@@ -222,7 +179,7 @@ class FetchMachine:
         self._wakeup_ms = None
         if self._closed or self._buffered >= self.options.buffer_bytes_max:
             return
-        by_leader: dict[int, list[_Reading]] = {}
+        by_leader: dict[int, list[Reading]] = {}
         full: set[int] = set()
         for reading in self._readings.values():
             leader = self._leader_to_ask(reading, now_ms)
@@ -251,7 +208,7 @@ class FetchMachine:
 
     # Fetching.
 
-    def _leader_to_ask(self, reading: _Reading, now_ms: float) -> int | None:
+    def _leader_to_ask(self, reading: Reading, now_ms: float) -> int | None:
         if reading.paused or reading.resetting:
             return None
         if reading.until is not None and reading.fetch_offset >= reading.until:
@@ -259,7 +216,7 @@ class FetchMachine:
         if not reading.backoff.is_over(self._port.cluster, *reading.partition, now_ms):
             self._wake(reading.backoff.next_ms(now_ms))
             return None
-        leader = self._port.cluster.leader(*reading.partition)
+        leader = reading.node_to_ask(self._port.cluster, now_ms)
         if leader is None:
             self._port.want_metadata()
             reading.backoff.pause(now_ms + _LEADERLESS_PAUSE_MS)
@@ -269,7 +226,7 @@ class FetchMachine:
         reading.absent_since_ms = None
         return leader if leader not in self._open_fetches else None
 
-    def _check_absent(self, reading: _Reading, now_ms: float) -> None:
+    def _check_absent(self, reading: Reading, now_ms: float) -> None:
         """A topic that metadata does not know for a while is gone."""
         code = self._port.cluster.topic_errors.get(reading.partition.topic)
         if code is None or self._waits_for_topics:
@@ -280,10 +237,10 @@ class FetchMachine:
             topic = reading.partition.topic
             self._stop(reading, request_failed(code, f"the topic {topic!r} is gone"))
 
-    def _fetch(self, leader: int, readings: list[_Reading], now_ms: float) -> None:
+    def _fetch(self, leader: int, readings: list[Reading], now_ms: float) -> None:
         options = self.options
         cluster = self._port.cluster
-        asked: dict[tuple[str, int], tuple[_Reading, int]] = {}
+        asked: dict[tuple[str, int], tuple[Reading, int]] = {}
         parts: dict[str, list[PartitionFetch]] = {}
         for reading in readings:
             topic, index = reading.partition
@@ -315,7 +272,7 @@ class FetchMachine:
     def _answered(
         self,
         leader: int,
-        asked: dict[tuple[str, int], tuple[_Reading, int]],
+        asked: dict[tuple[str, int], tuple[Reading, int]],
         names: dict[UUID | None, str],
         reply: FetchResponse | None,
         error: ClientError | None,
@@ -338,22 +295,25 @@ class FetchMachine:
             if question is not None and self._is_current(*question):
                 self._take_result(question[0], result, now_ms)
 
-    def _is_current(self, reading: _Reading, offset: int) -> bool:
+    def _is_current(self, reading: Reading, offset: int) -> bool:
         same = self._readings.get(reading.partition) is reading
         return same and not reading.resetting and reading.fetch_offset == offset
 
-    def _take_result(self, reading: _Reading, result: FetchResult, now_ms: float) -> None:
+    def _take_result(self, reading: Reading, result: FetchResult, now_ms: float) -> None:
         if result.leader is not None:
             self._port.cluster.moved(*reading.partition, *result.leader)
         if result.error_code:
             code = error_code(result.error_code)
-            if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if code == ErrorCode.OFFSET_OUT_OF_RANGE and reading.replica is None:
                 self._out_of_range(reading)
             else:
                 what = f"fetching {reading.partition} failed ({code.name})"
                 self._failed(reading, request_failed(result.error_code, what), now_ms)
             return
         reading.backoff.clear()
+        if result.preferred_replica >= 0:
+            reading.replica = result.preferred_replica
+            reading.replica_until_ms = now_ms + self._port.options.metadata_age_ms_max
         reading.high_watermark = result.high_watermark
         reading.last_stable_offset = result.last_stable_offset
         reading.log_start_offset = result.log_start_offset
@@ -380,13 +340,17 @@ class FetchMachine:
 
     # Trouble.
 
-    def _failed(self, reading: _Reading, error: ClientError, now_ms: float) -> None:
+    def _failed(self, reading: Reading, error: ClientError, now_ms: float) -> None:
         if error.stale_metadata:
             self._port.want_metadata()
+        options = self._port.options
+        if reading.replica is not None:
+            reading.replica = None
+            reading.backoff.pause(now_ms + options.retry_backoff_ms)
+            return
         if not error.retriable:
             self._stop(reading, error)
             return
-        options = self._port.options
         pause_ms = min(
             options.retry_backoff_ms * 2.0 ** min(reading.backoff.failures, 10),
             options.retry_backoff_ms_max,
@@ -398,14 +362,14 @@ class FetchMachine:
             stale=error.stale_metadata,
         )
 
-    def _stop(self, reading: _Reading, error: ClientError) -> None:
+    def _stop(self, reading: Reading, error: ClientError) -> None:
         """Show an error, and leave the partition alone until somebody seeks."""
         reading.backoff.stop()
         if isinstance(error, RequestFailed):
             error.partition = reading.partition
         self.show(error)
 
-    def _out_of_range(self, reading: _Reading) -> None:
+    def _out_of_range(self, reading: Reading) -> None:
         partition, offset = reading.partition, reading.fetch_offset
         policy = self.options.out_of_range
         if policy == "error":
@@ -438,17 +402,17 @@ class FetchMachine:
 
     # Taking.
 
-    def _to_the_end(self, reading: _Reading) -> None:
+    def _to_the_end(self, reading: Reading) -> None:
         """The next one to take from, and to ask for first, is another partition."""
         self._readings[reading.partition] = self._readings.pop(reading.partition)
 
-    def _pop_chunk(self, reading: _Reading) -> Chunk:
+    def _pop_chunk(self, reading: Reading) -> Chunk:
         chunk = reading.chunks.popleft()
         reading.buffered -= chunk.size
         self._buffered -= chunk.size
         return chunk
 
-    def _take_from(self, reading: _Reading, taken: list[Record], count_max: int) -> None:
+    def _take_from(self, reading: Reading, taken: list[Record], count_max: int) -> None:
         while len(taken) < count_max:
             if reading.pending:
                 room = count_max - len(taken)
@@ -467,7 +431,7 @@ class FetchMachine:
             else:
                 return
 
-    def _decode_next(self, reading: _Reading) -> None:
+    def _decode_next(self, reading: Reading) -> None:
         assert reading.current is not None
         chunk, batches = reading.current
         try:
@@ -485,9 +449,3 @@ class FetchMachine:
         else:
             records.reverse()
             reading.pending = records
-
-
-def _has_data(reading: _Reading) -> bool:
-    if reading.paused:
-        return False
-    return bool(reading.chunks or reading.pending or reading.current)

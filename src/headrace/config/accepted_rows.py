@@ -276,7 +276,6 @@ metric.reporters list - * dynamic
 metrics.num.samples int 2 1..
 metrics.recording.level string INFO *
 metrics.sample.window.ms long 30000 1..
-replica.selector.class string - *
 telemetry.max.bytes int 1048576 1..
 """,
     "legacy": """

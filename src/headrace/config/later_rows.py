@@ -422,6 +422,19 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         needs="replication",
     ),
     Setting(
+        "replica.selector.class",
+        STRING,
+        None,
+        "Which replica consumers are told to read from: with "
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector one whose broker.rack is their "
+        "client.rack, if the leader's is not; else the leader. To be set on all brokers alike.",
+        choices=(
+            "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+            "org.apache.kafka.common.replica.LeaderSelector",
+        ),
+        needs="replication",
+    ),
+    Setting(
         "leader.replication.throttled.rate",
         LONG,
         str(LONG_MAX),

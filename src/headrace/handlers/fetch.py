@@ -3,6 +3,7 @@
 Nothing is read here but the place: an answer is a list of slices that the server sends from file
 to socket. An offset inside a batch gets that whole batch (clients skip), the first batch is sent
 whole whatever the limits say (KIP-74), and a long poll counts only what its reader may see.
+Consumers that say where they stand may be sent to a replica there, and are served by it (KIP-392).
 """
 
 import logging
@@ -83,6 +84,9 @@ class FetchHandler:
         self.sessions = SessionCache(session_slots_max)
         self.waiting: dict[FetchExchange, None] = {}
         """The long polls under way, in order of arrival."""
+        self.choose: Callable[[Partition, bytes, int], int] | None = None
+        """Which follower should be read from where a consumer stands, and from an offset on; -1 is
+        this leader. Without it consumers read from leaders alone."""
         self.complained_ms: i64 = 0
         self.inline_left: i64 = 0
         """How much of the answer at hand may still be read into memory."""
@@ -225,6 +229,8 @@ class FetchHandler:
             total += result.size
             if result.error != 0 or result.diverging_epoch >= 0:
                 has_error = True
+            if result.preferred_read_replica >= 0:
+                has_error = True
             results.append(result)
         if total < enough and not has_error and not must_answer:
             return False
@@ -266,7 +272,7 @@ class FetchHandler:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.UNKNOWN_TOPIC_ID
             )
             return
-        if not partition.is_leader:
+        if not partition.is_leader and not self._follows(partition, request):
             result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return
         epoch: i64 = part.current_leader_epoch
@@ -286,6 +292,12 @@ class FetchHandler:
         if part.fetch_offset > log.written_end_offset:
             # What a former leader had shown may not be known as committed yet: no error.
             raise self._beyond()
+        choose = self.choose
+        is_for_choice = request.rack and partition.is_leader
+        if choose is not None and is_for_choice and part.fetch_offset >= log.log_start_offset:
+            result.preferred_read_replica = choose(partition, request.rack, int(part.fetch_offset))
+            if result.preferred_read_replica >= 0:
+                return
         if request.read_committed:
             result.aborted = []
         if part.fetch_offset >= bound and part.fetch_offset >= log.log_start_offset:
@@ -306,6 +318,18 @@ class FetchHandler:
             inline = file.files.pread_cached(file.fd, found.size, found.position)
             if inline is not None and len(inline) == found.size:
                 result.records = inline
+
+    def _follows(self, partition: Partition, request: FetchRequest) -> bool:
+        """Whether a consumer may read from this follower: while it is in sync, as far as it knows.
+
+        Whoever is refused asks the leader again.
+        """
+        if self.choose is None or not request.rack or partition.leader_id < 0:
+            return False
+        is_member = False
+        for node_id, _ in partition.isr:
+            is_member = is_member or node_id == partition.node_id
+        return is_member and not self.turn.may_be_stale()
 
     def _beyond(self) -> ApiError:
         """For a reader of what is not there, unless a newer leader may have shown it.

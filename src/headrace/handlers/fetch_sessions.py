@@ -40,6 +40,7 @@ class CachedPart:
             or result.error != 0
             or self.has_error
             or result.diverging_epoch >= 0
+            or result.preferred_read_replica >= 0
             or result.high_watermark != self.high_watermark
             or result.log_start_offset != self.log_start_offset
         )

@@ -62,15 +62,22 @@ class FollowedPart(Listener):
         self.log_start_offset: i64 = -1
 
     def appended(self) -> None:
+        self.session.dirty[self] = None
+        self._wake()
+
+    def _wake(self) -> None:
         session = self.session
-        session.dirty[self] = None
         exchange = session.waiting
         if exchange is not None and not exchange.woken:
             exchange.woken = True
             session.handler.woken.append(exchange)
 
     def committed(self) -> None:
-        self.session.quiet[self] = None
+        session = self.session
+        session.quiet[self] = None
+        if session.handler.tells_commits:
+            session.has_commits = True
+            self._wake()
 
 
 @final
@@ -94,7 +101,9 @@ class ReplicaSession:
         self.dirty: dict[FollowedPart, None] = {}
         """Those that may have records, or errors."""
         self.quiet: dict[FollowedPart, None] = {}
-        """Those where only more is committed: no reason to answer, but told in every answer."""
+        """Those where only more is committed, which is told in every answer."""
+        self.has_commits = False
+        """Whether that alone is a reason to answer."""
         self.throttled: dict[FollowedPart, None] = {}
         """Those that have records, and wait for the throttle."""
         self.waiting: ReplicaExchange | None = None
@@ -136,6 +145,8 @@ class ReplicaFetchHandler:
         self.last_id: i64 = 0
         self.throttle = Throttle()
         """How fast replicas that are not in sync are sent what is to be sent slowly."""
+        self.tells_commits = False
+        """Whether followers hear at once of what is committed: consumers wait for it there."""
         self.copied: i64 = 0
         """How much of that is in the answer at hand."""
 
@@ -265,6 +276,7 @@ class ReplicaFetchHandler:
         if part.fetch_offset > log.written_end_offset or self._diverges(None, part, partition):
             return
         follower.fetched(broker_epoch, part.fetch_offset, log.written_end_offset, now_ms)
+        follower.log_start_offset = part.log_start_offset
         self.turn.commit(partition)
         if partition.qualifies(follower) or partition.has_lost(follower):
             self.consider(partition)
@@ -313,7 +325,7 @@ class ReplicaFetchHandler:
         empty: list[FollowedPart] = []
         total: i64 = 0
         enough: i64 = request.size_min if request.size_min > 1 else 1
-        is_enough = must_answer
+        is_enough = must_answer or session.has_commits
         throttled: list[FollowedPart] = []
         self.copied = 0
         if session.throttled and self.throttle.left(self._now_ms()) > 0:
@@ -358,6 +370,7 @@ class ReplicaFetchHandler:
             del session.dirty[followed]
             session.quiet.pop(followed, None)
         self._add_committed(session, results)
+        session.has_commits = False
         exchange.pieces = write_fetch_response(
             exchange.correlation_id, exchange.version, 0, session.session_id, results, 0
         )

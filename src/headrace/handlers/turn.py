@@ -105,6 +105,10 @@ class Turn:
         """A follower has written what its leader sent, or learnt what is committed."""
         if partition.log.wants_job:
             self.start_job(partition)
+        if partition.waiters:
+            self.begin()
+            self.wake_readers(partition)
+            self.deliver()
 
     def resigned(self, partition: Partition) -> None:
         """This broker leads the partition no longer: whoever waits here must ask elsewhere."""

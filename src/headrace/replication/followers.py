@@ -32,6 +32,7 @@ class Follower:
         """The incarnation that fetched last."""
         self.end_offset: i64 = UNKNOWN
         """It holds everything below; unknown until it has fetched in this leader's epoch."""
+        self.log_start_offset: i64 = 0
         self.caught_up_ms: i64 = now_ms
         """When it last had all that the leader had then. A new leader gives it a full term."""
         self.committed_epoch: i64 = UNKNOWN

@@ -14,6 +14,7 @@ from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.dispatch import handle_frame
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.produce import ProduceHandler
+from headrace.handlers.read_replicas import RACK_AWARE, RackAwareReplicas
 from headrace.handlers.replica_fetch import ReplicaFetchHandler
 from headrace.handlers.turn import Turn
 from headrace.runtime.worker import Worker
@@ -53,6 +54,9 @@ class Server:
         self.replica_fetch = ReplicaFetchHandler(
             partitions, self.turn, self._read_worker, self._loop.call_later, self._clock.monotonic
         )
+        if config.get_optional_str("replica.selector.class") == RACK_AWARE:
+            self.fetch.choose = RackAwareReplicas(broker.node_id, broker.image).choose
+            self.replica_fetch.tells_commits = True
         produce = ProduceHandler(partitions, self.turn, self._check_worker)
         self.plane = Plane(
             self.turn,

@@ -1,0 +1,70 @@
+"""One partition that is being read: how far, from whom, and what is buffered of it. Pure."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from headrace.client.backoff import Backoff
+from headrace.client.chunks import Chunk
+from headrace.client.metadata import Cluster
+from headrace.client.values import Record
+from headrace.model.topics import TopicPartition
+
+
+class Reading:
+    __slots__ = (
+        "absent_since_ms",
+        "backoff",
+        "buffered",
+        "chunks",
+        "current",
+        "fetch_offset",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "partition",
+        "paused",
+        "pending",
+        "position",
+        "replica",
+        "replica_until_ms",
+        "resetting",
+        "until",
+    )
+
+    def __init__(self, partition: TopicPartition, offset: int, until: int | None) -> None:
+        self.partition = partition
+        self.until = until
+        """The offset at which nothing more is wanted, if there is one."""
+        self.paused = False
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.chunks: deque[Chunk] = deque()
+        self.backoff = Backoff()
+        self.replica: int | None = None
+        """The follower to read from instead of the leader, as that has said (KIP-392)."""
+        self.replica_until_ms = 0.0
+        self.seek(offset)
+
+    def seek(self, offset: int) -> None:
+        self.position = offset
+        """The offset of the next record to hand out."""
+        self.fetch_offset = offset
+        """The offset to ask for next: what lies between is buffered."""
+        self.chunks.clear()
+        self.buffered = 0
+        self.current: tuple[Chunk, Iterator[list[Record]]] | None = None
+        self.pending: list[Record] = []
+        """Decoded and not handed out, last first."""
+        self.resetting = False
+        self.backoff.clear()
+        self.absent_since_ms: float | None = None
+
+    def node_to_ask(self, cluster: Cluster, now_ms: float) -> int | None:
+        """The replica to read from, or else the leader; None while there is none."""
+        if now_ms >= self.replica_until_ms or self.replica not in cluster.nodes:
+            self.replica = None
+        return cluster.leader(*self.partition) if self.replica is None else self.replica
+
+    def has_data(self) -> bool:
+        return not self.paused and bool(self.chunks or self.pending or self.current)

@@ -1,0 +1,44 @@
+"""Which replica a consumer should read from: one in its rack, if the leader is not (KIP-392)."""
+
+from headrace.model.cluster import ClusterImage
+from headrace.replication.followers import UNKNOWN, Follower
+from headrace.replication.partition import Partition
+
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER = -1
+
+
+class RackAwareReplicas:
+    def __init__(self, node_id: int, image: ClusterImage) -> None:
+        self._node_id = node_id
+        self._image = image
+
+    def choose(self, partition: Partition, rack: bytes, offset: int) -> int:
+        """A follower for who reads a partition that this broker leads from there, or LEADER."""
+        wanted = rack.decode(errors="replace")
+        if self._rack_of(self._node_id) == wanted:
+            return LEADER
+        near = [
+            follower
+            for follower in partition.followers.values()
+            if self._rack_of(follower.node_id) == wanted and _holds(follower, offset)
+        ]
+        best = max(near, key=_rank, default=None)
+        return LEADER if best is None else int(best.node_id)
+
+    def _rack_of(self, node_id: int) -> str | None:
+        broker = self._image.brokers.get(node_id)
+        return None if broker is None else broker.rack
+
+
+def _holds(follower: Follower, offset: int) -> bool:
+    """Whether a replica is in sync, and has come as far as this; one that lags would hold it up."""
+    return (
+        follower.committed_epoch != UNKNOWN
+        and follower.is_current()
+        and follower.log_start_offset <= offset <= follower.end_offset
+    )
+
+
+def _rank(follower: Follower) -> tuple[int, int, int]:
+    return follower.end_offset, follower.caught_up_ms, follower.node_id
