@@ -195,6 +195,17 @@ def test_replicas_are_different_brokers_in_as_many_racks_as_can_be(
     assert max(counts) - min(counts) <= 1
 
 
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(0, 99), st.data())
+def test_racks_of_one_size_share_replicas_evenly(
+    racks: int, per_rack: int, rounds: int, start: int, data: st.DataObject
+) -> None:
+    nodes = [BrokerInfo(node, (), f"r{node // per_rack}") for node in range(racks * per_rack)]
+    replication_factor = data.draw(st.integers(1, racks))
+    assignment = place(nodes, rounds * len(nodes), replication_factor, start)
+    held = Counter(node for replicas in assignment for node in replicas)
+    assert set(held.values()) == {rounds * replication_factor}
+
+
 def test_the_followers_of_one_leader_are_spread_over_the_others() -> None:
     nodes = [BrokerInfo(node, ()) for node in range(5)]
     assignment = place(nodes, 20, 2, 3)

@@ -156,10 +156,11 @@ def place(
             f"brokers, {size}.",
         )
     assignment = []
-    for partition in range(start, start + partitions):
-        leader = partition % size
+    for partition in range(partitions):
+        leader = (start + partition) % size
         others = [ring[(leader + step) % size] for step in range(1, size)]
-        shift = (partition // size) % max(1, size - 1)
+        # It stays the same for a whole round, so that a round is even where racks are.
+        shift = (start + partition // size) % max(1, size - 1)
         order = [ring[leader], *others[shift:], *others[:shift]]
         assignment.append(_over_racks(order, replication_factor))
     return tuple(assignment)
