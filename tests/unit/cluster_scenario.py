@@ -27,6 +27,7 @@ class Member:
         rack: str | None,
         silence_s: float,
         balance_interval_s: float | None = None,
+        imbalance_max: float = 0.1,
         port: int | None = None,
     ) -> None:
         self.node_id = node_id
@@ -41,6 +42,7 @@ class Member:
             registration_wait_s=5,
             silence_s=silence_s,
             balance_interval_s=balance_interval_s,
+            imbalance_max=imbalance_max,
             ask_timeout_s=5,
         )
         self.broker = network.serve(self.port, self.controller)
@@ -66,6 +68,7 @@ class Member:
 
 class Cluster:
     balance_interval_s: float | None = None
+    imbalance_max = 0.1
 
     def __init__(self, server: EmbeddedServer, silence_s: float) -> None:
         self.server = server
@@ -81,6 +84,7 @@ class Cluster:
             rack,
             self.silence_s,
             self.balance_interval_s,
+            self.imbalance_max,
         )
         await member.start(previous_epoch)
         await self.agree()

@@ -69,6 +69,19 @@ async def test_leadership_returns_to_preferred_replicas_by_itself(cluster: Clust
     await cluster.agree()
 
 
+@cluster_of(0)
+async def test_less_than_is_usual_may_be_too_much_to_be_away(cluster: Cluster) -> None:
+    cluster.balance_interval_s, cluster.imbalance_max = 0.05, 0.05
+    for node_id in (1, 2):
+        await cluster.add(node_id)
+    controller = cluster.leader.controller
+    others = {index: [1, 2] for index in range(1, 10)}
+    await controller.create_topic("t", assignment={0: [2, 1], **others})
+    await controller.move_partitions({T0: [1, 2]})
+    await until(lambda: cluster.leader.state().leader == 1)
+    await cluster.agree()
+
+
 @cluster_of(4)
 async def test_a_partition_moves_when_its_new_replicas_are_in_sync(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [2, 3]})

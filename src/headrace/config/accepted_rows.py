@@ -291,7 +291,6 @@ group.coordinator.new.enable boolean true * hidden
 group.share.enable boolean false * hidden
 host.name string - * hidden
 inter.broker.protocol.version string - * hidden
-leader.imbalance.per.broker.percentage int 10 * hidden
 log.message.downconversion.enable boolean true * hidden
 log.message.format.version string - * hidden
 log.message.timestamp.difference.max.ms long - * hidden

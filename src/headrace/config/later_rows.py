@@ -469,4 +469,13 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         low=1,
         needs="balancing",
     ),
+    Setting(
+        "leader.imbalance.per.broker.percentage",
+        INT,
+        "10",
+        "Of how many of the partitions that prefer a broker others may lead, in percent, before "
+        "leadership returns to it.",
+        low=0,
+        needs="balancing",
+    ),
 )

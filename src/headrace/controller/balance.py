@@ -10,16 +10,18 @@ from headrace.controller.moves import Moves
 from headrace.controller.writing import Writer
 from headrace.model.errors import ApiError
 
-IMBALANCE_MAX = 0.1
 _log = logging.getLogger(__name__)
 
 
 class Balance:
-    def __init__(self, moves: Moves, writer: Writer, interval_s: float | None) -> None:
+    def __init__(
+        self, moves: Moves, writer: Writer, interval_s: float | None, imbalance_max: float
+    ) -> None:
         """Without an interval leaders stay where they are."""
         self._moves = moves
         self._writer = writer
         self._interval_s = interval_s
+        self._imbalance_max = imbalance_max
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -41,7 +43,7 @@ class Balance:
 
     async def _run(self) -> None:
         try:
-            count = await self._moves.balance(IMBALANCE_MAX)
+            count = await self._moves.balance(self._imbalance_max)
             if count:
                 _log.info("%d partitions are led by their preferred replica again.", count)
         except ApiError as error:

@@ -67,11 +67,13 @@ class Controller:
         silence_s: float = 6.0,
         ask_timeout_s: float = 30.0,
         balance_interval_s: float | None = None,
+        imbalance_max: float = 0.1,
     ) -> None:
         """Without a network there is no way to other brokers: for a broker that is alone.
 
         `silence_s` is how long a broker may be silent to the controller: a session's timeout.
-        With `balance_interval_s` leadership returns to preferred replicas by itself.
+        With `balance_interval_s` leadership returns to preferred replicas by itself, when others
+        lead more than `imbalance_max` of what prefers a broker.
         """
         self.node_id = node_id
         self._store = store
@@ -109,7 +111,7 @@ class Controller:
             self._caller.ask_ends,
         )
         self._moves = Moves(self.image, self._states, self._failover)
-        self._balance = Balance(self._moves, self._writer, balance_interval_s)
+        self._balance = Balance(self._moves, self._writer, balance_interval_s, imbalance_max)
         self._requests = self._caller.requests = Requests(
             self._picture,
             self._writer,

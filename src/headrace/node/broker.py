@@ -155,6 +155,7 @@ class Broker:
             rules=self._rules,
             silence_s=config.get_int("zookeeper.session.timeout.ms") / 1000,
             balance_interval_s=_balance_interval_s(config),
+            imbalance_max=config.get_int("leader.imbalance.per.broker.percentage") / 100,
             ask_timeout_s=config.get_int("request.timeout.ms") / 1000,
             limits=TopicLimits(
                 partitions_default=config.get_int("num.partitions"),
