@@ -302,7 +302,6 @@ password.encoder.old.secret password - * hidden
 password.encoder.secret password - * hidden
 port int - * hidden
 quota.consumer.default long - * hidden
-quota.producer.default long - * hidden
 reserved.broker.max.id int 1000 * hidden
 zookeeper.clientCnxnSocket string - * hidden
 zookeeper.max.in.flight.requests int 10 * hidden

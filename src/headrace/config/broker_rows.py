@@ -110,6 +110,15 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         dynamic=True,
     ),
     Setting(
+        "quota.producer.default",
+        LONG,
+        str(LONG_MAX),
+        "How many bytes a second each client id may write to this broker. Who sends more is "
+        "answered with a throttle time, and its connection is not read for so long.",
+        low=1,
+        hidden=True,
+    ),
+    Setting(
         "connections.max.idle.ms",
         LONG,
         "600000",

@@ -31,6 +31,8 @@ class ProduceExchange(Exchange):
         """How many parts still wait for a sync, or for followers."""
         self.deadline: float = 0.0
         """When to give up waiting for followers, by the clock that does not jump."""
+        self.throttle_ms: i64 = 0
+        """For how long the client should rest, and its connection will (quotas)."""
 
     def fail(self, partition: Partition, code: i64) -> None:
         for at, part in enumerate(self.parts):
@@ -41,9 +43,10 @@ class ProduceExchange(Exchange):
     def encode(self) -> None:
         request = self.request
         if request.acks != 0:
-            self.pieces = [
-                write_produce_response(self.correlation_id, self.version, request.topics, 0)
-            ]
+            answer = write_produce_response(
+                self.correlation_id, self.version, request.topics, self.throttle_ms
+            )
+            self.pieces = [answer]
             return
         self.pieces = []
         for part in request.parts:

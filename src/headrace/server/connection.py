@@ -93,6 +93,8 @@ class Connection(Peer):
         """Already in the plane's list of connections to serve before the turn ends."""
         self.is_postponed = False
         """In the plane's list of connections to go on with after the others had their turn."""
+        self.is_throttled = False
+        """Not read for a while: its client has written more than its quota."""
         self.moved_at: float = now
         """When a whole request last came in, a good part of a large one, or an answer moved on."""
 
@@ -101,6 +103,7 @@ class Connection(Peer):
     def can_parse(self) -> bool:
         return not (
             self.muted
+            or self.is_throttled
             or self.closed
             or self.out_bytes > self.plane.response_bytes_max
             or len(self.exchanges) >= EXCHANGES_MAX
@@ -222,7 +225,7 @@ class Connection(Peer):
 
     def is_incomplete(self) -> bool:
         """Whether what it holds of the memory for requests waits for the peer."""
-        return self.large is not None or self.input_held > 0
+        return (self.large is not None or self.input_held > 0) and not self.is_throttled
 
     def _handle(self, data: bytes, at: i64, end: i64) -> None:
         try:

@@ -30,6 +30,7 @@ from headrace.server.connection import (
     Connection,
 )
 from headrace.server.memory import RequestMemory
+from headrace.server.quota import ProduceQuota
 from headrace.wire import fetch as fetch_codec
 from headrace.wire import produce as produce_codec
 from headrace.wire.cursor import Cursor
@@ -74,6 +75,7 @@ class Plane:
         queued_bytes_max: i64,
         response_bytes_max: i64,
         spin_seconds: float,
+        quota: ProduceQuota | None,
         on_close: Callable[[Connection, str], None],
     ) -> None:
         self.turn = turn
@@ -86,6 +88,7 @@ class Plane:
         self.request_bytes_max: i64 = request_bytes_max
         self.response_bytes_max: i64 = response_bytes_max
         self.spin_seconds: float = spin_seconds
+        self.quota = quota
         self.on_close = on_close
         self.memory = RequestMemory(queued_bytes_max)
         self.epoll = select.epoll()
@@ -259,6 +262,8 @@ class Plane:
             flexible = version >= produce_codec.FLEXIBLE_SINCE
             body: i64 = _skip_header(data, at + 8, end, flexible)
             self.produce.handle(connection, correlation_id, version, data, body, end)
+            if self.quota is not None:
+                self._charge(self.quota, connection, data, at, end)
             return
         self._settle_own(connection)
         if api_key == FETCH and fetch_codec.OLDEST <= version <= fetch_codec.NEWEST:
@@ -270,6 +275,27 @@ class Plane:
                 self.fetch.handle(connection, correlation_id, version, data, body, end)
         else:
             self._cold(connection, data[at:end])
+
+    def _charge(
+        self, quota: ProduceQuota, connection: Connection, data: bytes, at: i64, end: i64
+    ) -> None:
+        """Count a Produce request, and let its connection rest if that was too much."""
+        size: i64 = i64(read_i16_be(data, at + 8))
+        client_id = data[at + 10 : at + 10 + size] if size > 0 else b""
+        throttle_ms: i64 = quota.charge(client_id, end - at, self.now)
+        if throttle_ms == 0:
+            return
+        exchange = connection.exchanges[-1]
+        assert isinstance(exchange, ProduceExchange)
+        exchange.throttle_ms = throttle_ms
+        connection.is_throttled = True
+        asyncio.get_running_loop().call_later(throttle_ms / 1000, self._rested, connection)
+
+    def _rested(self, connection: Connection) -> None:
+        connection.is_throttled = False
+        self.now = self.monotonic()
+        self.turn.begin()
+        self.resume(connection)
 
     def _settle_own(self, connection: Connection) -> None:
         """A connection sees its own writes: what it produced in this turn is written first."""

@@ -10,6 +10,7 @@ import random
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from headrace.config.setting import LONG_MAX
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.dispatch import handle_frame
 from headrace.handlers.fetch import FetchHandler
@@ -21,6 +22,7 @@ from headrace.runtime.worker import Worker
 from headrace.server.connection import EPOLLIN, Connection
 from headrace.server.listener import Admission, Listener, bind
 from headrace.server.plane import Plane
+from headrace.server.quota import ProduceQuota
 from headrace.wire.header import read_header
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class Server:
             self.fetch.choose = RackAwareReplicas(broker.node_id, broker.image).choose
             self.replica_fetch.tells_commits = True
         produce = ProduceHandler(partitions, self.turn, self._check_worker)
+        quota = config.get_int("quota.producer.default")
         self.plane = Plane(
             self.turn,
             produce,
@@ -70,6 +73,7 @@ class Server:
             config.get_int("queued.max.request.bytes"),
             config.get_int("headrace.response.queue.bytes.max"),
             config.get_int("headrace.spin.us") / 1_000_000,
+            None if quota == LONG_MAX else ProduceQuota(quota),
             self._closed,
         )
         self._admission = Admission(config)
@@ -162,7 +166,8 @@ class Server:
             plane.close(stalled, "its unfinished request held memory that others wait for")
         for connection in list(plane.connections.values()):
             idle_seconds = now - connection.moved_at
-            if idle_seconds <= self._idle_seconds or connection.muted or connection.is_internal:
+            is_held = connection.muted or connection.is_throttled
+            if idle_seconds <= self._idle_seconds or is_held or connection.is_internal:
                 continue
             if connection.out:
                 connection.drop_unsent()

@@ -1,0 +1,48 @@
+"""quota.producer.default: a client that writes too much is told to wait, and made to."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.testing import RunningBroker
+from tests.broker.raw import API_VERSIONS, PRODUCE, PRODUCE_VERSION, RawConnection, one_batch
+
+RATE = 20_000
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[RunningBroker]:
+    with RunningBroker.start(settings={"quota.producer.default": str(RATE)}) as broker:
+        yield broker
+
+
+def test_a_client_beyond_its_quota_is_answered_at_once_and_not_read_for_the_time_it_is_told(
+    limited: RunningBroker,
+) -> None:
+    with RawConnection(limited.port) as connection:
+        connection.create_topic("limited")
+        frame = connection.produce_frame("limited", one_batch(b"x" * RATE))
+        connection.send(frame)
+        connection.read_answer(PRODUCE, PRODUCE_VERSION)
+        began = time.monotonic()
+        # In one piece: what follows the request that was too much has been read already.
+        connection.send(frame + connection.frame(API_VERSIONS, 0, {}))
+        answer = connection.read_answer(PRODUCE, PRODUCE_VERSION)
+        assert answer["responses"][0]["partition_responses"][0]["base_offset"] == 1
+        assert answer["throttle_time_ms"] > 0
+        assert connection.read_answer(API_VERSIONS, 0)["error_code"] == 0
+        assert time.monotonic() - began >= answer["throttle_time_ms"] / 1000
+
+
+def test_a_client_that_hangs_up_while_it_is_held_back_costs_nothing(
+    limited: RunningBroker,
+) -> None:
+    with RawConnection(limited.port) as connection:
+        connection.create_topic("left")
+        connection.send(connection.produce_frame("left", one_batch(b"x" * RATE * 2)))
+        assert connection.read_answer(PRODUCE, PRODUCE_VERSION)["throttle_time_ms"] > 0
+    with RawConnection(limited.port) as connection:
+        assert connection.end_offset("left") == 1
+        assert connection.ask(API_VERSIONS, 0, {})["error_code"] == 0
+    assert "Traceback" not in limited.log()
