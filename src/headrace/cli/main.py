@@ -38,6 +38,12 @@ COMMANDS = {
         "add_broker_arguments",
         "run_broker",
     ),
+    "tour": Command(
+        "show how a cluster works, live, on one that it starts and clears away",
+        "headrace.cli.tour",
+        "add_arguments",
+        "run",
+    ),
     "zookeeper": Command(
         "start a ZooKeeper on this machine", "headrace.cli.zookeeper", "add_arguments", "run"
     ),

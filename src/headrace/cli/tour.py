@@ -1,0 +1,57 @@
+"""`headrace tour`: shows live, in the terminal, how a cluster works."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.cli.failure import Failure
+
+if TYPE_CHECKING:
+    from headrace.tour.recording import Recording
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows in eight steps how a cluster works: it starts one on this machine, loads it, kills "
+        "brokers, adds one, and clears everything away. All numbers are measured while you look."
+    )
+    parser.add_argument(
+        "--plain", action="store_true", help="print lines, as it does by itself without a terminal"
+    )
+    parser.add_argument("--fast", action="store_true", help="rest nowhere: half a minute in all")
+    parser.add_argument("--step", action="store_true", help="wait for a key between steps")
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE.svg", help="write what was seen as an animated SVG"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from headrace.client import ClientError
+    from headrace.coordination.port import StoreUnavailable
+    from headrace.ensemble.child import ChildFailed
+    from headrace.ensemble.java import NotInstalled
+    from headrace.tour import guide
+    from headrace.tour.screen import LiveScreen, Screen
+    from headrace.tour.tour import TourFailed
+
+    if args.step and not sys.stdin.isatty():
+        raise Failure("--step waits for keys: run it in a terminal.", 2)
+    recording = None if args.record is None else _recording(args.record)
+    kind = Screen if args.plain or not sys.stdout.isatty() else LiveScreen
+    try:
+        is_well = guide.run(kind(recording, waits_for_keys=args.step), is_fast=args.fast)
+    except guide.Interrupted as interruption:
+        return 128 + interruption.number
+    except (ChildFailed, ClientError, NotInstalled, StoreUnavailable, TourFailed) as error:
+        raise Failure(f"the tour cannot go on: {error}") from None
+    return 0 if is_well else 1
+
+
+def _recording(path: Path) -> "Recording":
+    from headrace.tour.recording import Recording
+
+    # Before minutes are spent on it.
+    if path.is_dir() or not path.parent.is_dir():
+        raise Failure(f"{path} cannot be written: name a file in a directory that is there.", 2)
+    return Recording(path)

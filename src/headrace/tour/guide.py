@@ -1,0 +1,126 @@
+"""The tour from first to last: starts the cluster, goes through the steps, clears up.
+
+Owns the order and the end. Signals only cancel what runs on the loop, so that nothing is ever
+interrupted half-way: whatever happens, `Stage.close` runs once, whole, before the program ends.
+"""
+
+import asyncio
+import signal
+import time
+
+from headrace.client.aio import connect
+from headrace.coordination.zookeeper import ZooKeeperStore
+from headrace.tour.ledger import Ledger
+from headrace.tour.load import TOPIC, Load
+from headrace.tour.screen import Screen
+from headrace.tour.stage import Stage
+from headrace.tour.steps import STEPS
+from headrace.tour.tour import Tour
+from headrace.tour.watch import Watch
+
+BROKER_COUNT = 3
+_SHOW_S = 0.25
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(Exception):
+    """The signal that ended the tour."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def run(screen: Screen, *, is_fast: bool) -> bool:
+    """Whether everything was as it should be. Raises Interrupted and TourFailed."""
+    with asyncio.Runner() as runner:
+        return runner.run(_run_until_told(screen, is_fast))
+
+
+async def _run_until_told(screen: Screen, is_fast: bool) -> bool:
+    told: list[int] = []
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+
+    def tell(number: int) -> None:
+        if not told:
+            task.cancel()
+        told.append(number)
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, tell, number)
+    try:
+        return await _on_stage(screen, is_fast)
+    except asyncio.CancelledError:
+        raise Interrupted(told[0] if told else signal.SIGINT) from None
+    except BaseExceptionGroup as group:
+        # Of the steps, or of a client: the first is the reason of the others.
+        raise group.exceptions[0] from None
+
+
+async def _on_stage(screen: Screen, is_fast: bool) -> bool:
+    stage = Stage()
+    try:
+        with screen:
+            screen.say("ZooKeeper and three brokers are starting")
+            began = time.monotonic()
+            await stage.start(BROKER_COUNT)
+            screen.say(f"they are there after {time.monotonic() - began:.1f} s: {_named(stage)}")
+            return await _with_clients(stage, screen, is_fast)
+    finally:
+        stage.close()
+
+
+def _named(stage: Stage) -> str:
+    return ", ".join(f"{name} (pid {pid})" for name, pid in stage.pids().items())
+
+
+async def _with_clients(stage: Stage, screen: Screen, is_fast: bool) -> bool:
+    # Whoever looks must not wait for long: what cannot be seen now can be seen later.
+    async with connect(stage.bootstrap, client_id="tour-watch", operation_timeout_ms=1_500) as eyes:
+        store = await ZooKeeperStore.open(stage.zookeeper_address)
+        try:
+            async with connect(stage.bootstrap, client_id="tour-guide") as client:
+                watch = Watch(stage, eyes, store, TOPIC)
+                await watch.look()
+                ledger = Ledger()
+                load = Load(stage.bootstrap, ledger, watch.leader_of)
+                tour = Tour(stage, ledger, load, watch, client, screen, is_fast)
+                return await _through_steps(tour)
+        finally:
+            await store.close()
+
+
+async def _through_steps(tour: Tour) -> bool:
+    async with asyncio.TaskGroup() as tasks:
+        running = [
+            tasks.create_task(each)
+            for each in (
+                tour.watch.run(),
+                tour.watch.run_offsets(),
+                tour.load.pace(),
+                tour.load.produce(),
+                _show(tour),
+            )
+        ]
+        tour.begin_reading = lambda: running.extend(
+            tasks.create_task(tour.load.consume(member)) for member in tour.load.members
+        )
+        for number, step in enumerate(STEPS, start=1):
+            if number > 1:
+                await tour.screen.pause()
+            tour.screen.begin(number, len(STEPS), step)
+            await step.run(tour)
+            tour.screen.show(tour)
+            tour.screen.keep()
+        tour.screen.end(tour)
+        for task in running:
+            task.cancel()
+    return tour.is_well
+
+
+async def _show(tour: Tour) -> None:
+    while True:
+        tour.screen.show(tour)
+        await asyncio.sleep(_SHOW_S)

@@ -1,0 +1,65 @@
+"""A recording as one SVG: the frames that were kept, shown one after the other by CSS.
+
+Owns the file. rich draws each frame; here they are laid on top of each other. Where nothing moves,
+the last frame is seen.
+"""
+
+import io
+import re
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+WIDTH = 118
+FRAME_S = 4.0
+_FRAME = "{width} {height}|<style>{styles}</style>{backgrounds}{matrix}"
+_FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+_STYLE = """
+text {{ font-size: 20px; font-family: {font} }}
+.frame {{ visibility: hidden; animation: step {seconds:g}s step-end infinite }}
+.last {{ visibility: visible; animation: none }}
+@keyframes step {{ 0% {{ visibility: visible }} {part:.4f}% {{ visibility: hidden }} }}
+"""
+
+
+class Recording:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._frames: list[str] = []
+        self._width = self._height = 0.0
+
+    def add(self, drawn: RenderableType) -> None:
+        console = Console(
+            record=True,
+            width=WIDTH,
+            file=io.StringIO(),
+            force_terminal=True,
+            color_system="truecolor",
+        )
+        console.print(drawn)
+        text = console.export_svg(code_format=_FRAME, unique_id=f"f{len(self._frames)}")
+        size, _, body = text.partition("|")
+        width, height = map(float, size.split())
+        self._width, self._height = max(self._width, width), max(self._height, height)
+        # The clips at line ends are not taken along, and a space needs not be six characters.
+        body = re.sub(r' clip-path="[^"]*"', "", body).replace("&#160;", "\u00a0")
+        self._frames.append(body)
+
+    def write(self) -> None:
+        self._path.write_text(self._svg(), encoding="utf-8")
+
+    def _svg(self) -> str:
+        count = len(self._frames)
+        shown = [(self._frames[-1], "last", 0.0)] if count else []
+        shown += [(body, "frame", at * FRAME_S) for at, body in enumerate(self._frames)]
+        back = '<rect width="100%" height="100%" rx="8" fill="#292929"/>'
+        groups = "\n".join(
+            f'<g class="{kind}" style="animation-delay: {delay:g}s">{back}'
+            f'<g transform="translate(8, 4)">{body}</g></g>'
+            for body, kind, delay in shown
+        )
+        style = _STYLE.format(font=_FONT, seconds=count * FRAME_S, part=100 / max(count, 1))
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width:g} '
+            f'{self._height - 36:g}">\n<style>{style}</style>\n{groups}\n</svg>\n'
+        )

@@ -1,0 +1,206 @@
+"""Where the tour is seen: a live screen, or plain lines for logs. Both can be recorded.
+
+Owns the terminal: whatever ends the tour, it is left as it was found.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from headrace.tour.ledger import whole
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from headrace.tour.recording import Recording
+    from headrace.tour.steps import Step
+    from headrace.tour.tour import Tour
+    from headrace.tour.watch import Picture
+
+_HISTORY_S = 1.0
+_STATUS_S = 5.0
+_WELCOME = "the cluster starts"
+
+
+class Screen:
+    """Plain lines."""
+
+    def __init__(
+        self, recording: "Recording | None" = None, *, waits_for_keys: bool = False
+    ) -> None:
+        self.title = _WELCOME
+        self.text = ""
+        self.news: list[str] = []
+        self.history: list[float] = []
+        """Acknowledged records a second, second by second."""
+        self._began = time.monotonic()
+        self._status_due = self._history_due = self._began
+        self._waits_for_keys = waits_for_keys
+        self._recording = recording
+        self._tour: Tour | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None and self._recording is not None:
+            self._recording.write()
+
+    def begin(self, number: int, count: int, step: "Step") -> None:
+        self.title = f"step {number} of {count}: {step.title}"
+        self.text = step.text
+        self.news = []
+        self._show_step()
+
+    def say(self, text: str) -> None:
+        self.news.append(text)
+        self._show_news(text)
+
+    def show(self, tour: "Tour") -> None:
+        """How things are now; called often."""
+        self._tour = tour
+        now = time.monotonic()
+        if now >= self._history_due:
+            self._history_due = now + _HISTORY_S
+            self.history.append(tour.ledger.acknowledged_rate.per_second(now))
+        self._show_state(tour, now)
+
+    def keep(self) -> None:
+        """This moment belongs into the recording."""
+        if self._recording is not None:
+            self._recording.add(self.drawn())
+
+    def drawn(self) -> "RenderableType":
+        # Not before it is needed: rich takes a while to load.
+        from headrace.tour.frame import frame
+
+        return frame(self._tour, self.title, self.text, self.news, self.history)
+
+    async def pause(self) -> None:
+        if self._waits_for_keys:
+            self.say("press a key to go on")
+            await _key()
+
+    def end(self, tour: "Tour") -> None:
+        print("\nMeasured in all")
+        for what, value in summary(tour, time.monotonic() - self._began):
+            print(f"  {what}: {value}", flush=True)
+
+    def _show_step(self) -> None:
+        print(f"\n{self.title[0].upper()}{self.title[1:]}\n  {self.text}", flush=True)
+
+    def _show_news(self, text: str) -> None:
+        print(f"  {time.monotonic() - self._began:6.1f} s  {text}", flush=True)
+
+    def _show_state(self, tour: "Tour", now: float) -> None:
+        if now < self._status_due:
+            return
+        self._status_due = now + _STATUS_S
+        ledger = tour.ledger
+        brokers = ", ".join(
+            f"{each} {rate.per_second(now) / 1000:.0f} kB/s"
+            for each, rate in sorted(ledger.bytes_rates.items())
+        )
+        self._show_news(
+            f"[offered {whole(ledger.offered_rate.per_second(now))}/s, acknowledged "
+            f"{whole(ledger.acknowledged_rate.per_second(now))}/s, read "
+            f"{whole(ledger.read_rate.per_second(now))}/s, queue {whole(ledger.queue)}; by broker: "
+            f"{brokers or 'nothing yet'}]"
+        )
+
+
+class LiveScreen(Screen):
+    """Tables and bars that change."""
+
+    def __init__(
+        self, recording: "Recording | None" = None, *, waits_for_keys: bool = False
+    ) -> None:
+        from rich.live import Live
+
+        super().__init__(recording, waits_for_keys=waits_for_keys)
+        self._live = Live(auto_refresh=False, screen=True, vertical_overflow="crop")
+        self._summary: list[tuple[str, str]] = []
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+        super().__exit__(kind, error, trace)
+        if self._summary:
+            from rich.table import Table
+
+            table = Table("measured in all", "", title="headrace tour")
+            for row in self._summary:
+                table.add_row(*row)
+            self._live.console.print(table)
+
+    def end(self, tour: "Tour") -> None:
+        self._summary = summary(tour, time.monotonic() - self._began)
+
+    def _show_step(self) -> None:
+        self._draw()
+
+    def _show_news(self, text: str) -> None:
+        self._draw()
+
+    def _show_state(self, tour: "Tour", now: float) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        self._live.update(self.drawn(), refresh=True)
+
+
+def summary(tour: "Tour", seconds: float) -> list[tuple[str, str]]:
+    ledger, picture = tour.ledger, tour.watch.picture
+    return [
+        ("records acknowledged", whole(ledger.acknowledged)),
+        ("records read by the group", whole(ledger.read)),
+        ("acknowledged records lost", str(ledger.missing)),
+        ("records in the log twice", str(ledger.in_log_twice)),
+        ("records given up, errors seen by clients", f"{ledger.failed}, {tour.load.errors}"),
+        ("brokers, controller, its epoch", _cluster(picture)),
+        ("replayed state", "the same" if tour.replay_is_same else "NOT the same"),
+        ("duration", f"{seconds:.0f} s"),
+    ]
+
+
+def _cluster(picture: "Picture") -> str:
+    return f"{len(picture.live)}, broker {picture.controller}, {picture.controller_epoch}"
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def _key() -> None:
+    """Wait for any key, without Enter."""
+    import termios
+    import tty
+
+    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+    pressed: asyncio.Future[None] = loop.create_future()
+    before = termios.tcgetattr(fd)
+    tty.setcbreak(fd)
+    loop.add_reader(fd, _resolve, pressed)
+    try:
+        await pressed
+        os.read(fd, 1024)
+    finally:
+        loop.remove_reader(fd)
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)

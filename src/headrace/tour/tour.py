@@ -1,0 +1,76 @@
+"""What a step has at hand: the cluster, the clients, the eyes, and the screen to say things on."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.client.aio import Client
+from headrace.tour.ledger import Ledger, whole
+from headrace.tour.load import Load
+from headrace.tour.screen import Screen
+from headrace.tour.stage import Stage
+from headrace.tour.watch import Watch
+
+WAIT_S_MAX = 90.0
+SILENCE_S_MAX = 15.0
+_LOOK_S = 0.02
+
+
+class TourFailed(Exception):
+    """What should have happened, and did not."""
+
+
+@dataclass
+class Tour:
+    stage: Stage
+    ledger: Ledger
+    load: Load
+    watch: Watch
+    client: Client
+    screen: Screen
+    is_fast: bool
+    begin_reading: Callable[[], None] = lambda: None
+    """Starts the members of the group."""
+    per_second_before: float = 0.0
+    """What one partition carried at most."""
+    replay_is_same: bool = False
+
+    @property
+    def is_well(self) -> bool:
+        ledger = self.ledger
+        return not ledger.missing and not ledger.in_log_twice and self.replay_is_same
+
+    def say(self, text: str) -> None:
+        """Something that happened or was measured just now."""
+        self.screen.say(text)
+
+    async def rest(self, seconds: float) -> None:
+        """Let the audience look, and the numbers gather."""
+        await asyncio.sleep(max(seconds / 8, 1.0) if self.is_fast else seconds)
+
+    async def until(self, what: str, is_so: Callable[[], bool]) -> float:
+        """Wait for something; how many seconds it took."""
+        began = time.monotonic()
+        while not is_so():
+            if time.monotonic() - began > WAIT_S_MAX:
+                raise TourFailed(f"not within {WAIT_S_MAX:g} s: {what}")
+            await asyncio.sleep(_LOOK_S)
+        return time.monotonic() - began
+
+    async def count(self) -> str:
+        """Offer nothing for a moment, let what is under way arrive, and compare."""
+        ledger, rate = self.ledger, self.load.rate
+        self.load.rate = 0
+        await self.until("what waits is acknowledged", lambda: ledger.queue == 0)
+        read, since = ledger.read, time.monotonic()
+        # What nobody has read although readers are silent is lost.
+        while ledger.missing and time.monotonic() - since < SILENCE_S_MAX:
+            await asyncio.sleep(_LOOK_S)
+            if ledger.read > read:
+                read, since = ledger.read, time.monotonic()
+        self.load.rate = rate
+        return (
+            f"acknowledged {whole(ledger.acknowledged)}, read {whole(ledger.read)}, lost "
+            f"{ledger.missing}, in the log twice {ledger.in_log_twice}"
+        )

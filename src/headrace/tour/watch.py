@@ -1,0 +1,112 @@
+"""The cluster as its brokers and ZooKeeper tell it: who leads, who is in sync, who is controller.
+
+Owns looking. What cannot be learnt at the moment stays as it was.
+"""
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from headrace.client import ClientError, TopicPartition
+from headrace.client.aio import Client
+from headrace.client.values import PartitionInfo
+from headrace.coordination import layout
+from headrace.coordination.port import StoreUnavailable
+from headrace.coordination.zookeeper import ZooKeeperStore
+from headrace.tour.stage import Stage, cpu_seconds
+
+_LOOK_S = 0.1
+_LOOK_AT_OFFSETS_S = 0.5
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What was seen last."""
+
+    controller: int = -1
+    controller_epoch: int = -1
+    live: tuple[int, ...] = ()
+    """Brokers, as the cluster knows them."""
+    partitions: tuple[PartitionInfo, ...] = ()
+
+    def leader_of(self, partition: int) -> int:
+        return self.partitions[partition].leader if partition < len(self.partitions) else -1
+
+    def led_by(self, node_id: int) -> list[int]:
+        return [part.index for part in self.partitions if part.leader == node_id]
+
+    def held_by(self, node_id: int) -> list[int]:
+        return [part.index for part in self.partitions if node_id in part.replicas]
+
+    @property
+    def without_leader(self) -> list[int]:
+        return [part.index for part in self.partitions if part.leader < 0]
+
+    @property
+    def is_in_sync(self) -> bool:
+        """All lead, and all replicas are in sync."""
+        return all(
+            part.leader >= 0 and len(part.isr) == len(part.replicas) for part in self.partitions
+        )
+
+
+class Watch:
+    def __init__(self, stage: Stage, client: Client, store: ZooKeeperStore, topic: str) -> None:
+        self.picture = Picture()
+        self.high_watermarks: dict[int, int] = {}
+        self.cpu: dict[int, float] = {}
+        """By broker: how much of a core it used since the look before."""
+        self._stage = stage
+        self._client = client
+        self._store = store
+        self._topic = topic
+        self._leaders: dict[int, int] = {}
+        self._cpu_before: dict[int, tuple[float, float]] = {}
+
+    def leader_of(self, partition: int) -> int:
+        """Who leads it, or did last."""
+        return self._leaders.get(partition, -1)
+
+    async def run(self) -> None:
+        while True:
+            with suppress(ClientError, StoreUnavailable):
+                await self.look()
+            await asyncio.sleep(_LOOK_S)
+
+    async def look(self) -> None:
+        cluster = await self._client.describe_cluster()
+        topics = await self._client.refresh_topics([self._topic])
+        data, _ = await self._store.get(layout.CONTROLLER_EPOCH)
+        self.picture = Picture(
+            cluster.controller_id,
+            layout.decode_controller_epoch(data),
+            tuple(sorted(broker.node_id for broker in cluster.brokers)),
+            topics[self._topic].partitions if self._topic in topics else (),
+        )
+        self._leaders |= {
+            part.index: part.leader for part in self.picture.partitions if part.leader >= 0
+        }
+
+    async def run_offsets(self) -> None:
+        """Apart from the rest: a partition that nobody leads has to be waited for."""
+        while True:
+            self._look_at_processes(time.monotonic())
+            led = [part.index for part in self.picture.partitions if part.leader >= 0]
+            try:
+                found = await self._client.list_offsets(
+                    {TopicPartition(self._topic, index): "latest" for index in led}
+                )
+            except ClientError:
+                found = {}
+            self.high_watermarks |= {where.partition: at.offset for where, at in found.items()}
+            await asyncio.sleep(_LOOK_AT_OFFSETS_S)
+
+    def _look_at_processes(self, now: float) -> None:
+        for node_id, broker in self._stage.brokers.items():
+            used = cpu_seconds(broker.process.pid) if broker.process.running else 0.0
+            used_before, before = self._cpu_before.get(node_id, (used, now))
+            # A process that was started again begins at zero.
+            elapsed = now - before
+            self.cpu[node_id] = max(used - used_before, 0.0) / elapsed if elapsed > 0 else 0.0
+            self._cpu_before[node_id] = (used, now)

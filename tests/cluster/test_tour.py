@@ -1,0 +1,124 @@
+"""`headrace tour` from the outside: what it says of its cluster, and that nothing is left of it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+BEFORE = r"with one partition it was ([\d ]+)/s"
+AFTER = r"  ([\d ]+) records/s were acknowledged since"
+
+
+@contextmanager
+def started(place: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A tour whose temporary files lie in `place`."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "headrace", "tour", "--fast", "--plain", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(place)},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def lines_until(process: subprocess.Popen[str], words: str) -> str:
+    """What it prints, up to a line with these words."""
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if words in line:
+            return said
+    raise AssertionError(f"it ended without {words!r}:\n{said}")
+
+
+def processes_in(place: Path) -> list[str]:
+    """The command lines that name a directory: brokers and ZooKeeper name theirs."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            command = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if f"{place}/" in command:
+                found.append(command)
+    return found
+
+
+def number(said: str, pattern: str) -> int:
+    found = re.search(pattern, said)
+    assert found is not None, f"no {pattern!r} in:\n{said}"
+    return int(found[1].replace(" ", ""))
+
+
+@pytest.mark.timeout(240)
+def test_the_tour_shows_in_eight_steps_what_it_has_measured(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    with started(place, "--record", str(tmp_path / "tour.svg")) as process:
+        said, _ = process.communicate()
+        assert process.returncode == 0, said
+    assert re.findall(r"^Step (\d) of 8:", said, re.MULTILINE) == list("12345678")
+    # Where the first record lies, and who reads it.
+    assert "broker-2/mill-0/00000000000000000000.log" in said
+    assert re.search(r"through broker 2; consumer [AB] had nothing to do", said)
+    # One broker is too little, three are enough.
+    assert "each broker of this tour has the same limit" in said
+    assert number(said, r"the queue grew by .* to ([\d ]+):") > 0
+    assert number(said, AFTER) > number(said, BEFORE)
+    # Without replicas a dead broker's partitions are gone; with them others lead.
+    assert number(said, r"s later: ([\d ]+) acknowledged on partitions") == 0
+    assert re.search(r"broker \d is killed; [\d.]+ s later others lead\. \d: broker \d", said)
+    assert "in sync are 2 of 3 replicas of 6 partitions" in said
+    assert "in sync are 3 of 3 replicas of 6 partitions" in said
+    epoch = number(said, r"The controller's epoch was (\d+)")
+    assert number(said, r"epoch was \d+ and is (\d+)") > epoch
+    assert re.search(r"it has partitions [\d, and]+ \(.* kB\) and leads \d", said)
+    # Counted at three places, and never a record less.
+    counts = re.findall(
+        r"acknowledged ([\d ]+), read ([\d ]+), lost (\d+), in the log twice (\d)", said
+    )
+    assert len(counts) == 3
+    for acknowledged, read, lost, twice in counts:
+        assert acknowledged == read
+        assert (lost, twice) == ("0", "0")
+    live, rebuilt = re.findall(r"(\w{16}) (?:as the group has it|rebuilt)", said)
+    assert live == rebuilt
+    assert "replayed state: the same" in said
+    assert len(ElementTree.parse(tmp_path / "tour.svg").getroot()) > 8
+    assert (processes_in(place), list(place.iterdir())) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (signal.SIGINT, "are starting"),
+        (signal.SIGTERM, "Step 1 of 8"),
+        (signal.SIGINT, "it had the only copy"),
+    ],
+)
+@pytest.mark.timeout(180)
+def test_a_tour_that_is_interrupted_leaves_no_process_and_no_file(
+    tmp_path: Path, told: signal.Signals, words: str
+) -> None:
+    with started(tmp_path) as process:
+        said = lines_until(process, words)
+        process.send_signal(told)
+        rest, _ = process.communicate()
+        assert process.returncode == 128 + told, said + rest
+    assert (processes_in(tmp_path), list(tmp_path.iterdir())) == ([], [])
+
+
+def test_a_tour_that_waits_for_keys_needs_somebody_who_can_press_them(tmp_path: Path) -> None:
+    with started(tmp_path, "--step") as process:
+        assert process.wait(60) == 2
+    assert list(tmp_path.iterdir()) == []
