@@ -250,6 +250,20 @@ def test_after_a_refusal_the_follower_does_not_count_and_is_not_proposed_at_once
     run(scenario())
 
 
+def test_what_was_refused_is_asked_again_though_nobody_writes_or_fetches() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.answers = [refused(ErrorCode.INELIGIBLE_REPLICA), granted]
+        world.fetched(3, 0)
+        await world.until(lambda: len(world.asked) == 1)
+        await world.settled()
+        world.clock.advance(1000)
+        await world.until(lambda: world.committed() == (1, 2, 3))
+        world.keeper.stop()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH])
 def test_a_refusal_for_a_later_state_keeps_the_proposal_until_that_state_is_seen(
     code: ErrorCode,

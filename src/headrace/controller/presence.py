@@ -3,7 +3,8 @@
 Owns the session with the store, the watches and the one task that reads behind them. The store's
 events are hints (B9, coordination/port.py): each only says what to read again.
 
-1. What is read is read in one task, in order; watches are armed before the reading.
+1. What is read is read in one task, in order, topics side by side; watches are armed before the
+   reading.
 2. After a reconnect, also within a session, everything is read again.
 3. Once the registration is void, those who listen are told before anything else is done, and this
    broker has no epoch until it is registered anew (B7).
@@ -31,6 +32,7 @@ from headrace.coordination.port import (
 )
 from headrace.model.cluster import Endpoint
 from headrace.model.errors import ApiError
+from headrace.runtime.side_by_side import side_by_side
 
 _BROKERS = "brokers"
 _CONTROLLER = "controller"
@@ -255,8 +257,7 @@ class Presence:
         changes = await reading.read_changes(self._store, self._saw_changes)
         await self._picture.read_broker_configs()
         await self._picture.read_group_configs()
-        for name in await self._picture.names():
-            await self._read_topic(name)
+        await side_by_side(self._read_topic, await self._picture.names())
         self._changes_seen = changes.last
         return changes
 
@@ -277,13 +278,14 @@ class Presence:
             await self._picture.read_broker_configs()
         if any(row.kind == "group" for row in wanted):
             await self._picture.read_group_configs()
-        for name in dict.fromkeys(whole):
-            await self._read_topic(name)
-        for row in wanted:
-            if row.kind == "states" and row.name not in whole:
-                async with self._locks.hold(machine.collision_key(row.name)):
-                    await self._picture.read_states(row.name, row.first)
+        await side_by_side(self._read_topic, dict.fromkeys(whole))
+        states = [row for row in wanted if row.kind == "states" and row.name not in whole]
+        await side_by_side(self._read_states, states)
 
     async def _read_topic(self, name: str) -> None:
         async with self._locks.hold(machine.collision_key(name)):
             await self._picture.read_topic(name)
+
+    async def _read_states(self, row: layout.ChangeRow) -> None:
+        async with self._locks.hold(machine.collision_key(row.name)):
+            await self._picture.read_states(row.name, row.first)

@@ -13,25 +13,25 @@ from headrace.handlers.deadline import Deadline
 from headrace.handlers.slots import failure, repeated
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicState, check_topic_name
+from headrace.runtime.side_by_side import side_by_side
 from headrace.wire.codec import Message
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     twice = repeated(topic["name"] for topic in request["topics"])
     deadline = Deadline(broker.clock, request["timeout_ms"])
-    slots: dict[str, Message] = {}
-    for topic in request["topics"]:
-        name = topic["name"]
-        if name in slots:
-            continue
+
+    async def slot(topic: Message) -> Message:
         try:
-            if name in twice:
+            if topic["name"] in twice:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "The request names this topic twice.")
             made = await _create(broker, context, deadline, topic, request["validate_only"])
-            slots[name] = _created(broker, made, request["validate_only"])
+            return _created(broker, made, request["validate_only"])
         except ApiError as error:
-            slots[name] = _failed(name, error)
-    return {"topics": list(slots.values())}
+            return _failed(topic["name"], error)
+
+    topics = {topic["name"]: topic for topic in request["topics"]}
+    return {"topics": await side_by_side(slot, topics.values())}
 
 
 def refuse(request: Message, error: ApiError) -> Message:

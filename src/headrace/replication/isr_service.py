@@ -9,7 +9,8 @@ cluster, whichever is first; `Partition.settle` tells by the partition epoch.
 2. A refusal that names a later state (INVALID_UPDATE_VERSION, FENCED_LEADER_EPOCH) is no outcome
    either: a copy of the request may be part of that state. It will come with the image.
 3. A leader that is damaged asks for an ISR without itself, and one of the others is elected.
-4. Any other refusal is final, and its partition is left alone for a while.
+4. Any other refusal is final. Its partition is left alone for a while, and then looked at again
+   by itself: nothing else may ever happen to it, where nobody writes.
 """
 
 import asyncio
@@ -29,6 +30,8 @@ VERSION = 3
 _ANSWER_SECONDS = 10.0
 _AGAIN_MS_MIN = 50
 _AGAIN_MS_MAX = 1000
+_REST_MS_MIN = 250
+_REST_MS_MAX = 16_000
 _LATER_STATE = (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH)
 _NO_OUTCOME = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH)
 _LOG = logging.getLogger("headrace.replication")
@@ -79,14 +82,17 @@ class IsrKeeper:
         self._loop = asyncio.get_running_loop()
         self._tick_timer: asyncio.TimerHandle | None = None
         self._work_timer: asyncio.Handle | None = None
+        self._rest_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
+        self._refusals = 0
+        """How many answers in a row refused something."""
 
     def start(self) -> None:
         self._tick_timer = self._loop.call_later(self.lag_ms_max / 2000, self._tick)
 
     def stop(self) -> None:
-        for timer in (self._tick_timer, self._work_timer):
+        for timer in (self._tick_timer, self._work_timer, self._rest_timer):
             if timer is not None:
                 timer.cancel()
         if self._task is not None:
@@ -100,8 +106,6 @@ class IsrKeeper:
 
     def _tick(self) -> None:
         self.start()
-        now_ms = self._now_ms()
-        self._resting = {each: due for each, due in self._resting.items() if due > now_ms}
         for partition in self._partitions:
             if partition.is_leader:
                 self.consider(partition)
@@ -189,6 +193,7 @@ class IsrKeeper:
     def _settle(self, asked: list[_Asked], slots: dict[tuple[Any, int], Message]) -> list[_Asked]:
         """Tell the partitions; returns those whose outcome is not known."""
         unknown: list[_Asked] = []
+        refused: dict[int, list[Partition]] = {}
         self._turn.begin()
         for each in asked:
             partition = each.partition
@@ -198,16 +203,15 @@ class IsrKeeper:
             if slot is None or slot["error_code"] in _NO_OUTCOME:
                 unknown.append(each)
             elif slot["error_code"] in _LATER_STATE:
-                self._rest(partition)
+                self._rest(partition, _AGAIN_MS_MAX)
             elif slot["error_code"]:
-                code = ErrorCode(slot["error_code"]).name
-                _LOG.info("%s: its in-sync replicas stay: %s", partition.log.partition, code)
+                refused.setdefault(slot["error_code"], []).append(partition)
                 partition.withdraw()
-                self._rest(partition)
                 self._turn.commit(partition)
             else:
                 self._take(each, slot)
         self._turn.deliver()
+        self._put_to_rest(refused)
         return unknown
 
     def _take(self, asked: _Asked, slot: Message) -> None:
@@ -215,7 +219,7 @@ class IsrKeeper:
         epochs = dict(asked.isr)
         if slot["leader_epoch"] != asked.leader_epoch or sorted(slot["isr"]) != sorted(epochs):
             # Another leads, or it is not what was asked for: the image will tell.
-            self._rest(partition)
+            self._rest(partition, _AGAIN_MS_MAX)
             return
         state = PartitionState(
             slot["leader_id"],
@@ -229,8 +233,35 @@ class IsrKeeper:
             partition.withdraw()
         self._turn.commit(partition)
 
-    def _rest(self, partition: Partition) -> None:
-        self._resting[partition] = self._now_ms() + _AGAIN_MS_MAX
+    def _put_to_rest(self, refused: dict[int, list[Partition]]) -> None:
+        """Ask again later, and ever later."""
+        self._refusals = self._refusals + 1 if refused else 0
+        for code, partitions in refused.items():
+            _LOG.info(
+                "in-sync replicas stay as they are: %s for %d partitions, %s among them",
+                ErrorCode(code).name,
+                len(partitions),
+                partitions[0].log.partition,
+            )
+            rest_ms = min(_REST_MS_MIN << min(self._refusals - 1, 10), _REST_MS_MAX)
+            for partition in partitions:
+                self._rest(partition, rest_ms)
+
+    def _rest(self, partition: Partition, rest_ms: int) -> None:
+        self._resting[partition] = self._now_ms() + rest_ms
+        if self._rest_timer is None:
+            self._rest_timer = self._loop.call_later(_REST_MS_MIN / 1000, self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._rest_timer = None
+        now_ms = self._now_ms()
+        rested = [each for each, due_ms in self._resting.items() if due_ms <= now_ms]
+        for partition in rested:
+            del self._resting[partition]
+            self.consider(partition)
+        if self._resting:
+            left_ms = min(self._resting.values()) - now_ms
+            self._rest_timer = self._loop.call_later(left_ms / 1000, self._end_rest)
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
