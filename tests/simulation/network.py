@@ -40,6 +40,8 @@ class Wire:
         self._held: list[tuple[str, bytes]] = []
 
     def send(self, data: bytes) -> None:
+        self.network.frames += 1
+        self.network.frame_bytes += len(data)
         self._pass("data", data)
 
     def close(self) -> None:
@@ -97,6 +99,9 @@ class Simulated:
         """Who is refused by whom although it lives: (from, to)."""
         self.wires: list[Wire] = []
         self.holding: dict[Wire, None] = {}
+        self.frames = 0
+        self.frame_bytes = 0
+        """All that were sent."""
 
     def delay(self) -> float:
         generator = self.world.random

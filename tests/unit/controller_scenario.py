@@ -90,6 +90,8 @@ class Broker:
         await other.start(())
         found = dict(other.image.topics)
         await other.stop()
+        # Otherwise it might be given partitions.
+        await until(lambda: list(self.controller.image.brokers) == [self.node_id])
         return found
 
 

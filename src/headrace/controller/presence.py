@@ -279,13 +279,18 @@ class Presence:
         if any(row.kind == "group" for row in wanted):
             await self._picture.read_group_configs()
         await side_by_side(self._read_topic, dict.fromkeys(whole))
-        states = [row for row in wanted if row.kind == "states" and row.name not in whole]
-        await side_by_side(self._read_states, states)
+        states: dict[str, list[int]] = {}
+        for row in wanted:
+            if row.kind == "states" and row.name not in whole:
+                states.setdefault(row.name, []).append(row.first)
+        await side_by_side(self._read_states, states.items())
 
     async def _read_topic(self, name: str) -> None:
         async with self._locks.hold(machine.collision_key(name)):
             await self._picture.read_topic(name)
 
-    async def _read_states(self, row: layout.ChangeRow) -> None:
-        async with self._locks.hold(machine.collision_key(row.name)):
-            await self._picture.read_states(row.name, row.first)
+    async def _read_states(self, of_topic: tuple[str, list[int]]) -> None:
+        name, firsts = of_topic
+        async with self._locks.hold(machine.collision_key(name)):
+            for first in firsts:
+                await self._picture.read_states(name, first)

@@ -12,6 +12,7 @@ from headrace.coordination import layout
 from headrace.coordination.port import NoNode, Store, Watch
 from headrace.model.cluster import BrokerInfo
 from headrace.model.topics import PartitionState, TopicState
+from headrace.runtime.side_by_side import side_by_side
 
 _ATTEMPTS_MAX = 10
 
@@ -92,14 +93,15 @@ async def read_changes(store: Store, watch: Watch | None = None) -> layout.Chang
 
 
 async def read_brokers(store: Store, watch: Watch | None = None) -> dict[int, BrokerInfo]:
-    brokers = {}
-    for name in await store.children(layout.BROKER_IDS, watch):
+    async def read(name: str) -> BrokerInfo | None:
         try:
             data, stat = await store.get(layout.broker_path(int(name)))
         except NoNode:
-            continue
-        brokers[int(name)] = layout.decode_broker(int(name), data, stat.czxid)
-    return brokers
+            return None
+        return layout.decode_broker(int(name), data, stat.czxid)
+
+    found = await side_by_side(read, await store.children(layout.BROKER_IDS, watch))
+    return {info.node_id: info for info in found if info is not None}
 
 
 async def read_broker_configs(

@@ -12,16 +12,16 @@ R = TypeVar("R")
 
 async def side_by_side(work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
     """The results in the order of the items. If one fails the others still end, then it raises."""
-    room = asyncio.Semaphore(AT_ONCE)
+    numbered = list(enumerate(items))
+    left = iter(numbered)
+    results: dict[int, R] = {}
 
-    async def in_turn(item: T) -> R:
-        async with room:
-            return await work(item)
+    async def take_turns() -> None:
+        for number, item in left:
+            results[number] = await work(item)
 
-    results = await asyncio.gather(*map(in_turn, items), return_exceptions=True)
-    found: list[R] = []
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-        found.append(result)
-    return found
+    turns = (take_turns() for _ in range(min(AT_ONCE, len(numbered))))
+    for outcome in await asyncio.gather(*turns, return_exceptions=True):
+        if outcome is not None:
+            raise outcome
+    return [results[number] for number, _ in numbered]
