@@ -1,9 +1,10 @@
 """What every coordination store must do: nodes, order, multi, sessions, outcomes.
 
-Nothing here may look behind the port.
+Nothing here may look behind the port, but at whose clock there is.
 """
 
 import asyncio
+import time
 
 import pytest
 
@@ -28,6 +29,7 @@ from headrace.coordination.port import (
     TooLarge,
     UnknownOutcome,
 )
+from headrace.coordination.zookeeper import ZooKeeperStore
 from tests.contract.ensembles import Ensemble, Seen, States, live
 
 
@@ -41,6 +43,8 @@ async def test_a_created_node_is_read_back_with_its_stat(ensemble: Ensemble) -> 
     assert (stat.version, stat.cversion, stat.ephemeral_owner) == (0, 0, 0)
     assert stat.czxid == stat.mzxid == stat.pzxid > 0
     assert await store.exists("/a") == stat
+    has_own_clock = isinstance(store, ZooKeeperStore)
+    assert has_own_clock == (abs(stat.created_ms - time.time() * 1000) < 60_000)
 
 
 @live

@@ -364,6 +364,27 @@ def test_deletion_by_age_pauses_while_the_wall_clock_is_off(
     assert log.target_start_offset == 1
 
 
+def test_nothing_is_deleted_by_age_by_a_broker_that_started_with_a_wrong_clock(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    written_ms = clock.now_ms
+    clock.now_ms += 365 * 86_400_000
+    directory = opened(SimulatedFiles(), clock)
+    directory.load({})
+    log = directory.create(A, ID, topic_config(retention_ms=3_600_000))
+    append(log, "x", timestamp=written_ms, now_ms=written_ms)
+    with caplog.at_level(logging.WARNING):
+        directory.compare_clock(written_ms)
+    assert f"wrong by {365 * 86_400} s" in caplog.text
+    directory.apply_retention({A: 1})
+    assert log.target_start_offset == 0
+    clock.now_ms = written_ms
+    clock.advance(3_600_001)
+    directory.apply_retention({A: 1})
+    assert log.target_start_offset == 1
+
+
 def test_silent_producers_are_forgotten_whatever_the_clocks_of_others_say() -> None:
     clock = ManualClock()
     directory = opened(SimulatedFiles(), clock)

@@ -96,6 +96,7 @@ def groups_over(
     clock: Clock | None = None,
     call_later: Callable[[float, Callable[[], None]], Cancellable] | None = None,
     made: list[str] | None = None,
+    is_time_trusted: Callable[[], bool] = lambda: True,
 ) -> GroupService:
     """A coordinator of one shard; without timers, unless it is given some."""
 
@@ -112,6 +113,7 @@ def groups_over(
         clock or SystemClock(),
         make_topic,
         call_later or NoTimers(),
+        is_time_trusted,
     )
     service.lead(0, log)
     return service

@@ -20,6 +20,7 @@ from headrace.coordination.port import (
     NoNode,
     Op,
     Set,
+    Stat,
     Store,
     StoreUnavailable,
     UnknownOutcome,
@@ -71,8 +72,8 @@ async def register(
     former_sessions: list[int],
     wait_s: float,
     looks_dead: LooksDead,
-) -> int:
-    """Register this broker and return its epoch, the creation id of its node.
+) -> Stat:
+    """Register this broker and return its node, whose creation id is its epoch.
 
     The session of a former life that is plainly gone joins `former_sessions`.
     """
@@ -83,7 +84,7 @@ async def register(
         gone = asyncio.Event()
         stat = await store.exists(path, _setting(gone))
         if stat is not None and stat.ephemeral_owner == store.session_id:
-            return stat.czxid
+            return stat
         ops: list[Op] = [Create(path, document, ephemeral=True), incarnation]
         if stat is not None and stat.ephemeral_owner in former_sessions:
             ops.insert(0, Delete(path, stat.version))

@@ -62,6 +62,8 @@ class Presence:
         if it has become it only now."""
         self.broker_epoch = -1
         self.last_epoch = -1
+        self.registered_ms = 0
+        """By the store's clock; 0 if it has none of its own."""
         self.election = Election(-1, 0, None)
         self._store = store
         self._node_id = node_id
@@ -198,7 +200,7 @@ class Presence:
         if stat is None or stat.czxid != self.broker_epoch:
             self._drop_registration()
             document = layout.encode_broker(self._endpoints, self._rack, self.last_epoch)
-            epoch = await membership.register(
+            stat = await membership.register(
                 self._store,
                 self._node_id,
                 document,
@@ -207,7 +209,8 @@ class Presence:
                 self._looks_dead,
             )
             self._session_id = self._store.session_id
-            self.broker_epoch = self.last_epoch = epoch
+            self.broker_epoch = self.last_epoch = stat.czxid
+            self.registered_ms = stat.created_ms
         await self._picture.read_brokers(self._saw_brokers)
         await self._find_controller(doubts_all=True)
 

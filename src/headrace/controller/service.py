@@ -166,6 +166,11 @@ class Controller:
         return self._presence.last_epoch
 
     @property
+    def registered_ms(self) -> int:
+        """When it registered by the store's clock; 0 if that is no other than the broker's."""
+        return self._presence.registered_ms
+
+    @property
     def controller_epoch(self) -> int:
         return self._presence.election.controller_epoch
 

@@ -59,6 +59,8 @@ class Stat(NamedTuple):
     version: int = 0
     cversion: int = 0
     ephemeral_owner: int = PERSISTENT
+    created_ms: int = 0
+    """By the store's own clock; 0 if it has none but the broker's."""
 
 
 class Create(NamedTuple):

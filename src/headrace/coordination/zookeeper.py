@@ -427,5 +427,11 @@ def _about(op: Op) -> str:
 
 def _stat_of(stat: Any) -> Stat:
     return Stat(
-        stat.czxid, stat.mzxid, stat.pzxid, stat.version, stat.cversion, stat.ephemeralOwner
+        stat.czxid,
+        stat.mzxid,
+        stat.pzxid,
+        stat.version,
+        stat.cversion,
+        stat.ephemeralOwner,
+        stat.ctime,
     )

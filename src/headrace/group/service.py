@@ -11,7 +11,7 @@ groups for their timers. It knows no wire versions; handlers do.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import cast
 
 from headrace.env.clock import Clock
@@ -59,12 +59,13 @@ class GroupService:
         clock: Clock,
         make_topic: TopicMaker,
         call_later: CallLater,
+        is_time_trusted: Callable[[], bool],
     ) -> None:
         self.settings = settings
         self.shards = Shards(settings, image, make_topic, self._loaded)
         self._waits: Waits[Reply] = Waits()
         self._timers = Timers(clock, call_later, self._woken)
-        self._expiry = Expiry(clock, settings, self.shards.active, self._clean)
+        self._expiry = Expiry(clock, is_time_trusted, settings, self.shards.active, self._clean)
         self._pending_ids = PendingIds()
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -406,6 +406,12 @@ class LogDirectory:
         for partition, log in self._logs.items():
             log.apply_retention(now_ms, high_watermarks.get(partition, 0), by_time)
 
+    def compare_clock(self, wall_ms: int) -> None:
+        """Hold the wall clock to another one from here on: a broker may start with a wrong one."""
+        self._wall_ms = wall_ms
+        self._elapsed = self.clock.elapsed()
+        self.is_time_trusted()
+
     def is_time_trusted(self) -> bool:
         """Whether the wall clock went on as fast as time itself since the start."""
         wall_ms = self.clock.wall_ms() - self._wall_ms
@@ -415,12 +421,11 @@ class LogDirectory:
             self._clocks_parted = parted
             if parted:
                 _LOG.warning(
-                    "the wall clock jumped by %d s: nothing is deleted by age until it is back, "
-                    "or the broker restarts",
+                    "the wall clock is wrong by %d s: nothing is deleted by age until it is right",
                     apart_ms / 1000,
                 )
             else:
-                _LOG.warning("the wall clock is back: deletion by age goes on")
+                _LOG.warning("the wall clock is right again: deletion by age goes on")
         return not parted
 
     def expire_producers(self, expiration_ms: int) -> int:

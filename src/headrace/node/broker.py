@@ -98,7 +98,9 @@ class Broker:
         await self._claim_for(store)
         controller = self._make_controller(store)
         worker = self._worker = self._outside.worker("files")
-        groups = self._groups = Groups(config, self._clock, controller, self._table, worker)
+        groups = self._groups = Groups(
+            config, self._clock, controller, self._table, worker, self._logs.is_time_trusted
+        )
         context = BrokerContext(
             config.node_id,
             controller.image,
@@ -123,6 +125,8 @@ class Broker:
             previous_epoch=self._logs.previous_broker_epoch if self._logs.was_clean else -1,
         )
         self._controller = controller
+        if controller.registered_ms:
+            self._logs.compare_clock(controller.registered_ms)
         self._logs.claim(controller.image.cluster_id, config.node_id)
         await self._load(controller, context, server)
         groups.start(server.turn)

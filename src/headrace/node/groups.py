@@ -5,7 +5,7 @@ __consumer_offsets that this broker leads is a shard of its groups.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -115,12 +115,14 @@ class Groups:
         controller: Controller,
         table: PartitionTable,
         worker: Worker,
+        is_time_trusted: Callable[[], bool],
     ) -> None:
         self._config = config
         self._clock = clock
         self._controller = controller
         self._table = table
         self._worker = worker
+        self._is_time_trusted = is_time_trusted
         self._turn: Turn | None = None
         self._service: GroupService | None = None
         self._led: dict[int, PartitionLog] = {}
@@ -149,6 +151,7 @@ class Groups:
                 self._clock,
                 partial(_make_topic, self._controller),
                 asyncio.get_running_loop().call_later,
+                self._is_time_trusted,
             )
             self._service.start()
             self._take_up()
