@@ -375,7 +375,7 @@ def test_nothing_is_deleted_by_age_by_a_broker_that_started_with_a_wrong_clock(
     log = directory.create(A, ID, topic_config(retention_ms=3_600_000))
     append(log, "x", timestamp=written_ms, now_ms=written_ms)
     with caplog.at_level(logging.WARNING):
-        directory.compare_clock(written_ms)
+        directory.trust.compare(written_ms)
     assert f"wrong by {365 * 86_400} s" in caplog.text
     directory.apply_retention({A: 1})
     assert log.target_start_offset == 0

@@ -4,8 +4,12 @@ Nothing below the node reads a clock by itself: it is given one of these. Interv
 with `monotonic`; `wall_ms` is for timestamps that people and clients see.
 """
 
+import logging
 import time
 from typing import Protocol
+
+_LOG = logging.getLogger(__name__)
+_APART_MS_MAX = 600_000
 
 
 class Clock(Protocol):
@@ -18,7 +22,7 @@ class Clock(Protocol):
     def elapsed(self) -> float:
         """Seconds since some moment, sleep included: what an undisturbed wall clock keeps up with.
 
-        Retention compares the two before it believes the wall clock (I31).
+        What goes by age asks `Trust` before it believes the wall clock (I31).
         """
 
 
@@ -32,3 +36,33 @@ class SystemClock:
     def elapsed(self) -> float:
         boot_time: int | None = getattr(time, "CLOCK_BOOTTIME", None)
         return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)
+
+
+class Trust:
+    """Whether the wall clock goes on as fast as time itself, since the start or a comparison."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._is_trusted = True
+        self._wall_ms = clock.wall_ms()
+        self._elapsed = clock.elapsed()
+
+    def compare(self, wall_ms: int) -> None:
+        """Hold the wall clock to another one from here on: a broker may start with a wrong one."""
+        self._wall_ms = wall_ms
+        self._elapsed = self._clock.elapsed()
+        self.is_given()
+
+    def is_given(self) -> bool:
+        passed_ms = (self._clock.elapsed() - self._elapsed) * 1000
+        apart_ms = abs(self._clock.wall_ms() - self._wall_ms - passed_ms)
+        is_trusted = apart_ms <= _APART_MS_MAX
+        if self._is_trusted and not is_trusted:
+            _LOG.warning(
+                "the wall clock is wrong by %d s: nothing is deleted by age until it is right",
+                apart_ms / 1000,
+            )
+        elif is_trusted and not self._is_trusted:
+            _LOG.warning("the wall clock is right again: deletion by age goes on")
+        self._is_trusted = is_trusted
+        return is_trusted

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from headrace.config.topic import TopicConfig
-from headrace.env.clock import Clock
+from headrace.env.clock import Clock, Trust
 from headrace.env.files import DirectoryInUse, Files
 from headrace.log import checkpoints, closing, errors, upkeep
 from headrace.log.file import OpenSegments
@@ -32,7 +32,6 @@ _LOG = logging.getLogger(__name__)
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
-_CLOCKS_APART_MS_MAX = 600_000
 _SINGLE_SYNCS_MAX = 8
 _NAMED_MAX = 20
 
@@ -116,6 +115,7 @@ class LogDirectory:
         self.path = os.path.abspath(path)
         self.files = files
         self.clock = clock
+        self.trust = Trust(clock)
         self.settings = settings or LogSettings()
         self.cache = OpenSegments(open_max)
         self.was_clean = False
@@ -134,9 +134,6 @@ class LogDirectory:
         self._hints: dict[TopicPartition, Hints] = {}
         self._logs: dict[TopicPartition, Log] = {}
         self._lock = -1
-        self._wall_ms = 0
-        self._elapsed = 0.0
-        self._clocks_parted = False
 
     # Start
 
@@ -154,8 +151,6 @@ class LogDirectory:
             ) from None
         except OSError as error:
             raise DirectoryError(f"{self.path} cannot be used: {error.strerror}.") from None
-        self._wall_ms = self.clock.wall_ms()
-        self._elapsed = self.clock.elapsed()
         self.identity = checkpoints.decode_meta_properties(self._read(checkpoints.META_PROPERTIES))
         self._read_marker(expected_broker_epoch)
         self._read_hints()
@@ -402,31 +397,9 @@ class LogDirectory:
     def apply_retention(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Let every log drop what it may. By time only while the clocks agree (I31)."""
         now_ms = self.clock.wall_ms()
-        by_time = self.is_time_trusted()
+        by_time = self.trust.is_given()
         for partition, log in self._logs.items():
             log.apply_retention(now_ms, high_watermarks.get(partition, 0), by_time)
-
-    def compare_clock(self, wall_ms: int) -> None:
-        """Hold the wall clock to another one from here on: a broker may start with a wrong one."""
-        self._wall_ms = wall_ms
-        self._elapsed = self.clock.elapsed()
-        self.is_time_trusted()
-
-    def is_time_trusted(self) -> bool:
-        """Whether the wall clock went on as fast as time itself since the start."""
-        wall_ms = self.clock.wall_ms() - self._wall_ms
-        apart_ms = abs(wall_ms - (self.clock.elapsed() - self._elapsed) * 1000)
-        parted = apart_ms > _CLOCKS_APART_MS_MAX
-        if parted != self._clocks_parted:
-            self._clocks_parted = parted
-            if parted:
-                _LOG.warning(
-                    "the wall clock is wrong by %d s: nothing is deleted by age until it is right",
-                    apart_ms / 1000,
-                )
-            else:
-                _LOG.warning("the wall clock is right again: deletion by age goes on")
-        return not parted
 
     def expire_producers(self, expiration_ms: int) -> int:
         """Forget idempotent producers that were silent so long; returns how many.

@@ -99,7 +99,7 @@ class Broker:
         controller = self._make_controller(store)
         worker = self._worker = self._outside.worker("files")
         groups = self._groups = Groups(
-            config, self._clock, controller, self._table, worker, self._logs.is_time_trusted
+            config, self._clock, controller, self._table, worker, self._logs.trust.is_given
         )
         context = BrokerContext(
             config.node_id,
@@ -126,7 +126,7 @@ class Broker:
         )
         self._controller = controller
         if controller.registered_ms:
-            self._logs.compare_clock(controller.registered_ms)
+            self._logs.trust.compare(controller.registered_ms)
         self._logs.claim(controller.image.cluster_id, config.node_id)
         await self._load(controller, context, server)
         groups.start(server.turn)

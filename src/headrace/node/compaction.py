@@ -84,7 +84,7 @@ class Compaction:
         for log, replacement in list(self._unfinished.items()):
             self._finish_replacing(log, replacement)
         now_ms = self._clock.wall_ms()
-        is_trusted = self._logs.is_time_trusted()
+        is_trusted = self._logs.trust.is_given()
         found = dirtiest(
             cleanable(partition.log, partition.last_stable_offset, now_ms, is_trusted)
             for partition in self._candidates()
