@@ -14,7 +14,9 @@ SOURCES := $(shell find src -name __pycache__ -prune -o \( -name '*.py' -o -name
 	-o -path '*/pipelines/shop/*' -o -type d \) -print)
 NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( \
 	*p["build-system"]["requires"], *p["project"]["dependencies"], \
-	*sum(map(p["project"]["optional-dependencies"].get, ("avro", "cluster", "spark", "dev")), []), sep="\n")
+	*(need for extra in ("avro", "cluster", "spark", "pipelines", "dev") \
+	for need in p["project"]["optional-dependencies"][extra] if not need.startswith("headrace")), \
+	sep="\n")
 
 .PHONY: help demo test test-java test-spark test-spark-long churn bench bench-spark lint format \
 	sim torture docs clean
@@ -40,13 +42,15 @@ demo: $(PACKAGE)
 
 test: $(PACKAGE)
 	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/java \
-		--ignore=tests/spark --ignore=tests/spark_long $(PYTEST_ARGS)
+		--ignore=tests/spark --ignore=tests/spark_long --ignore=tests/pipelines $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.simulation --seconds 100)
-# One after the other: they share a Spark session.
+# One after the other: they share a Spark session, or a server of Spark.
 	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/spark)
+	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/pipelines)
 
 test-spark: $(PACKAGE)
 	$(BIN)/pytest tests/spark $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/pipelines)
 
 sim: $(PACKAGE)
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) $(SIM_ARGS)

@@ -84,6 +84,12 @@ COMMANDS = {
         "add_arguments",
         "run",
     ),
+    "pipeline": Command(
+        "make, run, watch and draw Spark pipelines over topics",
+        "headrace.cli.pipeline",
+        "add_arguments",
+        "run",
+    ),
     "log": Command(
         "look into a broker's files, and check them", "headrace.cli.log", "add_arguments", "run"
     ),

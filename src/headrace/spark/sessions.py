@@ -51,7 +51,7 @@ LOCAL_SETTINGS: dict[str, str] = {
     # Two hundred tasks for each shuffle are for clusters.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
-_MARK = "HEADRACE_SPARK_SESSION"
+MARK = "HEADRACE_SPARK_SESSION"
 _mark = uuid.uuid4().hex
 """In the environment of everything that this process's Spark starts."""
 _STOP_TIMEOUT_S = 30.0
@@ -87,31 +87,34 @@ def session(
     # Handlers run last first: directories go when nobody uses them any more.
     atexit.unregister(_end)
     atexit.register(_end)
-    os.environ[_MARK] = _mark
+    os.environ[MARK] = _mark
     try:
         return builder.getOrCreate()
     finally:
         # It is for what Spark starts, not for what the program does.
-        del os.environ[_MARK]
+        del os.environ[MARK]
 
 
 def _choose_java() -> None:
-    """Set JAVA_HOME, unless the Java that Spark would find is right as it is."""
+    """Set JAVA_HOME, unless Java runs already."""
     from pyspark import SparkContext
 
-    if SparkContext._gateway is not None:
-        return
+    if SparkContext._gateway is None:
+        os.environ["JAVA_HOME"] = java_home()
+
+
+def java_home() -> str:
+    """A JAVA_HOME with which Spark starts; it may last no longer than this process."""
     java = find_java("Spark", extra="spark")
     modules = java_modules(java)
     if not modules or _VECTOR in modules:
-        os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
-        return
+        return str(java.resolve().parent.parent)
     home = Path(_temporary_directory("headrace-java-"))
     shim = home / "bin" / "java"
     shim.parent.mkdir()
     shim.write_text(_SHIM.format(java=java.resolve()))
     shim.chmod(0o755)
-    os.environ["JAVA_HOME"] = str(home)
+    return str(home)
 
 
 def _temporary_directory(prefix: str) -> str:
@@ -141,22 +144,22 @@ def _end() -> None:
         process.wait()
     SparkContext._gateway = None
     SparkContext._jvm = None
-    _wait_for_workers()
+    wait_for_workers(_mark)
 
 
-def _wait_for_workers() -> None:
+def wait_for_workers(mark: str) -> None:
     """Workers end when Java does; one that does not, as it had only begun, is ended."""
     deadline = time.monotonic() + _WORKERS_TIMEOUT_S
-    while workers := _marked_processes():
+    while workers := _marked_processes(mark):
         for pid in workers if time.monotonic() >= deadline else ():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
 
 
-def _marked_processes() -> list[int]:
+def _marked_processes(mark: str) -> list[int]:
     """What Spark's Java process started, and what that did."""
-    wanted = f"{_MARK}={_mark}".encode()
+    wanted = f"{MARK}={mark}".encode()
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

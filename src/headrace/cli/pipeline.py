@@ -1,0 +1,374 @@
+"""`headrace pipeline`: make, run, watch and draw Spark Declarative Pipelines over topics."""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from headrace.cli.connection import (
+    FALLBACK,
+    VARIABLE,
+    add_json_argument,
+    name_and_value,
+)
+from headrace.cli.failure import Failure
+from headrace.cli.output import plural, print_json, print_table
+
+if TYPE_CHECKING:
+    from headrace.pipelines.project import Project
+    from headrace.pipelines.running import Outcome, Request, Runner
+
+_PAUSE_S = 10.0
+_LOOK_S = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    summary = "write the project of a sample pipeline"
+    init = actions.add_parser("init", help=summary, description=summary)
+    init.set_defaults(run_action=_init)
+    init.add_argument("name", metavar="NAME", help="its name, and the directory to make")
+    init.add_argument("--avro", action="store_true", help="events are Avro instead of JSON")
+    _add_bootstrap_argument(init)
+    run = _add(actions, "run", "run every flow once, on what is new", _run)
+    run.add_argument(
+        "--full-refresh",
+        action="append",
+        default=[],
+        metavar="TABLE",
+        help="empty this table and fill it from the start, or 'all'; may be repeated",
+    )
+    run.add_argument(
+        "--watch", action="store_true", help="run again and again on one server, until Ctrl-C"
+    )
+    add_json_argument(run)
+    _add_spark_arguments(run)
+    status = _add(actions, "status", "show the last run, and how far behind flows are", _status)
+    add_json_argument(status)
+    graph = _add(actions, "graph", "draw what the last run or dry-run found", _graph)
+    graph.add_argument(
+        "--output", metavar="FILE", help="the SVG to write (default: in the project's .headrace)"
+    )
+    add_json_argument(graph)
+    dry_run = _add(actions, "dry-run", "check the definitions, and run nothing", _dry_run)
+    add_json_argument(dry_run)
+    _add_spark_arguments(dry_run)
+
+
+def _add(actions: Any, name: str, summary: str, run: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
+    parser.set_defaults(run_action=run)
+    parser.add_argument(
+        "directory", nargs="?", default=".", metavar="DIR", help="the project (default: here)"
+    )
+    _add_bootstrap_argument(parser)
+    return parser
+
+
+def _add_bootstrap_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        default=None,
+        help=f"broker, or several with commas (default: ${VARIABLE}, else the project's own, "
+        f"else {FALLBACK})",
+    )
+
+
+def _add_spark_arguments(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--remote", metavar="sc://HOST:PORT", help="use this Spark Connect server, which runs"
+    )
+    where.add_argument(
+        "--master",
+        default="local[*]",
+        metavar="URL",
+        help="start a server on this master of Spark (default: local[*])",
+    )
+    parser.add_argument(
+        "--conf",
+        action="append",
+        type=name_and_value,
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the session, before the project's own; may be repeated",
+    )
+    parser.add_argument("--verbose", action="store_true", help="show errors whole, Java's too")
+
+
+def run(args: argparse.Namespace) -> int:
+    from headrace.pipelines.project import ProjectError
+
+    try:
+        code: int = args.run_action(args)
+    except ProjectError as error:
+        raise Failure(str(error)) from error
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "headrace":
+            raise
+        raise Failure(
+            f"pipelines need {error.name}, and it is not installed: "
+            "pip install 'headrace[pipelines]'"
+        ) from error
+    return code
+
+
+def _bootstrap(args: argparse.Namespace) -> str | None:
+    return args.bootstrap_server or os.environ.get(VARIABLE)
+
+
+def _init(args: argparse.Namespace) -> int:
+    from headrace.pipelines.sample import write_project
+
+    directory = Path(args.name)
+    address = _bootstrap(args) or FALLBACK
+    try:
+        written = write_project(directory, name=directory.name, bootstrap=address, avro=args.avro)
+    except (FileExistsError, ValueError) as error:
+        raise Failure(str(error), 2) from error
+    for path in written:
+        print(path)
+    print(f"\nNext: headrace pipeline run {directory} ({directory / 'README.md'} says more)")
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    from headrace.pipelines.running import Request
+
+    names = [name for given in args.full_refresh for name in given.split(",") if name]
+    request = Request(
+        full_refresh=tuple(name for name in names if name != "all"),
+        full_refresh_all="all" in names,
+    )
+    if args.watch:
+        return _watch(args, request)
+    with _runner(args) as runner:
+        outcome = _round(args, runner, request)
+    return _told(args, outcome)
+
+
+def _dry_run(args: argparse.Namespace) -> int:
+    from headrace.pipelines.running import Request
+
+    with _runner(args) as runner:
+        outcome = _round(args, runner, Request(dry=True))
+    return _told(args, outcome)
+
+
+def _round(args: argparse.Namespace, runner: "Runner", request: "Request") -> "Outcome":
+    from headrace.pipelines.running import RunFailed
+
+    try:
+        return runner.run(request)
+    except RunFailed as failure:
+        more = f"\n{failure.detail}" if args.verbose and failure.detail else ""
+        raise Failure(failure.message + more) from failure
+
+
+@contextmanager
+def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
+    """Spark, started or found, and what runs a pipeline there."""
+    from headrace.cli.pipeline_screen import screen
+    from headrace.pipelines.project import open_project
+
+    project = open_project(Path(args.directory))
+    configuration = project.configuration(_bootstrap(args), dict(args.conf))
+    # As Ctrl-C: what was started has to end.
+    signal.signal(signal.SIGTERM, _interrupt)
+    with screen(quiet=args.json) as show:
+        show.say("Starting Spark" if args.remote is None else f"Connecting to {args.remote}")
+        with _server(args, project) as address:
+            from headrace.pipelines.running import RunFailed, Runner, session
+
+            try:
+                with session(address, configuration) as spark:
+                    show.say("Loading the definitions")
+                    warehouse = project.warehouse if args.remote is None else None
+                    yield Runner(project, spark, configuration, warehouse=warehouse, show=show)
+            except RunFailed as failure:
+                raise Failure(failure.message) from failure
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _server(args: argparse.Namespace, project: "Project") -> Iterator[str]:
+    from headrace.pipelines.server import check_remote, running_server
+
+    if args.remote is not None:
+        check_remote(args.remote)
+        yield args.remote
+        return
+    project.prepare_state()
+    with running_server(project, args.master) as address:
+        yield address
+
+
+def _watch(args: argparse.Namespace, request: "Request") -> int:
+    """Rounds, until somebody has seen enough; the next begins when there is something new."""
+    from dataclasses import replace
+
+    with _runner(args) as runner:
+        for number in count(1):
+            try:
+                outcome = _round(args, runner, request)
+            except Failure as failure:
+                # A broker that is away may come back.
+                print(f"headrace: round {number}: {failure.message}", file=sys.stderr, flush=True)
+                time.sleep(_LOOK_S)
+                continue
+            request = replace(request, full_refresh=(), full_refresh_all=False)
+            _tell_round(args, number, outcome)
+            _wait_for_news(runner, outcome)
+    raise AssertionError
+
+
+def _tell_round(args: argparse.Namespace, number: int, outcome: "Outcome") -> None:
+    if args.json:
+        print_json({"round": number, **outcome.to_json()})
+    else:
+        flows = outcome.flows.values()
+        known = [flow.rows_read for flow in flows if flow.rows_read is not None]
+        lag = ", ".join(f"{name} {lag}" for name, lag in outcome.lags.items()) or "not reported"
+        print(
+            f"Round {number}: {outcome.state} in {outcome.seconds:.1f} s, "
+            f"{plural(sum(known), 'row')} read, lag: {lag}"
+        )
+        _print_troubles(outcome, whole=args.verbose)
+    sys.stdout.flush()
+
+
+def _wait_for_news(runner: "Runner", outcome: "Outcome") -> None:
+    """Until a topic has records that no flow has read; not for long: files may be sources, too."""
+    deadline = time.monotonic() + _PAUSE_S
+    while time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        if any(runner.lags(outcome.graph).values()):
+            return
+
+
+def _status(args: argparse.Namespace) -> int:
+    from headrace.client import ClientError
+    from headrace.pipelines.project import BOOTSTRAP, open_project
+    from headrace.pipelines.status import read_status, with_lags
+
+    project = open_project(Path(args.directory))
+    address = project.configuration(_bootstrap(args))[BOOTSTRAP]
+    status = read_status(project)
+    try:
+        status = with_lags(project, status, address)
+    except (ClientError, ValueError):
+        print(f"headrace: no broker answers at {address}: lag is not known", file=sys.stderr)
+    if args.json:
+        print_json(status)
+        return 0
+    last = status["last_run"]
+    if last is None:
+        print(f"{status['pipeline']} has not run yet")
+    else:
+        took = f"{last['seconds']:.1f} s"
+        print(f"{status['pipeline']}: last run {last['state']} at {last['started']}, took {took}")
+    rows = [
+        (
+            flow["flow"],
+            flow["target"],
+            flow["state"],
+            flow["rows_read"],
+            flow["rows_written"],
+            flow["batch"],
+            flow["checkpoint"],
+            flow["lag"],
+        )
+        for flow in status["flows"]
+    ]
+    print_table(("flow", "into", "state", "read", "written", "batch", "checkpoint", "lag"), rows)
+    for error in last["errors"] if last else ():
+        where = f"{error['file']}:{error['line']}: " if error["file"] else ""
+        who = f"flow {error['flow']}: " if error["flow"] else ""
+        print(f"\n{where}{who}{error['message']}")
+    return 0
+
+
+def _graph(args: argparse.Namespace) -> int:
+    from headrace.pipelines.drawing import svg, text
+    from headrace.pipelines.graph import graph_of
+    from headrace.pipelines.project import open_project, read_json
+
+    project = open_project(Path(args.directory))
+    content = read_json(project.graph)
+    if content is None:
+        raise Failure(
+            "nothing is known of this pipeline yet: 'headrace pipeline dry-run' finds out"
+        )
+    graph = graph_of(content)
+    picture = Path(args.output) if args.output else project.picture
+    picture.write_text(svg(graph), encoding="utf-8")
+    if args.json:
+        print_json({**content, "picture": str(picture)})
+    else:
+        print(text(graph))
+        print(f"\nThe picture is in {picture}")
+    return 0
+
+
+def _told(args: argparse.Namespace, outcome: "Outcome") -> int:
+    """Print what happened; the exit code."""
+    content = outcome.to_json()
+    if args.json:
+        print_json(content)
+    else:
+        _print_outcome(content)
+        _print_troubles(outcome, whole=args.verbose)
+    return 0 if outcome.state == "completed" else 1
+
+
+def _print_outcome(content: dict[str, Any]) -> None:
+    flows = content["flows"]
+    if content["dry_run"]:
+        print_table(
+            ("flow", "into", "state"),
+            [(flow["flow"], flow["target"], flow["state"]) for flow in flows],
+        )
+        return
+    rows = [
+        (
+            flow["flow"],
+            flow["target"],
+            flow["state"],
+            _count(flow, "rows_read"),
+            _count(flow, "rows_written"),
+            "" if flow["seconds"] is None else f"{flow['seconds']:.1f} s",
+            "" if flow["rows_per_s"] is None else f"{flow['rows_per_s']:,.0f} rows/s",
+            "" if flow["lag"] is None else flow["lag"],
+        )
+        for flow in flows
+    ]
+    print_table(("flow", "into", "state", "read", "written", "took", "rate", "lag"), rows)
+    print(f"{content['pipeline']}: {content['state']} in {content['seconds']:.1f} s")
+
+
+def _count(flow: dict[str, Any], key: str) -> object:
+    """A number, or that there is none: Spark does not tell it of every flow."""
+    if flow[key] is not None:
+        return flow[key]
+    return "not reported" if flow["state"] == "completed" else ""
+
+
+def _print_troubles(outcome: "Outcome", *, whole: bool) -> None:
+    for trouble in outcome.troubles:
+        who = "" if trouble.flow is None else f"flow {trouble.flow}: "
+        where = "" if trouble.place is None else f"{trouble.place}: "
+        print(f"\n{where}{who}{trouble.message}")
+        if whole:
+            print(trouble.detail.rstrip())
+    if outcome.troubles and not whole:
+        print("\n--verbose shows errors whole.")

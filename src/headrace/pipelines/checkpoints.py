@@ -1,0 +1,97 @@
+"""How far streaming flows are, from their checkpoints' files, and how far behind their topics.
+
+1. A position is that of a micro-batch that is finished; what is only planned does not count.
+2. The files alone are read: no Spark, no metastore.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.client import connect
+from headrace.model.topics import TopicPartition
+from headrace.pipelines.graph import Graph
+from headrace.spark.values import stream_positions
+
+Positions = dict[TopicPartition, int]
+REACH_TIMEOUT_MS = 10_000.0
+"""How long a broker may take to answer before it counts as away."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    batch: int | None
+    """The last that was finished; None if none was."""
+    time_s: float | None
+    positions: Positions
+    """Where the flow goes on reading its topics."""
+
+
+def read_checkpoint(checkpoints: Path, target: str, flow: str) -> Checkpoint | None:
+    """A flow's newest checkpoint: each full refresh of it begins another."""
+    target, flow = target.rpartition(".")[2], flow.rpartition(".")[2]
+    found = [
+        path.parent
+        for path in checkpoints.glob(f"**/{target}/{flow}/*/offsets")
+        if path.parent.name.isdigit()
+    ]
+    if not found:
+        return None
+    return _read(max(found, key=lambda path: int(path.name)))
+
+
+def _read(directory: Path) -> Checkpoint:
+    finished = [path for path in directory.glob("commits/*") if path.name.isdigit()]
+    if not finished:
+        return Checkpoint(None, None, {})
+    last = max(finished, key=lambda path: int(path.name))
+    lines = (directory / "offsets" / last.name).read_text(encoding="utf-8").splitlines()
+    positions: Positions = {}
+    # A line with the version, one with the settings, then one for each source.
+    for line in lines[2:]:
+        positions |= _positions(line)
+    return Checkpoint(int(last.name), last.stat().st_mtime, positions)
+
+
+def _positions(line: str) -> Positions:
+    try:
+        offset = json.loads(line)
+        return stream_positions(offset)
+    except (ValueError, AttributeError):
+        # A source that is no topic.
+        return {}
+
+
+def flow_checkpoints(checkpoints: Path | None, graph: Graph) -> dict[str, Checkpoint]:
+    """The checkpoints of the flows that have one, if they are on this machine."""
+    if checkpoints is None:
+        return {}
+    found = {
+        flow.name: read_checkpoint(checkpoints, flow.target, flow.name)
+        for flow in graph.flows.values()
+    }
+    return {name: checkpoint for name, checkpoint in found.items() if checkpoint is not None}
+
+
+def flow_lags(bootstrap: str, checkpoints: Mapping[str, Checkpoint]) -> dict[str, int]:
+    """How many records each flow that reads topics is behind; asks the broker.
+
+    A partition that is gone counts nothing. Raises ClientError if no broker answers.
+    """
+    wanted = {name: each.positions for name, each in checkpoints.items() if each.positions}
+    if not wanted:
+        return {}
+    places = {place for positions in wanted.values() for place in positions}
+    with connect(bootstrap, operation_timeout_ms=REACH_TIMEOUT_MS) as client:
+        topics = client.list_topics()
+        there = [
+            place
+            for place in places
+            if place.topic in topics and place.partition < len(topics[place.topic].partitions)
+        ]
+        ends = client.list_offsets(dict.fromkeys(there, "latest")) if there else {}
+    return {
+        name: sum(max(ends[place].offset - at, 0) for place, at in each.items() if place in ends)
+        for name, each in wanted.items()
+    }

@@ -1,0 +1,363 @@
+"""A project's definitions: loaded file by file, and given to Spark without those that are wrong.
+
+Owns what is imported and what Spark is told of it. Spark's own loader ends at the first error; this
+one goes on with the other files and flows.
+
+1. A file that cannot be loaded defines nothing, whatever stands before the line that is wrong.
+2. A flow's function is called once; what it returned is given to every graph that is made of it.
+"""
+
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
+from pyspark.pipelines.block_session_mutations import block_session_mutations
+from pyspark.pipelines.flow import AutoCdcFlow
+from pyspark.pipelines.flow import Flow as SparkFlow
+from pyspark.pipelines.graph_element_registry import (
+    GraphElementRegistry,
+    graph_element_registration_context,
+)
+from pyspark.pipelines.output import MaterializedView, Output, Sink, TemporaryView
+from pyspark.pipelines.spark_connect_graph_element_registry import (
+    SparkConnectGraphElementRegistry,
+)
+
+from headrace.pipelines import sql
+from headrace.pipelines.graph import (
+    SINK,
+    SOURCE,
+    TABLE,
+    TEMPORARY_VIEW,
+    TOPIC,
+    VIEW,
+    Flow,
+    Graph,
+    Node,
+)
+from headrace.pipelines.project import Project
+from headrace.pipelines.trouble import (
+    Trouble,
+    mentioned_line,
+    python_place,
+    raised_place,
+    sentence,
+    sql_line,
+)
+
+_SERVERS = "kafka.bootstrap.servers"
+_SUBSCRIPTIONS = ("subscribe", "subscribepattern", "assign")
+
+
+@dataclass(frozen=True)
+class SqlFile:
+    path: Path
+    text: str
+    statements: tuple[sql.Statement, ...]
+
+
+@dataclass
+class Definitions:
+    """What the files of a project say, and what is wrong with them."""
+
+    project: Project
+    graph: Graph
+    outputs: list[Output] = field(default_factory=list)
+    flows: list[SparkFlow | AutoCdcFlow] = field(default_factory=list)
+    sql_files: list[SqlFile] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
+    functions: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """The source of each flow's function, and the line where it begins."""
+    servers: set[str] = field(default_factory=set)
+    """Brokers that topics are read from and written to."""
+
+    @property
+    def prefix(self) -> str:
+        spec = self.project.spec
+        return f"{spec.catalog or 'spark_catalog'}.{spec.database or 'default'}."
+
+    def short(self, name: str) -> str:
+        plain = sql.plain_name(name)
+        database = self.prefix.split(".")[1]
+        return plain.removeprefix(self.prefix).removeprefix(f"{database}.")
+
+    def trouble(self, flow: str, text: str) -> Trouble:
+        """An error that Spark found in a flow, at the line of the project's that caused it."""
+        known = self.graph.flows.get(flow)
+        place = python_place(text, self.project.directory)
+        if place is not None:
+            file, line = self.project.shown(place[0]), place[1]
+        elif known is None:
+            return Trouble(flow, None, None, sentence(text), text)
+        else:
+            file, line = known.file, self._line(known, text)
+        return Trouble(flow, file, line, sentence(text), text)
+
+    def _line(self, flow: Flow, text: str) -> int:
+        if flow.name in self.functions:
+            source, first_line = self.functions[flow.name]
+            return mentioned_line(text, source, first_line) or flow.line
+        for file in self.sql_files:
+            for statement in file.statements:
+                if self.short(statement.flow or "") == flow.name:
+                    return sql_line(text, statement.first_line) or statement.line
+        return flow.line
+
+    def submit(self, spark: Any, graph_id: str, excluded: Collection[str]) -> list[Trouble]:
+        """Register everything but some flows; returns what Spark refused."""
+        registry = SparkConnectGraphElementRegistry(spark, graph_id)
+        left = {flow.target for flow in self.graph.flows.values() if flow.name not in excluded}
+        barren = {flow.target for flow in self.graph.flows.values()} - left
+        refused: list[Trouble] = []
+        for output in self.outputs:
+            if self.short(output.name) not in barren:
+                refused += self._attempt(output, registry.register_output)
+        for flow in self.flows:
+            if self.short(flow.name or flow.target) in excluded:
+                continue
+            if isinstance(flow, AutoCdcFlow):
+                refused += self._attempt(flow, registry.register_auto_cdc_flow)
+            else:
+                refused += self._attempt(flow, registry.register_flow)
+        for file in self.sql_files:
+            refused += self._submit_sql(registry, file, excluded)
+        return refused
+
+    def _attempt(self, what: Any, register: Callable[[Any], None]) -> list[Trouble]:
+        try:
+            register(what)
+        except PySparkException as error:
+            at, text = what.source_code_location, str(error)
+            file = self.project.shown(at.filename)
+            name = self.short(what.name)
+            return [Trouble(name, file, at.line_number, sentence(text), text)]
+        return []
+
+    def _submit_sql(
+        self, registry: SparkConnectGraphElementRegistry, file: SqlFile, excluded: Collection[str]
+    ) -> list[Trouble]:
+        hidden = {each.flow for each in file.statements if self.short(each.flow or "") in excluded}
+        text = sql.without(file.text, {name for name in hidden if name is not None})
+        if not sql.statements(text):
+            return []
+        try:
+            registry.register_sql(text, file.path.relative_to(self.project.directory))
+        except PySparkException as error:
+            return [self._refused_sql(file, str(error))]
+        return []
+
+    def _refused_sql(self, file: SqlFile, error: str) -> Trouble:
+        """Spark shows the statement that it could not read."""
+        shown = self.project.shown(file.path)
+        for statement in file.statements:
+            own = file.text[statement.start : statement.end].strip()
+            if own.splitlines()[-1] in error:
+                line = sql_line(error, statement.first_line) or statement.line
+                flow = None if statement.flow is None else self.short(statement.flow)
+                return Trouble(flow, shown, line, sentence(error), error)
+        return Trouble(None, shown, None, sentence(error), error)
+
+
+def load(project: Project, spark: Any, graph_id: str) -> Definitions:
+    """Import and read the project's files."""
+    whole = Definitions(project, Graph(project.spec.name))
+    with _in_directory(project.directory):
+        for path in project.files():
+            part = Definitions(project, Graph(project.spec.name))
+            trouble = _load_file(path, _Collector(part, spark, graph_id), spark, graph_id)
+            whole.troubles += part.troubles
+            if trouble is not None:
+                whole.troubles.append(trouble)
+                continue
+            whole.outputs += part.outputs
+            whole.flows += part.flows
+            whole.sql_files += part.sql_files
+            whole.functions |= part.functions
+            whole.servers |= part.servers
+            whole.graph.nodes |= part.graph.nodes
+            whole.graph.flows |= part.graph.flows
+    _complete(whole)
+    return whole
+
+
+def _load_file(path: Path, collector: "_Collector", spark: Any, graph_id: str) -> Trouble | None:
+    project = collector.definitions.project
+    if path.suffix == ".sql":
+        collector.register_sql(path.read_text(encoding="utf-8"), path)
+        return None
+    if path.suffix != ".py":
+        message = "a pipeline is defined in .py and .sql files: move this one elsewhere"
+        return Trouble(None, project.shown(path), None, message, message)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__dict__["spark"] = spark
+    try:
+        with (
+            graph_element_registration_context(collector),
+            add_pipeline_analysis_context(spark, graph_id, None),
+            block_session_mutations(),
+        ):
+            spec.loader.exec_module(module)
+    except Exception as error:  # noqa: BLE001 - it is the user's code.
+        return _raised(project, None, error, (str(path), 1))
+    return None
+
+
+def _raised(
+    project: Project, flow: str | None, error: Exception, fallback: tuple[str, int]
+) -> Trouble:
+    import traceback
+
+    file, line = raised_place(error, project.directory) or fallback
+    spoken = sentence(str(error)) if isinstance(error, PySparkException) else str(error)
+    name = "" if isinstance(error, PySparkException) else f"{type(error).__name__}: "
+    if isinstance(error, SyntaxError):
+        spoken = error.msg
+    detail = "".join(traceback.format_exception(error))
+    return Trouble(flow, project.shown(file), line, f"{name}{spoken}".removesuffix(": "), detail)
+
+
+class _Collector(GraphElementRegistry):
+    """Takes what one file defines."""
+
+    def __init__(self, definitions: Definitions, spark: Any, graph_id: str) -> None:
+        self.definitions = definitions
+        self._spark = spark
+        self._graph_id = graph_id
+
+    def register_output(self, output: Output) -> None:
+        kind, detail = TABLE, None
+        if isinstance(output, MaterializedView):
+            kind = VIEW
+        elif isinstance(output, TemporaryView):
+            kind = TEMPORARY_VIEW
+        elif isinstance(output, Sink):
+            kind = SINK
+            topic = output.options.get("topic")
+            detail = f"topic {topic}" if topic else output.format
+            self._note_server(output.format, output.options)
+        self._add_node(Node(self.definitions.short(output.name), kind, detail))
+        self.definitions.outputs.append(output)
+
+    def register_flow(self, flow: SparkFlow) -> None:
+        own, name = self.definitions, self.definitions.short(flow.name)
+        at = flow.source_code_location
+        own.functions[name] = _source(flow.func)
+        reads: tuple[str, ...] = ()
+        try:
+            with add_pipeline_analysis_context(self._spark, self._graph_id, flow.name):
+                frame: Any = flow.func()
+            if not hasattr(frame, "_plan"):
+                raise TypeError(f"{flow.name} returns {type(frame).__name__}, not a DataFrame")
+            plan = frame._plan.plan(self._spark.client)
+            reads = tuple(dict.fromkeys(node.name for node in self._sources(plan)))
+        except Exception as error:  # noqa: BLE001 - it is the user's code.
+            place = (at.filename, at.line_number or 1)
+            own.troubles.append(_raised(own.project, name, error, place))
+        else:
+            own.flows.append(replace(flow, func=lambda: frame))
+        self._add_flow(name, flow.target, reads, at)
+
+    def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:
+        name = self.definitions.short(flow.name or flow.target)
+        self.definitions.flows.append(flow)
+        reads = (self.definitions.short(flow.source),)
+        self._add_flow(name, flow.target, reads, flow.source_code_location)
+
+    def register_sql(self, sql_text: str, file_path: Path) -> None:
+        own = self.definitions
+        found = tuple(sql.statements(sql_text))
+        own.sql_files.append(SqlFile(file_path, sql_text, found))
+        shown = own.project.shown(file_path)
+        for each in found:
+            if each.kind is not None and each.target is not None:
+                self._add_node(Node(own.short(each.target), each.kind))
+            if each.flow is not None and each.target is not None:
+                name, target = own.short(each.flow), own.short(each.target)
+                reads = tuple(own.short(read) for read in each.reads)
+                own.graph.flows[name] = Flow(name, target, reads, shown, each.line)
+
+    def _add_node(self, node: Node) -> None:
+        self.definitions.graph.nodes.setdefault(node.name, node)
+
+    def _add_flow(self, name: str, target: str, reads: tuple[str, ...], at: Any) -> None:
+        own = self.definitions
+        file = own.project.shown(at.filename)
+        own.graph.flows[name] = Flow(name, own.short(target), reads, file, at.line_number or 1)
+
+    def _sources(self, plan: Any) -> Iterator[Node]:
+        """What a plan reads. Names are resolved when all files are loaded."""
+        for read in _messages(plan, "Read"):
+            if read.HasField("named_table"):
+                yield Node(self.definitions.short(read.named_table.unparsed_identifier), "")
+            elif read.HasField("data_source"):
+                yield from self._external(read.data_source.format, read.data_source.options)
+        for query in _messages(plan, "SQL"):
+            for name in sql.reads_of(query.query):
+                yield Node(self.definitions.short(name), "")
+
+    def _external(self, name: str, given: Mapping[str, str]) -> Iterator[Node]:
+        options = {key.lower(): value for key, value in given.items()}
+        self._note_server(name, options)
+        said = next((options[key] for key in _SUBSCRIPTIONS if key in options), None)
+        topics = said.split(",") if said is not None and "subscribe" in options else [said]
+        for topic in topics:
+            node = Node(name, SOURCE) if topic is None else Node(f"topic {topic.strip()}", TOPIC)
+            self._add_node(node)
+            yield node
+
+    def _note_server(self, source: str, options: Mapping[str, str]) -> None:
+        if source == "headrace" and _SERVERS in options:
+            self.definitions.servers.add(options[_SERVERS])
+
+
+def _messages(message: Any, wanted: str) -> Iterator[Any]:
+    """The messages of one type in a plan, at any depth."""
+    if message.DESCRIPTOR.name == wanted:
+        yield message
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is None:
+            continue
+        if descriptor.message_type.GetOptions().map_entry:
+            continue
+        for each in value if not hasattr(value, "DESCRIPTOR") else (value,):
+            yield from _messages(each, wanted)
+
+
+def _source(function: Callable[..., Any]) -> tuple[str, int]:
+    try:
+        lines, first_line = inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        return "", 1
+    return "".join(lines), first_line
+
+
+def _complete(definitions: Definitions) -> None:
+    """Leave out of what flows read the names that are not the pipeline's, as those of CTEs."""
+    graph = definitions.graph
+    for flow in list(graph.flows.values()):
+        known = tuple(name for name in flow.reads if name in graph.nodes)
+        graph.flows[flow.name] = replace(flow, reads=known)
+
+
+@contextmanager
+def _in_directory(directory: Path) -> Iterator[None]:
+    """Work there, and leave no compiled files among the user's."""
+    before, writes = os.getcwd(), sys.dont_write_bytecode
+    os.chdir(directory)
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        sys.dont_write_bytecode = writes

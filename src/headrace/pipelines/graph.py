@@ -1,0 +1,87 @@
+"""What a pipeline consists of: datasets, and the flows between them. Pure values."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+TOPIC, SOURCE = "topic", "source"
+TABLE, VIEW, TEMPORARY_VIEW, SINK = "table", "view", "temporary view", "sink"
+INNER = (TABLE, VIEW, TEMPORARY_VIEW, SINK)
+"""Kinds of what the pipeline itself defines."""
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    kind: str
+    detail: str | None = None
+    """For a sink, where it writes."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    name: str
+    target: str
+    reads: tuple[str, ...]
+    """Names of nodes."""
+    file: str
+    line: int
+
+
+@dataclass
+class Graph:
+    pipeline: str
+    nodes: dict[str, Node] = field(default_factory=dict)
+    flows: dict[str, Flow] = field(default_factory=dict)
+
+    def dependents(self, flows: Iterable[str]) -> set[str]:
+        """Flows that read, directly or not, what one of these was to write; without these."""
+        given = set(flows)
+        found = set(given)
+        while True:
+            targets = {self.flows[name].target for name in found if name in self.flows}
+            more = {
+                flow.name
+                for flow in self.flows.values()
+                if flow.name not in found and targets & set(flow.reads)
+            }
+            if not more:
+                return found - given
+            found |= more
+
+    def is_streaming(self, flow: str) -> bool:
+        """Whether a flow is a streaming query, of which Spark tells its progress."""
+        target = self.nodes.get(self.flows[flow].target) if flow in self.flows else None
+        return target is not None and target.kind in (TABLE, SINK)
+
+    def topics_of(self, flow: str) -> list[str]:
+        """Topics that a flow reads, itself or through temporary views."""
+        found: list[str] = []
+        for name in self.flows[flow].reads if flow in self.flows else ():
+            node = self.nodes.get(name)
+            if node is None:
+                continue
+            if node.kind == TOPIC:
+                found.append(name)
+            elif node.kind == TEMPORARY_VIEW:
+                into = [each.name for each in self.flows.values() if each.target == name]
+                found += [topic for each in into for topic in self.topics_of(each)]
+        return list(dict.fromkeys(found))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "nodes": [asdict(node) for node in self.nodes.values()],
+            "flows": [asdict(flow) for flow in self.flows.values()],
+        }
+
+
+def graph_of(content: Mapping[str, Any]) -> Graph:
+    """What `to_json` gave."""
+    nodes = [Node(**each) for each in content["nodes"]]
+    flows = [Flow(**{**each, "reads": tuple(each["reads"])}) for each in content["flows"]]
+    return Graph(
+        content["pipeline"],
+        {node.name: node for node in nodes},
+        {flow.name: flow for flow in flows},
+    )

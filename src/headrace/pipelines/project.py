@@ -1,0 +1,192 @@
+"""A pipeline's project: its specification, and where its state lies.
+
+Owns the reading of `spark-pipeline.yml` and the names in `.headrace/`. It must not start anything.
+
+1. The specification is Spark's own; a `storage` that is a relative path is one of the project.
+2. What a run needs between runs is below `.headrace/`: removing that begins anew, from the topics.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BOOTSTRAP = "headrace.bootstrap"
+"""The setting by which transformations learn where the broker is."""
+FALLBACK_BOOTSTRAP = "localhost:9092"
+SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
+_KEYS = {"name", "storage", "catalog", "database", "schema", "configuration", "libraries"}
+_STATE = ".headrace"
+
+
+class ProjectError(Exception):
+    """The project is not as it should be; the sentence says what to do."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    name: str
+    storage: str
+    catalog: str | None
+    database: str | None
+    configuration: Mapping[str, str]
+    libraries: tuple[str, ...]
+    """A file, or a directory and everything below it as `directory/**`."""
+
+
+@dataclass(frozen=True)
+class Project:
+    directory: Path
+    spec: Spec
+
+    @property
+    def state(self) -> Path:
+        return self.directory / _STATE
+
+    @property
+    def warehouse(self) -> Path:
+        return self.state / "warehouse"
+
+    @property
+    def last_run(self) -> Path:
+        return self.state / "last-run.json"
+
+    @property
+    def graph(self) -> Path:
+        return self.state / "graph.json"
+
+    @property
+    def picture(self) -> Path:
+        return self.state / "graph.svg"
+
+    @property
+    def storage(self) -> str:
+        """Where checkpoints go, as Spark wants it: an absolute address, with nothing escaped."""
+        if ":/" in self.spec.storage:
+            return self.spec.storage
+        return f"file://{self.directory / self.spec.storage}"
+
+    @property
+    def checkpoints(self) -> Path | None:
+        """The same as a directory; None if it is not on this machine."""
+        scheme, _, rest = self.storage.partition(":")
+        if scheme != "file":
+            return None
+        return Path("/" + rest.lstrip("/")) / "_checkpoints"
+
+    def configuration(
+        self, bootstrap: str | None, given: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """The session's settings: what the command says goes before what the project does."""
+        wanted = {BOOTSTRAP: FALLBACK_BOOTSTRAP, **self.spec.configuration, **(given or {})}
+        if bootstrap:
+            wanted[BOOTSTRAP] = bootstrap
+        return wanted
+
+    def files(self) -> list[Path]:
+        """The files that define the pipeline, in order of their names."""
+        found: set[Path] = set()
+        for pattern in self.spec.libraries:
+            every = self.directory.glob(f"{pattern}/*" if pattern.endswith("/**") else pattern)
+            found |= {path for path in every if path.is_file() and "__pycache__" not in path.parts}
+        return sorted(found)
+
+    def shown(self, path: str | Path) -> str:
+        """A file as a user names it: from the project on, if it lies there."""
+        try:
+            return str(Path(path).relative_to(self.directory))
+        except ValueError:
+            return str(path)
+
+    def prepare_state(self) -> None:
+        """Make `.headrace/`; refuse one that was carried here, as tables know where they lie."""
+        self.state.mkdir(exist_ok=True)
+        place = self.state / "place"
+        if place.exists() and place.read_text(encoding="utf-8") != str(self.directory):
+            raise ProjectError(
+                f"{self.state} was made when the project was in {place.read_text()}, and its "
+                "tables cannot be moved: remove it, and the next run fills them from the topics"
+            )
+        place.write_text(str(self.directory), encoding="utf-8")
+
+
+def open_project(directory: Path) -> Project:
+    """The project of a directory; ProjectError if there is none."""
+    directory = directory.resolve()
+    found = [directory / name for name in SPEC_NAMES if (directory / name).is_file()]
+    if not found:
+        raise ProjectError(
+            f"{directory} has no {SPEC_NAMES[0]}: name a pipeline's directory, "
+            "or make one with 'headrace pipeline init NAME'"
+        )
+    return Project(directory, _read_spec(found[0]))
+
+
+def _read_spec(path: Path) -> Spec:
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ProjectError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ProjectError(f"{path} should have keys and values, as 'name: shop'")
+    return spec_of(content, str(path))
+
+
+def spec_of(content: Mapping[str, Any], path: str) -> Spec:
+    """Check what the file says, and in which form."""
+    unknown = sorted(map(str, content.keys() - _KEYS))
+    if unknown:
+        raise ProjectError(f"{path}: there is no key {unknown[0]!r}; there are {_listed(_KEYS)}")
+    for key in ("name", "storage"):
+        if not isinstance(content.get(key), str):
+            raise ProjectError(f"{path}: {key!r} is missing, or is not a text")
+    configuration = content.get("configuration") or {}
+    if not isinstance(configuration, dict):
+        raise ProjectError(f"{path}: 'configuration' should have settings and their values")
+    for key, value in configuration.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise ProjectError(f"{path}: configuration {key}: put the value into quotes")
+    return Spec(
+        content["name"],
+        os.path.expanduser(content["storage"]),
+        content.get("catalog"),
+        content.get("database", content.get("schema")),
+        configuration,
+        tuple(_library(each, path) for each in content.get("libraries") or ()),
+    )
+
+
+def _library(entry: Any, path: str) -> str:
+    try:
+        pattern = entry["glob"]["include"]
+    except (KeyError, TypeError):
+        pattern = None
+    if not isinstance(pattern, str):
+        raise ProjectError(f"{path}: a library is written 'glob: {{include: transformations/**}}'")
+    plain = pattern.removesuffix("/**")
+    if any(sign in plain for sign in "*?["):
+        raise ProjectError(f"{path}: {pattern!r} is neither a file nor a directory with '/**'")
+    return pattern
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Whole or not at all: somebody may read it meanwhile."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """What was written there, None if nothing was."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,102 @@
+"""A run as it goes: the state of each flow, from what Spark says. Pure.
+
+1. A flow that failed stays failed, whatever Spark says of its query afterwards.
+2. A count of rows is what Spark or a file said; where neither did it is None, and never a guess.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+QUEUED, RUNNING, COMPLETED = "queued", "running", "completed"
+FAILED, SKIPPED, STOPPED = "failed", "skipped", "stopped"
+BROKEN = "broken"
+"""Its definition is wrong: it was not run."""
+ENDED = (COMPLETED, FAILED, SKIPPED, STOPPED, BROKEN)
+_STATE = re.compile(r"Flow '?(?P<flow>[^']+?)'? (?:is|has) (?P<state>[A-Z_]+)")
+_SKIPPED = re.compile(r"Flow '?(?P<flow>[^']+?)'? SKIPPED")
+_UNRESOLVED = re.compile(r"Failed to resolve flow: '(?P<flow>[^']+)'")
+# Of Spark's words those that a user wants to tell apart.
+_STATES = {
+    "QUEUED": QUEUED,
+    "PLANNING": RUNNING,
+    "STARTING": RUNNING,
+    "RUNNING": RUNNING,
+    "COMPLETED": COMPLETED,
+    "FAILED": FAILED,
+    "SKIPPED": SKIPPED,
+    "EXCLUDED": SKIPPED,
+    "STOPPED": STOPPED,
+}
+
+
+@dataclass
+class FlowRun:
+    name: str
+    state: str = QUEUED
+    rows_read: int | None = None
+    rows_written: int | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    error: str | None = None
+    """Spark's whole text."""
+
+    def seconds(self, now_s: float) -> float | None:
+        if self.started_s is None:
+            return None
+        return max((now_s if self.ended_s is None else self.ended_s) - self.started_s, 0.0)
+
+    def rows_per_s(self, now_s: float) -> float | None:
+        seconds = self.seconds(now_s)
+        if self.rows_read is None or not seconds:
+            return None
+        return self.rows_read / seconds
+
+
+@dataclass
+class Run:
+    prefix: str
+    """What Spark puts before the name of a dataset: the catalog and the database."""
+    flows: dict[str, FlowRun] = field(default_factory=dict)
+    unresolved: dict[str, str] = field(default_factory=dict)
+    """Flows whose definitions Spark could not make sense of, and why."""
+
+    def short(self, name: str) -> str:
+        return name.replace("`", "").removeprefix(self.prefix)
+
+    def told(self, message: str, now_s: float) -> FlowRun | None:
+        """Take an event's text; returns the flow if its state is another one now."""
+        head, _, rest = message.partition("\n")
+        error = rest.removeprefix("Error: ")
+        if found := _UNRESOLVED.match(head):
+            self.unresolved[self.short(found["flow"])] = error
+            return None
+        if found := _SKIPPED.match(head):
+            return self._enter(self.short(found["flow"]), SKIPPED, None, now_s)
+        if (found := _STATE.match(head)) and found["state"] in _STATES:
+            return self._enter(
+                self.short(found["flow"]), _STATES[found["state"]], error or None, now_s
+            )
+        return None
+
+    def _enter(self, name: str, state: str, error: str | None, now_s: float) -> FlowRun | None:
+        flow = self.flows.setdefault(name, FlowRun(name, state=""))
+        if flow.state == state or (flow.state == FAILED and state == COMPLETED):
+            return None
+        flow.state = state
+        if state == RUNNING:
+            flow.started_s = now_s if flow.started_s is None else flow.started_s
+            flow.ended_s = flow.error = None
+        elif state in ENDED:
+            flow.ended_s = now_s
+            flow.error = error
+        return flow
+
+    def progressed(self, name: str, rows_read: int, rows_written: int | None) -> FlowRun | None:
+        """A micro-batch is done. A sink that does not count its rows says None."""
+        flow = self.flows.get(self.short(name))
+        if flow is None:
+            return None
+        flow.rows_read = (flow.rows_read or 0) + rows_read
+        if rows_written is not None:
+            flow.rows_written = (flow.rows_written or 0) + rows_written
+        return flow

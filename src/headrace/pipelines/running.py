@@ -1,0 +1,407 @@
+"""One run of a pipeline on a Spark Connect server, from its files to its outcome.
+
+Owns the session and the conversation with Spark. It shows nothing: a `Show` is told.
+
+1. A flow whose definition is wrong, and what reads it, is left out; the others run.
+2. A run ends with an outcome, written to `.headrace/last-run.json`, also if Ctrl-C ended it.
+"""
+
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyspark.sql.connect.proto as proto
+from pyspark.errors import PySparkException
+from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from headrace.client import ClientError, connect
+from headrace.pipelines.checkpoints import REACH_TIMEOUT_MS, flow_checkpoints, flow_lags
+from headrace.pipelines.definitions import Definitions, load
+from headrace.pipelines.graph import SINK, TEMPORARY_VIEW, Graph
+from headrace.pipelines.project import BOOTSTRAP, Project, write_json
+from headrace.pipelines.run_machine import (
+    BROKEN,
+    COMPLETED,
+    ENDED,
+    FAILED,
+    QUEUED,
+    SKIPPED,
+    STOPPED,
+    FlowRun,
+    Run,
+)
+from headrace.pipelines.trouble import Trouble, sentence
+from headrace.pipelines.written import Files, rows_in, table_files
+
+_LAST_NEWS_TIMEOUT_S = 30.0
+# A flow that failed would fail again, a minute later: the next run is soon enough.
+RETRIES = "spark.sql.pipelines.maxFlowRetryAttempts"
+
+
+class RunFailed(Exception):
+    """The run as a whole could not be: no flow is to blame."""
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+
+
+class Show(Protocol):
+    def begins(self, run: Run) -> None: ...
+
+    def changed(self, flow: FlowRun) -> None: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    dry: bool = False
+    full_refresh: tuple[str, ...] = ()
+    full_refresh_all: bool = False
+
+
+@dataclass
+class Outcome:
+    pipeline: str
+    dry: bool
+    started: datetime
+    graph: Graph
+    flows: dict[str, FlowRun] = field(default_factory=dict)
+    troubles: list[Trouble] = field(default_factory=list)
+    seconds: float = 0.0
+    state: str = COMPLETED
+    lags: dict[str, int] = field(default_factory=dict)
+    """How far behind their topics flows are that read any; without those that nobody could tell."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "dry_run": self.dry,
+            "started": self.started.isoformat(timespec="seconds"),
+            "seconds": round(self.seconds, 3),
+            "state": self.state,
+            "flows": [
+                {
+                    "flow": flow.name,
+                    "target": self._target(flow.name),
+                    "state": flow.state,
+                    "rows_read": flow.rows_read,
+                    "rows_written": flow.rows_written,
+                    "seconds": _rounded(flow.seconds(flow.ended_s or 0.0)),
+                    "rows_per_s": _rounded(flow.rows_per_s(flow.ended_s or 0.0)),
+                    "lag": self.lags.get(flow.name),
+                }
+                for flow in self.flows.values()
+            ],
+            "errors": [
+                {"flow": each.flow, "file": each.file, "line": each.line, "message": each.message}
+                for each in self.troubles
+            ],
+        }
+
+    def _target(self, name: str) -> str | None:
+        return self.graph.flows[name].target if name in self.graph.flows else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+@contextmanager
+def session(address: str, configuration: Mapping[str, str]) -> Iterator[Any]:
+    """A session on a Connect server; what ran in it ends with it."""
+    try:
+        spark: Any = SparkSession.builder.remote(address).getOrCreate()
+        spark.conf.set(RETRIES, "0")
+        for name, value in configuration.items():
+            spark.conf.set(name, value)
+    except PySparkException as error:
+        raise RunFailed(f"Spark refused the session: {sentence(str(error))}", str(error)) from error
+    try:
+        yield spark
+    finally:
+        with suppress(PySparkException):
+            spark.stop()
+
+
+class Runner:
+    def __init__(
+        self,
+        project: Project,
+        spark: Any,
+        configuration: Mapping[str, str],
+        *,
+        warehouse: Path | None,
+        show: Show,
+    ) -> None:
+        """`warehouse` is where tables are, if they are on this machine."""
+        self._project = project
+        self._spark = spark
+        self._configuration = dict(configuration)
+        self._warehouse = warehouse
+        self._show = show
+
+    def run(self, request: Request) -> Outcome:
+        """Load the definitions anew and run them once."""
+        began_s = time.monotonic()
+        graph_id = self._new_graph()
+        definitions = load(self._project, self._spark, graph_id)
+        self._project.prepare_state()
+        write_json(self._project.graph, definitions.graph.to_json())
+        outcome = Outcome(
+            self._project.spec.name, request.dry, datetime.now(UTC), definitions.graph
+        )
+        outcome.troubles += definitions.troubles
+        try:
+            self._check_brokers(definitions)
+            before = self._files(definitions.graph)
+            run = self._run_what_can(definitions, request, graph_id, outcome)
+            self._count_written(run, before, definitions.graph)
+        except KeyboardInterrupt:
+            outcome.state = STOPPED
+            raise
+        finally:
+            outcome.seconds = time.monotonic() - began_s
+            self._finish(definitions, outcome)
+            if not request.dry:
+                write_json(self._project.last_run, outcome.to_json())
+        return outcome
+
+    def _new_graph(self) -> str:
+        spec = self._project.spec
+        return create_dataflow_graph(
+            self._spark, spec.catalog, spec.database, {RETRIES: "0", **self._configuration}
+        )
+
+    def _drop_graph(self, graph_id: str) -> None:
+        command = proto.Command()
+        command.pipeline_command.drop_dataflow_graph.dataflow_graph_id = graph_id
+        self._spark.client.execute_command(command)
+
+    def _check_brokers(self, definitions: Definitions) -> None:
+        """Spark's own attempts take minutes until they give up."""
+        for address in sorted(definitions.servers):
+            try:
+                with connect(address, operation_timeout_ms=REACH_TIMEOUT_MS):
+                    pass
+            except (ClientError, ValueError) as error:
+                raise RunFailed(
+                    f"no broker answers at {address}, from which this pipeline reads or to which "
+                    "it writes: start it and run again, every flow goes on where it was",
+                    str(error),
+                ) from error
+
+    def _run_what_can(
+        self, definitions: Definitions, request: Request, graph_id: str, outcome: Outcome
+    ) -> Run:
+        """Run the flows without those that turn out to be wrong, and what reads them."""
+        graph = definitions.graph
+        wrong = {each.flow for each in definitions.troubles if each.flow is not None}
+        while True:
+            excluded = wrong | graph.dependents(wrong)
+            refused = definitions.submit(self._spark, graph_id, excluded)
+            if not refused:
+                run = self._start(definitions, request, graph_id, excluded, outcome)
+                refused = [definitions.trouble(*each) for each in run.unresolved.items()]
+            if not refused:
+                return run
+            outcome.troubles += refused
+            named = {each.flow for each in refused if each.flow is not None}
+            unnamed = {each.file for each in refused if each.flow is None}
+            named |= {flow.name for flow in graph.flows.values() if flow.file in unnamed}
+            if named <= wrong:
+                raise RunFailed(refused[0].message, refused[0].detail)
+            wrong |= named
+            self._drop_graph(graph_id)
+            graph_id = self._new_graph()
+
+    def _start(
+        self,
+        definitions: Definitions,
+        request: Request,
+        graph_id: str,
+        excluded: Collection[str],
+        outcome: Outcome,
+    ) -> Run:
+        run = Run(definitions.prefix)
+        outcome.flows = run.flows
+        names = [
+            flow.name
+            for flow in definitions.graph.flows.values()
+            if not self._is_temporary(definitions.graph, flow.target) and flow.name not in excluded
+        ]
+        if not names:
+            return run
+        run.flows |= {name: FlowRun(name) for name in names}
+        self._show.begins(run)
+        listener = _Listener(run, self._show)
+        self._spark.streams.addListener(listener)
+        try:
+            self._follow(run, definitions, request, graph_id)
+            if not run.unresolved and not request.dry:
+                self._wait_for_last_news(run, listener, definitions.graph)
+        finally:
+            with suppress(PySparkException):
+                self._spark.streams.removeListener(listener)
+        for flow in run.flows.values():
+            if flow.error is not None:
+                outcome.troubles.append(definitions.trouble(flow.name, flow.error))
+        return run
+
+    def _follow(self, run: Run, definitions: Definitions, request: Request, graph_id: str) -> None:
+        known = {self._qualified(definitions, each) for each in request.full_refresh}
+        try:
+            for result in start_run(
+                self._spark,
+                graph_id,
+                full_refresh=sorted(known),
+                full_refresh_all=request.full_refresh_all,
+                refresh=[],
+                dry=request.dry,
+                storage=self._project.storage,
+            ):
+                if "pipeline_event_result" not in result:
+                    continue
+                flow = run.told(result["pipeline_event_result"].event.message, time.monotonic())
+                if flow is not None:
+                    self._show.changed(flow)
+        except PySparkException as error:
+            failed = any(flow.state == FAILED for flow in run.flows.values())
+            if not run.unresolved and not failed:
+                raise RunFailed(sentence(str(error)), str(error)) from error
+
+    def _qualified(self, definitions: Definitions, name: str) -> str:
+        short = definitions.short(name)
+        if short not in definitions.graph.nodes:
+            tables = sorted(
+                node.name
+                for node in definitions.graph.nodes.values()
+                if node.kind in ("table", "view", SINK)
+            )
+            raise RunFailed(f"there is no table {name!r} to refresh; there are {', '.join(tables)}")
+        return short
+
+    def _wait_for_last_news(self, run: Run, listener: "_Listener", graph: Graph) -> None:
+        """What a query did is told after the run has ended."""
+        streaming = [
+            flow
+            for flow in run.flows.values()
+            if flow.started_s is not None and graph.is_streaming(flow.name)
+        ]
+        if not listener.wait_for(len(streaming), _LAST_NEWS_TIMEOUT_S):
+            return
+        for flow in streaming:
+            if flow.state == COMPLETED and flow.rows_read is None:
+                # It ended without a micro-batch: there was nothing to read.
+                flow.rows_read = flow.rows_written = 0
+
+    # What was written.
+
+    def _is_temporary(self, graph: Graph, name: str) -> bool:
+        return name in graph.nodes and graph.nodes[name].kind == TEMPORARY_VIEW
+
+    def _table(self, name: str) -> Path | None:
+        if self._warehouse is None:
+            return None
+        database = self._project.spec.database or "default"
+        folder = self._warehouse if database == "default" else self._warehouse / f"{database}.db"
+        return folder / name
+
+    def _files(self, graph: Graph) -> dict[str, Files]:
+        found = {}
+        for name, node in graph.nodes.items():
+            table = self._table(name)
+            if table is not None and node.kind in ("table", "view"):
+                found[name] = table_files(table)
+        return found
+
+    def _count_written(self, run: Run, before: Mapping[str, Files], graph: Graph) -> None:
+        after = self._files(graph)
+        targets = [flow.target for flow in graph.flows.values()]
+        for flow in run.flows.values():
+            target = graph.flows[flow.name].target if flow.name in graph.flows else ""
+            # Which of several flows wrote a file is not to be seen.
+            if flow.state == COMPLETED and target in after and targets.count(target) == 1:
+                flow.rows_written = rows_in(after[target] - before[target])
+
+    def _finish(self, definitions: Definitions, outcome: Outcome) -> None:
+        """Give every flow its last state, and the run its own."""
+        wrong = {each.flow for each in outcome.troubles}
+        for flow in definitions.graph.flows.values():
+            if self._is_temporary(definitions.graph, flow.target):
+                continue
+            own = outcome.flows.setdefault(flow.name, FlowRun(flow.name, SKIPPED))
+            if own.state in ENDED and own.state != SKIPPED:
+                continue
+            if own.started_s is not None:
+                own.state, own.ended_s = STOPPED, time.monotonic()
+            elif flow.name in wrong:
+                own.state = BROKEN
+            elif outcome.dry:
+                own.state = "valid" if own.state == QUEUED else SKIPPED
+            else:
+                own.state = SKIPPED
+        if outcome.state == COMPLETED and (outcome.troubles or self._incomplete(outcome)):
+            outcome.state = FAILED
+        if not outcome.dry:
+            outcome.lags = self.lags(definitions.graph)
+
+    def lags(self, graph: Graph) -> dict[str, int]:
+        """How far behind their topics flows are, of which checkpoints and a broker tell it."""
+        checkpoints = flow_checkpoints(self._project.checkpoints, graph)
+        with suppress(ClientError, ValueError):
+            return flow_lags(self._configuration[BOOTSTRAP], checkpoints)
+        return {}
+
+    @staticmethod
+    def _incomplete(outcome: Outcome) -> bool:
+        good = (COMPLETED, "valid")
+        return any(flow.state not in good for flow in outcome.flows.values())
+
+
+class _Listener(StreamingQueryListener):
+    """Counts what streaming queries read. Spark calls it on a thread of its own."""
+
+    def __init__(self, run: Run, show: Show) -> None:
+        self._run = run
+        self._show = show
+        self._ended: set[str] = set()
+        self._changed = threading.Condition()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        progress = event.progress
+        written = progress.sink.numOutputRows
+        flow = self._run.progressed(
+            progress.name or "", progress.numInputRows, written if written >= 0 else None
+        )
+        if flow is not None:
+            self._show.changed(flow)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        with self._changed:
+            self._ended.add(str(event.runId))
+            self._changed.notify_all()
+
+    def wait_for(self, queries: int, seconds: float) -> bool:
+        """Whether that many queries have ended within that time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._ended) >= queries, seconds)

@@ -1,0 +1,159 @@
+"""A Spark Connect server of one's own: started for a run, gone with it.
+
+Owns the process, its settings in `.headrace/conf` and its temporary directory.
+
+1. The server ends when this process does, however that ends; what it wrote to its temporary
+   directory is removed here, or by the next start.
+2. The catalog is Derby's, below `.headrace/`: it lasts between runs, and one process at a time may
+   have it open.
+3. It listens on the loopback alone, and answers only who knows the token.
+"""
+
+import os
+import re
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlparse
+
+from headrace.ensemble.child import Child, ChildFailed
+from headrace.pipelines.project import Project, ProjectError
+from headrace.spark.sessions import (
+    LOCAL_SETTINGS,
+    MARK,
+    SETTINGS,
+    java_home,
+    wait_for_workers,
+)
+
+_START_TIMEOUT_S = 300.0
+_STOP_TIMEOUT_S = 20.0
+_REACH_TIMEOUT_S = 10.0
+_STARTED = re.compile(r"Spark Connect server started at: \S*:(\d+)")
+_LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_OUT
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %c{1}: %m%n%ex
+logger.server.name = org.apache.spark.sql.connect.service.SparkConnectServer
+logger.server.level = info
+logger.hive.name = org.apache.hadoop.hive
+logger.hive.level = error
+"""
+
+
+@contextmanager
+def running_server(project: Project, master: str) -> Iterator[str]:
+    """Start a server; gives the address that a session takes."""
+    state = project.state
+    scratch, conf = state / "tmp", state / "conf"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    conf.mkdir(exist_ok=True)
+    token, mark = secrets.token_urlsafe(), secrets.token_hex()
+    (conf / "log4j2.properties").write_text(_LOGGING)
+    _write_settings(conf / "spark-defaults.conf", _settings(state, scratch, master, token))
+    child = Child("Spark", _command(master), state / "server.log")
+    try:
+        child.start(under=_environment(conf, scratch, mark))
+        port = _wait(child)
+        yield f"sc://localhost:{port}/;token={token}"
+    finally:
+        child.stop(_STOP_TIMEOUT_S)
+        wait_for_workers(mark)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _home() -> Path:
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ProjectError("pipelines need PySpark: pip install 'headrace[pipelines]'")
+    return Path(spec.origin).parent
+
+
+def _command(master: str) -> list[str]:
+    main = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    submit = str(_home() / "bin" / "spark-submit")
+    named = ["--name", "headrace-pipeline", "--master", master]
+    return [submit, "--class", main, *named, "spark-internal"]
+
+
+def _environment(conf: Path, scratch: Path, mark: str) -> list[str]:
+    """The command that sets the server's environment and becomes the server."""
+    wanted = {
+        "SPARK_HOME": str(_home()),
+        "SPARK_CONF_DIR": str(conf),
+        "JAVA_HOME": java_home(),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "TMPDIR": str(scratch),
+        "SPARK_LOCAL_DIRS": str(scratch),
+        MARK: mark,
+    }
+    taken_away = ["-u", "SPARK_REMOTE", "-u", "PYSPARK_GATEWAY_PORT"]
+    return ["env", *taken_away, *(f"{name}={value}" for name, value in wanted.items())]
+
+
+def _settings(state: Path, scratch: Path, master: str, token: str) -> dict[str, str]:
+    is_local = master.startswith("local")
+    return {
+        **SETTINGS,
+        **(LOCAL_SETTINGS if is_local else {}),
+        **({"spark.driver.host": "127.0.0.1"} if is_local else {}),
+        "spark.connect.authenticate.token": token,
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.extraJavaOptions": (
+            f'-XX:-UsePerfData -Djava.io.tmpdir="{scratch}" '
+            f'-Dderby.stream.error.file="{scratch / "derby.log"}"'
+        ),
+        "spark.hadoop.hive.exec.scratchdir": str(scratch / "hive"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": (
+            f"jdbc:derby:;databaseName={state / 'metastore'};create=true"
+        ),
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": str(state / "warehouse"),
+        "spark.ui.enabled": "false",
+    }
+
+
+def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+
+
+def _wait(child: Child) -> int:
+    """Until it listens; the port."""
+    try:
+        child.wait_until(lambda: _STARTED.search(_log(child)) is not None, _START_TIMEOUT_S)
+    except ChildFailed as failure:
+        if "Another instance of Derby may have already booted" in _log(child):
+            raise ProjectError("another run of this pipeline is under way: let it end") from failure
+        raise ProjectError(f"{failure} ({child.output} has more)") from failure
+    found = _STARTED.search(_log(child))
+    assert found is not None
+    return int(found[1])
+
+
+def _log(child: Child) -> str:
+    return child.output.read_text(encoding="utf-8", errors="replace")
+
+
+def check_remote(address: str) -> None:
+    """Say at once that nobody listens there: a session would try for minutes."""
+    url = urlparse(address)
+    if url.scheme != "sc" or not url.hostname:
+        raise ProjectError(f"{address!r} is no Spark Connect server: it looks like sc://HOST:15002")
+    try:
+        socket.create_connection((url.hostname, url.port or 15002), _REACH_TIMEOUT_S).close()
+    except OSError as error:
+        raise ProjectError(f"no Spark Connect server answers at {address}: {error}") from error

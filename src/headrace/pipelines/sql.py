@@ -1,0 +1,101 @@
+"""Definitions in SQL files: which statements there are, where, and what they define and read.
+
+Pure, and no parser of SQL: Spark does that. This finds a statement's lines, the name that it
+defines, and the names after FROM and JOIN.
+"""
+
+import re
+from dataclasses import dataclass
+
+_NAME = r"(`[^`]+`|[\w]+)(?:\s*\.\s*(`[^`]+`|[\w]+))*"
+# What may hold a semicolon that ends nothing: strings, quoted names and comments.
+_OPAQUE = re.compile(
+    r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL
+)
+_DEFINITION = re.compile(
+    r"\s*CREATE\s+(?:OR\s+REFRESH\s+)?"
+    r"(?P<kind>STREAMING\s+TABLE|MATERIALIZED\s+VIEW|TEMPORARY\s+VIEW|VIEW|FLOW)\s+"
+    rf"(?:IF\s+NOT\s+EXISTS\s+)?(?P<name>{_NAME})",
+    re.IGNORECASE,
+)
+_TARGET = re.compile(rf"\bINTO\s+(?P<name>{_NAME})", re.IGNORECASE)
+_READ = re.compile(rf"\b(?:FROM|JOIN)\s+(?:STREAM\b\s*\(?\s*)?(?P<name>{_NAME})", re.IGNORECASE)
+_HAS_QUERY = re.compile(r"\bAS\b", re.IGNORECASE)
+KINDS = {
+    "STREAMING TABLE": "table",
+    "MATERIALIZED VIEW": "view",
+    "TEMPORARY VIEW": "temporary view",
+    "VIEW": "temporary view",
+}
+
+
+@dataclass(frozen=True)
+class Statement:
+    start: int
+    end: int
+    """Its place in the text, with what stands before it and without the semicolon."""
+    first_line: int
+    """Where Spark begins to count this statement's lines."""
+    line: int
+    """Where its words begin."""
+    kind: str | None
+    """Of the dataset that it defines: table, view, temporary view; None if it defines none."""
+    flow: str | None
+    target: str | None
+    reads: tuple[str, ...]
+
+
+def statements(text: str) -> list[Statement]:
+    """The statements of a file, in order."""
+    plain = _OPAQUE.sub(_blank, text)
+    found = []
+    start = 0
+    for end in [*(at for at, sign in enumerate(plain) if sign == ";"), len(plain)]:
+        part = plain[start:end]
+        if part.strip():
+            found.append(_statement(text, part, start, end))
+        start = end + 1
+    return found
+
+
+def _statement(text: str, part: str, start: int, end: int) -> Statement:
+    first_line = text.count("\n", 0, start) + 1
+    line = first_line + part[: len(part) - len(part.lstrip())].count("\n")
+    definition = _DEFINITION.match(part)
+    if definition is None:
+        return Statement(start, end, first_line, line, None, None, None, ())
+    name = plain_name(definition["name"])
+    word = " ".join(definition["kind"].upper().split())
+    reads = reads_of(part[definition.end() :])
+    if word == "FLOW":
+        into = _TARGET.search(part)
+        target = plain_name(into["name"]) if into else None
+        return Statement(start, end, first_line, line, None, name, target, reads)
+    flow = name if _HAS_QUERY.search(part, definition.end()) else None
+    return Statement(start, end, first_line, line, KINDS[word], flow, name, reads)
+
+
+def reads_of(query: str) -> tuple[str, ...]:
+    """Names that a query reads, with what it only calls so itself."""
+    found = _READ.finditer(_OPAQUE.sub(_blank, query))
+    return tuple(dict.fromkeys(plain_name(each["name"]) for each in found))
+
+
+def without(text: str, flows: set[str]) -> str:
+    """The text with statements that define these flows blanked out; lines stay where they are."""
+    for statement in statements(text):
+        if statement.flow in flows:
+            hidden = re.sub(r"[^\n]", " ", text[statement.start : statement.end])
+            text = text[: statement.start] + hidden + text[statement.end :]
+    return text
+
+
+def plain_name(name: str) -> str:
+    return re.sub(r"\s*\.\s*", ".", name.replace("`", ""))
+
+
+def _blank(found: re.Match[str]) -> str:
+    """As long as it was, and with the same lines; quoted names keep their letters."""
+    if found[0][0] == "`":
+        return found[0].replace(";", "_")
+    return re.sub(r"[^\n]", " ", found[0])

@@ -1,0 +1,71 @@
+"""A pipeline's graph: what depends on what, and how it is drawn."""
+
+from xml.etree import ElementTree
+
+from headrace.pipelines.drawing import columns, svg, text
+from headrace.pipelines.graph import Flow, Graph, Node, graph_of
+
+NODES = [
+    Node("topic orders", "topic"),
+    Node("bronze", "table"),
+    Node("cleaned", "temporary view"),
+    Node("silver", "table"),
+    Node("gold & more", "view"),
+    Node("out", "sink", "topic alerts"),
+]
+FLOWS = [
+    Flow("gold & more", "gold & more", ("silver", "bronze"), "b.sql", 3),
+    Flow("bronze", "bronze", ("topic orders",), "a.py", 1),
+    Flow("cleaned", "cleaned", ("bronze",), "a.py", 5),
+    Flow("silver", "silver", ("cleaned",), "a.py", 9),
+    Flow("to_topic", "out", ("silver",), "a.py", 12),
+]
+GRAPH = Graph("shop", {node.name: node for node in NODES}, {flow.name: flow for flow in FLOWS})
+
+
+def test_a_graph_is_the_same_after_it_was_written_and_read() -> None:
+    assert graph_of(GRAPH.to_json()) == GRAPH
+
+
+def test_what_reads_a_flow_depends_on_it_through_views_too() -> None:
+    assert GRAPH.dependents({"cleaned"}) == {"silver", "gold & more", "to_topic"}
+    assert GRAPH.dependents({"to_topic"}) == set()
+
+
+def test_a_node_stands_to_the_right_of_all_that_it_reads() -> None:
+    assert columns(GRAPH) == [
+        ["topic orders"],
+        ["bronze"],
+        ["cleaned"],
+        ["silver"],
+        ["gold & more", "out"],
+    ]
+
+
+def test_names_that_go_round_in_a_circle_are_drawn_all_the_same() -> None:
+    nodes = {name: Node(name, "table") for name in ("a", "b")}
+    flows = {"a": Flow("a", "a", ("b",), "x", 1), "b": Flow("b", "b", ("a",), "x", 2)}
+    graph = Graph("round", nodes, flows)
+    assert sorted(name for column in columns(graph) for name in column) == ["a", "b"]
+    assert svg(graph)
+
+
+def test_the_picture_is_svg_and_names_everything() -> None:
+    picture = ElementTree.fromstring(svg(GRAPH))
+    words = [element.text for element in picture.iter() if element.tag.endswith("text")]
+    assert words[::2] == [node.name for node in NODES]
+    assert words[-1] == "sink, topic alerts, by to_topic"
+    assert len([each for each in picture.iter() if "marker-end" in each.attrib]) == 6
+    assert svg(Graph("empty"))
+
+
+def test_the_terminal_gets_a_tree() -> None:
+    assert text(GRAPH).splitlines() == [
+        "topic orders",
+        "└─ bronze (streaming table)",
+        "   ├─ gold & more (materialized view)",
+        "   └─ cleaned (temporary view)",
+        "      └─ silver (streaming table)",
+        "         ├─ gold & more (above)",
+        "         └─ out (sink, topic alerts, by to_topic)",
+    ]

@@ -1,0 +1,79 @@
+"""A pipeline's project: its specification, and what lies where."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.pipelines.project import ProjectError, open_project, spec_of
+
+SPEC = {"name": "shop", "storage": ".headrace/checkpoints"}
+
+
+def write(directory: Path, text: str) -> Path:
+    directory.mkdir(exist_ok=True)
+    (directory / "spark-pipeline.yml").write_text(text)
+    return directory
+
+
+def test_storage_is_relative_to_the_project_or_stays_as_it_is(tmp_path: Path) -> None:
+    place = write(tmp_path / "the shop", "name: shop\nstorage: .headrace/c\n")
+    project = open_project(place)
+    assert project.storage == f"file://{place}/.headrace/c"
+    assert project.checkpoints == place / ".headrace" / "c" / "_checkpoints"
+    far = open_project(write(tmp_path / "far", "name: shop\nstorage: s3://bucket/c\n"))
+    assert (far.storage, far.checkpoints) == ("s3://bucket/c", None)
+    absolute = open_project(write(tmp_path / "abs", "name: shop\nstorage: /var/c\n"))
+    assert absolute.storage == "file:///var/c"
+
+
+def test_the_command_goes_before_the_project(tmp_path: Path) -> None:
+    text = 'name: shop\nstorage: x\nconfiguration: {headrace.bootstrap: "a:1", shop.b: "2"}\n'
+    project = open_project(write(tmp_path, text))
+    assert project.configuration(None) == {"headrace.bootstrap": "a:1", "shop.b": "2"}
+    assert project.configuration("c:3", {"shop.b": "4"}) == {
+        "headrace.bootstrap": "c:3",
+        "shop.b": "4",
+    }
+
+
+def test_files_are_those_of_the_libraries_in_order(tmp_path: Path) -> None:
+    text = "name: a\nstorage: x\nlibraries: [{glob: {include: t/**}}, {glob: {include: z.py}}]\n"
+    write(tmp_path, text)
+    for name in ("t/b.sql", "t/deep/a.py", "t/__pycache__/b.pyc", "z.py", "other.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    project = open_project(tmp_path)
+    assert [project.shown(path) for path in project.files()] == ["t/b.sql", "t/deep/a.py", "z.py"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({**SPEC, "stroage": "x"}, "no key 'stroage'"),
+        ({"name": "shop"}, "'storage' is missing"),
+        ({**SPEC, "configuration": {"a": 1}}, "put the value into quotes"),
+        ({**SPEC, "configuration": "a"}, "settings and their values"),
+        ({**SPEC, "libraries": ["a"]}, "a library is written"),
+        ({**SPEC, "libraries": [{"glob": {"include": "a/*.py"}}]}, "neither a file nor"),
+    ],
+)
+def test_what_is_wrong_in_the_specification_is_said(content: dict[str, Any], said: str) -> None:
+    with pytest.raises(ProjectError, match=said):
+        spec_of(content, "spark-pipeline.yml")
+
+
+def test_a_directory_that_is_no_project_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ProjectError, match="headrace pipeline init"):
+        open_project(tmp_path)
+    with pytest.raises(ProjectError, match="is not YAML"):
+        open_project(write(tmp_path, "a: [\n"))
+
+
+def test_state_that_was_moved_is_refused(tmp_path: Path) -> None:
+    place = write(tmp_path / "here", "name: a\nstorage: x\n")
+    open_project(place).prepare_state()
+    open_project(place).prepare_state()
+    moved = place.rename(tmp_path / "there")
+    with pytest.raises(ProjectError, match="cannot be moved"):
+        open_project(moved).prepare_state()

@@ -1,0 +1,56 @@
+"""A run's flows, as Spark's words change their states."""
+
+from headrace.pipelines.run_machine import COMPLETED, FAILED, QUEUED, RUNNING, SKIPPED, Run
+
+PREFIX = "spark_catalog.default."
+
+
+def told(run: Run, *messages: str) -> None:
+    for number, message in enumerate(messages):
+        run.told(message, float(number))
+
+
+def test_a_flow_goes_from_queued_to_completed_and_its_rows_count() -> None:
+    run = Run(PREFIX)
+    told(run, "Flow spark_catalog.default.a is QUEUED.")
+    assert run.flows["a"].state == QUEUED
+    told(run, "Flow `spark_catalog`.`default`.`a` is RUNNING.", "Flow a has COMPLETED.")
+    run.progressed("spark_catalog.default.a", 10, None)
+    run.progressed("spark_catalog.default.a", 5, 3)
+    flow = run.flows["a"]
+    assert (flow.state, flow.rows_read, flow.rows_written) == (COMPLETED, 15, 3)
+    assert flow.rows_per_s(99.0) == 15.0
+
+
+def test_a_flow_of_which_nothing_was_told_has_no_count() -> None:
+    run = Run(PREFIX)
+    told(run, "Flow a is PLANNING.", "Flow a has COMPLETED.")
+    assert run.flows["a"].rows_read is None
+    assert run.flows["a"].rows_per_s(9.0) is None
+
+
+def test_a_flow_that_failed_stays_failed() -> None:
+    run = Run(PREFIX)
+    told(
+        run,
+        "Flow a is RUNNING.",
+        "Flow 'spark_catalog.default.a' has FAILED.\nError: [X] why\nmore",
+        "Flow spark_catalog.default.a has COMPLETED.",
+        "Flow 'spark_catalog.default.b' SKIPPED due to upstream failure(s).",
+    )
+    assert (run.flows["a"].state, run.flows["a"].error) == (FAILED, "[X] why\nmore")
+    assert run.flows["b"].state == SKIPPED
+    told(run, "Flow a is RUNNING.")
+    assert (run.flows["a"].state, run.flows["a"].error) == (RUNNING, None)
+
+
+def test_definitions_that_cannot_be_resolved_are_told_apart_from_what_reads_them() -> None:
+    run = Run(PREFIX)
+    told(
+        run,
+        "Failed to resolve flow: 'spark_catalog.default.a'.\nError: [X] why",
+        "Failed to resolve flow due to upstream failure: 'spark_catalog.default.b'.\nError: it",
+        "Run is COMPLETED.",
+    )
+    assert run.unresolved == {"a": "[X] why"}
+    assert run.flows == {}

@@ -1,0 +1,37 @@
+"""Definitions in SQL files: statements, their lines, what they define and read."""
+
+from headrace.pipelines.sql import reads_of, statements, without
+
+TEXT = """\
+-- Not a statement; only a comment.
+CREATE MATERIALIZED VIEW sizes AS
+SELECT length(text) AS size, ';' AS sign FROM silver;
+
+CREATE OR REFRESH STREAMING TABLE IF NOT EXISTS `long ones` AS
+SELECT * FROM STREAM(silver) JOIN STREAM other.names USING (id);
+CREATE STREAMING TABLE target;
+CREATE FLOW fill AS INSERT INTO target BY NAME SELECT * FROM STREAM(silver);
+SET a.b = c;
+"""
+
+
+def test_a_statement_knows_its_lines_and_what_it_defines() -> None:
+    found = statements(TEXT)
+    assert [(each.line, each.kind, each.flow, each.target) for each in found] == [
+        (2, "view", "sizes", "sizes"),
+        (5, "table", "long ones", "long ones"),
+        (7, "table", None, "target"),
+        (8, None, "fill", "target"),
+        (9, None, None, None),
+    ]
+
+
+def test_names_after_from_and_join_are_read() -> None:
+    assert statements(TEXT)[1].reads == ("silver", "other.names")
+    assert reads_of("SELECT ' FROM nothing' FROM a -- FROM b\n JOIN `c d` ON x = y") == ("a", "c d")
+
+
+def test_a_statement_can_be_left_out_and_others_keep_their_lines() -> None:
+    rest = without(TEXT, {"sizes", "fill"})
+    assert rest.count("\n") == TEXT.count("\n")
+    assert [each.line for each in statements(rest)] == [5, 7, 9]
