@@ -45,7 +45,9 @@ def fill(client: Client, values: Iterable[str]) -> None:
 
 
 def ground(client: Client) -> list[str]:
-    return sorted(str(record.value, "utf-8") for record in client.consume("ground", until="end"))
+    return sorted(
+        (record.value or b"").decode() for record in client.consume("ground", until="end")
+    )
 
 
 def make_topics(client: Client) -> None:
