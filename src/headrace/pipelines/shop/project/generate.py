@@ -93,9 +93,10 @@ def messages(seed: int, first: int, orders: int) -> list[Message]:
 
 
 def create_topics(client: Client) -> None:
+    """Events are the truth, and kept for ever: by default a record goes a week after its time."""
     for name, partitions in TOPICS.items():
         try:
-            client.create_topic(name, partitions=partitions)
+            client.create_topic(name, partitions=partitions, configs={"retention.ms": "-1"})
         except TopicExists:
             continue
 

@@ -37,4 +37,4 @@ def decode(value: bytes) -> str | None:
 
 @dp.temporary_view
 def decoded_orders() -> DataFrame:
-    return spark.readStream.table("raw_orders").withColumn("json", decode("value"))
+    return spark.readStream.table("raw_orders").select("*", decode("value").alias("json"))

@@ -9,4 +9,5 @@ spark = SparkSession.active()
 
 @dp.temporary_view
 def decoded_orders() -> DataFrame:
-    return spark.readStream.table("raw_orders").withColumn("json", F.col("value").cast("string"))
+    json = F.col("value").cast("string").alias("json")
+    return spark.readStream.table("raw_orders").select("*", json)

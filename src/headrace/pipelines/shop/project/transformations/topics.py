@@ -30,8 +30,8 @@ def reject() -> DataFrame:
 
 @dp.append_flow(target="alerts")
 def alert() -> DataFrame:
-    placed = spark.readStream.table("order_events").where("type = 'placed'")
-    total = placed.withColumn("total_cents", F.expr("quantity * price_cents"))
-    large = total.where(F.col("total_cents") >= LARGE_CENTS)
-    said = F.to_json(F.struct("order_id", "product", "total_cents", "at"))
+    events = spark.readStream.table("order_events")
+    total = (F.col("quantity") * F.col("price_cents")).alias("total_cents")
+    large = events.where("type = 'placed'").where(total >= LARGE_CENTS)
+    said = F.to_json(F.struct("order_id", "product", total, "at"))
     return large.select(F.col("order_id").alias("key"), said.alias("value"))
