@@ -4,12 +4,14 @@ Owns what a controller knows of the brokers beyond their registration, and the c
 Decisions are made in `failover_machine`, writes in `states`. Idle on a broker that is not the
 controller; a new controller begins with nothing and finds everything in the image.
 
-1. One run looks at all partitions; what changes while it runs is looked at in the next.
+1. One run looks at all partitions, or at those of topics that are new: what one change costs does
+   not grow with all. What changes while it runs is looked at in the next.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from headrace.controller import failover_machine as machine
@@ -79,6 +81,8 @@ class Failover:
         self._turns: dict[TopicPartition, dict[int, float]] = {}
         """When a broker last led a partition without enough replicas."""
         self._is_due = False
+        self._due_topics: dict[str, None] = {}
+        """Topics that are looked at next, where not all are."""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -143,9 +147,12 @@ class Failover:
             turns = self._turns.setdefault(where, {})
             turns[before.leader] = turns[after.leader] = now
 
-    def run_soon(self) -> None:
-        """Look at every partition, now or after the run that is under way."""
-        self._is_due = True
+    def run_soon(self, topics: Iterable[str] | None = None) -> None:
+        """Look at these topics, or at every one, now or after the run that is under way."""
+        if topics is None or self._writer.fence is None:
+            self._is_due = True
+        else:
+            self._due_topics.update(dict.fromkeys(topics))
         if self._task is None and self._writer.fence is not None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -159,10 +166,13 @@ class Failover:
 
     async def _run(self) -> None:
         try:
-            while self._is_due and self._writer.fence is not None:
+            while (self._is_due or self._due_topics) and self._writer.fence is not None:
+                due = None if self._is_due else list(self._due_topics)
                 self._is_due = False
-                await self.settle()
-                self._last_isrs.look()
+                self._due_topics.clear()
+                await self._states.edit(partial(self._settle, topics=due))
+                if due is None or any(map(self._lacks_leader, due)):
+                    self._last_isrs.look()
         except ApiError as error:
             _log.warning("The controller could not settle the partitions: %s", error)
             self._run_in(RETRY_S)
@@ -174,9 +184,16 @@ class Failover:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, self.run_soon)
 
-    def _settle(self, states: States) -> None:
+    def _lacks_leader(self, name: str) -> bool:
+        topic = self._image.topics.get(name)
+        return topic is not None and any(each.leader == NO_LEADER for each in topic.partitions)
+
+    def _settle(self, states: States, topics: Iterable[str] | None = None) -> None:
         live = self.live()
-        for topic in self._image.topics.values():
+        for name in self._image.topics if topics is None else topics:
+            topic = self._image.topics.get(name)
+            if topic is None:
+                continue
             rules: TopicRules | None = None
             for index in range(len(topic.partitions)):
                 state = states.get(topic.name, index)

@@ -407,12 +407,14 @@ class Controller:
         if change.brokers or change.has_new_controller or change.is_lost:
             self._lookout.update()
         # A topic may have been decided on before a broker went; settings may allow an election.
-        if change.brokers or change.created or any(map(_is_reshaped, change.changed)):
+        reshaped = [after for before, after in change.changed if _is_reshaped(before, after)]
+        if change.brokers:
             self._failover.run_soon()
+        elif change.created or reshaped:
+            self._failover.run_soon(topic.name for topic in (*change.created, *reshaped))
         if change.has_new_controller:
             self._caller.report_offline()
 
 
-def _is_reshaped(topic: tuple[TopicState, TopicState]) -> bool:
-    before, after = topic
+def _is_reshaped(before: TopicState, after: TopicState) -> bool:
     return before.configs != after.configs or len(before.partitions) != len(after.partitions)
