@@ -155,6 +155,17 @@ def test_a_topic_only_grows() -> None:
     assert growth_refusal(image, "unknown", 5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_partitions_that_are_added_go_on_with_the_round_of_those_that_were_there() -> None:
+    for home in (1, 2, 3):
+        image = cluster()
+        states = decide_creation(image, NewTopic("t", assignment={0: [home]}), LIMITS, 0, 0)
+        image.put_topic(TopicState("t", UUID(int=7), states))
+        for start in range(3):
+            added = decide_growth(image, "t", 6, None, LIMITS, start, 0)
+            leaders = Counter(state.leader for state in (*states, *added))
+            assert leaders == {1: 2, 2: 2, 3: 2}
+
+
 def test_the_assignment_of_added_partitions_is_checked() -> None:
     image = with_topic(cluster(), "t", partitions=2)
     added = decide_growth(image, "t", 4, [[3, 2], [1, 3]], LIMITS, 0, 0)

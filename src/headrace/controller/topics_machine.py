@@ -106,6 +106,7 @@ def decide_growth(
     first = topic.partitions[0]
     replication_factor = len(first.replicas) - len(first.removing)
     if assignment is None:
+        start = _round_after(image, topic.partitions[-1].replicas[0], start)
         added = place(_live(image), count - have, replication_factor, start)
     elif len(assignment) != count - have:
         raise ApiError(
@@ -296,6 +297,12 @@ def _interleaved(brokers: Sequence[BrokerInfo]) -> list[BrokerInfo]:
         racks.setdefault(broker.rack or "", []).append(broker)
     longest = max((len(rack) for rack in racks.values()), default=0)
     return [rack[turn] for turn in range(longest) for rack in racks.values() if turn < len(rack)]
+
+
+def _round_after(image: ClusterImage, node_id: int, start: int) -> int:
+    """Where a round that ended with this broker goes on, so that a topic that grows stays even."""
+    ring = [broker.node_id for broker in _interleaved(_live(image))]
+    return ring.index(node_id) + 1 if node_id in ring else start
 
 
 def _over_racks(order: Sequence[BrokerInfo], count: int) -> tuple[int, ...]:
