@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
+from rich.columns import Columns
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -20,50 +22,65 @@ if TYPE_CHECKING:
     from headrace.tour.tour import Tour
 
 NEWS_SHOWN = 7
+NEWS_SHOWN_COMPACT = 3
 _BAR_WIDTH = 16
 _CURVE_WIDTH = 48
 
 
 def frame(
-    tour: "Tour | None", title: str, text: str, news: Sequence[str], history: list[float]
+    tour: "Tour | None",
+    title: str,
+    text: str,
+    news: Sequence[str],
+    history: list[float],
+    *,
+    is_compact: bool,
 ) -> RenderableType:
+    """A low terminal shows the latest news first, and of the rest what has room."""
     parts: list[RenderableType] = [
-        Panel(
-            Text(text), title=f"[bold]headrace tour · {title}[/bold]", border_style="cyan", height=5
-        )
+        Panel(Text(text), title=f"[bold]headrace tour · {title}[/bold]", border_style="cyan")
     ]
     if tour is not None:
-        tables = Table.grid(expand=True, padding=(0, 1))
-        tables.add_column(ratio=1)
-        tables.add_column(ratio=1)
-        tables.add_row(_brokers(tour), _partitions(tour))
-        parts += [tables, _clients(tour, history)]
-    shown = Text("\n".join(f"· {each}" for each in news[-NEWS_SHOWN:]))
-    parts.append(Panel(shown, title="measured", border_style="dim", title_align="left"))
+        tables = Columns([_brokers(tour), _partitions(tour)], padding=(0, 3))
+        parts += [Padding(tables, (0, 1)), _clients(tour, history)]
+    shown = news[-NEWS_SHOWN_COMPACT if is_compact else -NEWS_SHOWN :]
+    lines = Text("\n".join(f"· {each}" for each in shown))
+    panel = Panel(lines, title="measured", border_style="dim", title_align="left")
+    parts.insert(1 if is_compact else len(parts), panel)
     return Group(*parts)
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for title in titles:
+        table.add_column(title, no_wrap=True)
+    return table
 
 
 def _brokers(tour: "Tour") -> RenderableType:
     picture, now = tour.watch.picture, time.monotonic()
     written = f"written, of {whole(LIMIT_BYTES / 1000)} kB/s"
-    table = Table("broker", "state", "leads", "holds", "CPU", written, box=SIMPLE_HEAD)
+    table = _table("broker", "state", "leads", "holds", "CPU", written)
     for node_id, broker in tour.stage.brokers.items():
         is_running = broker.process.running
         rate = tour.ledger.bytes_rates.get(node_id)
-        per_second = rate.per_second(now) if rate is not None else 0.0
-        state = "controller" if node_id == picture.controller else "up"
+        per_second = rate.per_second(now) if rate is not None and is_running else 0.0
         table.add_row(
             str(node_id),
-            Text(state, "bold green" if state == "controller" else "green")
-            if is_running
-            else Text("killed", "bold white on red"),
+            _state(is_running, node_id == picture.controller),
             str(len(picture.led_by(node_id))),
             str(len(picture.held_by(node_id))),
-            f"{tour.watch.cpu.get(node_id, 0.0):4.0%}" if is_running else "-",
+            f"{tour.watch.cpu.get(node_id, 0.0):4.0%}" if is_running else "",
             Text(bar(per_second / LIMIT_BYTES, _BAR_WIDTH), _color(per_second / LIMIT_BYTES))
             + Text(f" {per_second / 1000:4.0f}", "default"),
         )
     return table
+
+
+def _state(is_running: bool, is_controller: bool) -> Text:
+    if not is_running:
+        return Text("killed", "bold white on red")
+    return Text("controller", "bold green") if is_controller else Text("up        ", "green")
 
 
 def _color(part: float) -> str:
@@ -71,8 +88,7 @@ def _color(part: float) -> str:
 
 
 def _partitions(tour: "Tour") -> RenderableType:
-    titles = ("partition", "leader", "replicas", "in sync", "high watermark")
-    table = Table(*titles, box=SIMPLE_HEAD)
+    table = _table("partition", "leader", "replicas", "in sync", "high watermark")
     for part in tour.watch.picture.partitions:
         is_whole = len(part.isr) == len(part.replicas)
         table.add_row(

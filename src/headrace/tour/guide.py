@@ -19,6 +19,8 @@ from headrace.tour.tour import Tour
 from headrace.tour.watch import Watch
 
 BROKER_COUNT = 3
+READING_S = 5.0
+"""What a step has found stays on the screen for so long."""
 _SHOW_S = 0.25
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -114,6 +116,7 @@ async def _through_steps(tour: Tour) -> bool:
             await step.run(tour)
             tour.screen.show(tour)
             tour.screen.keep()
+            await asyncio.sleep(0 if tour.is_fast else READING_S)
         tour.screen.end(tour)
         for task in running:
             task.cancel()

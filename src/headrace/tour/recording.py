@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-WIDTH = 118
+WIDTH = 120
 FRAME_S = 4.0
 _FRAME = "{width} {height}|<style>{styles}</style>{backgrounds}{matrix}"
 _FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.tour.tour import Tour
     from headrace.tour.watch import Picture
 
+ROOMY_LINES = 34
 _HISTORY_S = 1.0
 _STATUS_S = 5.0
 _WELCOME = "the cluster starts"
@@ -78,11 +79,13 @@ class Screen:
         if self._recording is not None:
             self._recording.add(self.drawn())
 
-    def drawn(self) -> "RenderableType":
+    def drawn(self, *, is_compact: bool = False) -> "RenderableType":
         # Not before it is needed: rich takes a while to load.
         from headrace.tour.frame import frame
 
-        return frame(self._tour, self.title, self.text, self.news, self.history)
+        return frame(
+            self._tour, self.title, self.text, self.news, self.history, is_compact=is_compact
+        )
 
     async def pause(self) -> None:
         if self._waits_for_keys:
@@ -162,7 +165,8 @@ class LiveScreen(Screen):
         self._draw()
 
     def _draw(self) -> None:
-        self._live.update(self.drawn(), refresh=True)
+        is_compact = self._live.console.height < ROOMY_LINES
+        self._live.update(self.drawn(is_compact=is_compact), refresh=True)
 
 
 def summary(tour: "Tour", seconds: float) -> list[tuple[str, str]]:
