@@ -121,8 +121,11 @@ class Replicas:
         for topic in change.created:
             self._update(topic)
         for before, topic in change.changed:
-            is_set_anew = before.configs != topic.configs
-            self._update(topic, None if is_set_anew else changed_partitions(before, topic))
+            indexes = changed_partitions(before, topic)
+            if before.configs != topic.configs:
+                # Besides those that moved away.
+                indexes = sorted({*indexes, *self._mine(topic)})
+            self._update(topic, indexes)
         if change.broker_configs and self._take_dynamic_settings():
             for topic in self._image.topics.values():
                 self._update(topic)
