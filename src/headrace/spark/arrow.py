@@ -9,6 +9,7 @@ reads no topic and knows no range beyond the one that it is told.
 3. No portion becomes a record batch of more than `_PLAIN_BYTES_MAX` and one batch beyond.
 """
 
+from array import array
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -96,8 +97,8 @@ def _record_batch(chunk: Chunk, columns: Columns, plain: pa.Buffer) -> pa.Record
             count,
             columns.value_presence.getvalue() if columns.valueless else None,
         ),
-        pa.repeat(topic, count),
-        pa.repeat(pa.scalar(partition, pa.int32()), count),
+        _repeated(topic, _room(count))[:count],
+        _numbers(pa.int32(), array("i", [partition]) * count, count),
         _numbers(pa.int64(), columns.offsets.getvalue(), count),
         _numbers(pa.timestamp("us", tz="UTC"), columns.timestamps.getvalue(), count),
         _numbers(pa.int32(), columns.timestamp_types.getvalue(), count),
@@ -108,13 +109,30 @@ def _record_batch(chunk: Chunk, columns: Columns, plain: pa.Buffer) -> pa.Record
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA_WITH_HEADERS)
 
 
-def _numbers(kind: pa.DataType, data: bytes, count: int) -> pa.Array:
+# Arrays are made of buffers: pa.array and pa.repeat import pandas to look at what they are given,
+# and a worker's first row would wait for that.
+
+
+def _numbers(kind: pa.DataType, data: "bytes | array[int]", count: int) -> pa.Array:
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
+
+
+def _room(count: int) -> int:
+    """A count that is often the same, for what is kept and cut to size."""
+    return max(1024, 1 << (count - 1).bit_length())
 
 
 @lru_cache(maxsize=8)
 def _even_numbers(count: int) -> pa.Array:
-    return pa.array(range(0, 2 * count, 2), pa.int32())
+    return _numbers(pa.int32(), array("i", range(0, 2 * count, 2)), count)
+
+
+@lru_cache(maxsize=8)
+def _repeated(text: str, count: int) -> pa.StringArray:
+    data = text.encode()
+    ends = array("i", (len(data) * number for number in range(count + 1)))
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data * count)]
+    return pa.Array.from_buffers(pa.string(), count, buffers)
 
 
 def _scattered(
@@ -129,10 +147,7 @@ def _scattered(
     both = pa.Array.from_buffers(
         pa.binary(), 2 * count - 1, [None, pa.py_buffer(places), plain], null_count=0
     )
-    room = 1024
-    while room < count:
-        room *= 2
-    wanted = both.take(_even_numbers(room)[:count])
+    wanted = both.take(_even_numbers(_room(count))[:count])
     if presence is None:
         return wanted
     flags = pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(presence)])
