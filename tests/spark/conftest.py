@@ -1,6 +1,5 @@
 """One Spark session for all tests here: starting one takes as long as ten of them."""
 
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -24,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def headrace_settings() -> Mapping[str, str]:
-    return {"log.cleaner.backoff.ms": "50"}
+    return {"log.cleaner.backoff.ms": "50", "auto.create.topics.enable": "false"}
 
 
 @pytest.fixture(scope="session")
@@ -34,13 +33,6 @@ def spark() -> SparkSession:
     )
     session.sparkContext.setLogLevel("OFF")
     return session
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

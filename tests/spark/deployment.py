@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -163,49 +164,53 @@ def from_archive(archive: Path) -> dict[str, str]:
 
 
 @contextmanager
-def standalone(place: Path, port: int) -> Iterator[str]:
+def standalone(place: Path) -> Iterator[str]:
     """A master and a worker from the PySpark package; gives the master's address."""
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
     home = Path(spec.origin).parent
     java = find_java("Spark", extra="spark")
-    address = f"spark://127.0.0.1:{port}"
+    scratch = place / "scratch"
+    scratch.mkdir(exist_ok=True)
     environment = os.environ | {
         "SPARK_HOME": str(home),
         "JAVA_HOME": str(java.resolve().parent.parent),
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_LOCAL_DIRS": str(place),
+        "SPARK_LOCAL_DIRS": str(scratch),
+        "TMPDIR": str(scratch),
     }
-    common = ["--host", "127.0.0.1", "--webui-port", "0"]
-    cores = ["--cores", "2", "--memory", "1g", "--work-dir", str(place / "work"), address]
     running = []
-    try:
-        for what, options in (
-            ("master.Master", ["--port", str(port)]),
-            ("worker.Worker", cores),
-        ):
-            with (place / f"{what}.log").open("wb") as log:
-                command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}"]
-                running.append(
-                    subprocess.Popen(
-                        [*command, *common, *options],
-                        env=environment,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                    )
+
+    def start(what: str, *options: str) -> Path:
+        log = place / f"{what}.log"
+        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}"]
+        command += ["--host", "127.0.0.1", "--webui-port", "0", *options]
+        with log.open("wb") as output:
+            running.append(
+                subprocess.Popen(
+                    command, env=environment, stdout=output, stderr=output, start_new_session=True
                 )
-        _wait_for(place / "master.Master.log", "Registering worker")
+            )
+        return log
+
+    try:
+        log = start("master.Master", "--port", "0")
+        address = _wait_for(log, r"Starting Spark master at (spark://\S+)")
+        resources = ["--cores", "2", "--memory", "1g", "--work-dir", str(place / "work")]
+        start("worker.Worker", *resources, address)
+        _wait_for(log, r"(Registering worker)")
         yield address
     finally:
         for process in reversed(running):
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait(30)
+            process.wait(TIMEOUT_S)
 
 
-def _wait_for(log: Path, words: str) -> None:
+def _wait_for(log: Path, words: str) -> str:
+    """What a log says, as soon as it does."""
     deadline = time.monotonic() + TIMEOUT_S
-    while words not in log.read_text(errors="replace"):
+    while (found := re.search(words, log.read_text(errors="replace"))) is None:
         assert time.monotonic() < deadline, log.read_text(errors="replace")[-2000:]
         time.sleep(0.1)
+    return found[1]

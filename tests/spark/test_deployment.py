@@ -90,13 +90,13 @@ def test_executors_run_from_an_archive_in_a_local_cluster(
         assert len(set(written(client))) == 100
 
 
-def test_a_standalone_cluster_reads_and_writes(
-    filled: RunningBroker, tmp_path: Path, free_port: int
-) -> None:
+def test_a_standalone_cluster_reads_and_writes(filled: RunningBroker, tmp_path: Path) -> None:
     task = {"address": filled.address, "topic": "mill"}
     settings = {**from_archive(pack(tmp_path)), "spark.executor.memory": "512m"}
-    cluster = standalone(tmp_path, free_port)
-    with cluster as master, Driver(tmp_path, "count", task, master, settings) as driver:
+    with (
+        standalone(tmp_path) as master,
+        Driver(tmp_path, "count", task, master, settings) as driver,
+    ):
         counted = driver.told("rows")
         driver.told("written")
         driver.finish()

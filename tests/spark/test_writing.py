@@ -114,6 +114,7 @@ def test_mistakes_say_which_column_or_option_to_change(
         ([text], {**to_topic, "delivery": "exactly_once"}, "'delivery' cannot be exactly_once yet"),
         ([text], {**to_topic, "kafka.transactional.id": "t"}, "option 'kafka.transactional.id'"),
         ([text], {**to_topic, "subscribe": "t"}, "option 'subscribe' cannot be honoured"),
+        ([text], {"topic": f"{new_topic}-unknown"}, "create the topic, or change the option"),
         ([text], {"topic": "not a name"}, "change the option 'topic'|INVALID_TOPIC"),
         (["repeat('x', 2000000) AS value"], to_topic, "write less in the column 'value'"),
     ]:

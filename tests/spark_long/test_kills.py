@@ -13,7 +13,14 @@ import pytest
 
 from headrace.client import Client, connect
 from headrace.testing import RunningBroker, RunningCluster
-from tests.spark.deployment import Driver, from_archive, pack, processes_in, spark_home
+from tests.spark.deployment import (
+    Driver,
+    from_archive,
+    pack,
+    processes_in,
+    spark_home,
+    standalone,
+)
 from tests.spark.test_reading import fill, numbered
 
 ROWS = 20_000
@@ -80,18 +87,22 @@ def test_drivers_are_killed(filled: RunningBroker, tmp_path: Path) -> None:
 
 
 def test_executors_are_killed(filled: RunningBroker, tmp_path: Path) -> None:
-    settings, environment = from_archive(pack(tmp_path)), spark_home(tmp_path)
-    master = "local-cluster[2,1,1024]"
+    kill_executors(filled.address, tmp_path, "local-cluster[2,1,1024]", spark_home(tmp_path))
+
+
+def test_executors_of_a_standalone_cluster_are_killed(
+    filled: RunningBroker, tmp_path: Path
+) -> None:
+    with standalone(tmp_path) as master:
+        kill_executors(filled.address, tmp_path, master, {})
+
+
+def kill_executors(address: str, place: Path, master: str, environment: dict[str, str]) -> None:
+    settings = {**from_archive(pack(place)), "spark.executor.memory": "512m"}
+    task = copying(address, place, finish=True)
     with (
-        connect(filled.address) as client,
-        Driver(
-            tmp_path,
-            "copy",
-            copying(filled.address, tmp_path, finish=True),
-            master,
-            settings,
-            environment,
-        ) as driver,
+        connect(address) as client,
+        Driver(place, "copy", task, master, settings, environment) as driver,
     ):
         killed = 0
         while killed < 3:
@@ -102,7 +113,7 @@ def test_executors_are_killed(filled: RunningBroker, tmp_path: Path) -> None:
                 killed += 1
         driver.told("finished")
         driver.finish()
-    check(filled.address, killed)
+    check(address, killed)
 
 
 def executors(driver: Driver) -> list[int]:

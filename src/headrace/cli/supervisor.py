@@ -21,8 +21,7 @@ from types import FrameType
 
 from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
-from headrace.cli.ready import farewell, write_ready_file
-from headrace.config.table import broker_settings
+from headrace.cli.ready import write_ready_file
 from headrace.coordination.database import StoreFileError
 from headrace.coordination.port import StoreUnavailable
 from headrace.ensemble.broker import BrokerProcess
@@ -72,7 +71,6 @@ def zookeeper_ports(count: int, *, usual: bool) -> list[int]:
 class Supervisor:
     def __init__(self, data: Path, args: argparse.Namespace, settings: Mapping[str, str]) -> None:
         self._data = data
-        self._farewell = farewell(is_temporary=args.temp)
         self._ready_file: str | None = args.ready_file
         self._zookeeper: LocalZooKeeper | None = None
         self._connect: str = args.zookeeper or ""
@@ -115,7 +113,7 @@ class Supervisor:
             self._stop()
         if self._in_a_hurry:
             return 1
-        _say(self._farewell)
+        _say("Headrace has stopped; everything is on disk.")
         return 1 if self._mourned else 0
 
     def _told_to_stop(self, number: int, frame: FrameType | None) -> None:
@@ -189,10 +187,8 @@ class Supervisor:
 
 def capped(settings: Mapping[str, str], broker_count: int) -> dict[str, str]:
     """Settings of every broker, with the internal topics' factors as far as there are brokers."""
-    # What has no effect yet would only make the brokers say so.
-    honoured = {name: usual for name, usual in CAPPED.items() if broker_settings()[name].honoured}
-    limits = {name: str(min(usual, broker_count)) for name, usual in honoured.items()}
-    for name in honoured:
+    limits = {name: str(min(usual, broker_count)) for name, usual in CAPPED.items()}
+    for name in CAPPED:
         given = settings.get(name, "")
         if given.strip().isdigit():
             limits[name] = str(min(int(given), broker_count))
