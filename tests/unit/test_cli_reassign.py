@@ -9,9 +9,17 @@ from headrace.cli.failure import Failure
 from headrace.cli.main import main
 from headrace.cli.moving import Places, bytes_to_move, progress_text, sizes
 from headrace.cli.reassign import read_plan
-from headrace.cli.throttling import throttled_replicas
+from headrace.cli.throttling import lift_throttle, throttled_replicas
 from headrace.client import Reassignment, TimedOut, TopicPartition
-from headrace.client.values import ClusterInfo, LogDir, LogDirPartition, Node
+from headrace.client.values import (
+    ClusterInfo,
+    ConfigChange,
+    ConfigEntry,
+    ConfigResource,
+    LogDir,
+    LogDirPartition,
+    Node,
+)
 
 ROW = {"topic": "t", "partition": 1, "replicas": [2, 1]}
 
@@ -108,3 +116,46 @@ def test_a_throttle_that_is_no_rate_is_refused(
     with pytest.raises(SystemExit):
         main(["reassign", "execute", "plan.json", "--throttle", text])
     assert "number of bytes" in capsys.readouterr().err
+
+
+class ClientWithThrottle:
+    """Broker 1 and the topic t have limits, with other settings; broker 2 has none."""
+
+    def __init__(self) -> None:
+        self.settings = {
+            ConfigResource("topic", "t"): {
+                "leader.replication.throttled.replicas": "0:1",
+                "retention.ms": "1",
+            },
+            ConfigResource("broker", "1"): {
+                "leader.replication.throttled.rate": "1000",
+                "follower.replication.throttled.rate": "1000",
+            },
+            ConfigResource("broker", "2"): {},
+        }
+
+    def describe_cluster(self) -> ClusterInfo:
+        return ClusterInfo("id", 1, (Node(1, "a", 9092), Node(2, "b", 9092)))
+
+    def describe_configs(
+        self, resource: ConfigResource, names: list[str]
+    ) -> dict[str, ConfigEntry]:
+        own = self.settings[resource]
+        return {
+            name: ConfigEntry(
+                name, own.get(name), resource.kind if name in own else "default", False, False
+            )
+            for name in names
+        }
+
+    def alter_configs(self, resource: ConfigResource, changes: list[ConfigChange]) -> None:
+        for change in changes:
+            assert change.operation == "unset"
+            del self.settings[resource][change.name]
+
+
+def test_a_throttle_is_lifted_from_topics_and_brokers_and_nothing_else_is() -> None:
+    client = ClientWithThrottle()
+    assert lift_throttle(client, ["t"])  # type: ignore[arg-type]
+    assert [*client.settings.values()] == [{"retention.ms": "1"}, {}, {}]
+    assert not lift_throttle(client, ["t"])  # type: ignore[arg-type]
