@@ -109,3 +109,120 @@ def test_it_is_run_watched_and_interrupted_and_goes_on_later(
     last = pipeline.result("run")
     assert flow(last, "own_bronze")["rows_read"] == 2
     assert ground(client) == ["FIVE", "FOUR", "ONE", "SIX", "THREE"]
+
+
+def test_a_wrong_definition_is_shown_with_its_line_and_the_others_run(
+    pipeline: Pipeline, client: Client
+) -> None:
+    make_topics(client)
+    fill(client, ["one"])
+    pipeline.write("a.py", COPYING.format("wrong"))
+    pipeline.write(
+        "b.py",
+        "from pyspark import pipelines as dp\n"
+        "from pyspark.sql import functions as F\n\n"
+        "@F.udf('int')\n"
+        "def half(number):\n"
+        "    return number // 0\n\n"
+        "@dp.materialized_view\n"
+        "def wrong_column():\n"
+        "    return spark.read.table('wrong_bronze').select('key',\n"
+        "        'nothing')\n\n"
+        "@dp.materialized_view\n"
+        "def wrong_later():\n"
+        "    return spark.read.table('wrong_column')\n\n"
+        "@dp.materialized_view\n"
+        "def wrong_half():\n"
+        "    return spark.read.table('wrong_bronze').select(half('partition').alias('x'))\n\n"
+        "@dp.materialized_view\n"
+        "def wrong_python():\n"
+        "    return undefined\n",
+    )
+    pipeline.write("c.py", "import nowhere\n")
+    pipeline.write("d.sql", "CREATE MATERIALIZED VIEW wrong_sql AS\nSELECT 1\nFROM WHERE;\n")
+    pipeline.write(
+        "e.sql",
+        "CREATE MATERIALIZED VIEW wrong_fine AS SELECT 1 AS one;\n\n"
+        "CREATE MATERIALIZED VIEW wrong_name AS\nSELECT key,\n  nowhere FROM wrong_bronze;\n",
+    )
+    outcome = pipeline.result("run", exit_code=1)
+    assert {each["flow"]: each["state"] for each in outcome["flows"]} == {
+        "wrong_bronze": "completed",
+        "wrong_grind": "completed",
+        "wrong_fine": "completed",
+        "wrong_half": "failed",
+        "wrong_column": "broken",
+        "wrong_python": "broken",
+        "wrong_sql": "broken",
+        "wrong_name": "broken",
+        "wrong_later": "skipped",
+    }
+    places = {(each["flow"], each["file"], each["line"]) for each in outcome["errors"]}
+    assert places == {
+        ("wrong_column", "transformations/b.py", 11),
+        ("wrong_half", "transformations/b.py", 6),
+        ("wrong_python", "transformations/b.py", 23),
+        (None, "transformations/c.py", 1),
+        ("wrong_sql", "transformations/d.sql", 3),
+        ("wrong_name", "transformations/e.sql", 5),
+    }
+    said = {each["flow"]: each["message"] for each in outcome["errors"]}
+    assert said["wrong_half"] == "ZeroDivisionError: integer division or modulo by zero"
+    assert said["wrong_python"] == "NameError: name 'undefined' is not defined"
+    assert "org.apache" not in str(said)
+    assert ground(client) == ["ONE"]
+    checked = pipeline.done("dry-run", exit_code=1)
+    assert "transformations/e.sql:5: flow wrong_name: " in checked
+
+
+def test_a_broker_that_is_away_is_said_and_a_later_run_goes_on(
+    pipeline: Pipeline, broker: RunningBroker, client: Client
+) -> None:
+    make_topics(client)
+    fill(client, ["one"])
+    pipeline.write("a.py", COPYING.format("away"))
+    assert flow(pipeline.result("run"), "away_bronze")["rows_read"] == 1
+    broker.stop()
+    assert pipeline.done("run", exit_code=1) == ""
+    said = pipeline.scratch.with_name("project-scratch.log").read_text()
+    assert f"headrace: no broker answers at {broker.address}" in said
+    assert "Traceback" not in said
+    broker.restart()
+    fill(client, ["two"])
+    assert flow(pipeline.result("run"), "away_bronze")["rows_read"] == 1
+    assert ground(client) == ["ONE", "TWO"]
+
+
+def test_a_full_refresh_fills_a_table_from_the_start(pipeline: Pipeline, client: Client) -> None:
+    make_topics(client)
+    fill(client, ["one", "two"])
+    pipeline.write("a.py", COPYING.format("anew"))
+    pipeline.done("run")
+    again = pipeline.result("run", "--full-refresh", "anew_bronze")
+    assert flow(again, "anew_bronze")["rows_read"] == 2
+    refused = pipeline.start("run", "--full-refresh", "nothing")
+    with refused as command:
+        command.finish(1)
+        assert "there is no table 'nothing' to refresh" in command.log.read_text()
+
+
+def test_what_a_dry_run_found_is_drawn(pipeline: Pipeline, client: Client) -> None:
+    make_topics(client)
+    pipeline.write("a.py", COPYING.format("drawn"))
+    pipeline.write("b.sql", COUNTING.format("drawn"))
+    checked = pipeline.result("dry-run")
+    assert {each["state"] for each in checked["flows"]} == {"valid"}
+    assert pipeline.done("graph").splitlines()[:-2] == [
+        "topic mill",
+        "└─ drawn_bronze (streaming table)",
+        "   └─ drawn_text (temporary view)",
+        "      ├─ drawn_out (sink, topic ground, by drawn_grind)",
+        "      └─ drawn_lines (streaming table)",
+        "         └─ drawn_sizes (materialized view)",
+    ]
+    assert (pipeline.directory / ".headrace" / "graph.svg").read_text().startswith("<svg")
+    assert [each["name"] for each in pipeline.result("graph")["nodes"]][:2] == [
+        "topic mill",
+        "drawn_bronze",
+    ]
+    assert pipeline.result("status")["last_run"] is None
