@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
@@ -109,6 +110,11 @@ class Command:
         assert line, self.log.read_text()
         content: dict[str, Any] = json.loads(line)
         return content
+
+    def wait_until_logged(self, words: str) -> None:
+        while words not in self.log.read_text():
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.1)
 
     def interrupt(self) -> int:
         """Ctrl-C; the exit code."""

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.model.topics import TopicPartition
-from headrace.pipelines.checkpoints import read_checkpoint
+from headrace.pipelines.checkpoints import begin_checkpoint, read_checkpoint
 from headrace.pipelines.graph import Flow, Graph, Node
 from headrace.pipelines.project import open_project, write_json
 from headrace.pipelines.status import read_status
@@ -97,3 +97,14 @@ def test_status_is_read_from_files(tmp_path: Path) -> None:
     assert (flow["state"], flow["rows_read"], flow["batch"]) == ("completed", 4, 2)
     assert flow["topics"] == ["topic mill"]
     assert flow["lag"] is None
+
+
+def test_a_new_checkpoint_reads_from_the_start(tmp_path: Path) -> None:
+    begin_checkpoint(tmp_path, "out", "grind")
+    assert not (tmp_path / "out").exists()
+    checkpoint(tmp_path / "out" / "grind" / "9", {0: '{"mill": {"0": 5}}'}, 0)
+    begin_checkpoint(tmp_path, "out", "grind")
+    assert (tmp_path / "out" / "grind" / "10").is_dir()
+    found = read_checkpoint(tmp_path, "out", "grind")
+    assert found is not None
+    assert found.positions == {}

@@ -98,7 +98,7 @@ def _add_spark_arguments(parser: argparse.ArgumentParser) -> None:
         type=name_and_value,
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of the session, before the project's own; may be repeated",
+        help="a setting of Spark's or of the project's, before its own; may be repeated",
     )
     parser.add_argument("--verbose", action="store_true", help="show errors whole, Java's too")
 
@@ -179,12 +179,13 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
     from headrace.pipelines.project import open_project
 
     project = open_project(Path(args.directory))
-    configuration = project.configuration(_bootstrap(args), dict(args.conf))
+    for_server, for_session = _given(args, project)
+    configuration = project.configuration(_bootstrap(args), for_session)
     # As Ctrl-C: what was started has to end.
     signal.signal(signal.SIGTERM, _interrupt)
     with screen(quiet=args.json) as show:
         show.say("Starting Spark" if args.remote is None else f"Connecting to {args.remote}")
-        with _server(args, project) as address:
+        with _server(args, project, for_server) as address:
             from headrace.pipelines.running import RunFailed, Runner, session
 
             try:
@@ -200,8 +201,25 @@ def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _given(args: argparse.Namespace, project: "Project") -> tuple[dict[str, str], dict[str, str]]:
+    """What --conf says: to the server that is started, and to the session.
+
+    Spark takes many of its settings only when it starts.
+    """
+    given = dict(args.conf)
+    if args.remote is not None:
+        return {}, given
+    for_server = {name: value for name, value in given.items() if name.startswith("spark.")}
+    own = project.spec.configuration
+    return for_server, {
+        name: value for name, value in given.items() if name not in for_server or name in own
+    }
+
+
 @contextmanager
-def _server(args: argparse.Namespace, project: "Project") -> Iterator[str]:
+def _server(
+    args: argparse.Namespace, project: "Project", settings: dict[str, str]
+) -> Iterator[str]:
     from headrace.pipelines.server import check_remote, running_server
 
     if args.remote is not None:
@@ -209,7 +227,7 @@ def _server(args: argparse.Namespace, project: "Project") -> Iterator[str]:
         yield args.remote
         return
     project.prepare_state()
-    with running_server(project, args.master) as address:
+    with running_server(project, args.master, settings) as address:
         yield address
 
 

@@ -30,15 +30,21 @@ class Checkpoint:
 
 def read_checkpoint(checkpoints: Path, target: str, flow: str) -> Checkpoint | None:
     """A flow's newest checkpoint: each full refresh of it begins another."""
+    newest = _newest(checkpoints, target, flow)
+    return None if newest is None else _read(newest)
+
+
+def begin_checkpoint(checkpoints: Path, target: str, flow: str) -> None:
+    """Let a flow's next run read from the start: Spark takes the checkpoint of highest number."""
+    newest = _newest(checkpoints, target, flow)
+    if newest is not None:
+        newest.with_name(str(int(newest.name) + 1)).mkdir()
+
+
+def _newest(checkpoints: Path, target: str, flow: str) -> Path | None:
     target, flow = target.rpartition(".")[2], flow.rpartition(".")[2]
-    found = [
-        path.parent
-        for path in checkpoints.glob(f"**/{target}/{flow}/*/offsets")
-        if path.parent.name.isdigit()
-    ]
-    if not found:
-        return None
-    return _read(max(found, key=lambda path: int(path.name)))
+    found = [path for path in checkpoints.glob(f"**/{target}/{flow}/*") if path.name.isdigit()]
+    return max(found, key=lambda path: int(path.name), default=None)
 
 
 def _read(directory: Path) -> Checkpoint:

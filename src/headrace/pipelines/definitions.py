@@ -137,7 +137,7 @@ class Definitions:
         except PySparkException as error:
             at, text = what.source_code_location, str(error)
             file = self.project.shown(at.filename)
-            name = self.short(what.name)
+            name = self.short(what.name or what.target)
             return [Trouble(name, file, at.line_number, sentence(text), text)]
         return []
 

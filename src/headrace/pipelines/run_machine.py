@@ -37,6 +37,7 @@ class FlowRun:
     rows_written: int | None = None
     started_s: float | None = None
     ended_s: float | None = None
+    starts: int = 0
     error: str | None = None
     """Spark's whole text."""
 
@@ -59,6 +60,7 @@ class Run:
     flows: dict[str, FlowRun] = field(default_factory=dict)
     unresolved: dict[str, str] = field(default_factory=dict)
     """Flows whose definitions Spark could not make sense of, and why."""
+    ended_queries: set[str] = field(default_factory=set)
 
     def short(self, name: str) -> str:
         return name.replace("`", "").removeprefix(self.prefix)
@@ -84,6 +86,7 @@ class Run:
             return None
         flow.state = state
         if state == RUNNING:
+            flow.starts += 1
             flow.started_s = now_s if flow.started_s is None else flow.started_s
             flow.ended_s = flow.error = None
         elif state in ENDED:

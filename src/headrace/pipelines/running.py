@@ -28,9 +28,14 @@ from pyspark.sql.streaming.listener import (
 )
 
 from headrace.client import ClientError, connect
-from headrace.pipelines.checkpoints import REACH_TIMEOUT_MS, flow_checkpoints, flow_lags
+from headrace.pipelines.checkpoints import (
+    REACH_TIMEOUT_MS,
+    begin_checkpoint,
+    flow_checkpoints,
+    flow_lags,
+)
 from headrace.pipelines.definitions import Definitions, load
-from headrace.pipelines.graph import SINK, TEMPORARY_VIEW, Graph
+from headrace.pipelines.graph import SINK, TABLE, TEMPORARY_VIEW, VIEW, Graph
 from headrace.pipelines.project import BOOTSTRAP, Project, write_json
 from headrace.pipelines.run_machine import (
     BROKEN,
@@ -210,14 +215,27 @@ class Runner:
         """Run the flows without those that turn out to be wrong, and what reads them."""
         graph = definitions.graph
         wrong = {each.flow for each in definitions.troubles if each.flow is not None}
+        refreshed = self._refreshed(graph, request, definitions)
+        run = Run(definitions.prefix)
         while True:
             excluded = wrong | graph.dependents(wrong)
             refused = definitions.submit(self._spark, graph_id, excluded)
             if not refused:
-                run = self._start(definitions, request, graph_id, excluded, outcome)
+                self._start(run, definitions, request, graph_id, excluded, refreshed, outcome)
                 refused = [definitions.trouble(*each) for each in run.unresolved.items()]
+            if not refused and refreshed:
+                # Together with what it refreshes Spark runs nothing else: all run after that.
+                refreshed = set()
+                self._drop_graph(graph_id)
+                graph_id = self._new_graph()
+                continue
             if not refused:
+                failed = [flow for flow in run.flows.values() if flow.error is not None]
+                outcome.troubles += [
+                    definitions.trouble(flow.name, flow.error or "") for flow in failed
+                ]
                 return run
+            run = Run(definitions.prefix)
             outcome.troubles += refused
             named = {each.flow for each in refused if each.flow is not None}
             unnamed = {each.file for each in refused if each.flow is None}
@@ -228,15 +246,39 @@ class Runner:
             self._drop_graph(graph_id)
             graph_id = self._new_graph()
 
+    def _refreshed(self, graph: Graph, request: Request, definitions: Definitions) -> set[str]:
+        """The tables to fill anew: those that were named, and what is made of them.
+
+        A flow into a sink gets a new checkpoint: it would take the new rows for old ones.
+        """
+        targets = {self._known(graph, definitions.short(name)) for name in request.full_refresh}
+        flows = {flow.name for flow in graph.flows.values() if flow.target in targets}
+        tables = set()
+        for name in flows | graph.dependents(flows):
+            target = graph.nodes[graph.flows[name].target]
+            if target.kind == SINK and self._project.checkpoints is not None:
+                begin_checkpoint(self._project.checkpoints, target.name, name)
+            elif target.kind in (TABLE, VIEW):
+                tables.add(target.name)
+        return tables
+
+    def _known(self, graph: Graph, name: str) -> str:
+        if name not in graph.nodes:
+            kinds = (TABLE, VIEW, SINK)
+            known = sorted(node.name for node in graph.nodes.values() if node.kind in kinds)
+            raise RunFailed(f"there is no table {name!r} to refresh; there are {', '.join(known)}")
+        return name
+
     def _start(
         self,
+        run: Run,
         definitions: Definitions,
         request: Request,
         graph_id: str,
         excluded: Collection[str],
+        refreshed: Collection[str],
         outcome: Outcome,
-    ) -> Run:
-        run = Run(definitions.prefix)
+    ) -> None:
         outcome.flows = run.flows
         names = [
             flow.name
@@ -244,30 +286,28 @@ class Runner:
             if not self._is_temporary(definitions.graph, flow.target) and flow.name not in excluded
         ]
         if not names:
-            return run
-        run.flows |= {name: FlowRun(name) for name in names}
+            return
+        for name in names:
+            run.flows.setdefault(name, FlowRun(name))
         self._show.begins(run)
         listener = _Listener(run, self._show)
         self._spark.streams.addListener(listener)
         try:
-            self._follow(run, definitions, request, graph_id)
+            self._follow(run, request, graph_id, refreshed)
             if not run.unresolved and not request.dry:
                 self._wait_for_last_news(run, listener, definitions.graph)
         finally:
             with suppress(PySparkException):
                 self._spark.streams.removeListener(listener)
-        for flow in run.flows.values():
-            if flow.error is not None:
-                outcome.troubles.append(definitions.trouble(flow.name, flow.error))
-        return run
 
-    def _follow(self, run: Run, definitions: Definitions, request: Request, graph_id: str) -> None:
-        known = {self._qualified(definitions, each) for each in request.full_refresh}
+    def _follow(
+        self, run: Run, request: Request, graph_id: str, refreshed: Collection[str]
+    ) -> None:
         try:
             for result in start_run(
                 self._spark,
                 graph_id,
-                full_refresh=sorted(known),
+                full_refresh=sorted(refreshed),
                 full_refresh_all=request.full_refresh_all,
                 refresh=[],
                 dry=request.dry,
@@ -283,17 +323,6 @@ class Runner:
             if not run.unresolved and not failed:
                 raise RunFailed(sentence(str(error)), str(error)) from error
 
-    def _qualified(self, definitions: Definitions, name: str) -> str:
-        short = definitions.short(name)
-        if short not in definitions.graph.nodes:
-            tables = sorted(
-                node.name
-                for node in definitions.graph.nodes.values()
-                if node.kind in ("table", "view", SINK)
-            )
-            raise RunFailed(f"there is no table {name!r} to refresh; there are {', '.join(tables)}")
-        return short
-
     def _wait_for_last_news(self, run: Run, listener: "_Listener", graph: Graph) -> None:
         """What a query did is told after the run has ended."""
         streaming = [
@@ -301,7 +330,8 @@ class Runner:
             for flow in run.flows.values()
             if flow.started_s is not None and graph.is_streaming(flow.name)
         ]
-        if not listener.wait_for(len(streaming), _LAST_NEWS_TIMEOUT_S):
+        begun = sum(flow.starts for flow in streaming)
+        if not listener.wait_for(begun, _LAST_NEWS_TIMEOUT_S):
             return
         for flow in streaming:
             if flow.state == COMPLETED and flow.rows_read is None:
@@ -324,7 +354,7 @@ class Runner:
         found = {}
         for name, node in graph.nodes.items():
             table = self._table(name)
-            if table is not None and node.kind in ("table", "view"):
+            if table is not None and node.kind in (TABLE, VIEW):
                 found[name] = table_files(table)
         return found
 
@@ -378,7 +408,6 @@ class _Listener(StreamingQueryListener):
     def __init__(self, run: Run, show: Show) -> None:
         self._run = run
         self._show = show
-        self._ended: set[str] = set()
         self._changed = threading.Condition()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
@@ -398,10 +427,10 @@ class _Listener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         with self._changed:
-            self._ended.add(str(event.runId))
+            self._run.ended_queries.add(str(event.runId))
             self._changed.notify_all()
 
     def wait_for(self, queries: int, seconds: float) -> bool:
         """Whether that many queries have ended within that time."""
         with self._changed:
-            return self._changed.wait_for(lambda: len(self._ended) >= queries, seconds)
+            return self._changed.wait_for(lambda: len(self._run.ended_queries) >= queries, seconds)

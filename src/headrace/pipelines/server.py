@@ -9,7 +9,6 @@ Owns the process, its settings in `.headrace/conf` and its temporary directory.
 3. It listens on the loopback alone, and answers only who knows the token.
 """
 
-import os
 import re
 import secrets
 import shutil
@@ -51,8 +50,10 @@ logger.hive.level = error
 
 
 @contextmanager
-def running_server(project: Project, master: str) -> Iterator[str]:
-    """Start a server; gives the address that a session takes."""
+def running_server(
+    project: Project, master: str, settings: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Start a server, with these settings before its own; gives the address for a session."""
     state = project.state
     scratch, conf = state / "tmp", state / "conf"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -60,7 +61,8 @@ def running_server(project: Project, master: str) -> Iterator[str]:
     conf.mkdir(exist_ok=True)
     token, mark = secrets.token_urlsafe(), secrets.token_hex()
     (conf / "log4j2.properties").write_text(_LOGGING)
-    _write_settings(conf / "spark-defaults.conf", _settings(state, scratch, master, token))
+    wanted = {**_settings(state, scratch, master, token), **(settings or {})}
+    _write_settings(conf / "spark-defaults.conf", wanted)
     child = Child("Spark", _command(master), state / "server.log")
     try:
         child.start(under=_environment(conf, scratch, mark))
@@ -93,7 +95,6 @@ def _environment(conf: Path, scratch: Path, mark: str) -> list[str]:
         "SPARK_CONF_DIR": str(conf),
         "JAVA_HOME": java_home(),
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "TMPDIR": str(scratch),
         "SPARK_LOCAL_DIRS": str(scratch),
         MARK: mark,

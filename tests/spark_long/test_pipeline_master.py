@@ -1,0 +1,34 @@
+"""A pipeline whose executors are on a cluster of Spark's own kind."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from headrace.client import connect
+from headrace.testing import RunningBroker
+from tests.pipelines.conftest import Pipeline, flow
+from tests.pipelines.test_pipeline import COPYING, COUNTING, fill, ground, make_topics
+from tests.spark.deployment import standalone
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_a_pipeline_runs_on_a_standalone_cluster(broker: RunningBroker, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    pipeline = Pipeline(tmp_path / "far", broker.address)
+    pipeline.write("a.py", COPYING.format("far"))
+    pipeline.write("b.sql", COUNTING.format("far"))
+    with connect(broker.address) as client, standalone(tmp_path, port) as master:
+        make_topics(client)
+        for number, word in enumerate(("one", "three"), 1):
+            fill(client, [word])
+            memory = ("--conf", "spark.executor.memory=512m")
+            outcome = pipeline.result("run", "--master", master, *memory)
+            assert flow(outcome, "far_bronze")["rows_read"] == 1
+            assert flow(outcome, "far_sizes")["rows_written"] == number
+        assert ground(client) == ["ONE", "THREE"]
+    # What its executors leave there.
+    assert list((tmp_path / "work").iterdir())
