@@ -41,7 +41,7 @@ def screen(*, quiet: bool) -> Iterator[Screen]:
     from rich.console import Console
     from rich.live import Live
 
-    picture = _Picture()
+    picture = Picture()
     with Live(
         get_renderable=picture.drawn,
         console=Console(stderr=True),
@@ -71,7 +71,7 @@ class _Lines(_Silence):
         print(f"{flow.name}: {flow.state}{rows}", file=sys.stderr, flush=True)
 
 
-class _Picture(_Silence):
+class Picture(_Silence):
     def __init__(self) -> None:
         self._text = ""
         self._run: Run | None = None

@@ -1,0 +1,43 @@
+"""What a run looks like on a terminal."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from headrace.cli import pipeline_screen
+from headrace.pipelines.run_machine import Run
+
+
+def shown(picture: pipeline_screen.Picture) -> str:
+    text = StringIO()
+    Console(file=text, width=80).print(picture.drawn())
+    return text.getvalue()
+
+
+def test_a_terminal_shows_each_flow_with_its_rows_and_rate() -> None:
+    picture = pipeline_screen.Picture()
+    picture.say("Starting Spark")
+    assert "Starting Spark, 0 s" in shown(picture)
+    run = Run("spark_catalog.default.")
+    picture.begins(run)
+    run.told("Flow spark_catalog.default.bronze is RUNNING.", 0.0)
+    run.told("Flow spark_catalog.default.bronze has COMPLETED.", 2.0)
+    run.told("Flow spark_catalog.default.silver is QUEUED.", 2.0)
+    run.progressed("spark_catalog.default.bronze", 5000, None)
+    lines = [line.split() for line in shown(picture).splitlines()]
+    assert ["bronze", "completed", "5,000", "2,500", "2.0", "s"] in lines
+    assert ["silver", "queued"] in lines
+
+
+def test_where_nobody_looks_there_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with pipeline_screen.screen(quiet=False) as show:
+        show.say("Starting Spark")
+        flow = Run("").told("Flow bronze is RUNNING.", 0.0)
+        assert flow is not None
+        flow.rows_read = 7
+        show.changed(flow)
+    assert capsys.readouterr().err == "Starting Spark ...\nbronze: running, 7 rows read\n"
+    with pipeline_screen.screen(quiet=True) as show:
+        show.say("Starting Spark")
+    assert capsys.readouterr().err == ""
