@@ -15,7 +15,7 @@ from headrace.pipelines.graph import Graph
 from headrace.spark.values import stream_positions
 
 Positions = dict[TopicPartition, int]
-REACH_TIMEOUT_MS = 10_000.0
+REACH_TIMEOUT_MS = 30_000.0
 """How long a broker may take to answer before it counts as away."""
 
 

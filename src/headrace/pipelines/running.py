@@ -51,7 +51,8 @@ from headrace.pipelines.run_machine import (
 from headrace.pipelines.trouble import Trouble, sentence
 from headrace.pipelines.written import Files, rows_in, table_files
 
-_LAST_NEWS_TIMEOUT_S = 30.0
+_LAST_NEWS_TIMEOUT_S = 300.0
+_LAST_NEWS_AFTER_FAILURE_TIMEOUT_S = 10.0
 # A flow that failed would fail again, a minute later: the next run is soon enough.
 RETRIES = "spark.sql.pipelines.maxFlowRetryAttempts"
 
@@ -331,7 +332,10 @@ class Runner:
             if flow.started_s is not None and graph.is_streaming(flow.name)
         ]
         begun = sum(flow.starts for flow in streaming)
-        if not listener.wait_for(begun, _LAST_NEWS_TIMEOUT_S):
+        # One that failed at its start was no query, and nothing is told of it.
+        failed = any(flow.state == FAILED for flow in streaming)
+        timeout_s = _LAST_NEWS_AFTER_FAILURE_TIMEOUT_S if failed else _LAST_NEWS_TIMEOUT_S
+        if not listener.wait_for(begun, timeout_s):
             return
         for flow in streaming:
             if flow.state == COMPLETED and flow.rows_read is None:
