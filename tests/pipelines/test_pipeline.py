@@ -73,7 +73,7 @@ def test_it_is_run_watched_and_interrupted_and_goes_on_later(
 ) -> None:
     make_topics(client)
     fill(client, ["one", "three"])
-    pipeline = Pipeline(tmp_path / "own mill", broker.address)
+    pipeline = Pipeline(tmp_path / "own-mill", broker.address)
     pipeline.write("a.py", COPYING.format("own"))
     pipeline.write("b.sql", COUNTING.format("own"))
     with pipeline.start("run", "--watch", "--json") as watching:

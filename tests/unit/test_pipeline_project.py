@@ -17,7 +17,7 @@ def write(directory: Path, text: str) -> Path:
 
 
 def test_storage_is_relative_to_the_project_or_stays_as_it_is(tmp_path: Path) -> None:
-    place = write(tmp_path / "the shop", "name: shop\nstorage: .headrace/c\n")
+    place = write(tmp_path / "the-shop", "name: shop\nstorage: .headrace/c\n")
     project = open_project(place)
     assert project.storage == f"file://{place}/.headrace/c"
     assert project.checkpoints == place / ".headrace" / "c" / "_checkpoints"
@@ -25,6 +25,11 @@ def test_storage_is_relative_to_the_project_or_stays_as_it_is(tmp_path: Path) ->
     assert (far.storage, far.checkpoints) == ("s3://bucket/c", None)
     absolute = open_project(write(tmp_path / "abs", "name: shop\nstorage: /var/c\n"))
     assert absolute.storage == "file:///var/c"
+
+
+def test_a_path_that_spark_would_escape_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProjectError, match="without spaces"):
+        open_project(write(tmp_path / "the shop", "name: shop\nstorage: c\n"))
 
 
 def test_the_command_goes_before_the_project(tmp_path: Path) -> None:

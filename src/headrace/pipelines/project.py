@@ -8,6 +8,7 @@ Owns the reading of `spark-pipeline.yml` and the names in `.headrace/`. It must 
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ FALLBACK_BOOTSTRAP = "localhost:9092"
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 _KEYS = {"name", "storage", "catalog", "database", "schema", "configuration", "libraries"}
 _STATE = ".headrace"
+_ESCAPED = re.compile(r"[\s\"%#?\[\]{}|\\^`<>]")
 
 
 class ProjectError(Exception):
@@ -63,7 +65,7 @@ class Project:
 
     @property
     def storage(self) -> str:
-        """Where checkpoints go, as Spark wants it: an absolute address, with nothing escaped."""
+        """Where checkpoints go, as Spark wants it: an absolute address."""
         if ":/" in self.spec.storage:
             return self.spec.storage
         return f"file://{self.directory / self.spec.storage}"
@@ -121,7 +123,13 @@ def open_project(directory: Path) -> Project:
             f"{directory} has no {SPEC_NAMES[0]}: name a pipeline's directory, "
             "or make one with 'headrace pipeline init NAME'"
         )
-    return Project(directory, _read_spec(found[0]))
+    project = Project(directory, _read_spec(found[0]))
+    if _ESCAPED.search(str(project.checkpoints or "")):
+        raise ProjectError(
+            f"Spark would escape {str(project.checkpoints)!r} and keep its checkpoints elsewhere: "
+            "choose a path without spaces and signs that addresses escape"
+        )
+    return project
 
 
 def _read_spec(path: Path) -> Spec:
