@@ -1,6 +1,5 @@
 """A pipeline whose executors are on a cluster of Spark's own kind."""
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,10 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_pipeline_runs_on_a_standalone_cluster(broker: RunningBroker, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
     pipeline = Pipeline(tmp_path / "far", broker.address)
     pipeline.write("a.py", COPYING.format("far"))
     pipeline.write("b.sql", COUNTING.format("far"))
-    with connect(broker.address) as client, standalone(tmp_path, port) as master:
+    with connect(broker.address) as client, standalone(tmp_path) as master:
         make_topics(client)
         for number, word in enumerate(("one", "three"), 1):
             fill(client, [word])
