@@ -178,6 +178,17 @@ def test_a_mistake_delays_readmission_each_time_longer_and_a_crash_does_not() ->
     assert liveness.reached(late, now + 1001)
 
 
+def test_a_broker_that_left_and_restarted_cleanly_is_let_in_at_once() -> None:
+    liveness = Liveness(1)
+    liveness.take_over({2: info(10)})
+    liveness.leave(2, 10)
+    liveness.put_out(2, 10)
+    back = info(11, previous_epoch=10)
+    assert liveness.reached(back, 0.0)
+    liveness.put_out(2, 11)
+    assert not liveness.reached(info(12, previous_epoch=11), 1.0)
+
+
 def test_a_new_controller_believes_in_all_and_a_later_broker_must_answer() -> None:
     liveness = Liveness(1)
     liveness.take_over({1: info(5), 2: info(10)})

@@ -305,6 +305,25 @@ def test_a_state_that_the_image_brought_first_is_not_taken_back_by_the_answer() 
     run(scenario())
 
 
+def test_what_a_later_state_overtook_is_asked_again_though_nobody_writes_or_fetches() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+
+        def overtaken(message: dict[str, Any]) -> dict[str, Any]:
+            world.partition.settle(state(1, 1, (1, 2), 2), 0)
+            return refused(ErrorCode.INELIGIBLE_REPLICA)(message)
+
+        world.answers = [overtaken, granted]
+        world.fetched(3, 0)
+        await world.until(lambda: len(world.asked) == 1)
+        await world.settled()
+        world.clock.advance(1000)
+        await world.until(lambda: world.committed() == (1, 2, 3))
+        world.keeper.stop()
+
+    run(scenario())
+
+
 def test_a_life_that_is_not_registered_is_not_proposed() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))

@@ -81,10 +81,11 @@ class Liveness:
         self._mistakes[info.node_id] = (count + 1, now, self._put_out[info.node_id])
 
     def put_out(self, node_id: int, epoch: int) -> None:
-        """Count a broker as dead in this epoch."""
+        """Count a broker as dead in this epoch; one that was leaving may return at once."""
         if self._admitted.get(node_id) == epoch:
             del self._admitted[node_id]
-        self._put_out[node_id] = epoch
+        if self._leaving.get(node_id) != epoch:
+            self._put_out[node_id] = epoch
 
     def fell_silent(self, node_id: int, epoch: int) -> None:
         """A broker has not answered for long."""

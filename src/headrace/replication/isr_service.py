@@ -31,7 +31,7 @@ _ANSWER_SECONDS = 10.0
 _AGAIN_MS_MIN = 50
 _AGAIN_MS_MAX = 1000
 _REST_MS_MIN = 250
-_REST_MS_MAX = 16_000
+_REST_MS_MAX = 4000
 _LATER_STATE = (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH)
 _NO_OUTCOME = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH)
 _LOG = logging.getLogger("headrace.replication")
@@ -198,7 +198,9 @@ class IsrKeeper:
         for each in asked:
             partition = each.partition
             if partition.proposed is not each.isr or partition.leader_epoch != each.leader_epoch:
-                continue  # A later state was here first.
+                # A later state was here first, maybe without what was asked for.
+                self._rest(partition, _AGAIN_MS_MAX)
+                continue
             slot = slots.get((partition.topic_id, int(partition.index)))
             if slot is None or slot["error_code"] in _NO_OUTCOME:
                 unknown.append(each)
