@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.model.errors import ApiError, ErrorCode
@@ -54,6 +54,7 @@ def rows(columns: Columns, buffer: bytes) -> list[Row]:
 
 
 @given(RECORDS, st.sampled_from([0, 2, 4]), st.integers(0, 25), st.integers(0, 25))
+@example([NewRecord(b"k", b"v", 0)] * 5, 0, 3, 5)
 def test_columns_hold_the_records_between_two_offsets(
     records: list[NewRecord], codec: int, first: int, limit: int
 ) -> None:
