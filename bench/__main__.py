@@ -96,7 +96,8 @@ def _number(given: int | None, default: int) -> int:
 
 def headrace_command(chosen: argparse.Namespace) -> HeadraceCommand:
     settings = dict(item.split("=", 1) for item in chosen.set)
-    path = chosen.path
+    # Brokers run elsewhere than where this was typed.
+    path = None if chosen.path is None else chosen.path.resolve()
     if path is None and not chosen.kafka_only:
         plain = chosen.uncompiled or chosen.profile == profile.CPROFILE
         path = ROOT / "src" if plain else compiled.site()

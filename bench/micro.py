@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--path", type=Path, help="a directory with a compiled headrace package")
     chosen = parser.parse_args()
     path = chosen.path or (ROOT / "src" if chosen.uncompiled else compiled.site())
-    sys.path.insert(0, str(path))
+    sys.path.insert(0, str(path.resolve()))
     importlib.import_module("headrace")
     print(f"{'compiled' if compiled.is_compiled(path) else 'uncompiled'}, us a call")
     for group in GROUPS:

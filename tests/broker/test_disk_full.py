@@ -114,6 +114,23 @@ def test_a_full_disk_refuses_writes_keeps_reads_and_recovers_by_itself(disk: Sma
         disk.check_reads(connection)
 
 
+def test_a_full_disk_is_told_now_and_then(disk: SmallDisk) -> None:
+    with disk.watched.connect() as connection:
+        disk.fill(connection)
+        fill_up(disk.balloon.with_name("more"))
+        since = disk.broker.log_size()
+        for number in range(50):
+            topic = {
+                "name": f"late-{number}",
+                "num_partitions": 1,
+                "replication_factor": 1,
+                "assignments": (),
+                "configs": (),
+            }
+            connection.ask(CREATE_TOPICS, 4, {"topics": [topic], "timeout_ms": 50})
+    assert disk.broker.log(since).lower().count("space left") < 20
+
+
 def test_a_small_write_may_fit_where_a_large_one_does_not(disk: SmallDisk) -> None:
     with disk.watched.connect() as connection:
         connection.create_topic("small")

@@ -1,5 +1,6 @@
 """A broker that cannot start says so in one sentence, and ends with a code that is not 0."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.testing import RunningBroker
+from tests.broker.raw import eventually
 
 
 def refused(*arguments: str) -> str:
@@ -61,3 +63,42 @@ def test_a_bad_setting_on_the_command_line_is_named(setting: str, hint: str) -> 
 
 def test_a_properties_file_that_is_not_there_is_named() -> None:
     assert "no-such.properties" in refused("broker", "no-such.properties")
+
+
+def test_a_directory_of_a_cluster_is_not_served_by_a_broker_on_its_own(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "meta.properties").write_text(
+        "version=1\ncluster.id=c\nnode.id=1\ndirectory.id=d\nstore=zookeeper\n"
+    )
+    file = tmp_path / "server.properties"
+    file.write_text(f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={data}\n")
+    for command in (["broker", str(file)], ["up", "--port", "0", "--data", str(data)]):
+        said = refused(*command)
+        assert "of a broker of a cluster" in said
+        assert "zookeeper.connect" in said
+
+
+def test_a_directory_of_a_broker_on_its_own_joins_no_cluster(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with RunningBroker.start(data) as broker:
+        broker.stop()
+    file = tmp_path / "server.properties"
+    file.write_text(
+        f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={data}\nzookeeper.connect=127.0.0.1:1\n"
+    )
+    said = refused("broker", str(file))
+    assert "of a broker on its own" in said
+    assert "headrace up --brokers" in said
+
+
+def test_a_broker_on_temporary_data_does_not_say_that_it_is_kept(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    command = [sys.executable, "-m", "headrace", "up", "--temp", "--port", "0"]
+    broker = subprocess.Popen(
+        [*command, "--ready-file", str(ready)], stdout=subprocess.PIPE, text=True
+    )
+    eventually("it is ready", ready.exists)
+    broker.send_signal(signal.SIGINT)
+    said, _ = broker.communicate(timeout=60)
+    assert "has stopped; its temporary data goes with it" in said

@@ -43,7 +43,12 @@ class Topic:
     """A topic, and what the cluster says of it."""
 
     def __init__(
-        self, cluster: RunningCluster, name: str, partitions: int = 2, **configs: str
+        self,
+        cluster: RunningCluster,
+        name: str,
+        partitions: int = 2,
+        replication_factor: int = 3,
+        **configs: str,
     ) -> None:
         self.cluster = cluster
         self.name = name
@@ -53,7 +58,7 @@ class Topic:
             {"bootstrap.servers": cluster.bootstrap, "socket.timeout.ms": 2000}
         )
         settings = {key.replace("_", "."): value for key, value in configs.items()}
-        new = NewTopic(name, partitions, 3, config=settings)
+        new = NewTopic(name, partitions, replication_factor, config=settings)
         # Or the socket's timeout counts, which a busy machine may need to find the controller.
         made = self.admin.create_topics([new], request_timeout=DEADLINE_S)
         made[name].result(DEADLINE_S)
@@ -145,6 +150,50 @@ class Load:
         began, goal = time.monotonic(), len(self.acked) + count
         wait_for(f"{count} more acknowledgements", lambda: len(self.acked) >= goal, timeout_s)
         return time.monotonic() - began
+
+
+class Reader:
+    """The only member of a group, which reads until it is told to stop."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.values: set[bytes] = set()
+        self.errors: list[KafkaError] = []
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": topic.cluster.bootstrap,
+                "group.id": f"readers-of-{topic.name}",
+                "auto.offset.reset": "earliest",
+                "topic.metadata.refresh.interval.ms": 1000,
+            }
+        )
+        self._consumer.subscribe([topic.name])
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Reader":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            message = self._consumer.poll(0.1)
+            if message is None:
+                continue
+            error, value = message.error(), message.value()
+            if error is not None:
+                self.errors.append(error)
+            elif value is not None:
+                self.values.add(value)
+        self._consumer.close()
+
+    def wait_until_at_end_of(self, load: Load) -> None:
+        """Until it has read all that is acknowledged now."""
+        acked = set(load.acked)
+        wait_for("everything read that was acknowledged", lambda: acked <= self.values)
 
 
 def read_all(topic: Topic) -> dict[int, list[tuple[int, bytes]]]:

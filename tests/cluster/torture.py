@@ -1,28 +1,33 @@
 """`python -m tests.cluster.torture --hours 1`: a live cluster under faults, one after the other.
 
-Three brokers, a ZooKeeper, proxies between them, two idempotent producers, a group of consumers.
-Every 20 to 30 seconds another fault, a quarter of the time none. At the end of each round the
-cluster must be whole again and every acknowledged record where it was; the result is written as
-JSON and as docs/RELIABILITY.md.
+Four brokers, a ZooKeeper, proxies between them, two idempotent producers, and partitions that move.
+Every few seconds another fault, a quarter of the time none. At the end of each round the cluster
+must be whole again, nothing on the move or left behind, and every acknowledged record where it was;
+the result is written as JSON and as a section of docs/RELIABILITY.md.
 """
 
 import argparse
 import datetime
 import json
 import random
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from headrace.client import ClientError, TopicPartition, connect
 from headrace.testing.cluster import RunningCluster
 from headrace.testing.links import ZOOKEEPER
 from tests.cluster.history import Load, Topic, check
+from tests.cluster.placement import wait_until_nothing_is_left_behind
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "RELIABILITY.md"
 SETTINGS = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "2000"}
+HEADING = "## In processes"
+BROKERS = 4
 ROUND_SECONDS = 120.0
 
 
@@ -47,6 +52,7 @@ class Torture:
                 self._one_fault(topic, one)
             self._heal()
             topic.wait_until_in_sync()
+            wait_until_nothing_is_left_behind(self.cluster, topic)
             other.wait_for_more(20)
             one.stop()
             other.stop()
@@ -76,6 +82,23 @@ class Torture:
         if not self.cluster.zookeeper.nodes[0].process.running:
             self.cluster.zookeeper.start()
         self.cluster.start_brokers(timeout_s=60)
+
+    def move(self, topic: Topic) -> None:
+        """Begin to move one partition from one broker to another; a move under way is turned."""
+        index = self.random.randrange(topic.partitions)
+        target = self.random.sample(sorted(self.cluster.brokers), 3)
+        self._ask_to_move(topic, {index: target})
+
+    def cancel_moves(self, topic: Topic) -> None:
+        self._ask_to_move(topic, dict.fromkeys(range(topic.partitions)))
+
+    def _ask_to_move(self, topic: Topic, targets: Mapping[int, Sequence[int] | None]) -> None:
+        asked = {TopicPartition(topic.name, index): nodes for index, nodes in targets.items()}
+        try:
+            with connect(self.cluster.bootstrap) as client:
+                client.alter_reassignments(asked)
+        except ClientError as error:
+            say(f"nobody moves anything now: {error}")
 
     def any_broker(self) -> int:
         return self.random.choice(sorted(self.cluster.brokers))
@@ -119,6 +142,20 @@ def _isolate(torture: Torture, topic: Topic) -> None:
     torture.cluster.links.cut(leader, ZOOKEEPER, *others)
 
 
+def _move(torture: Torture, topic: Topic) -> None:
+    torture.move(topic)
+
+
+def _kill_in_move(torture: Torture, topic: Topic) -> None:
+    torture.move(topic)
+    torture.cluster.kill(torture.any_broker())
+
+
+def _cancel_move(torture: Torture, topic: Topic) -> None:
+    torture.move(topic)
+    torture.cancel_moves(topic)
+
+
 FAULTS: dict[str, Callable[[Torture, Topic], None]] = {
     "kill -9 of a leader": _kill_leader,
     "kill -9 of any broker": _kill_any,
@@ -128,6 +165,9 @@ FAULTS: dict[str, Callable[[Torture, Topic], None]] = {
     "a leader cut from its followers": _cut_leader,
     "a broker cut from ZooKeeper": _cut_store,
     "a leader cut from everybody": _isolate,
+    "a partition moved": _move,
+    "kill -9 of any broker during a move": _kill_in_move,
+    "a move begun and given up": _cancel_move,
 }
 
 
@@ -135,19 +175,20 @@ def say(text: str) -> None:
     print(f"{datetime.datetime.now(datetime.UTC):%H:%M:%S} {text}", flush=True)
 
 
-def page(torture: Torture, hours: float, command: str) -> str:
+def section(torture: Torture, hours: float, command: str) -> str:
     rows = [
         f"| {name} | {count} | {torture.longest_s[name]:.1f} s |"
         for name, count in sorted(torture.counts.items())
     ]
     return "\n".join(
         [
-            "# Reliability",
+            HEADING,
             "",
-            "What a cluster of three brokers went through, and what came out. Idempotent producers"
-            " (librdkafka, acks=all, min.insync.replicas=2) write all the time; faults come one"
-            " after the other; every few minutes the cluster is healed and every acknowledged"
-            " record is looked for, at its offset, once, in order.",
+            "A cluster of four brokers in processes of their own. Idempotent producers"
+            " (librdkafka, acks=all, min.insync.replicas=2) write all the time to topics of three"
+            " replicas; faults come one after the other; every few minutes the cluster is healed"
+            " and every acknowledged record is looked for, at its offset, once, in order. No move"
+            " may be unfinished then, and no directory left that is not a replica's.",
             "",
             f"Command: `{command}`. ZooKeeper's session timeout is 2 s.",
             "",
@@ -164,6 +205,13 @@ def page(torture: Torture, hours: float, command: str) -> str:
     )
 
 
+def with_section(page: str, section: str) -> str:
+    """The page with this section in place of the one of that heading, or at its end."""
+    parts = re.split(r"(?m)^(?=## )", page)
+    kept = [part for part in parts if not part.startswith(HEADING)]
+    return "".join([*(part.rstrip() + "\n\n" for part in kept), section])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.torture", description=__doc__)
     parser.add_argument("--hours", type=float, default=1.0)
@@ -172,14 +220,17 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the counts here, too")
     args = parser.parse_args()
     began = time.monotonic()
-    with RunningCluster.start(args.directory, settings=SETTINGS, links=True) as cluster:
+    with RunningCluster.start(
+        args.directory, brokers=BROKERS, settings=SETTINGS, links=True
+    ) as cluster:
         torture = Torture(cluster, args.seed)
         while time.monotonic() - began < args.hours * 3600:
             left = args.hours * 3600 - (time.monotonic() - began)
             torture.run_round(min(ROUND_SECONDS, max(left, 10.0)))
             say(f"round {torture.rounds}: {torture.acknowledged} acknowledged, none lost")
     hours = (time.monotonic() - began) / 3600
-    PAGE.write_text(page(torture, hours, f"make torture HOURS={args.hours:g}"), encoding="utf-8")
+    found_here = section(torture, hours, f"make torture HOURS={args.hours:g}")
+    PAGE.write_text(with_section(PAGE.read_text(encoding="utf-8"), found_here), encoding="utf-8")
     if args.json is not None:
         found = {"hours": hours, "faults": torture.counts, "acknowledged": torture.acknowledged}
         args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from headrace.coordination import layout
 from headrace.coordination.port import Set
+from headrace.log.directory import STRAY_SUFFIX
 from headrace.model.topics import PartitionState
 from headrace.record.decode import read_batches
 from headrace.replication.partition import Partition
@@ -138,14 +139,17 @@ class Cluster:
         return all(broker.is_running for broker in self.brokers) and self.is_healthy()
 
     def has_settled(self) -> bool:
-        """No move is under way, and no broker has a directory that is not a replica's."""
+        """No move is under way, and no broker has a directory that is not a replica's.
+
+        But for those that a power loss made nameless: they are kept for whoever can read them.
+        """
         stored = self.stored()
         wanted = [(node, f"{TOPIC}-{i}") for i, s in enumerate(stored) for node in s.replicas]
         found = [
             (broker.node_id, info.name)
             for broker in self.brokers
             for info in broker.files.list_directory("/data")
-            if info.name.startswith(f"{TOPIC}-")
+            if info.name.startswith(f"{TOPIC}-") and not info.name.endswith(STRAY_SUFFIX)
         ]
         is_moving = any(state.adding or state.removing for state in stored)
         return not is_moving and sorted(found) == sorted(wanted)

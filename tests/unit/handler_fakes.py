@@ -89,6 +89,7 @@ class FakeController:
         self.hold: asyncio.Event | None = None
         self.producer_ids = 999
         self.is_controller = True
+        self.broker_epoch = 7
         self.served: list[tuple[int, Message]] = []
         self.asked: list[tuple[int, Message]] = []
         self.replies: list[Message | Exception] = []

@@ -483,3 +483,16 @@ def test_a_replica_to_read_from_is_asked_for_again_after_a_time() -> None:
     scene.store.add(0, b"1")
     assert values(scene.take()) == [b"1"]
     assert followed.asked().count(1) == 2
+
+
+def test_the_leader_epoch_of_what_was_read_is_known_for_commits() -> None:
+    scene = Scene()
+    for epoch, records in ((3, (b"0", b"1")), (3, (b"2",)), (5, (b"3", b"4"))):
+        scene.store.add(0, *records, leader_epoch=epoch)
+    scene.machine.assign({T0: 1})
+    assert scene.machine.epoch_before(T0, 1) == -1
+    assert len(scene.take()) == 4
+    epochs = [scene.machine.epoch_before(T0, offset) for offset in range(1, 6)]
+    assert epochs == [-1, 3, 3, 5, 5]
+    scene.machine.seek(T0, 4)
+    assert scene.machine.epoch_before(T0, 4) == -1

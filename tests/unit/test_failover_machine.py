@@ -15,6 +15,8 @@ from headrace.controller.failover_machine import (
     elect_alone,
     elect_preferred,
     elect_unclean,
+    furthest_member,
+    goes_on_from,
     hand_over,
     in_sync,
     recover,
@@ -143,6 +145,19 @@ def test_of_a_last_isr_below_min_insync_replicas_all_replicas_are_awaited() -> N
     assert awaited(moving, min_insync=2) == [1, 3]
     arrived = replace(moving, isr=(4,))
     assert awaited(arrived, min_insync=2) == [4, 1, 3]
+
+
+def test_a_log_goes_on_from_another_only_if_it_has_all_of_it() -> None:
+    state = state_of((3, 1), NO_LEADER)
+    ends = {1: (2, 50), 2: (9, 90), 3: (3, 10)}
+    assert furthest_member(state, ends) == (3, 10)
+    assert furthest_member(state, {2: (9, 90)}) is None
+    assert goes_on_from((3, 10), found=(3, 10))
+    assert goes_on_from((3, 10), found=(3, 11))
+    # It parted before: what follows there was never in sync, however late its epoch.
+    assert not goes_on_from((3, 10), found=(3, 9))
+    assert not goes_on_from((3, 10), found=(2, 40))
+    assert goes_on_from((-1, 0), found=(-1, -1))
 
 
 def test_the_last_member_leads_at_once_only_if_there_is_no_other_log_to_compare() -> None:

@@ -284,3 +284,13 @@ def test_a_cursor_that_points_nowhere_is_an_invalid_request(client: Asker, curso
     body = {"topics": _by_name("users"), "response_partition_limit": 10, "cursor": cursor}
     (topic,) = client.ask(DESCRIBE_TOPIC_PARTITIONS, 0, body)["topics"]
     assert topic["error_code"] == ErrorCode.INVALID_REQUEST
+
+
+def test_a_broker_whose_registration_is_void_does_not_say_that_it_leads(client: Asker) -> None:
+    client.controller.broker_epoch = -1
+    reply = client.ask(METADATA, 12, {"topics": _by_name("users")})
+    (partition,) = reply["topics"][0]["partitions"]
+    assert (partition["leader_id"], partition["error_code"]) == (
+        -1,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+    )

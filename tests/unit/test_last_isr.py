@@ -23,9 +23,14 @@ class FakePartition:
     log: FakeLog
 
 
-def give_log(cluster: Cluster, node_id: int, last_epoch: int, end_offset: int) -> None:
+def give_log(
+    cluster: Cluster, node_id: int, last_epoch: int, end_offset: int, start_offset: int = 0
+) -> None:
+    """A log whose last epoch begins at `start_offset`; below it are records of epoch 0."""
     log = FakeLog(end_offset)
-    log.epochs.assign(last_epoch, 0)
+    if start_offset:
+        log.epochs.assign(0, 0)
+    log.epochs.assign(last_epoch, start_offset)
     partitions = cluster.members[node_id].broker.partitions
     partitions["t"] = {0: cast(Any, FakePartition(log))}
 
@@ -132,6 +137,23 @@ async def test_the_last_of_enough_in_sync_waits_for_nobody_but_hears_who_is_ther
     await cluster.add(4)
     give_log(cluster, 4, 3, 50)
     await until(lambda: cluster.leader.state().leader == 2)
+
+
+@cluster_of(4)
+async def test_what_was_in_sync_is_kept_from_a_later_epoch_that_never_was(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leader committed records of epoch 0 in epoch 2, of which it has none; another has some of
+    epoch 1 in their place.
+    """
+    monkeypatch.setattr(last_isr, "WAIT_S", 60.0)
+    await shrink_to_last(cluster, min_insync=2)
+    for node_id in (2, 3):
+        await cluster.add(node_id)
+        give_log(cluster, node_id, 1, 59, start_offset=53)
+    await cluster.add(4)
+    give_log(cluster, 4, 0, 56)
+    await until(lambda: cluster.leader.state().leader == 4)
 
 
 @cluster_of(4)

@@ -1,9 +1,12 @@
 """What a broker does with the states that the image brings."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
-from headrace.model.topics import NO_LEADER, PartitionState
+from headrace.controller.changes import ImageChange
+from headrace.model.topics import NO_LEADER, PartitionState, TopicPartition, TopicState
 from headrace.node.replicas import Replicas
 from headrace.replication.partition import Partition
 from tests.storage.log_scenario import ManualClock
@@ -25,17 +28,32 @@ class Following:
         self.followed.pop(partition, None)
 
 
+class Logs:
+    def __init__(self) -> None:
+        self.deleted: list[TopicPartition] = []
+
+    def delete(self, partition: TopicPartition) -> None:
+        self.deleted.append(partition)
+
+    def put_aside(self) -> bool:
+        return False
+
+    def removal(self) -> None:
+        pass
+
+
 class Scene:
     def __init__(self) -> None:
         self.node = Node(HERE, ManualClock())
         self.partition = self.node.add()
         self.following = Following()
+        self.logs = Logs()
         nothing = cast("Any", None)
         self.replicas = Replicas(
             HERE,
+            cast("Any", SimpleNamespace(topic_config=lambda _: self.partition.config)),
             nothing,
-            nothing,
-            nothing,
+            cast("Any", self.logs),
             self.node.table,
             self.node.clock,
             self.node.turn,
@@ -71,3 +89,17 @@ def test_a_lower_leader_epoch_is_never_taken() -> None:
         False,
     )
     assert scene.partition.leader_epoch == 5
+
+
+def test_a_partition_that_moves_away_is_dropped_also_if_settings_change_in_the_same_breath() -> (
+    None
+):
+    scene = Scene()
+    scene.told(LED)
+    name, index = scene.partition.topic, int(scene.partition.index)
+    states = (LED,) * (index + 1)
+    before = TopicState(name, UUID(int=1), states, {"leader.replication.throttled.replicas": "*"})
+    gone = replace(LED, leader=THERE, leader_epoch=6, replicas=(THERE,), isr=(THERE,))
+    after = TopicState(name, UUID(int=1), (*states[:index], gone))
+    scene.replicas.changed(ImageChange(changed=((before, after),)))
+    assert scene.logs.deleted == [TopicPartition(name, index)]

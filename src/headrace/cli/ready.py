@@ -10,3 +10,8 @@ def write_ready_file(path: str, address: str, **more: object) -> None:
     with open(part, "w", encoding="utf-8") as file:
         json.dump({"address": address, "pid": os.getpid(), **more}, file)
     os.replace(part, path)
+
+
+def farewell(*, is_temporary: bool) -> str:
+    where = "its temporary data goes with it" if is_temporary else "everything is on disk"
+    return f"Headrace has stopped; {where}."

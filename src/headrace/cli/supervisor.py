@@ -21,7 +21,8 @@ from types import FrameType
 
 from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
-from headrace.cli.ready import write_ready_file
+from headrace.cli.ready import farewell, write_ready_file
+from headrace.config.table import broker_settings
 from headrace.coordination.database import StoreFileError
 from headrace.coordination.port import StoreUnavailable
 from headrace.ensemble.broker import BrokerProcess
@@ -71,6 +72,7 @@ def zookeeper_ports(count: int, *, usual: bool) -> list[int]:
 class Supervisor:
     def __init__(self, data: Path, args: argparse.Namespace, settings: Mapping[str, str]) -> None:
         self._data = data
+        self._farewell = farewell(is_temporary=args.temp)
         self._ready_file: str | None = args.ready_file
         self._zookeeper: LocalZooKeeper | None = None
         self._connect: str = args.zookeeper or ""
@@ -113,7 +115,7 @@ class Supervisor:
             self._stop()
         if self._in_a_hurry:
             return 1
-        _say("Headrace has stopped; everything is on disk.")
+        _say(self._farewell)
         return 1 if self._mourned else 0
 
     def _told_to_stop(self, number: int, frame: FrameType | None) -> None:
@@ -187,8 +189,10 @@ class Supervisor:
 
 def capped(settings: Mapping[str, str], broker_count: int) -> dict[str, str]:
     """Settings of every broker, with the internal topics' factors as far as there are brokers."""
-    limits = {name: str(min(usual, broker_count)) for name, usual in CAPPED.items()}
-    for name in CAPPED:
+    # What has no effect yet would only make the brokers say so.
+    honoured = {name: usual for name, usual in CAPPED.items() if broker_settings()[name].honoured}
+    limits = {name: str(min(usual, broker_count)) for name, usual in honoured.items()}
+    for name in honoured:
         given = settings.get(name, "")
         if given.strip().isdigit():
             limits[name] = str(min(int(given), broker_count))

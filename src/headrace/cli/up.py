@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headrace.cli.cluster_data import known_node_id, refuse_cluster
 from headrace.cli.failure import Failure
-from headrace.cli.ready import write_ready_file
+from headrace.cli.ready import farewell, write_ready_file
 
 DATA_DIRECTORY = "./headrace-data"
 PORT = 9092
@@ -93,7 +93,14 @@ def run_up(args: argparse.Namespace) -> int:
         node_id = known_node_id(Path(directory))
         if node_id is not None and "broker.id" not in settings and "node.id" not in settings:
             properties["node.id"] = str(node_id)
-        return _run(properties, settings, "headrace up", args.ready_file, adopt=args.adopt)
+        return _run(
+            properties,
+            settings,
+            "headrace up",
+            args.ready_file,
+            adopt=args.adopt,
+            is_temporary=args.temp,
+        )
     finally:
         if args.temp:
             shutil.rmtree(directory, ignore_errors=True)
@@ -145,6 +152,7 @@ def _run(
     ready: str | None,
     *,
     adopt: bool = False,
+    is_temporary: bool = False,
 ) -> int:
     import logging
 
@@ -170,7 +178,9 @@ def _run(
 
     loop = uvloop.new_event_loop()
     try:
-        return int(loop.run_until_complete(_serve(Broker(config, adopt=adopt), ready)))
+        loop.run_until_complete(_serve(Broker(config, adopt=adopt), ready))
+        print(farewell(is_temporary=is_temporary), flush=True)
+        return 0
     except CannotStart as error:
         raise Failure(str(error)) from None
     except OSError as error:
@@ -189,7 +199,7 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(broker: object, ready: str | None) -> int:
+async def _serve(broker: object, ready: str | None) -> None:
     import asyncio
     import gc
     import signal
@@ -213,8 +223,6 @@ async def _serve(broker: object, ready: str | None) -> int:
         await stopping.wait()
     finally:
         await broker.stop()
-    print("Headrace has stopped; everything is on disk.", flush=True)
-    return 0
 
 
 def _keep_freed_memory() -> None:

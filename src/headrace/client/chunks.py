@@ -67,6 +67,10 @@ class Chunk:
 
     def records(self, check_crc: bool = True) -> Iterator[list[Record]]:
         """The records to show, batch by batch."""
+        return (records for _, records in self.records_by_epoch(check_crc))
+
+    def records_by_epoch(self, check_crc: bool = True) -> Iterator[tuple[int, list[Record]]]:
+        """The same, with the leader epoch of each batch."""
         topic, partition = self.partition
         first = self.offset
         for batch in self.batches(check_crc):
@@ -74,7 +78,7 @@ class Chunk:
                 stored = read_records(batch)
             except ApiError as error:
                 raise corrupt(self.partition, error) from error
-            yield [
+            shown = [
                 Record(
                     topic,
                     partition,
@@ -88,6 +92,7 @@ class Chunk:
                 for record in stored
                 if record.offset >= first
             ]
+            yield int(batch.leader_epoch), shown
 
 
 def corrupt(partition: TopicPartition, error: ApiError) -> RequestFailed:

@@ -105,6 +105,10 @@ class FetchMachine:
         """The offset of the record that comes next, or would."""
         return self._readings[partition].position
 
+    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        """The leader epoch of the last record that was read before an offset, or -1."""
+        return self._readings[partition].epoch_before(offset)
+
     def high_watermark(self, partition: TopicPartition) -> int:
         """The end of what may be read, as of the last fetch; -1 before the first."""
         reading = self._readings[partition]
@@ -427,7 +431,7 @@ class FetchMachine:
                 self._decode_next(reading)
             elif reading.chunks:
                 chunk = self._pop_chunk(reading)
-                reading.current = (chunk, chunk.records(self.options.check_crcs))
+                reading.current = (chunk, chunk.records_by_epoch(self.options.check_crcs))
             else:
                 return
 
@@ -435,7 +439,7 @@ class FetchMachine:
         assert reading.current is not None
         chunk, batches = reading.current
         try:
-            records = next(batches, None)
+            batch = next(batches, None)
         except RequestFailed as error:
             self._stop(reading, error)
             reading.current = None
@@ -443,9 +447,8 @@ class FetchMachine:
             self._buffered -= reading.buffered
             reading.buffered = 0
             return
-        if records is None:
+        if batch is None:
             reading.current = None
             reading.position = chunk.next_offset
         else:
-            records.reverse()
-            reading.pending = records
+            reading.decoded(*batch)

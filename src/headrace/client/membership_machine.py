@@ -198,7 +198,7 @@ class Membership:
             if place in places:
                 places[place] = record.offset
         return {
-            place: GroupOffset(offset)
+            place: GroupOffset(offset, self.fetching.epoch_before(place, offset))
             for place, offset in places.items()
             if self._committed.get(place) != offset
         }

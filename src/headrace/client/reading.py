@@ -17,6 +17,7 @@ class Reading:
         "buffered",
         "chunks",
         "current",
+        "epochs",
         "fetch_offset",
         "high_watermark",
         "last_stable_offset",
@@ -53,12 +54,24 @@ class Reading:
         """The offset to ask for next: what lies between is buffered."""
         self.chunks.clear()
         self.buffered = 0
-        self.current: tuple[Chunk, Iterator[list[Record]]] | None = None
+        self.current: tuple[Chunk, Iterator[tuple[int, list[Record]]]] | None = None
         self.pending: list[Record] = []
         """Decoded and not handed out, last first."""
+        self.epochs: list[tuple[int, int]] = []
+        """The leader epochs of what was decoded, each with its first offset here."""
         self.resetting = False
         self.backoff.clear()
         self.absent_since_ms: float | None = None
+
+    def decoded(self, epoch: int, records: list[Record]) -> None:
+        if records and (not self.epochs or self.epochs[-1][1] != epoch):
+            self.epochs.append((records[0].offset, epoch))
+        records.reverse()
+        self.pending = records
+
+    def epoch_before(self, offset: int) -> int:
+        """The leader epoch of the last record before an offset, or -1 if none was read."""
+        return next((epoch for start, epoch in reversed(self.epochs) if start < offset), -1)
 
     def node_to_ask(self, cluster: Cluster, now_ms: float) -> int | None:
         """The replica to read from, or else the leader; None while there is none."""

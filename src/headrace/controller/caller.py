@@ -30,7 +30,6 @@ from headrace.wire.apis import (
 
 ASKS_AS_CONTROLLER = -2
 """The replica id of a question about a log, whoever leads it; Kafka's for debugging."""
-_ANY_EPOCH = 2**31 - 1
 _ASK_AGAIN_S = 0.1
 _AWAKE_S = 1.0
 _CREATE_VERSION = 7
@@ -191,17 +190,17 @@ class Caller:
         return True
 
     async def ask_ends(
-        self, node_id: int, partitions: list[TopicPartition]
+        self, node_id: int, epochs: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, LogEnd]:
-        """Ask a broker where its logs end, and in which leader epoch; nothing if it is silent.
+        """Ask a broker where leader epochs end in its logs; what it does not answer is left out.
 
         Also this broker itself is asked by link: it answers once it has loaded its logs.
         """
         if not self._peers.has_network:
-            return dict.fromkeys(partitions, (-1, -1))
+            return dict.fromkeys(epochs, (-1, -1))
         topics: dict[str, list[dict[str, int]]] = {}
-        for topic, index in partitions:
-            slot = {"partition": index, "current_leader_epoch": -1, "leader_epoch": _ANY_EPOCH}
+        for (topic, index), epoch in epochs.items():
+            slot = {"partition": index, "current_leader_epoch": -1, "leader_epoch": epoch}
             topics.setdefault(topic, []).append(slot)
         message = {
             "replica_id": ASKS_AS_CONTROLLER,

@@ -32,7 +32,9 @@ class Live(NamedTuple):
 Member = tuple[int, int]
 """A broker, and the epoch under which it is in sync."""
 LogEnd = tuple[int, int]
-"""The last leader epoch in a log, and the offset at its end."""
+"""The last leader epoch in a log, and the offset at its end; or those of an epoch in it."""
+LAST_EPOCH = 2**31 - 1
+"""Above all epochs: asks for the last in a log."""
 
 
 class IsrChange(NamedTuple):
@@ -131,9 +133,7 @@ def recover(
     """Elect the replica whose log goes furthest; the others follow it (I12).
 
     `ends` are those of the replicas that answered; the others cannot be elected. A member of the
-    last ISR must be among them. The greatest has whatever any of them was acknowledged for: a
-    record's leader had all that was acknowledged in earlier epochs, and within one epoch the
-    shorter log is a part of the longer.
+    last ISR must be among them, and who is none must have all that the furthest member has.
     """
     if in_sync(state, live, offline):
         return None
@@ -143,6 +143,20 @@ def recover(
     # The first replica of several equal ones.
     best = max(answered, key=lambda node: ends[node])
     return _next(state, best, [(best, live[best].epoch)])
+
+
+def furthest_member(state: PartitionState, ends: Mapping[int, LogEnd]) -> LogEnd | None:
+    """Where the longest log of the last ISR ends, of those that answered."""
+    return max((ends[node] for node in state.isr if node in ends), default=None)
+
+
+def goes_on_from(end: LogEnd, found: LogEnd) -> bool:
+    """Whether a log has all of one that ends so, and where it was `found` to end the same epoch.
+
+    A greater epoch does not prove that: a leader commits records of earlier epochs without adding
+    one of its own, and what another wrote meanwhile in an epoch between was never in sync.
+    """
+    return end[0] < 0 or (found[0] == end[0] and found[1] >= end[1])
 
 
 def elect_unclean(

@@ -2,8 +2,9 @@
 
 Owns the waiting and the asking (I12): up to ten seconds for all members to be back, or where they
 are fewer than min.insync.replicas for all replicas; then the one with the greatest (last leader
-epoch, log end) leads. Whoever else is there is asked, too, and not waited for.
-Decisions are made in `failover_machine`.
+epoch, log end) leads. Whoever else is there is asked, too, and not waited for. A log of a replica
+that is no member counts only if it goes on from the furthest member's: what had been in sync is
+kept. Decisions are made in `failover_machine`.
 
 1. An answer counts only for the incarnation of the broker that gave it.
 2. Without an answer of a member nobody is elected, however long it takes.
@@ -14,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from headrace.controller import failover_machine as machine
-from headrace.controller.failover_machine import Live, LogEnd
+from headrace.controller.failover_machine import LAST_EPOCH, Live, LogEnd
 from headrace.controller.moving_machine import finish
 from headrace.controller.states import States, StateWriter
 from headrace.env.clock import Clock
@@ -29,7 +30,8 @@ ANSWER_S = 30.0
 RETRY_S = 0.5
 _log = logging.getLogger(__name__)
 
-AskEnds = Callable[[int, list[TopicPartition]], Awaitable[Mapping[TopicPartition, LogEnd]]]
+AskEnds = Callable[[int, Mapping[TopicPartition, int]], Awaitable[Mapping[TopicPartition, LogEnd]]]
+"""Asks a broker where an epoch of each partition ends in its log."""
 Ends = dict[TopicPartition, dict[int, LogEnd]]
 
 
@@ -116,23 +118,46 @@ class LastIsrs:
 
     async def _elect(self, due: list[TopicPartition]) -> None:
         live = self._live()
-        asked: dict[int, list[TopicPartition]] = {}
-        for where in due:
-            for node in self._asked(where):
-                asked.setdefault(node, []).append(where)
+        ends = await self._ask(
+            {where: dict.fromkeys(self._asked(where), LAST_EPOCH) for where in due}
+        )
+        # Who is silent may have the longest log: it is asked again while there is time.
+        known = {where: ends[where] for where in due if self._is_heard(where, ends[where])}
+        await self._drop_parted(known)
+        if known:
+            await self._states.edit(lambda states: self._decide(states, known, live))
+
+    async def _ask(self, epochs: dict[TopicPartition, dict[int, int]]) -> Ends:
+        """Where these epochs end on these brokers, of those that answer."""
+        asked: dict[int, dict[TopicPartition, int]] = {}
+        for where, nodes in epochs.items():
+            for node, epoch in nodes.items():
+                asked.setdefault(node, {})[where] = epoch
         answers = await asyncio.gather(*(self._ask_ends(n, asked[n]) for n in asked))
-        ends: Ends = {where: {} for where in due}
+        ends: Ends = {where: {} for where in epochs}
         for node, answer in zip(asked, answers, strict=True):
             for where, end in answer.items():
                 ends[where][node] = end
-        known = {
-            where: ends[where]
-            for where in due
-            # Who is silent may have the longest log: it is asked again while there is time.
-            if self._is_heard(where, ends[where])
+        return ends
+
+    async def _drop_parted(self, known: Ends) -> None:
+        """Leave out replicas whose logs lack something of the furthest member's."""
+        bases: dict[TopicPartition, LogEnd] = {}
+        for where, ends in known.items():
+            state = self._image.partition(*where)
+            base = None if state is None else machine.furthest_member(state, ends)
+            if state is not None and base is not None:
+                bases[where] = base
+        others = {
+            where: {node: base[0] for node, end in known[where].items() if end > base}
+            for where, base in bases.items()
         }
-        if known:
-            await self._states.edit(lambda states: self._decide(states, known, live))
+        found = await self._ask(others)
+        for where, nodes in others.items():
+            for node in nodes:
+                answer = found[where].get(node)
+                if answer is None or not machine.goes_on_from(bases[where], answer):
+                    del known[where][node]
 
     def _is_heard(self, where: TopicPartition, ends: Mapping[int, LogEnd]) -> bool:
         """Whether everybody has answered for whom it is worth waiting."""

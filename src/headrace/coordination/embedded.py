@@ -37,6 +37,7 @@ from headrace.coordination.port import (
     check_path,
 )
 from headrace.coordination.tree import Change, Commit, Tree
+from headrace.env.complaints import Complaint
 
 STORE_FILE = "headrace-store.db"
 _COUNTER_BITS = 32
@@ -80,6 +81,7 @@ class EmbeddedServer:
         self._launch_due = False
         self._sessions: list[EmbeddedStore] = []
         self._sessions_ended: set[int] = set()
+        self._full = Complaint(_log)
 
     @classmethod
     async def open(cls, path: str) -> "EmbeddedServer":
@@ -184,10 +186,11 @@ class EmbeddedServer:
             self._epoch_durable = self._zxid >> _COUNTER_BITS
             self._landed()
             return
-        _log.error("%s", error)
         if isinstance(error, DiskFull):
+            self._full.tell(str(error))
             self._drop(ConnectionLost(str(error)))
             return
+        _log.error("%s", error)
         self.failure = str(error)
         self._drop(UnknownOutcome(self.failure))
         for store in self._sessions.copy():

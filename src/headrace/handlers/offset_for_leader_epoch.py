@@ -2,7 +2,7 @@
 
 The answer is the largest epoch not above the one asked for, with its end offset, or -1 for both
 where the log knows no such epoch (KIP-101, KIP-279). A controller that looks for the furthest log
-asks replicas that nobody leads; it is told the last epoch and the end of the log.
+asks replicas that nobody leads; for an epoch above all it is told the last and the end of the log.
 """
 
 from typing import TYPE_CHECKING
@@ -60,7 +60,9 @@ def _answer(
 ) -> tuple[int, int]:
     if is_any_replica:
         log = hosted_partition(broker, topic, asked["partition"]).log
-        return log.epochs.latest(), log.log_end_offset
+        if asked["leader_epoch"] > log.epochs.latest():
+            return log.epochs.latest(), log.log_end_offset
+        return log.epochs.end_offset_for(asked["leader_epoch"], log.log_end_offset)
     epoch = asked["current_leader_epoch"]
     partition = led_partition(broker, topic, asked["partition"], epoch)
     return _end_of(partition, asked["leader_epoch"])

@@ -7,7 +7,7 @@ for a request grows with the partitions that changed, not with those followed.
 R1  a fetch counts only from the registered incarnation of a replica (B6), in the leader's own
     epoch (B3), and where the follower's history is the leader's (KIP-595)
 R2  a session is its connection's alone and ends with it; a follower asks for everything anew after
-    that
+    that. What comes late in a session that the follower has left does not count
 R3  a wait ends when there are enough records or any errors to tell, when the follower asks again,
     or by the clock; what is committed is told along with them
 R4  a throttle leaves partitions out of answers, of replicas that are not in sync; never others
@@ -236,6 +236,16 @@ class ReplicaFetchHandler:
             follower = partition.followers.get(session.node_id)
             if follower is not None and follower.listener is followed:
                 follower.listener = None
+                self._hand_back(session, followed)
+
+    def _hand_back(self, ended: ReplicaSession, followed: FollowedPart) -> None:
+        """Let another session of the follower hear of a partition, which came late to this one."""
+        where = (followed.part.key, followed.part.index)
+        for session in self.sessions.values():
+            other = session.parts.get(where)
+            if other is not None and session is not ended and session.node_id == ended.node_id:
+                self._progress(session.node_id, session.broker_epoch, other, self._now_ms())
+                other.appended()
 
     def _take(self, session: ReplicaSession, request: FetchRequest) -> None:
         """Learn what the follower wants from now on, and how far it has come."""
@@ -270,6 +280,9 @@ class ReplicaFetchHandler:
             return
         follower = partition.followers.get(node_id)
         if follower is None:
+            return
+        listener = follower.listener
+        if isinstance(listener, FollowedPart) and _is_later(listener.session, followed.session):
             return
         follower.listener = followed
         log = partition.log
@@ -468,6 +481,15 @@ class ReplicaFetchHandler:
             result.diverging_epoch = epoch
             result.diverging_end_offset = end_offset
         return True
+
+
+def _is_later(session: ReplicaSession, other: ReplicaSession) -> bool:
+    """Whether the follower opened this one after that one."""
+    return (
+        session.broker_epoch == other.broker_epoch
+        and session.node_id == other.node_id
+        and session.session_id > other.session_id
+    )
 
 
 def _nobody(_node_id: int) -> int:

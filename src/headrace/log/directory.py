@@ -18,8 +18,10 @@ from uuid import UUID
 
 from headrace.config.topic import TopicConfig
 from headrace.env.clock import Clock, Trust
+from headrace.env.complaints import Complaint
 from headrace.env.files import DirectoryInUse, Files
 from headrace.log import checkpoints, closing, errors, upkeep
+from headrace.log.directory_jobs import RemoveDirectories, WriteCheckpoints
 from headrace.log.file import OpenSegments
 from headrace.log.log import Log
 from headrace.log.recovery import Hints, read_log_checkpoint, recover
@@ -38,44 +40,6 @@ _NAMED_MAX = 20
 
 class DirectoryError(Exception):
     """The data directory cannot be used; the sentence says what to do."""
-
-
-class RemoveDirectories:
-    """Removes the directories of deleted partitions, which have other names by now; for a worker.
-
-    The names are synced first: nothing half-removed may come back under a partition's own.
-    """
-
-    def __init__(self, files: Files, parent: str, paths: list[str]) -> None:
-        self._files = files
-        self._parent = parent
-        self.paths = paths
-
-    def run(self) -> None:
-        path = self._parent
-        try:
-            self._files.sync_directory(self._parent)
-            for path in self.paths:
-                for info in self._files.list_directory(path):
-                    self._files.remove(f"{path}/{info.name}")
-                self._files.remove_directory(path)
-        except OSError as error:
-            _LOG.warning("%s is not removed before the next start: %s", path, error)
-
-
-class WriteCheckpoints:
-    """Writes Kafka's offset checkpoints; for a worker."""
-
-    def __init__(self, files: Files, contents: list[tuple[str, bytes]]) -> None:
-        self._files = files
-        self._contents = contents
-
-    def run(self) -> None:
-        try:
-            for path, data in self._contents:
-                self._files.replace_file(path, data)
-        except OSError as error:
-            _LOG.warning("checkpoints could not be written: %s", error)
 
 
 def _named(partitions: list[TopicPartition]) -> str:
@@ -118,6 +82,7 @@ class LogDirectory:
         self.trust = Trust(clock)
         self.settings = settings or LogSettings()
         self.cache = OpenSegments(open_max)
+        self._unwritable = Complaint(_LOG, clock.monotonic)
         self.was_clean = False
         """Whether the last broker that was here shut down cleanly."""
         self.previous_broker_epoch = -1
@@ -162,7 +127,7 @@ class LogDirectory:
                 if partition is not None:
                     self.found.append(partition)
 
-    def claim(self, cluster_id: str, node_id: int) -> None:
+    def claim(self, cluster_id: str, node_id: int, **more: str) -> None:
         """Make the directory this node's own, or refuse if it is another's."""
         for name, value in (("cluster.id", cluster_id), ("node.id", str(node_id))):
             known = self.identity.get(name)
@@ -179,6 +144,7 @@ class LogDirectory:
             "node.id": str(node_id),
             "directory.id": self.identity.get("directory.id")
             or checkpoints.encode_uuid(uuid.uuid4()),
+            **more,
         }
         if identity != self.identity:
             data = checkpoints.encode_meta_properties(identity)
@@ -431,11 +397,11 @@ class LogDirectory:
             (self._file(checkpoints.HIGH_WATERMARKS), encode(high_watermarks)),
             self._cleaner_offsets(),
         ]
-        return WriteCheckpoints(self.files, contents)
+        return WriteCheckpoints(self.files, contents, self._unwritable)
 
     def cleaner_checkpoint_job(self) -> WriteCheckpoints:
         """The one of them that says how far logs were compacted."""
-        return WriteCheckpoints(self.files, [self._cleaner_offsets()])
+        return WriteCheckpoints(self.files, [self._cleaner_offsets()], self._unwritable)
 
     def _cleaner_offsets(self) -> tuple[str, bytes]:
         offsets = {

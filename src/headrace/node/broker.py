@@ -16,11 +16,13 @@ from headrace.controller.failover import TopicRules
 from headrace.controller.service import Controller
 from headrace.controller.topics_machine import TopicLimits
 from headrace.coordination.database import StoreFileError
+from headrace.coordination.embedded import STORE_FILE
 from headrace.coordination.layout import CLUSTER_ID, LayoutError, decode_cluster_id
 from headrace.coordination.port import NoNode, SessionState, Store, StoreUnavailable
 from headrace.handlers.context import BrokerContext
 from headrace.handlers.partitions import PartitionTable
-from headrace.log.directory import DirectoryError, LogDirectory, RemoveDirectories
+from headrace.log.directory import DirectoryError, LogDirectory
+from headrace.log.directory_jobs import RemoveDirectories
 from headrace.log.log import Log
 from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from headrace.node.scrubber import Scrubber
 
 TICK_SECONDS = 1.0
+ZOOKEEPER = "zookeeper"
+"""In meta.properties, where the broker's topics are not in its directory."""
 _log = logging.getLogger("headrace")
 
 
@@ -94,6 +98,7 @@ class Broker:
     async def _start(self) -> None:
         config = self.config
         self._logs.open()
+        self._refuse_other_kind()
         store = self._store = await self._outside.open_store(config, self._logs.path)
         await self._claim_for(store)
         controller = self._make_controller(store)
@@ -127,7 +132,7 @@ class Broker:
         self._controller = controller
         if controller.registered_ms:
             self._logs.trust.compare(controller.registered_ms)
-        self._logs.claim(controller.image.cluster_id, config.node_id)
+        self._claim(controller.image.cluster_id)
         await self._load(controller, context, server)
         groups.start(server.turn)
         controller.on_change(groups.changed)
@@ -145,7 +150,27 @@ class Broker:
             data, _ = await store.get(CLUSTER_ID)
         except NoNode:
             return
-        self._logs.claim(decode_cluster_id(data), self.config.node_id)
+        self._claim(decode_cluster_id(data))
+
+    def _claim(self, cluster_id: str) -> None:
+        store = {"store": ZOOKEEPER} if self.config.is_clustered else {}
+        self._logs.claim(cluster_id, self.config.node_id, **store)
+
+    def _refuse_other_kind(self) -> None:
+        """A broker of a cluster has its topics in ZooKeeper, one on its own in a file."""
+        logs = self._logs
+        is_single = logs.files.exists(f"{logs.path}/{STORE_FILE}")
+        if self.config.is_clustered and is_single:
+            raise CannotStart(
+                f"{logs.path} is of a broker on its own, and no ZooKeeper knows its topics: leave "
+                "zookeeper.connect out, or bring them into a cluster with headrace up --brokers N "
+                f"--data {logs.path}."
+            )
+        if not (self.config.is_clustered or is_single) and logs.identity.get("store") == ZOOKEEPER:
+            raise CannotStart(
+                f"{logs.path} is of a broker of a cluster, which has its topics in ZooKeeper: set "
+                "zookeeper.connect, or choose another directory."
+            )
 
     def _make_controller(self, store: Store) -> Controller:
         config = self.config

@@ -20,9 +20,11 @@ from uuid import UUID
 from headrace.config.broker import BrokerConfig
 from headrace.controller.changes import ImageChange, changed_partitions
 from headrace.env.clock import Clock
+from headrace.env.complaints import Complaint
 from headrace.handlers.partitions import PartitionTable
 from headrace.handlers.turn import Turn
-from headrace.log.directory import LogDirectory, RemoveDirectories
+from headrace.log.directory import LogDirectory
+from headrace.log.directory_jobs import RemoveDirectories
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError
 from headrace.model.topics import (
@@ -75,6 +77,7 @@ class Replicas:
         """Partitions by topic whose logs are not open yet."""
         self._opened_later: dict[str, asyncio.TimerHandle] = {}
         """Topics some of whose logs could not be opened, and when they are tried again."""
+        self._unopenable = Complaint(_log, clock.monotonic)
         self._slices = Slices(self._step, clock.monotonic, self._slice_ended)
         self._has_moved_on = asyncio.Event()
 
@@ -118,8 +121,11 @@ class Replicas:
         for topic in change.created:
             self._update(topic)
         for before, topic in change.changed:
-            is_set_anew = before.configs != topic.configs
-            self._update(topic, None if is_set_anew else changed_partitions(before, topic))
+            indexes = changed_partitions(before, topic)
+            if before.configs != topic.configs:
+                # Besides those that moved away.
+                indexes = sorted({*indexes, *self._mine(topic)})
+            self._update(topic, indexes)
         if change.broker_configs and self._take_dynamic_settings():
             for topic in self._image.topics.values():
                 self._update(topic)
@@ -212,7 +218,7 @@ class Replicas:
     def _open_later(self, topic: str, error: ApiError) -> None:
         if topic in self._opened_later:
             return
-        _log.error("%s It is tried again.", error.message)
+        self._unopenable.tell(f"{error.message} It is tried again.")
         loop = asyncio.get_running_loop()
         self._opened_later[topic] = loop.call_later(_RETRY_SECONDS, self._open_again, topic)
 

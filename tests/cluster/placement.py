@@ -1,0 +1,31 @@
+"""Where the partitions of a live cluster lie: by its own word, and on the disks."""
+
+from headrace.testing.cluster import RunningCluster
+from tests.cluster.history import Topic, wait_for
+
+
+def replicas(topic: Topic) -> dict[int, list[int]]:
+    return {index: state.replicas for index, state in topic.states().items()}
+
+
+def directories(cluster: RunningCluster, topic: Topic) -> dict[int, set[int]]:
+    """The partitions of which each broker has a directory, whether it goes away soon or not."""
+    return {
+        node: {
+            int(path.name.removeprefix(f"{topic.name}-").partition(".")[0])
+            for path in broker.data_dir.glob(f"{topic.name}-*")
+        }
+        for node, broker in cluster.brokers.items()
+    }
+
+
+def expected_directories(cluster: RunningCluster, topic: Topic) -> dict[int, set[int]]:
+    lying = replicas(topic)
+    return {node: {i for i, nodes in lying.items() if node in nodes} for node in cluster.brokers}
+
+
+def wait_until_nothing_is_left_behind(cluster: RunningCluster, topic: Topic) -> None:
+    wait_for(
+        "directories of just the replicas",
+        lambda: directories(cluster, topic) == expected_directories(cluster, topic),
+    )

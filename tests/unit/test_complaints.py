@@ -1,0 +1,20 @@
+"""Trouble that goes on fills no log."""
+
+import logging
+
+import pytest
+
+from headrace.env.complaints import EVERY_S, Complaint
+from tests.storage.log_scenario import ManualClock
+
+
+def test_trouble_is_told_at_once_and_then_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    complaint = Complaint(logging.getLogger("test"), clock.monotonic)
+    for second in range(int(2 * EVERY_S)):
+        complaint.tell(f"{second} is full")
+        clock.advance(1000)
+    assert [record.getMessage() for record in caplog.records] == [
+        "0 is full",
+        "30 is full (and 29 times like this before)",
+    ]

@@ -1,0 +1,40 @@
+"""Followers that have a new connection while something of the last one is still on its way."""
+
+import pytest
+
+from headrace.runtime.exchange import Peer
+from headrace.wire.header import read_header
+from headrace.wire.replica_fetch import VERSION
+from tests.storage.log_scenario import values
+from tests.unit.follower_scene import Scene
+from tests.unit.replication_world import epoch_of
+
+
+@pytest.mark.parametrize("opens_session", [False, True])
+def test_what_comes_late_from_a_connection_that_was_left_does_not_count(
+    opens_session: bool,
+) -> None:
+    scene = Scene()
+    wire = scene.wire
+    scene.leader.append("a")
+    wire.ask()
+    wire.receive()
+    late = wire.machine.next_request(epoch_of(scene.follower.node_id), wire.now_ms())
+    if opens_session:
+        late = wire.requests[0]
+    assert late is not None
+    # The leader does not hear that the first one is gone before its last words.
+    former, wire.peer = wire.peer, Peer()
+    wire.machine.broke()
+    scene.pass_ms(1000)
+    wire.run()
+    scene.leader.append("b")
+    wire.run()
+    scene.leader.turn.begin()
+    scene.leader.handler.handle(former, 0, VERSION, late, read_header(late).body_at, len(late))
+    scene.leader.handler.forget(former)
+    scene.leader._deliver()
+    assert scene.leader.partition().followers[2].end_offset == 2
+    scene.leader.append("c")
+    wire.run()
+    assert values(scene.log) == ["a", "b", "c"]
