@@ -18,7 +18,7 @@ from headrace.pipelines.server import running_server
 from headrace.testing import RunningBroker
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 600
+TIMEOUT_S = 1_800
 SPEC = """\
 name: {name}
 storage: .headrace/checkpoints

@@ -10,7 +10,7 @@ from tests.pipelines.conftest import Pipeline, flow
 from tests.pipelines.test_pipeline import COPYING, COUNTING, fill, ground, make_topics
 from tests.spark.deployment import standalone
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1_800)
 
 
 def test_a_pipeline_runs_on_a_standalone_cluster(broker: RunningBroker, tmp_path: Path) -> None:
