@@ -1,5 +1,7 @@
 """A partition's leader: what is committed, who is in sync, and what a change of the ISR does."""
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.log.log import Log
@@ -166,3 +168,16 @@ def test_a_follower_never_takes_the_high_watermark_back() -> None:
     assert not leader.partition.committed_by_leader(1)
     assert not leader.partition.committed_by_leader(99), "no further than its own log"
     assert leader.partition.high_watermark == 3
+
+
+def test_where_a_move_ends_is_taken_also_after_the_answer_that_has_its_partition_epoch() -> None:
+    leader = Leader(isr=((1, 10), (2, 20)))
+    answered = state(isr=((1, 10), (2, 20)), partition_epoch=8)
+    assert leader.partition.settle(answered, 0)
+    leader.partition.propose(((1, 10),))
+    moved = replace(answered, replicas=(1, 2))
+    assert leader.partition.settle(moved, 0)
+    assert leader.partition.replicas == (1, 2)
+    assert list(leader.partition.followers) == [2]
+    assert leader.partition.proposed == ((1, 10),)
+    assert not leader.partition.settle(moved, 0)

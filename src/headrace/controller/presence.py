@@ -185,14 +185,17 @@ class Presence:
             return
         if _BROKERS in news:
             await self._picture.read_brokers(self._saw_brokers)
-            info = self._picture.image.brokers.get(self._node_id)
-            if info is None or info.epoch != self.broker_epoch:
+            if not self._is_registered():
                 await self._join()
                 return
         if _CONTROLLER in news:
             await self._find_controller()
         if _CHANGES in news:
             await self._read_changes()
+
+    def _is_registered(self) -> bool:
+        info = self._picture.image.brokers.get(self._node_id)
+        return info is not None and info.epoch == self.broker_epoch
 
     async def _join(self) -> None:
         """Take this broker's place: what it had before may be void, what it knew may be old."""
@@ -212,6 +215,9 @@ class Presence:
             self.broker_epoch = self.last_epoch = stat.czxid
             self.registered_ms = stat.created_ms
         await self._picture.read_brokers(self._saw_brokers)
+        if not self._is_registered():
+            # It was removed in between: no event will tell.
+            self._look_at(_BROKERS)
         await self._find_controller(doubts_all=True)
 
     async def _find_controller(self, *, doubts_all: bool = False) -> None:

@@ -159,9 +159,15 @@ class Partition:
 
     def settle(self, state: PartitionState, now_ms: i64) -> bool:
         """Take what was committed in the epoch at hand; False if it was known."""
-        if state.leader_epoch != self.leader_epoch or state.partition_epoch <= self.partition_epoch:
+        if state.leader_epoch != self.leader_epoch or state.partition_epoch < self.partition_epoch:
             return False
-        self._take(state)
+        if state.partition_epoch > self.partition_epoch:
+            self._take(state)
+        elif state.replicas != self.replicas:
+            # An answer to a change of the ISR was here first: it does not say where a move ends.
+            self.replicas = state.replicas
+        else:
+            return False
         if self.is_leader:
             self._set_followers(now_ms)
         return True
