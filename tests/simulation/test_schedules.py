@@ -39,8 +39,7 @@ def _tear_the_last_in_sync(
     for broker in cluster.brokers:
         if not broker.is_running:
             broker.start()
-    until(cluster.is_in_full_sync)
-    assert len(cluster.history.acked) > acked
+    until(lambda: cluster.is_in_full_sync() and len(cluster.history.acked) > acked)
 
 
 @pytest.mark.timeout(180)
