@@ -23,7 +23,7 @@ NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( 
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo       start a broker, use it through a real client, kill it, lose nothing"
+	@echo "make demo       events, a pipeline on Spark, a kill -9, nothing lost; BROKERS=3: a cluster"
 	@echo "make test       all tests but those that need Java, against the compiled build"
 	@echo "make test-java  kcat, Apache Kafka's Java client and its tools against a broker"
 	@echo "make sim        SEEDS=1000 schedules of faults in a simulated cluster"
@@ -38,7 +38,7 @@ help:
 	@echo "make clean      remove what the commands made"
 
 demo: $(PACKAGE)
-	@$(BIN)/python demo/demo.py
+	@BROKERS=$(BROKERS) $(BIN)/python -m demo
 
 test: $(PACKAGE)
 	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/java \

@@ -13,7 +13,7 @@ from typing import IO, Any, Self
 import pytest
 
 from headrace.client import Client, connect
-from headrace.pipelines.project import open_project
+from headrace.pipelines.project import Project, open_project
 from headrace.pipelines.server import running_server
 from headrace.testing import RunningBroker
 
@@ -128,13 +128,19 @@ def flow(outcome: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server for all runs that need none of their own."""
+def spark_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The project of the shared server: its warehouse has the tables of all that runs there."""
     directory = tmp_path_factory.mktemp("server")
     (directory / "spark-pipeline.yml").write_text(SPEC.format(name="server", bootstrap=""))
     project = open_project(directory)
     project.prepare_state()
-    with running_server(project, "local[2]") as address:
+    return project
+
+
+@pytest.fixture(scope="session")
+def spark_server(spark_project: Project) -> Iterator[str]:
+    """The address of a server for all runs that need none of their own."""
+    with running_server(spark_project, "local[2]") as address:
         yield address
 
 

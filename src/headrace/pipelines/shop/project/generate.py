@@ -18,7 +18,8 @@ from encoding import encode
 
 from headrace.client import Client, TopicExists, connect
 
-PRICES_CENTS = {"bran": 250, "flour": 450, "groats": 620, "millstone": 89_900, "sieve": 2_400}
+PRICES_CENTS = {"bran": 250, "flour": 450, "groats": 620, "millstone": 45_000, "sieve": 4_800}
+POPULARITY = (25, 35, 20, 5, 15)
 OPENING = datetime(2026, 3, 2, 8, tzinfo=UTC)
 CHANNEL_FROM_ORDER = 500
 TOPICS = {"orders": 3, "orders-dead-letters": 1, "order-alerts": 1}
@@ -35,7 +36,7 @@ class Message(NamedTuple):
 def order_events(seed: int, number: int) -> list[dict[str, Any]]:
     """The events of one order, as they should be."""
     random = Random(f"{seed}/{number}")
-    product = random.choice(list(PRICES_CENTS))
+    (product,) = random.choices(list(PRICES_CENTS), POPULARITY)
     quantity, price = random.randint(1, 5), PRICES_CENTS[product]
     moment = OPENING + timedelta(seconds=number + random.random())
     placed = {"product": product, "quantity": quantity, "price_cents": price}

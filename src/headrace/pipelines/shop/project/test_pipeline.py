@@ -12,15 +12,16 @@ import generate
 import pyarrow.dataset
 
 from headrace.client import connect
+from headrace.pipelines.written import table_files
 from headrace.testing import RunningBroker
 
 PROJECT = Path(__file__).parent
 SEED, FIRST, ORDERS = 1, 400, 200
 
 
-def read_table(project: Path, name: str) -> list[dict[str, Any]]:
-    place = project / ".headrace" / "warehouse" / name
-    rows: list[dict[str, Any]] = pyarrow.dataset.dataset(place).to_table().to_pylist()
+def read_table(warehouse: Path, name: str) -> list[dict[str, Any]]:
+    files = sorted(map(str, table_files(warehouse / name)))
+    rows: list[dict[str, Any]] = pyarrow.dataset.dataset(files).to_table().to_pylist()
     return rows
 
 
@@ -47,8 +48,8 @@ def states(first: int, orders: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-def check_tables(project: Path, first: int, orders: int) -> None:
-    rows = read_table(project, "revenue_per_minute")
+def check_tables(warehouse: Path, first: int, orders: int) -> None:
+    rows = read_table(warehouse, "revenue_per_minute")
     found = {
         (row["minute"].replace(tzinfo=UTC), row["product"]): row["revenue_cents"] for row in rows
     }
@@ -59,15 +60,15 @@ def check_tables(project: Path, first: int, orders: int) -> None:
     }
     assert {
         row["order_id"]: (row["status"], row["events"], row["paid_cents"], row["channel"])
-        for row in read_table(project, "orders")
+        for row in read_table(warehouse, "orders")
     } == expected
 
 
-def check_topics(bootstrap: str, project: Path, first: int, orders: int) -> None:
+def check_topics(bootstrap: str, warehouse: Path, first: int, orders: int) -> None:
     with connect(bootstrap) as client:
         dead = list(client.consume("orders-dead-letters", until="end"))
         alerts = {alert.key for alert in client.consume("order-alerts", until="end")}
-    wrong = len(read_table(project, "raw_orders")) - len(read_table(project, "order_events"))
+    wrong = len(read_table(warehouse, "raw_orders")) - len(read_table(warehouse, "order_events"))
     assert len({(h["partition"], h["offset"]) for h in (dict(d.headers) for d in dead)}) == wrong
     assert all(dict(letter.headers)["reason"] for letter in dead)
     placed = [event for event in events(first, orders) if event["type"] == "placed"]
@@ -83,5 +84,6 @@ def test_the_tables_are_what_the_events_say(headrace_broker: RunningBroker, tmp_
     subprocess.run([sys.executable, "generate.py", *numbers, *address], cwd=project, check=True)
     run = [sys.executable, "-m", "headrace", "pipeline", "run", *address]
     subprocess.run(run, cwd=project, check=True)
-    check_tables(project, FIRST, ORDERS)
-    check_topics(headrace_broker.address, project, FIRST, ORDERS)
+    warehouse = project / ".headrace" / "warehouse"
+    check_tables(warehouse, FIRST, ORDERS)
+    check_topics(headrace_broker.address, warehouse, FIRST, ORDERS)

@@ -1,0 +1,72 @@
+"""The sample project: its tables are what its events say, whatever comes, also after a replay."""
+
+from pathlib import Path
+
+from headrace.client import Client, connect
+from headrace.pipelines.project import Project
+from headrace.testing import RunningBroker
+from tests.pipelines.shop import Shop
+
+NASTY = (
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"\x00\xff",
+    b'{"order_id":' * 3_000,
+    b'{"order_id": 1e999, "seq": 1e400}',
+    b'{"order_id": "x", "seq": 99999999999999999999}',
+    b'{"order_id": "x", "seq": 1, "type": "placed", "at": "+294247-01-10T04:00:54Z"}',
+    b'{"order_id": "x", "seq": 1, "type": "placed", "at": ["2026"], "product": {}}',
+    b'{"order_id": "x", "seq": 1, "type": "placed", "at": "2026-03-02T08:00:00Z", "product": "p",'
+    b' "quantity": 2147483648, "price_cents": 9223372036854775807}',
+)
+
+
+def write_nasty(client: Client) -> None:
+    for value in NASTY:
+        client.produce("orders", value, key="nasty")
+
+
+def reasons(client: Client) -> list[str]:
+    """Why each of the nasty ones is a dead letter, in the order in which they came."""
+    found: dict[int, str] = {}
+    for letter in client.consume("orders-dead-letters", until="end"):
+        headers = {name: str(value or b"", "utf-8") for name, value in letter.headers}
+        if letter.key == b"nasty":
+            found[int(headers["offset"])] = headers["reason"]
+    return [found[offset] for offset in sorted(found)]
+
+
+def test_tables_are_what_the_events_say_and_a_replay_gives_the_same(
+    tmp_path: Path, broker: RunningBroker, spark_project: Project, spark_server: str
+) -> None:
+    shop = Shop(tmp_path / "shop", broker.address, spark_project.warehouse, spark_server)
+    shop.generate(first=440, orders=60)
+    shop.run()
+    shop.check(first=440, orders=60)
+
+    # From here on events have one field more.
+    shop.generate(first=500, orders=60)
+    with connect(broker.address) as client:
+        write_nasty(client)
+        shop.run()
+        assert shop.lag(client) == 0
+        assert reasons(client) == [
+            "the value is not a JSON object",
+            "the value is not a JSON object",
+            "the value is not a JSON object",
+            "the value is not a JSON object",
+            "the value is not a JSON object",
+            "the value is not a JSON object",
+            "seq is not a positive number",
+            "seq is not a positive number",
+            "at is not a time of this century",
+            "at is not a time of this century",
+            "quantity is not from 1 to 1000",
+        ]
+    shop.check(first=440, orders=120)
+
+    before = shop.tables()
+    shop.run("--full-refresh", "all", "--conf", "shop.max_offsets_per_trigger=97")
+    assert shop.tables() == before
