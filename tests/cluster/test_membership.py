@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.coordination import layout
+from headrace.coordination.embedded import STORE_FILE
 from headrace.coordination.former_session import SessionFile, end_session
 from headrace.coordination.zookeeper import ZooKeeperStore
 from headrace.ensemble.zookeeper import free_port
@@ -106,6 +107,9 @@ def test_another_clusters_directory_is_refused(cluster: RunningCluster, tmp_path
         pass
     meta = tmp_path / "data" / "meta.properties"
     before = meta.read_text()
+    said = refused(properties(tmp_path, cluster.zookeeper.connect, 9))
+    assert "is of a broker on its own" in said
+    (tmp_path / "data" / STORE_FILE).unlink()
     said = refused(properties(tmp_path, cluster.zookeeper.connect, 9))
     assert "belongs to cluster.id" in said
     assert meta.read_text() == before
