@@ -76,6 +76,8 @@ class Lookout:
         """This broker has become the controller, or has read everything again as such."""
         if is_new:
             self._liveness.take_over(self._image.brokers)
+        # It may be the same controller as before whose registration was void for a while.
+        self.update()
         dead, self._dead_controller = self._dead_controller, None
         if dead is not None and self._image.brokers.get(dead.node_id) == dead:
             self._remove(dead)
