@@ -19,6 +19,8 @@ from headrace.testing import RunningBroker
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 1_800
+# Runs are short: compiling well what they execute takes longer than executing it.
+JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 SPEC = """\
 name: {name}
 storage: .headrace/checkpoints
@@ -83,7 +85,7 @@ class Command:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, "TMPDIR": str(scratch)},
+                env={**os.environ, **JAVA, "TMPDIR": str(scratch)},
             )
 
     def __enter__(self) -> Self:
@@ -140,8 +142,11 @@ def spark_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture(scope="session")
 def spark_server(spark_project: Project) -> Iterator[str]:
     """The address of a server for all runs that need none of their own."""
-    with running_server(spark_project, "local[2]") as address:
-        yield address
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in JAVA.items():
+            patch.setenv(name, value)
+        with running_server(spark_project, "local[2]") as address:
+            yield address
 
 
 @pytest.fixture
