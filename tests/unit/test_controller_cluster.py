@@ -149,6 +149,20 @@ async def test_a_broker_whose_node_was_removed_registers_anew(cluster: Cluster) 
 
 
 @cluster_of(3)
+async def test_a_controller_whose_own_node_was_removed_still_sees_a_death(cluster: Cluster) -> None:
+    """Its session lives, and so it stays the controller: nobody is elected anew."""
+    leader = cluster.leader
+    epoch = leader.controller.broker_epoch
+    await leader.store.delete(layout.broker_path(leader.node_id))
+    await until(lambda: leader.controller.broker_epoch > epoch)
+    await cluster.agree()
+    assert cluster.leader is leader
+    await leader.controller.create_topic("t", assignment={0: [2, 3]})
+    await cluster.crash(2)
+    await until(lambda: leader.state().leader == 3)
+
+
+@cluster_of(3)
 async def test_after_a_reconnect_within_its_session_a_broker_reads_again(
     cluster: Cluster,
 ) -> None:
