@@ -11,6 +11,7 @@ from uuid import UUID
 
 from headrace.client.errors import ProtocolViolation, RequestFailed, request_failed
 from headrace.wire.cursor import Cursor, MalformedRequest
+from headrace.wire.writer import uvarint
 
 FLEXIBLE_SINCE = 9
 TOPIC_IDS_SINCE = 13
@@ -44,15 +45,6 @@ class ProduceResult(NamedTuple):
     error_message: str | None = None
     leader: tuple[int, int] | None = None
     """The new leader and its epoch, where the broker names them (KIP-951)."""
-
-
-def uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def put_string(text: str | None, flexible: bool) -> bytes:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from headrace.group.assignment import Assignment, assignment_of, in_order
 from headrace.wire.cursor import Cursor
+from headrace.wire.writer import uvarint
 
 SHORT = Struct(">h")
 INT = Struct(">i")
@@ -20,15 +21,6 @@ def string(text: str | None) -> bytes:
         return b"\xff\xff"
     raw = text.encode()
     return SHORT.pack(len(raw)) + raw
-
-
-def uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def compact_string(text: str | None) -> bytes:

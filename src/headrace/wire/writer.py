@@ -44,6 +44,12 @@ def put_uvarint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
+def uvarint(value: int) -> bytes:
+    out = bytearray()
+    put_uvarint(out, value)
+    return bytes(out)
+
+
 def _fixed_step(run: list[Field]) -> Write:
     pack = packer_of(run).pack
     wanted = [(field.name, field.default) for field in run]
