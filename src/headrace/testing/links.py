@@ -8,6 +8,7 @@ does. (A broker that is dead behind its proxy does not refuse connections, it en
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -26,27 +27,36 @@ class Links:
         self._thread.start()
         self._cut: set[frozenset[int]] = set()
         self._healed = asyncio.Event()
-        self._servers: list[asyncio.Server] = []
+        # Every socket from its first moment on, so that none is left open at the end.
+        self._sockets: set[socket.socket] = set()
+        self._carriers: set[asyncio.Task[None]] = set()
 
     def add(
         self, host: str, port: int, target: tuple[str, int], ends: Callable[[int], tuple[int, int]]
     ) -> None:
         """Listen, and pass on. `ends` tells whose a connection is by the port it comes from."""
+        listener = socket.create_server((host, port))
+        listener.setblocking(False)
 
-        async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # Cancelled only when all of it ends; asyncio's streams make an error of that.
-            with contextlib.suppress(OSError, LookupError, asyncio.CancelledError):
-                await self._carry(reader, writer, target, ends)
-            writer.transport.abort()
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                near, (_, from_port) = listener.accept()
+                near.setblocking(False)
+                self._sockets.add(near)
+                carrier = self._loop.create_task(self._carry(near, from_port, target, ends))
+                self._carriers.add(carrier)
+                carrier.add_done_callback(self._carriers.discard)
 
-        listening = asyncio.start_server(accepted, host, port)
-        self._servers.append(asyncio.run_coroutine_threadsafe(listening, self._loop).result())
+        def listen() -> None:
+            self._sockets.add(listener)
+            self._loop.add_reader(listener, accept)
+
+        self._loop.call_soon_threadsafe(listen)
 
     def cut(self, one: int, *others: int) -> None:
         """Nothing passes between the first and each of the others, either way."""
-        self._loop.call_soon_threadsafe(
-            self._cut.update, [frozenset((one, other)) for other in others]
-        )
+        # At once, not when the loop comes to it: what is sent after this call is held.
+        self._cut.update(frozenset((one, other)) for other in others)
 
     def heal(self) -> None:
         def heal() -> None:
@@ -64,49 +74,50 @@ class Links:
             self._loop.close()
 
     async def _end(self) -> None:
-        for server in self._servers:
-            server.close()
-        # What was accepted at the last moment needs its transport to be closed by.
-        for _ in range(3):
-            await asyncio.sleep(0)
-        current = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not current]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)
+        for each in self._sockets:
+            self._loop.remove_reader(each)
+        carriers = list(self._carriers)
+        for carrier in carriers:
+            carrier.cancel()
+        await asyncio.gather(*carriers, return_exceptions=True)
+        for each in self._sockets:
+            each.close()
 
     async def _carry(
         self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        near: socket.socket,
+        from_port: int,
         target: tuple[str, int],
         ends: Callable[[int], tuple[int, int]],
     ) -> None:
-        pair = frozenset(ends(writer.get_extra_info("peername")[1]))
-        await self._pass(pair)
-        far_reader, far_writer = await asyncio.open_connection(*target)
-        both = [
-            asyncio.ensure_future(self._pump(pair, reader, far_writer)),
-            asyncio.ensure_future(self._pump(pair, far_reader, writer)),
-        ]
+        far = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        far.setblocking(False)
+        self._sockets.add(far)
+        pumps: list[asyncio.Task[None]] = []
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            # That an end is gone does not arrive through a cut, either.
-            await self._pass(pair)
-        finally:
-            for pump in both:
-                pump.cancel()
-            far_writer.transport.abort()
-
-    async def _pump(
-        self, pair: frozenset[int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        with contextlib.suppress(OSError):
-            while chunk := await reader.read(_CHUNK_BYTES):
+            with contextlib.suppress(OSError, LookupError):
+                pair = frozenset(ends(from_port))
                 await self._pass(pair)
-                writer.write(chunk)
-                await writer.drain()
+                await self._loop.sock_connect(far, target)
+                for source, sink in ((near, far), (far, near)):
+                    sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    pumps.append(self._loop.create_task(self._pump(pair, source, sink)))
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+                # That an end is gone does not arrive through a cut, either.
+                await self._pass(pair)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            for each in (near, far):
+                each.close()
+                self._sockets.discard(each)
+
+    async def _pump(self, pair: frozenset[int], source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := await self._loop.sock_recv(source, _CHUNK_BYTES):
+                await self._pass(pair)
+                await self._loop.sock_sendall(sink, chunk)
 
     async def _pass(self, pair: frozenset[int]) -> None:
         while pair in self._cut:
