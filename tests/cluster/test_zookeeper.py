@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -160,6 +161,17 @@ def test_a_zookeeper_that_is_not_there_is_told_in_a_sentence() -> None:
 
     with pytest.raises(StoreUnavailable, match=r"within 0.3 s \(Connection refused\): start it"):
         asyncio.run(open_store())
+
+
+def test_a_port_that_was_picked_is_kept_for_whoever_is_told_of_it() -> None:
+    port = free_port()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", port)):
+            socket.create_connection(("127.0.0.1", port)).close()
 
 
 def test_nodes_end_when_whoever_started_them_is_killed(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ Owns its configuration files and processes. Blocks: callers on an event loop use
 2. What a node must remember is in its directory; the ports between nodes are picked at each start.
 """
 
+import os
 import socket
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +23,9 @@ STOP_S_MAX = 5.0
 _MODE_S_MAX = 0.3
 """A server that is not ready takes the question, and forgets it."""
 HOST = "127.0.0.1"
+_HELD_MAX = 128
+_held: deque[int] = deque()
+"""The sockets that hold ports, oldest first."""
 _JVM = (
     "-Xmx64m",
     "-Xms16m",
@@ -46,9 +51,19 @@ _SETTINGS = {
 
 
 def free_port(host: str = HOST) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """A port for somebody to listen on, now or later: the system gives it to nobody else.
+
+    It stays bound here, where nobody listens; connections are refused as long as nobody does.
+    """
+    with socket.socket() as holder:
+        # Where both say so, a second socket may be bound to the port, and listen.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((host, 0))
+        port = int(holder.getsockname()[1])
+        _held.append(holder.detach())
+    if len(_held) > _HELD_MAX:
+        os.close(_held.popleft())
+    return port
 
 
 def port_is_free(port: int) -> bool:

@@ -91,7 +91,7 @@ class RunningBroker(LoggingProcess):
         port: int = 0,
         settings: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
-        timeout_s: float = 20.0,
+        timeout_s: float = 40.0,
     ) -> Self:
         """Starts a broker on a free port, with its data in `data_dir` or a temporary directory.
 
@@ -111,7 +111,7 @@ class RunningBroker(LoggingProcess):
             raise
         return broker
 
-    def stop(self, timeout_s: float = 20.0) -> None:
+    def stop(self, timeout_s: float = 40.0) -> None:
         """Asks the broker to stop cleanly (SIGTERM) and waits for it; the data stays."""
         process = self._process
         if process is None:
@@ -133,7 +133,7 @@ class RunningBroker(LoggingProcess):
             self._process.wait()
             self._ended()
 
-    def restart(self, timeout_s: float = 20.0) -> None:
+    def restart(self, timeout_s: float = 40.0) -> None:
         """Starts the broker again, on the same port and data; stops it first if it runs."""
         self.stop()
         self._launch(timeout_s)
@@ -164,6 +164,10 @@ class RunningBroker(LoggingProcess):
         return f"<RunningBroker {self.address} {state}, data in {self.data_dir}>"
 
     def _launch(self, timeout_s: float) -> None:
+        from headrace.ensemble.zookeeper import free_port
+
+        # Not one that the broker picks: others could be given it while the broker is down.
+        self.port = self.port or free_port()
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         ready = self.data_dir.with_name(self.data_dir.name + ".ready")
         ready.unlink(missing_ok=True)

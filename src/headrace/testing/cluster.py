@@ -64,7 +64,7 @@ class ClusterBroker(LoggingProcess):
         """`under` is what to run it with, as in ("env", "TZ=UTC")."""
         self._child.start(when_orphaned=signal.SIGKILL, under=under)
 
-    def wait_until_ready(self, timeout_s: float = 20.0) -> None:
+    def wait_until_ready(self, timeout_s: float = 40.0) -> None:
         try:
             self._child.wait_until_ready(timeout_s)
         except ChildFailed as error:
@@ -74,7 +74,7 @@ class ClusterBroker(LoggingProcess):
         """Ends the broker at once (SIGKILL), as a crash would; the data stays."""
         self._child.process.kill()
 
-    def stop(self, timeout_s: float = 20.0) -> None:
+    def stop(self, timeout_s: float = 40.0) -> None:
         """Asks the broker to stop cleanly (SIGTERM) and waits for it; the data stays."""
         if not self._child.process.stop(timeout_s):
             raise BrokerFailed(self.told(f"did not stop within {timeout_s:g} s"))
@@ -82,7 +82,7 @@ class ClusterBroker(LoggingProcess):
         if code:
             raise BrokerFailed(self.told(f"ended with exit code {code}"))
 
-    def restart(self, timeout_s: float = 20.0) -> None:
+    def restart(self, timeout_s: float = 40.0) -> None:
         """Starts the broker again, on the same port and data; stops it first if it runs."""
         if self.is_running:
             self.stop()
@@ -181,7 +181,7 @@ class RunningCluster:
         settings: Mapping[str, str] | None = None,
         settings_of: Mapping[int, Mapping[str, str]] | None = None,
         links: bool = False,
-        timeout_s: float = 30.0,
+        timeout_s: float = 60.0,
     ) -> Self:
         """Starts ZooKeeper, then all brokers at once, and waits until they are ready.
 
@@ -211,7 +211,7 @@ class RunningCluster:
             raise
         return cluster
 
-    def start_brokers(self, ids: Iterable[int] | None = None, timeout_s: float = 30.0) -> None:
+    def start_brokers(self, ids: Iterable[int] | None = None, timeout_s: float = 60.0) -> None:
         """Starts those of these brokers (or of all) that do not run, together."""
         brokers = [self.brokers[each] for each in (self.brokers if ids is None else ids)]
         stopped = [broker for broker in brokers if not broker.is_running]
