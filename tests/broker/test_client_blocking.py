@@ -30,6 +30,8 @@ from headrace.client.partitioner import keyed_partition
 from headrace.testing import RunningBroker
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+RECENT_MS = int(time.time() * 1000) - 3_600_000
+"""Not so long ago that retention would take the records whenever it looks."""
 
 
 @pytest.fixture
@@ -47,13 +49,13 @@ def topic(client: Client) -> str:
 
 def test_what_is_produced_is_consumed(client: Client, topic: str) -> None:
     written = client.produce(
-        topic, b"value", key=b"key", headers=[("h", b"1"), ("h", None)], timestamp_ms=1_234_567
+        topic, b"value", key=b"key", headers=[("h", b"1"), ("h", None)], timestamp_ms=RECENT_MS
     )
     (record,) = client.consume(topic, until="end")
     assert record.key == b"key"
     assert record.value == b"value"
     assert record.headers == (("h", b"1"), ("h", None))
-    assert record.timestamp_ms == 1_234_567
+    assert record.timestamp_ms == RECENT_MS
     assert (record.topic, record.partition, record.offset) == written[:3]
     assert written.partition == keyed_partition(b"key", 3)
 
@@ -107,21 +109,21 @@ def test_fewer_acknowledgements(client: Client, topic: str, acks: int) -> None:
 
 def test_reading_begins_and_ends_where_it_is_told(client: Client, topic: str) -> None:
     for number in range(10):
-        client.produce(topic, str(number), partition=0, timestamp_ms=1_000 + number)
+        client.produce(topic, str(number), partition=0, timestamp_ms=RECENT_MS + number)
 
     def values(**arguments: object) -> list[int]:
         records = client.consume(topic, **{"until": "end", **arguments})  # type: ignore[arg-type]
         return [int(record.value or b"") for record in records]
 
-    moment = datetime.fromtimestamp(1.004, UTC)
+    moment = datetime.fromtimestamp(RECENT_MS / 1000 + 0.004, UTC)
     assert values() == list(range(10))
     assert values(start=7) == [7, 8, 9]
-    assert values(start=AtTime(1_008)) == [8, 9]
+    assert values(start=AtTime(RECENT_MS + 8)) == [8, 9]
     assert values(start=moment) == [4, 5, 6, 7, 8, 9]
     assert values(start="latest") == []
-    assert values(start=AtTime(5_000)) == []
+    assert values(start=AtTime(RECENT_MS + 5_000)) == []
     assert values(until=3, partitions=[0]) == [0, 1, 2]
-    assert values(until=AtTime(1_002)) == [0, 1]
+    assert values(until=AtTime(RECENT_MS + 2)) == [0, 1]
     assert values(start=2, until=moment) == [2, 3]
     assert values(start=5, max_records=2) == [5, 6]
     assert values(partitions=[1, 2]) == []

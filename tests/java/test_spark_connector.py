@@ -36,7 +36,8 @@ def spark() -> SparkSession:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     data_dir = tmp_path_factory.mktemp("connector") / "data"
-    settings = {"log.cleaner.backoff.ms": "50"}
+    # Records of years ago stay: retention would take them whenever it looks.
+    settings = {"log.cleaner.backoff.ms": "50", "log.retention.ms": "-1"}
     with RunningBroker.start(data_dir, settings=settings) as broker:
         yield broker.address
 

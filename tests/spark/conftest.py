@@ -23,7 +23,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def headrace_settings() -> Mapping[str, str]:
-    return {"log.cleaner.backoff.ms": "50", "auto.create.topics.enable": "false"}
+    # Records of years ago stay: retention would take them whenever it looks.
+    kept = {"log.retention.ms": "-1"}
+    return {**kept, "log.cleaner.backoff.ms": "50", "auto.create.topics.enable": "false"}
 
 
 @pytest.fixture(scope="session")
