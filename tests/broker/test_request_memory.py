@@ -335,3 +335,26 @@ def test_what_was_sent_without_acknowledgement_is_written_though_its_sender_left
                     frames.insert(0, poll)
                 leaving.send(b"".join(frames))
             eventually("all is written", ends_at(connection, topic, turn * len(batches)))
+
+
+def test_what_is_sent_behind_a_long_poll_is_done_when_that_is_answered(
+    target: WatchedBroker,
+) -> None:
+    """One request of a connection after the other, acknowledged or not, as in Apache Kafka."""
+    with target.connect() as sender, target.connect() as other:
+        other.create_topic("behind")
+        other.create_topic("behind-quiet")
+        poll = sender.fetch_frame("behind-quiet", 0, max_wait_ms=INT32_MAX)
+        frames = [
+            sender.produce_frame("behind", one_batch(value), acks=acks)
+            for value, acks in ((b"a", 0), (b"b", 1), (b"c", 0))
+        ]
+        sender.send(poll + b"".join(frames))
+        assert other.end_offset("behind") == 0
+        other.produce("behind-quiet", one_batch(b"news"))
+        (polled,) = sender.read_answer(FETCH, 12)["responses"][0]["partitions"]
+        assert values_of(polled["records"]) == [b"news"]
+        (produced,) = sender.read_answer(PRODUCE, 9)["responses"][0]["partition_responses"]
+        assert produced["base_offset"] == 1
+        assert sender.end_offset("behind") == 3
+        assert values_of(sender.fetch("behind", 0)["records"]) == [b"a", b"b", b"c"]
