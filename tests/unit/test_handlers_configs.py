@@ -1,15 +1,20 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+"""DescribeConfigs, ListConfigResources, AlterConfigs and IncrementalAlterConfigs."""
 
 from typing import Any
 
 import pytest
 
 from headrace.model.errors import ErrorCode
-from headrace.wire.apis import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+from headrace.wire.apis import (
+    ALTER_CONFIGS,
+    DESCRIBE_CONFIGS,
+    INCREMENTAL_ALTER_CONFIGS,
+    LIST_CONFIG_RESOURCES,
+)
 from headrace.wire.codec import Message
 from tests.unit.handler_fakes import Asker, asker
 
-TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -254,3 +259,33 @@ def test_a_group_s_setting_out_of_its_limits_is_refused(
 ) -> None:
     assert _altered(client, GROUP, (group, ((name, SET, value),))) == [code]
     assert client.broker.image.group_configs == {}
+
+
+@pytest.mark.parametrize(
+    ("asked", "listed"),
+    [
+        ([], [(TOPIC, "orders"), (BROKER, "1"), (GROUP, "readers")]),
+        ([GROUP, TOPIC], [(TOPIC, "orders"), (GROUP, "readers")]),
+        ([BROKER_LOGGER, CLIENT_METRICS], []),
+    ],
+)
+def test_who_has_settings_is_listed_by_kind(
+    client: Asker, asked: list[int], listed: list[tuple[int, str]]
+) -> None:
+    client.broker.image.group_configs["readers"] = {"consumer.session.timeout.ms": "50000"}
+    reply = client.ask(LIST_CONFIG_RESOURCES, 1, {"resource_types": asked})
+    assert reply["error_code"] == 0
+    found = [(row["resource_type"], row["resource_name"]) for row in reply["config_resources"]]
+    assert found == listed
+
+
+def test_client_metrics_are_listed_in_the_old_way_and_unknown_kinds_are_refused(
+    client: Asker,
+) -> None:
+    old = client.ask(LIST_CONFIG_RESOURCES, 0, {})
+    assert (old["error_code"], old["config_resources"]) == (0, [])
+    unknown = client.ask(LIST_CONFIG_RESOURCES, 1, {"resource_types": [TOPIC, 3]})
+    assert (unknown["error_code"], unknown["config_resources"]) == (
+        ErrorCode.UNSUPPORTED_VERSION,
+        [],
+    )

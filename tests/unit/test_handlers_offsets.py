@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords, DescribeProducers and DescribeLogDirs."""
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords, DescribeProducers and the log directories."""
 
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ from headrace.log.producers import ProducerEntry
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import PartitionState
 from headrace.wire.apis import (
+    ALTER_REPLICA_LOG_DIRS,
     DELETE_RECORDS,
     DESCRIBE_LOG_DIRS,
     DESCRIBE_PRODUCERS,
@@ -283,3 +284,18 @@ def test_the_data_directory_is_told_with_the_partitions_that_are_asked_for(clien
     (result,) = client.ask(DESCRIBE_LOG_DIRS, 4, {"topics": asked})["results"]
     (topic,) = result["topics"]
     assert [slot["partition_index"] for slot in topic["partitions"]] == [1]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_replica_moves_to_no_other_directory_than_its_own(client: Asker, version: int) -> None:
+    asked = [
+        {"path": "/", "topics": [{"name": "orders", "partitions": [0, 9]}]},
+        {"path": "/other", "topics": [{"name": "orders", "partitions": [1]}]},
+    ]
+    (topic,) = client.ask(ALTER_REPLICA_LOG_DIRS, version, {"dirs": asked})["results"]
+    assert topic["topic_name"] == "orders"
+    assert {slot["partition_index"]: slot["error_code"] for slot in topic["partitions"]} == {
+        0: ErrorCode.NONE,
+        9: ErrorCode.REPLICA_NOT_AVAILABLE,
+        1: ErrorCode.LOG_DIR_NOT_FOUND,
+    }

@@ -50,6 +50,7 @@ INIT_PRODUCER_ID = 22
 OFFSET_FOR_LEADER_EPOCH = 23
 DESCRIBE_CONFIGS = 32
 ALTER_CONFIGS = 33
+ALTER_REPLICA_LOG_DIRS = 34
 DESCRIBE_LOG_DIRS = 35
 CREATE_PARTITIONS = 37
 DELETE_GROUPS = 42
@@ -67,6 +68,7 @@ ALLOCATE_PRODUCER_IDS = 67
 CONSUMER_GROUP_HEARTBEAT = 68
 CONSUMER_GROUP_DESCRIBE = 69
 ASSIGN_REPLICAS_TO_DIRS = 73
+LIST_CONFIG_RESOURCES = 74
 DESCRIBE_TOPIC_PARTITIONS = 75
 
 PRODUCE_VERSION_SERVED_MIN = 3
@@ -99,6 +101,7 @@ _ROWS = (
     Api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4, "offset_for_leader_epoch"),
     Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4, "describe_configs"),
     Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2, "alter_configs"),
+    Api(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", 1, 2, 2, "alter_replica_log_dirs"),
     Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2, "describe_log_dirs"),
     Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2, "create_partitions"),
     Api(DELETE_GROUPS, "DeleteGroups", 0, 2, 2, "delete_groups"),
@@ -147,6 +150,7 @@ _ROWS = (
         "assign_replicas_to_dirs",
         is_internal=True,
     ),
+    Api(LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0, "list_config_resources"),
     Api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0, "describe_topic_partitions"),
 )
 

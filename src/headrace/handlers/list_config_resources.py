@@ -1,0 +1,39 @@
+"""ListConfigResources, versions 0 and 1: who has settings that can be described.
+
+Version 0 asks for client metrics alone; version 1 for some kinds, or for every kind when it names
+none. Gaps: loggers and client metrics are not offered, so that none are listed.
+"""
+
+from headrace.handlers.config_resources import BROKER, GROUP, TOPIC
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
+
+BROKER_LOGGER = 8
+CLIENT_METRICS = 16
+KINDS = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
+
+
+def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    asked = (request["resource_types"] or KINDS) if context.api_version else (CLIENT_METRICS,)
+    for kind in asked:
+        if kind not in KINDS:
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    image = broker.image
+    named = {
+        TOPIC: image.topics,
+        BROKER: map(str, image.brokers),
+        GROUP: image.group_configs,
+    }
+    return {
+        "config_resources": [
+            {"resource_name": name, "resource_type": kind}
+            for kind, names in named.items()
+            if kind in asked
+            for name in names
+        ]
+    }
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {"error_code": error.code}
