@@ -19,7 +19,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.testing.cluster import RunningCluster
+from headrace.testing.cluster import ClusterBroker, RunningCluster
+from headrace.wire.codec import Message as Reply
+from tests.broker.raw import METADATA, RawConnection
 
 DEADLINE_S = 40.0
 
@@ -32,7 +34,7 @@ def wait_for(what: str, is_so: Callable[[], Any], timeout_s: float = DEADLINE_S)
         try:
             if found := is_so():
                 return found
-        except KafkaException as error:
+        except (KafkaException, OSError) as error:
             refusal = f": {error}"
         if time.monotonic() > end:
             raise AssertionError(f"{what}: not within {timeout_s:g} s{refusal}")
@@ -59,18 +61,47 @@ class Topic:
         )
         settings = {key.replace("_", "."): value for key, value in configs.items()}
         new = NewTopic(name, partitions, replication_factor, config=settings)
-        # Or the socket's timeout counts, which a busy machine may need to find the controller.
-        made = self.admin.create_topics([new], request_timeout=DEADLINE_S)
-        made[name].result(DEADLINE_S)
+
+        def is_made() -> bool:
+            # Or the socket's timeout counts, which a busy machine may need to find the controller.
+            made = self.admin.create_topics([new], request_timeout=DEADLINE_S)
+            made[name].result(DEADLINE_S)
+            return True
+
+        # A broker that has just lost its session is not live, and is back in a moment.
+        wait_for(f"a topic {name}", is_made)
+        wait_for(f"every broker to know {name}", self._is_known)
 
     def ask(self, *brokers: int) -> None:
         """Whom to ask from now on."""
         addresses = ",".join(self.cluster.brokers[each].address for each in brokers)
         self.admin = AdminClient({"bootstrap.servers": addresses})
 
+    def _is_known(self) -> bool:
+        views = [self.told_by(each) for each in self.cluster.brokers.values() if each.is_running]
+        parts = [view["topics"][0]["partitions"] for view in views]
+        return all(len(p) == self.partitions and all(q["leader_id"] > 0 for q in p) for p in parts)
+
+    def told_by(self, broker: ClusterBroker) -> Reply:
+        """What this one broker says of the cluster and the topic: another may know less yet."""
+        host, _, port = broker.address.rpartition(":")
+        topics = [{"topic_id": None, "name": self.name}]
+        with RawConnection(int(port), host=host) as wire:
+            return wire.ask(METADATA, 12, {"topics": topics, "allow_auto_topic_creation": False})
+
     def states(self) -> dict[int, Any]:
-        found = self.admin.list_topics(self.name, timeout=5).topics[self.name]
-        return dict(found.partitions)
+        def look() -> dict[int, Any]:
+            found = self.admin.list_topics(self.name, timeout=5).topics[self.name]
+            return dict(found.partitions)
+
+        told: dict[int, Any] = wait_for(f"what is known of {self.name}", look)
+        return told
+
+    def controller(self) -> int:
+        def look() -> int:
+            return max(int(self.admin.list_topics(timeout=5).controller_id), 0)
+
+        return int(wait_for("a controller", look))
 
     def leader(self, partition: int = 0) -> int:
         def look() -> int:

@@ -1,6 +1,7 @@
 """Where the partitions of a live cluster lie: by its own word, and on the disks."""
 
 from headrace.testing.cluster import RunningCluster
+from headrace.wire.codec import Message as Reply
 from tests.cluster.history import Topic, wait_for
 
 
@@ -22,6 +23,31 @@ def directories(cluster: RunningCluster, topic: Topic) -> dict[int, set[int]]:
 def expected_directories(cluster: RunningCluster, topic: Topic) -> dict[int, set[int]]:
     lying = replicas(topic)
     return {node: {i for i, nodes in lying.items() if node in nodes} for node in cluster.brokers}
+
+
+def wait_until_all_agree(topic: Topic) -> None:
+    """Until all brokers say the same of each other, of leaders and of replicas.
+
+    What was done is done when the controller and the broker that was asked know it; whoever asks
+    another one right after that may get the state before.
+    """
+
+    def views() -> set[str]:
+        running = [each for each in topic.cluster.brokers.values() if each.is_running]
+        return {_view(topic.told_by(broker)) for broker in running}
+
+    wait_for("brokers that agree", lambda: len(views()) == 1)
+
+
+def _view(told: Reply) -> str:
+    parts = told["topics"][0]["partitions"]
+    return repr(
+        (
+            told["controller_id"],
+            sorted(each["node_id"] for each in told["brokers"]),
+            sorted((p["partition_index"], p["leader_epoch"], p["replica_nodes"]) for p in parts),
+        )
+    )
 
 
 def wait_until_nothing_is_left_behind(cluster: RunningCluster, topic: Topic) -> None:

@@ -68,7 +68,7 @@ def wait_for_more_in(load: Load, partition: int, count: int = 30) -> None:
 def test_a_leader_cut_off_from_the_other_brokers_is_replaced(
     cluster: RunningCluster, topic: Topic, leads: str
 ) -> None:
-    controller = int(topic.admin.list_topics(timeout=10).controller_id)
+    controller = topic.controller()
     others = [each for each in cluster.brokers if each != controller]
     victim = controller if leads == "controller" else others[0]
     partition = led_by(topic, victim)

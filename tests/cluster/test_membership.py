@@ -41,10 +41,6 @@ def registrations(cluster: RunningCluster) -> dict[str, int]:
     return asyncio.run(look())
 
 
-def controller_of(topic: Topic) -> int:
-    return int(topic.admin.list_topics(timeout=10).controller_id)
-
-
 @pytest.mark.parametrize("who", ["leader", "controller"])
 def test_a_broker_whose_session_is_taken_away_comes_back_under_another_epoch(
     cluster: RunningCluster, who: str
@@ -53,7 +49,7 @@ def test_a_broker_whose_session_is_taken_away_comes_back_under_another_epoch(
     with Load(topic) as load:
         load.wait_for_more(50)
         before = registrations(cluster)
-        victim = topic.leader() if who == "leader" else controller_of(topic)
+        victim = topic.leader() if who == "leader" else topic.controller()
         session = SessionFile(str(cluster.brokers[victim].data_dir / "zookeeper-session")).read()
         assert session is not None
         asyncio.run(end_session(cluster.zookeeper.connect, session))

@@ -13,6 +13,7 @@ from headrace.testing.cluster import RunningCluster
 from headrace.wire.apis import ALTER_PARTITION_REASSIGNMENTS
 from headrace.wire.codec import decode_response, encode_request
 from tests.cluster.history import Load, Topic, check, wait_for
+from tests.cluster.placement import wait_until_all_agree
 
 SETTINGS = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "2000"}
 
@@ -56,6 +57,7 @@ def test_partitions_move_away_and_back_while_they_are_written(cluster: RunningCl
             "two replicas without the leader",
             lambda: all(sorted(s.replicas) == others for s in topic.states().values()),
         )
+        wait_until_all_agree(topic)
         assert all(state.leader in others for state in topic.states().values())
         load.wait_for_more(50)
         gone = {node: node in others for node in cluster.brokers}

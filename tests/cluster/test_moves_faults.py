@@ -12,7 +12,11 @@ from headrace.cli.moving import sizes
 from headrace.client import Client, ConfigChange, ConfigResource, TopicPartition, connect
 from headrace.testing.cluster import RunningCluster
 from tests.cluster.history import Load, Reader, Topic, check, wait_for
-from tests.cluster.placement import replicas, wait_until_nothing_is_left_behind
+from tests.cluster.placement import (
+    replicas,
+    wait_until_all_agree,
+    wait_until_nothing_is_left_behind,
+)
 
 SETTINGS = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "2000"}
 RATE = 100_000
@@ -98,7 +102,7 @@ def test_a_move_arrives_or_is_given_up_whoever_is_killed_half_way(cluster: Runni
             move = SlowMove(cluster, topic, client)
             move.begin()
             nodes = {"source": move.source, "target": move.target}
-            nodes["controller"] = int(topic.admin.list_topics(timeout=10).controller_id)
+            nodes["controller"] = topic.controller()
             if victim in nodes:
                 cluster.kill(nodes[victim])
                 load.wait_for_more(20)
@@ -114,6 +118,7 @@ def test_a_move_arrives_or_is_given_up_whoever_is_killed_half_way(cluster: Runni
                 move.let_go()
                 move.wait_until_on(move.after)
             topic.wait_until_in_sync()
+            wait_until_all_agree(topic)
             wait_until_nothing_is_left_behind(cluster, topic)
             load.wait_for_more(20)
     check(load)
@@ -130,8 +135,10 @@ def test_no_client_notices_a_broker_that_comes_or_one_that_is_emptied_and_goes(
         load.wait_for_more(50)
         reader.wait_until_at_end_of(load)
         cluster.add_broker()
+        wait_until_all_agree(topic)
         assert cli.main(["reassign", "plan", "--add-broker", "4", "--output", plan]) == 0
         assert cli.main(["reassign", "execute", plan]) == 0
+        wait_until_all_agree(topic)
         assert any(4 in nodes for nodes in replicas(topic).values())
         load.wait_for_more(50)
         reader.wait_until_at_end_of(load)

@@ -19,7 +19,11 @@ from headrace.cli.moving import sizes
 from headrace.client import TopicPartition, connect
 from headrace.testing.cluster import RunningCluster
 from tests.cluster.history import Load, Topic, check, wait_for
-from tests.cluster.placement import replicas, wait_until_nothing_is_left_behind
+from tests.cluster.placement import (
+    replicas,
+    wait_until_all_agree,
+    wait_until_nothing_is_left_behind,
+)
 
 SETTINGS = {"replica.lag.time.max.ms": "2000"}
 
@@ -56,10 +60,12 @@ def test_a_cluster_grows_shrinks_and_thinks_better_of_it_under_load(
     with Load(topic) as load:
         load.wait_for_more(50)
         cluster.add_broker()
+        wait_until_all_agree(topic)
         planned = headrace("reassign", "plan", "--add-broker", 4, "--output", plan)
         assert planned["replicas_to_move"] == 3
         assert planned["bytes"] > 0
         assert headrace("reassign", "execute", plan)["begun"] == len(planned["partitions"])
+        wait_until_all_agree(topic)
         assert sum(4 in nodes for nodes in replicas(topic).values()) == 3
         assert Counter(s.leader for s in topic.states().values()) == Counter([1, 2, 3, 4])
         assert headrace("reassign", "execute", plan)["begun"] == 0
@@ -70,16 +76,19 @@ def test_a_cluster_grows_shrinks_and_thinks_better_of_it_under_load(
         gone = next(node for node in (1, 2, 3) if node != controller)
         headrace("reassign", "plan", "--drain", gone, "--output", plan)
         headrace("reassign", "execute", plan)
+        wait_until_all_agree(topic)
         assert not any(gone in nodes for nodes in replicas(topic).values())
         wait_until_nothing_is_left_behind(cluster, topic)
 
         before, others = replicas(topic), {*cluster.brokers} - {gone}
         stop_halfway(cluster, headrace, plan, before, gone)
+        wait_until_all_agree(topic)
         assert {i: set(n) for i, n in replicas(topic).items()} == dict.fromkeys(before, others)
         wait_until_nothing_is_left_behind(cluster, topic)
         cluster.brokers[gone].stop()
         load.wait_for_more(50)
         assert cli.main(["topics", "alter", "t", "--replication-factor", "2"]) == 0
+        wait_until_all_agree(topic)
         assert {len(nodes) for nodes in replicas(topic).values()} == {2}
         wait_until_nothing_is_left_behind(cluster, topic)
         assert headrace("leaders", "elect", "--topic", "t")["failed"] == []
@@ -105,7 +114,7 @@ def stop_halfway(
     )
     wait_for("moves under way", lambda: len(moves(headrace)) == 4)
     watch.send_signal(signal.SIGINT)
-    assert (*watch.communicate(timeout=20), watch.returncode) == (b"", b"", 130)
+    assert (*watch.communicate(timeout=40), watch.returncode) == (b"", b"", 130)
     assert {(row["state"], *row["adding"]) for row in moves(headrace)} == {("moving", target)}
     assert headrace("reassign", "cancel", plan) == {"cancelled": 4}
     assert headrace("reassign", "cancel", plan) == {"cancelled": 0}
@@ -129,6 +138,7 @@ def test_a_move_keeps_below_its_throttle_and_slows_nobody_in_sync(
         filler.produce("t", os.urandom(50_000), partition=0)
     assert filler.flush(60) == 0
     cluster.add_broker()
+    wait_until_all_agree(topic)
     before = replicas(topic)
     target = [*before[0][:2], 4]
     plan = tmp_path / "plan.json"
@@ -149,19 +159,21 @@ def test_a_move_keeps_below_its_throttle_and_slows_nobody_in_sync(
         wait_for("some of the copy", is_far)
         load.wait_for_more(100)
         assert [row["state"] for row in headrace("reassign", "status", plan)] == ["moving"]
-        assert throttles(headrace) == {
+        assert throttles(headrace, "--topic", "t") == {
             "leader.replication.throttled.replicas": ",".join(f"0:{n}" for n in before[0]),
             "follower.replication.throttled.replicas": "0:4",
         }
         headrace("reassign", "execute", plan, "--throttle", 1_000_000_000)
         load.wait_for_more(20)
+    wait_until_all_agree(topic)
     assert replicas(topic)[0] == target
-    assert throttles(headrace) == {}
-    for node in cluster.brokers:
-        settings = headrace("configs", "describe", "--broker", node)
-        assert not [each for each in settings if "throttled" in each["name"]]
+    wait_for("no throttle of the topic", lambda: throttles(headrace, "--topic", "t") == {})
+    wait_for(
+        "none of a broker",
+        lambda: not any(throttles(headrace, "--broker", node) for node in cluster.brokers),
+    )
 
 
-def throttles(headrace: Run) -> dict[str, str]:
-    settings = headrace("configs", "describe", "--topic", "t")
+def throttles(headrace: Run, *of: object) -> dict[str, str]:
+    settings = headrace("configs", "describe", *of)
     return {each["name"]: each["value"] for each in settings if "throttled" in each["name"]}
