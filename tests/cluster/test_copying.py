@@ -13,6 +13,8 @@ from headrace.coordination.port import Store, StoreUnavailable
 from headrace.coordination.zookeeper import ZooKeeperStore
 from headrace.ensemble.zookeeper import LocalZooKeeper, free_port
 
+pytestmark = pytest.mark.timeout(180)
+
 TREE = {
     "/cluster": b"",
     layout.CLUSTER_ID: layout.encode_cluster_id("mill"),
@@ -68,7 +70,7 @@ def test_a_copy_that_was_interrupted_is_made_again_and_a_whole_one_is_not(
         assert await _tree_at(there) == {**TREE, layout.PRODUCER_IDS: b"gone on"}
         await there.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 50))
+    asyncio.run(asyncio.wait_for(scenario(), 150))
 
 
 def test_another_cluster_is_left_alone(connect: str, tmp_path: Path) -> None:
@@ -85,4 +87,4 @@ def test_another_cluster_is_left_alone(connect: str, tmp_path: Path) -> None:
         assert file.exists()
         await there.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 50))
+    asyncio.run(asyncio.wait_for(scenario(), 150))

@@ -17,6 +17,8 @@ from headrace.testing import RunningBroker, RunningCluster
 from tests.cluster.history import Load, Topic, check, wait_for
 
 SETTINGS = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "2000"}
+# No session ends but the one that is taken away, however busy the machine is.
+LASTING = {**SETTINGS, "zookeeper.session.timeout.ms": "20000"}
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     """One for all tests of this file; each leaves it whole."""
-    with RunningCluster.start(tmp_path_factory.mktemp("cluster"), settings=SETTINGS) as running:
+    with RunningCluster.start(tmp_path_factory.mktemp("cluster"), settings=LASTING) as running:
         yield running
 
 

@@ -13,7 +13,8 @@ from headrace.testing.cluster import ClusterBroker, RunningCluster
 from tests.cluster.history import Load, Topic, check, wait_for
 
 SETTINGS = {
-    "zookeeper.session.timeout.ms": "2000",
+    # Longer than a busy machine may keep a broker from running: that would elect, too.
+    "zookeeper.session.timeout.ms": "20000",
     "replica.lag.time.max.ms": "2000",
     "log.retention.check.interval.ms": "200",
     "min.insync.replicas": "2",

@@ -3,9 +3,13 @@
 import os
 import socket
 
+import pytest
+
 from headrace.testing import RunningCluster
+from tests.cluster.processes import wait_until
 
 
+@pytest.mark.timeout(180)
 def test_a_cluster_is_brokers_at_addresses_of_their_own_that_can_die_and_come_back(
     headrace_cluster: RunningCluster,
 ) -> None:
@@ -13,7 +17,7 @@ def test_a_cluster_is_brokers_at_addresses_of_their_own_that_can_die_and_come_ba
     hosts = {node_id: broker.host for node_id, broker in cluster.brokers.items()}
     assert hosts == {1: "127.0.0.2", 2: "127.0.0.3", 3: "127.0.0.4"}
     assert len({broker.data_dir for broker in cluster.brokers.values()}) == 3
-    assert cluster.zookeeper.nodes[0].mode() == "standalone"
+    wait_until(lambda: cluster.zookeeper.nodes[0].mode() == "standalone")
     first, second, third = cluster.brokers.values()
     cluster.kill(1, 2)
     assert not first.is_running

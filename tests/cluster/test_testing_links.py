@@ -21,19 +21,19 @@ def links() -> Iterator[Links]:
 
 def test_a_cut_is_silence_between_two_and_nothing_is_lost_when_it_is_healed(links: Links) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10)
+        server.settimeout(30)
         target = server.getsockname()[:2]
         first, second = free_port(), free_port()
         links.add("127.0.0.1", first, target, lambda _: (1, ZOOKEEPER))
         links.add("127.0.0.1", second, target, lambda _: (2, ZOOKEEPER))
         with (
-            socket.create_connection(("127.0.0.1", first), 10) as one,
+            socket.create_connection(("127.0.0.1", first), 30) as one,
             server.accept()[0] as one_end,
-            socket.create_connection(("127.0.0.1", second), 10) as two,
+            socket.create_connection(("127.0.0.1", second), 30) as two,
             server.accept()[0] as two_end,
         ):
-            one_end.settimeout(10)
-            two_end.settimeout(10)
+            one_end.settimeout(30)
+            two_end.settimeout(30)
             one.sendall(b"before")
             assert one_end.recv(100) == b"before"
             links.cut(ZOOKEEPER, 1)
@@ -46,7 +46,7 @@ def test_a_cut_is_silence_between_two_and_nothing_is_lost_when_it_is_healed(link
                 end.setblocking(False)
                 with pytest.raises(BlockingIOError):
                     end.recv(100)
-                end.settimeout(10)
+                end.settimeout(30)
             links.heal()
             assert one_end.recv(100) == b"held"
             assert one.recv(100) == b"held, too"
@@ -57,7 +57,7 @@ def test_a_cut_is_silence_between_two_and_nothing_is_lost_when_it_is_healed(link
 def test_the_process_at_the_other_end_is_known_by_its_port() -> None:
     script = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10)
+        server.settimeout(30)
         command = [sys.executable, "-c", script + "sys.stdin.read()", str(server.getsockname()[1])]
         with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
             end, (_, port) = server.accept()

@@ -118,6 +118,7 @@ def test_a_tour_that_is_interrupted_leaves_no_process_and_no_file(
     assert (processes_in(tmp_path), list(tmp_path.iterdir())) == ([], [])
 
 
+@pytest.mark.timeout(120)
 def test_a_tour_that_waits_for_keys_needs_somebody_who_can_press_them(tmp_path: Path) -> None:
     with started(tmp_path, "--step") as process:
         assert process.wait(60) == 2

@@ -20,6 +20,9 @@ from headrace.config.broker import BrokerConfig
 from headrace.testing import RunningBroker
 from tests.cluster.processes import wait_until, wait_until_gone
 
+# A cluster and its ZooKeeper are long in starting where others use the cores, too.
+pytestmark = pytest.mark.timeout(180)
+
 
 def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(
     tmp_path: Path,
@@ -53,7 +56,7 @@ def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(
         os.kill(parts["broker", 2]["pid"], signal.SIGKILL)
         up.wait_for_line("Broker 2 has died (SIGKILL); the rest goes on.")
         up.process.send_signal(signal.SIGINT)
-        assert up.process.wait(30) == 1
+        assert up.process.wait(60) == 1
         wait_until_gone(part["pid"] for part in up.ready["parts"])
 
     refused = ended("--data", str(data))
@@ -66,12 +69,12 @@ def test_a_cluster_ends_with_the_process_that_started_it_and_starts_again_as_it_
 ) -> None:
     with started(tmp_path / "data", "--brokers", "1") as up:
         up.process.kill()
-        up.process.wait(30)
+        up.process.wait(60)
         wait_until_gone(part["pid"] for part in up.ready["parts"])
     with started(tmp_path / "data", "--brokers", "1") as again:
         assert [part["id"] for part in again.ready["parts"]] == [1, 1]
         again.process.send_signal(signal.SIGTERM)
-        assert again.process.wait(30) == 0
+        assert again.process.wait(60) == 0
 
 
 def test_a_zookeeper_without_a_cluster_is_asked_about(tmp_path: Path) -> None:
@@ -142,7 +145,7 @@ def ended(
         [*HEADRACE, "up", "--port", "0", *options],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
         env=environment,
     )
