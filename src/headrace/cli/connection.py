@@ -56,7 +56,7 @@ def connected(args: argparse.Namespace) -> Iterator["Client"]:
         with connect(address, client_id="headrace-cli") as client:
             yield client
     except ClientError as error:
-        raise Failure(f"{describe(error)}") from error
+        raise Failure(describe(error)) from error
     except ValueError as error:
         raise Failure(str(error), 2) from error
 
@@ -66,7 +66,10 @@ def describe(error: Exception) -> str:
     from headrace.client import RequestFailed
 
     text = error.message if isinstance(error, RequestFailed) else str(error)
-    return text[:1].upper() + text[1:] if text else type(error).__name__
+    if not text:
+        return type(error).__name__
+    # A sentence may begin with the name of a setting, which stays as it is.
+    return text[0].upper() + text[1:] if text.split()[0].isalpha() else text
 
 
 def name_and_value(text: str) -> tuple[str, str]:

@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until",
         metavar="PLACE",
-        help="where to stop: end (of what is there now), an offset or a time, without it "
-        "(default: never)",
+        help="where to stop: end (of what is there now), an offset or a time; what is there is not "
+        "printed any more (default: never)",
     )
     parser.add_argument("--max", type=int, metavar="N", help="stop after so many records")
     parser.add_argument(

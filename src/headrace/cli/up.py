@@ -17,6 +17,7 @@ from headrace.cli.ready import farewell, write_ready_file
 
 DATA_DIRECTORY = "./headrace-data"
 PORT = 9092
+_UP = "headrace up"
 DESCRIPTORS_WANTED = 100_000
 KEPT_BYTES_MAX = 8 * 1024 * 1024
 ALLOCATED_BYTES_MAX = 2 * 1024 * 1024
@@ -96,7 +97,7 @@ def run_up(args: argparse.Namespace) -> int:
         return _run(
             properties,
             settings,
-            "headrace up",
+            _UP,
             args.ready_file,
             adopt=args.adopt,
             is_temporary=args.temp,
@@ -174,19 +175,20 @@ def _run(
     _say_if_uncompiled()
 
     _raise_descriptor_limit()
+    import asyncio
+
     import uvloop
 
-    loop = uvloop.new_event_loop()
     try:
-        loop.run_until_complete(_serve(Broker(config, adopt=adopt), ready))
+        # A runner cancels what is still under way, such as a dial, before it closes the loop.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(Broker(config, adopt=adopt), ready))
         print(farewell(is_temporary=is_temporary), flush=True)
         return 0
     except CannotStart as error:
         raise Failure(str(error)) from None
     except OSError as error:
-        raise _explained(error, config) from error
-    finally:
-        loop.close()
+        raise _explained(error, config, is_from_file=origin != _UP) from error
 
 
 def _raise_descriptor_limit() -> None:
@@ -249,16 +251,17 @@ def _say_if_uncompiled() -> None:
         )
 
 
-def _explained(error: OSError, config: object) -> Failure:
+def _explained(error: OSError, config: object, *, is_from_file: bool) -> Failure:
     from headrace.config.broker import BrokerConfig
 
     assert isinstance(config, BrokerConfig)
     directory = config.data_directory
     if error.errno == errno.EADDRINUSE:
         ports = ", ".join(str(endpoint.port) for endpoint in config.listeners)
+        way = "in the listeners setting" if is_from_file else "with --port (0 picks a free one)"
         return Failure(
             f"Port {ports} is in use: another broker may be running. Stop it, or choose another "
-            "port with --port (0 picks a free one)."
+            f"port {way}."
         )
     if error.errno == errno.EADDRNOTAVAIL:
         hosts = ", ".join(endpoint.host for endpoint in config.listeners)
@@ -266,7 +269,8 @@ def _explained(error: OSError, config: object) -> Failure:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
         return Failure(
             f"Cannot write to {error.filename or directory}: {error.strerror}. Choose another "
-            "directory with --data, or change its permissions."
+            f"directory {'in log.dirs' if is_from_file else 'with --data'}, or change its "
+            "permissions."
         )
     if error.errno == errno.ENOSPC:
         return Failure(f"The disk under {directory} is full: make room, then start again.")

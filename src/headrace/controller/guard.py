@@ -53,10 +53,11 @@ class Guard:
         self._refused = refused
         self._silent = silent
         self._watches: dict[tuple[int, int, bool], asyncio.Task[None]] = {}
+        self._is_stopped = False
 
     def update(self) -> None:
         """Watch those whom this broker has to watch now."""
-        if not self._peers.has_network:
+        if self._is_stopped or not self._peers.has_network:
             return
         is_controller = self._writer.fence is not None
         nodes = list(self._image.brokers) if is_controller else [self._image.controller_id]
@@ -75,6 +76,8 @@ class Guard:
                 self._watches[key] = task
 
     async def stop(self) -> None:
+        # The end of the session is news, too, and comes after this.
+        self._is_stopped = True
         tasks = list(self._watches.values())
         self._watches.clear()
         for task in tasks:
