@@ -74,14 +74,14 @@ class ProduceHandler:
         while exchange.next < len(parts):
             part = parts[exchange.next]
             exchange.next += 1
-            partition = self._find(part, exchange.version)
+            partition = self._find(exchange, part)
             if partition is None:
                 continue
             if (
                 exchange.request.acks == ACKS_ALL
                 and partition.in_sync_replicas < partition.rules.min_insync_replicas
             ):
-                part.error = ErrorCode.NOT_ENOUGH_REPLICAS
+                exchange.refuse(part, ErrorCode.NOT_ENOUGH_REPLICAS)
                 continue
             batch = self._read(partition, part, exchange.data)
             if batch is None:
@@ -102,19 +102,19 @@ class ProduceHandler:
             self._stage(exchange, partition, part, batch)
         return True
 
-    def _find(self, part: ProducePart, version: i64) -> Partition | None:
-        by_id = version >= TOPIC_IDS_SINCE
+    def _find(self, exchange: ProduceExchange, part: ProducePart) -> Partition | None:
+        by_id = exchange.version >= TOPIC_IDS_SINCE
         partition = self.partitions.find(part.key, part.index, by_id)
         if partition is not None and partition.is_leader and not partition.is_internal:
             return partition
         if partition is not None and partition.is_internal:
             part.error = ErrorCode.INVALID_TOPIC
         elif partition is not None:
-            part.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            exchange.refuse(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif by_id and not self.partitions.knows_id(part.key):
-            part.error = ErrorCode.UNKNOWN_TOPIC_ID
+            exchange.refuse(part, ErrorCode.UNKNOWN_TOPIC_ID)
         else:
-            part.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            exchange.refuse(part, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return None
 
     def _read(self, partition: Partition, part: ProducePart, data: bytes) -> Batch | None:
@@ -139,16 +139,23 @@ class ProduceHandler:
     ) -> None:
         if not partition.is_leader:
             # It was led by this broker when its batch was handed to a thread.
-            part.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            exchange.refuse(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
+        if exchange.peer.refusals:
+            reason: i64 = exchange.refusal_before(part, batch, partition)
+            if reason != 0:
+                exchange.refuse(part, reason)
+                return
         try:
             base_offset: i64 = partition.stage(batch, self.turn.now_ms)
         except ApiError as error:
             if error.code in _VERDICTS and self.turn.may_be_stale():
                 # The producer may have written to a newer leader, and such a verdict would end it.
-                part.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            else:
-                _refuse(part, error)
+                exchange.refuse(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                return
+            if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+                exchange.refuse(part, error.code)
+            _refuse(part, error)
             return
         part.base_offset = base_offset
         part.end_offset = base_offset + batch.last_offset_delta + 1

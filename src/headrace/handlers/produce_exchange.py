@@ -1,12 +1,23 @@
-"""A Produce request between its arrival and its answer.  # HOT"""
+"""A Produce request between its arrival and its answer.  # HOT
 
-from typing import final
+A producer sends up to five batches before it hears of the first. Where the first was refused, to
+be sent again, and the partition can be written by the time that the second is looked at, the second
+is refused for the same reason. It must not be told of a gap: librdkafka then begins a new epoch for
+all its partitions, and what was written elsewhere and not acknowledged yet is written again.
+"""
+
+from typing import Final, final
 
 from mypy_extensions import i64
 
+from headrace.log.producers import SEQUENCE_MAX
+from headrace.record.batch import HEADER_SIZE, Batch
 from headrace.replication.partition import Partition
-from headrace.runtime.exchange import Exchange, Peer
+from headrace.runtime.exchange import Exchange, Peer, Refusal
 from headrace.wire.produce import ProducePart, ProduceRequest, write_produce_response
+
+_REFUSALS_MAX: Final = 1000
+_TOPIC_BYTES_MAX: Final = 249
 
 
 @final
@@ -37,8 +48,36 @@ class ProduceExchange(Exchange):
     def fail(self, partition: Partition, code: i64) -> None:
         for at, part in enumerate(self.parts):
             if self.partitions[at] is partition and part.error == 0:
-                part.error = code
-                part.base_offset = -1
+                self.refuse(part, code)
+
+    def refuse(self, part: ProducePart, code: i64) -> None:
+        """Answer that a batch is to be sent again; those behind it then wait for that."""
+        part.error = code
+        part.base_offset = -1
+        refusals = self.peer.refusals
+        if len(refusals) >= _REFUSALS_MAX or len(part.key) > _TOPIC_BYTES_MAX:
+            return
+        if part.end - part.start < HEADER_SIZE:
+            return
+        batch = Batch(self.data, part.start, part.end)
+        if batch.producer_id >= 0:
+            refusals[(part.key, part.index)] = Refusal(
+                batch.producer_id, batch.producer_epoch, batch.base_sequence, code
+            )
+
+    def refusal_before(self, part: ProducePart, batch: Batch, partition: Partition) -> i64:
+        """Why a batch before this one was refused, if it is missing for that; else 0."""
+        refusal = self.peer.refusals.pop((part.key, part.index), None)
+        if (
+            refusal is None
+            or refusal.producer_id != batch.producer_id
+            or refusal.epoch != batch.producer_epoch
+        ):
+            return 0
+        distance = (batch.base_sequence - refusal.sequence) & SEQUENCE_MAX
+        if distance == 0 or distance > SEQUENCE_MAX // 2:
+            return 0
+        return 0 if partition.log.producers.continues(batch) else refusal.code
 
     def encode(self) -> None:
         request = self.request

@@ -169,8 +169,7 @@ class Turn:
         for at, part in enumerate(exchange.parts):
             partition = exchange.partitions[at]
             if partition.write_error != 0 and part.end_offset > partition.log.written_end_offset:
-                part.error = partition.write_error
-                part.base_offset = -1
+                exchange.refuse(part, partition.write_error)
                 part.message = "The log cannot be written; the broker's log says why."
             elif waits_for_all:
                 if part.end_offset > partition.high_watermark:

@@ -115,6 +115,14 @@ class ProducerTable:
                 return span.last_offset - delta
         return NO_OFFSET
 
+    def continues(self, batch: Batch) -> bool:
+        """Whether what comes before this batch is here, and maybe the batch itself."""
+        entry = self.entries.get(batch.producer_id)
+        if entry is None or entry.epoch != batch.producer_epoch:
+            return False
+        is_next = batch.base_sequence == (entry.last_sequence() + 1) & SEQUENCE_MAX
+        return is_next or self.duplicate_of(batch) >= 0
+
     def check(self, batch: Batch) -> None:
         """Refuse a batch that does not follow what is known of its producer."""
         entry = self.entries.get(batch.producer_id)

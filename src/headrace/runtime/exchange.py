@@ -6,8 +6,20 @@ poll ends. Nothing here does I/O.
 """
 
 from collections import deque
+from typing import final
 
 from mypy_extensions import i64, mypyc_attr
+
+
+@final
+class Refusal:
+    """A batch that its producer was told to send again, and why."""
+
+    def __init__(self, producer_id: i64, epoch: i64, sequence: i64, code: i64) -> None:
+        self.producer_id: i64 = producer_id
+        self.epoch: i64 = epoch
+        self.sequence: i64 = sequence
+        self.code: i64 = code
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -21,6 +33,8 @@ class Peer:
         """Set while an answer must come before the next request is even read."""
         self.work: i64 = 0
         """What its requests cost since others last had their turn: about a microsecond each."""
+        self.refusals: dict[tuple[bytes, int], Refusal] = {}
+        """By topic and partition, until another batch is staged there: mostly empty."""
 
     def fail(self, reason: str) -> None:
         """End the connection: there is no other way to tell this peer."""
