@@ -48,10 +48,27 @@ def test_a_pattern_that_stalls_other_engines_takes_linear_time() -> None:
 def test_a_member_reads_the_topics_that_match_and_those_it_names() -> None:
     table = Table({"t": 1, "logs-a": 1, "logs-b": 1, "__consumer_offsets": 1})
     table.join("a", "t", regex="logs-.*")
+    table.settle("a")
     assert len(table.owned["a"]) == 3
     assert table.group.is_subscribed_to("logs-b")
     by_regex(table, "all", ".*")
     assert table.group.is_subscribed_to("__consumer_offsets"), "as in Kafka: all is all"
+
+
+def test_what_a_member_names_comes_before_what_its_expression_means() -> None:
+    table = Table({"t": 2, "logs-a": 4})
+    by_regex(table, "b", "logs-a")
+    joined = table.join("a", "t", regex="logs-.*")
+    assert (table.indexes("a", "t"), table.indexes("a", "logs-a")) == ([0, 1], [])
+    assert table.beat("a").member_epoch == joined.member_epoch + 1
+    table.settle("a", "b")
+    assert table.indexes("a", "logs-a"), "though no topic is new to the group"
+
+
+def test_an_expression_beside_names_that_there_are_not_is_not_kept_waiting() -> None:
+    table = Table({"logs-a": 4})
+    table.join("a", "none", regex="logs-.*")
+    assert table.indexes("a", "logs-a") == [0, 1, 2, 3]
 
 
 def test_topics_that_come_and_go_are_found_in_time() -> None:

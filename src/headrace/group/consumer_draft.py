@@ -75,12 +75,19 @@ class Draft(ConsumerState):
 
     # Topics
 
-    def resolve(self, now: Moment, is_due: bool) -> None:
-        """Find the topics that expressions mean: of new ones, and where it `is_due` of all."""
+    def resolve(self, now: Moment, is_due: bool, later: str = "") -> bool:
+        """Find the topics that expressions mean: of new ones, and where it `is_due` of all.
+
+        One that is new can be left for `later`, if it means something. Tells whether others were.
+        """
         used = {member.regex for member in self.members.values() if member.regex}
         for regex in sorted(self.regexes.keys() - used):
             self.put(RegexKey(self.group_id, regex), None)
-        wanted = sorted(regex for regex in used if is_due or regex not in self.regexes)
+        new = used - self.regexes.keys()
+        if later in new:
+            matching(later, ())
+            new.remove(later)
+        wanted = sorted((used & self.regexes.keys()) | new if is_due else new)
         names = self.topics.names() if wanted else ()
         for regex in wanted:
             resolved = matching(regex, names)
@@ -88,6 +95,7 @@ class Draft(ConsumerState):
             if known is None or known.topics != resolved:
                 value = RegexValue(resolved, self.topics.version, now.wall_ms)
                 self.put(RegexKey(self.group_id, regex), value)
+        return bool(new)
 
     def bump(self, is_needed: bool) -> None:
         """Begin the next epoch, if that is needed or the topics are other ones."""

@@ -91,6 +91,7 @@ class ConsumerCore(ConsumerState):
             and self.is_reconciled(member_id)
             and request.instance_id in (None, known.instance_id)
             and self._updated(known, request) == known
+            and not self.is_unresolved(known)
             and not self._is_refresh_due(now)
         )
 
@@ -102,11 +103,17 @@ class ConsumerCore(ConsumerState):
         owned: Assignment | None,
         now: Moment,
     ) -> None:
-        """Whatever a member brings: a new subscription, an epoch, a target, its own next step."""
+        """Whatever a member brings: a new subscription, an epoch, a target, its own next step.
+
+        Who names topics, too, has those first, and what its new expression means with its next
+        heartbeat: so it is with Kafka, and librdkafka's own tests count on it.
+        """
         is_changed = draft.set_member(member_id, value)
-        if is_changed or self._is_refresh_due(now):
-            draft.resolve(now, self._is_resolving_due(now))
-            draft.bump(is_changed)
+        if is_changed or self._is_refresh_due(now) or draft.is_unresolved(value):
+            has_names = any(self.topics.get(name) for name in value.topics)
+            later = value.regex if is_changed and has_names else ""
+            has_found = draft.resolve(now, self._is_resolving_due(now), later)
+            draft.bump(is_changed or has_found)
         if len(draft.members) <= LARGE_GROUP_SIZE or now.ms >= self._assign_ms:
             draft.assign()
         draft.reconcile(member_id, owned)

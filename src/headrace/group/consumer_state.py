@@ -182,6 +182,10 @@ class ConsumerState:
         resolved = self.regexes.get(member.regex) if member.regex else None
         return frozenset(member.topics).union(() if resolved is None else resolved.topics)
 
+    def is_unresolved(self, member: ConsumerMemberValue) -> bool:
+        """Whether it is still to be found out what its expression means."""
+        return bool(member.regex) and member.regex not in self.regexes
+
     @property
     def subscribed(self) -> frozenset[str]:
         if self._subscribed is None:
