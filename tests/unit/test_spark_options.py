@@ -70,6 +70,10 @@ def test_client_properties_go_to_the_client() -> None:
         ("batch", {**READ, "endingOffsets": "earliest"}, "cannot be earliest"),
         ("batch", {**READ, "startingOffsets": "7"}, "write JSON, as in"),
         ("batch", {**READ, "startingOffsets": '{"a": {"0": -3}}'}, "is no partition with a number"),
+        ("batch", {**READ, "endingOffsets": '{"a": {"0": true}}'}, "is no partition with a number"),
+        ("batch", {**READ, "startingOffsets": ""}, "write JSON, as in"),
+        ("stream", {**READ, "kafka.group.id": " "}, "'kafka.group.id' is empty"),
+        ("stream", {**READ, "groupIdPrefix": ""}, "'groupIdPrefix' is empty"),
         ("batch", {**READ, "minPartitions": "0"}, "at least 1"),
         ("batch", {**READ, "failOnDataLoss": "maybe"}, "give true or false"),
         ("batch", {**READ, "maxTriggerDelay": "1m"}, "is for spark.readStream only"),
@@ -96,6 +100,19 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 ) -> None:
     with pytest.raises(OptionError, match=said):
         read_options(options, use)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topic": " "}, "'topic' is empty"),
+        ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "'kafka.acks' to be all"),
+        ({"kafka.max.in.flight.requests.per.connection": "6"}, "goes up to 5, unless"),
+    ],
+)
+def test_a_producer_that_cannot_be_is_refused(options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        write_options({**SERVER, **options})
 
 
 def test_a_batch_that_ends_before_it_begins_is_refused() -> None:

@@ -35,6 +35,10 @@ def test_every_offset_is_in_one_task(
         assert max_records is None or sum(one.size for one in task) <= max_records
 
 
+def test_tasks_are_never_more_than_records() -> None:
+    assert len(plan_tasks([OffsetRange(TopicPartition("t", 0), 5, 8)], 1 << 40, None)) == 3
+
+
 def test_few_records_of_many_partitions_are_one_task() -> None:
     ranges = [OffsetRange(TopicPartition("t", at), 0, 10) for at in range(50)]
     assert len(plan_tasks(ranges, 0, None)) == 1

@@ -64,6 +64,12 @@ def one_of(name: str, text: str, choices: tuple[str, ...]) -> str:
     return value
 
 
+def some_text(name: str, text: str) -> str:
+    if not text.strip():
+        raise OptionError(f"option {name!r} is empty: give a name, or leave the option out")
+    return text.strip()
+
+
 def duration_ms(name: str, text: str) -> int:
     """As Spark writes durations: 500ms, 10s, 15m, 2h; a bare number is milliseconds."""
     found = _DURATION.fullmatch(text)
@@ -95,7 +101,7 @@ def partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
     named = _json(name, text, example)
     found: list[TopicPartition] = []
     for topic, indexes in named.items():
-        if not isinstance(indexes, list) or not all(_is_index(index) for index in indexes):
+        if not isinstance(indexes, list) or not all(_is_whole(index, 0) for index in indexes):
             raise OptionError(f"option {name!r}: {topic!r} needs a list, as in {example}")
         found += [TopicPartition(topic, index) for index in indexes]
     if not found:
@@ -111,7 +117,7 @@ def places(name: str, text: str, at_least: int) -> dict[TopicPartition, int]:
         if not isinstance(numbers, dict):
             raise OptionError(f"option {name!r}: {topic!r} needs partitions, as in {example}")
         for index, number in numbers.items():
-            if not (index.isdigit() and isinstance(number, int) and number >= at_least):
+            if not (index.isdecimal() and _is_whole(number, at_least)):
                 raise OptionError(
                     f"option {name!r}: {index!r}: {number!r} of {topic!r} is no partition with a "
                     f"number, as in {example}"
@@ -130,5 +136,5 @@ def _json(name: str, text: str, example: str) -> dict[str, Any]:
     return found
 
 
-def _is_index(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _is_whole(value: object, at_least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least

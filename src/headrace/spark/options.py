@@ -21,6 +21,8 @@ BOOTSTRAP = "kafka.bootstrap.servers"
 _DEFAULT_GROUP_PREFIX = "spark-kafka-source"
 _POLL_TIMEOUT_MS = 120_000
 _MAX_TRIGGER_DELAY_MS = 15 * 60_000
+_IN_FLIGHT_MAX = 5
+"""As many batches of an idempotent producer as a broker remembers."""
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 
 _BOTH = ("batch", "stream")
@@ -273,8 +275,8 @@ def read_options(options: Mapping[str, str], use: Use | None) -> ReadOptions:
             "maxTriggerDelay", read.duration_ms, _MAX_TRIGGER_DELAY_MS
         ),
         include_headers=given.parsed("includeHeaders", read.yes_or_no, False),
-        group_id=given.get("kafka.group.id"),
-        group_prefix=given.get("groupIdPrefix") or _DEFAULT_GROUP_PREFIX,
+        group_id=given.parsed("kafka.group.id", read.some_text),
+        group_prefix=given.parsed("groupIdPrefix", read.some_text, _DEFAULT_GROUP_PREFIX),
         poll_timeout_ms=given.parsed("kafkaConsumer.pollTimeoutMs", _positive, _POLL_TIMEOUT_MS),
         fetch_attempts=max(given.parsed("fetchOffset.numRetries", _number, 3), 1),
         retry_interval_ms=given.parsed("fetchOffset.retryIntervalMs", _number, 10),
@@ -305,7 +307,7 @@ def _bound(given: _Given, side: str, default: str) -> Bound:
         name = f"{side}OffsetsByTimestamp"
         return Bound("times", name, read.places(name, text, 0))
     name = f"{side}Offsets"
-    text = (given.get(name) or default).strip()
+    text = given.parsed(name, _text, default)
     if text.lower() == "earliest":
         return Bound("earliest", name)
     if text.lower() == "latest":
@@ -342,11 +344,18 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
             "leave it out, or say at_least_once"
         )
     given.parsed("delivery", lambda name, text: read.one_of(name, text, ("at_least_once",)))
-    topic = given.get("topic")
-    if topic is not None and not topic.strip():
-        raise OptionError("option 'topic' is empty: name a topic, or leave the option out")
-    return WriteOptions(
-        _connection(given),
-        given.properties(PRODUCER_PROPERTIES)[0],
-        None if topic is None else topic.strip(),
-    )
+    producer = given.properties(PRODUCER_PROPERTIES)[0]
+    _check_producer(dict(producer))
+    return WriteOptions(_connection(given), producer, given.parsed("topic", read.some_text))
+
+
+def _check_producer(settings: Mapping[str, Any]) -> None:
+    """Whether the properties go together."""
+    acks, wanted = settings.get("acks", "all"), settings.get("idempotent")
+    if wanted and acks != "all":
+        raise OptionError("option 'kafka.enable.idempotence' needs 'kafka.acks' to be all")
+    if settings.get("in_flight_max", 1) > _IN_FLIGHT_MAX and acks == "all" and wanted is not False:
+        raise OptionError(
+            "option 'kafka.max.in.flight.requests.per.connection' goes up to "
+            f"{_IN_FLIGHT_MAX}, unless 'kafka.enable.idempotence' is false"
+        )

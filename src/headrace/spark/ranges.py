@@ -34,10 +34,9 @@ def plan_tasks(
 def _split(one: OffsetRange, parts: int) -> list[OffsetRange]:
     pieces: list[OffsetRange] = []
     start = one.start
-    for left in range(parts, 0, -1):
+    for left in range(min(parts, one.size), 0, -1):
         end = start + (one.end - start) // left
-        if end > start:
-            pieces.append(OffsetRange(one.partition, start, end))
+        pieces.append(OffsetRange(one.partition, start, end))
         start = end
     return pieces
 
