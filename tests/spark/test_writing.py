@@ -74,6 +74,8 @@ def test_a_stream_goes_from_topic_to_topic(
     client.create_topic(f"{new_topic}-copy", partitions=2)
     fill(client, new_topic, numbered("a", 100), 0)
     fill(client, new_topic, numbered("b", 100), 1)
+    headers = [("trace", b"\xff\x00"), ("trace", b""), ("none", None)]
+    client.produce(new_topic, "with headers", partition=1, headers=headers)
     stream = topics.read_stream(
         subscribe=new_topic,
         startingOffsets="earliest",
@@ -85,14 +87,15 @@ def test_a_stream_goes_from_topic_to_topic(
     writer = writer.option("topic", f"{new_topic}-copy")
     query = writer.option("checkpointLocation", str(tmp_path)).start()
     assert query.awaitTermination(120)
-    copies = [
-        (record.partition, record.offset, record.value)
-        for record in client.consume(f"{new_topic}-copy", until="end")
-    ]
-    assert copies == [
-        (record.partition, record.offset, record.value)
-        for record in client.consume(new_topic, until="end")
-    ]
+    originals, copies = (
+        [
+            (record.partition, record.offset, record.value, record.headers)
+            for record in client.consume(name, until="end")
+        ]
+        for name in (new_topic, f"{new_topic}-copy")
+    )
+    assert copies == originals
+    assert len(copies) == 201
 
 
 def test_mistakes_say_which_column_or_option_to_change(
