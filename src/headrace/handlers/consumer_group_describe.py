@@ -7,10 +7,9 @@ each member which protocol it speaks. Topics that are gone are left out.
 from headrace.group.assignment import Assignment, in_order
 from headrace.group.views import ConsumerGroupView, ConsumerMemberView
 from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.group_requests import OPERATIONS
+from headrace.handlers.group_requests import describe_each, not_found, refuse_each
 from headrace.handlers.later import now_or_later
-from headrace.handlers.slots import failure
-from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.errors import ApiError
 from headrace.wire.codec import Message
 
 _CLASSIC_MEMBER = 0
@@ -18,30 +17,18 @@ _CONSUMER_MEMBER = 1
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    slots = []
-    for group_id in dict.fromkeys(request["group_ids"]):
-        try:
-            view = await now_or_later(broker.groups().describe_consumer(group_id))
-            if view is None:
-                raise _not_found(broker, group_id)
-            slot = _described(broker, view)
-            if request["include_authorized_operations"]:
-                slot["authorized_operations"] = OPERATIONS
-        except ApiError as error:
-            slot = {"group_id": group_id, **failure(error)}
-        slots.append(slot)
-    return {"groups": slots}
+    async def describe(group_id: str) -> Message:
+        view = await now_or_later(broker.groups().describe_consumer(group_id))
+        if view is None:
+            raise not_found(broker, group_id, "consumer")
+        return _described(broker, view)
+
+    with_operations = request["include_authorized_operations"]
+    return await describe_each(request["group_ids"], describe, with_operations=with_operations)
 
 
 def refuse(request: Message, error: ApiError) -> Message:
-    groups = dict.fromkeys(request["group_ids"])
-    return {"groups": [{"group_id": group_id, **failure(error)} for group_id in groups]}
-
-
-def _not_found(broker: BrokerContext, group_id: str) -> ApiError:
-    is_there = broker.groups().type_of(group_id) is not None
-    why = "is not a consumer group" if is_there else "does not exist"
-    return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id[:200]} {why}.")
+    return refuse_each(request["group_ids"], error)
 
 
 def _described(broker: BrokerContext, view: ConsumerGroupView) -> Message:

@@ -8,43 +8,34 @@ Members' metadata is shown once their generation is stable.
 from headrace.group.shard_machine import DEAD
 from headrace.group.views import GroupView
 from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.group_requests import OPERATIONS
+from headrace.handlers.group_requests import describe_each, not_found, refuse_each
 from headrace.handlers.later import now_or_later
 from headrace.handlers.slots import failure
-from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.errors import ApiError
 from headrace.wire.codec import Message
 
 _NOT_FOUND_SINCE = 6
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    slots = []
-    for group_id in dict.fromkeys(request["groups"]):
-        try:
-            view = await now_or_later(broker.groups().describe(group_id))
-            slot = _missing(broker, group_id, context.api_version)
-            if view is not None:
-                slot = _described(view)
-            if request.get("include_authorized_operations"):
-                slot["authorized_operations"] = OPERATIONS
-        except ApiError as error:
-            slot = {"group_id": group_id, **failure(error)}
-        slots.append(slot)
-    return {"groups": slots}
+    async def describe(group_id: str) -> Message:
+        view = await now_or_later(broker.groups().describe(group_id))
+        if view is None:
+            return _missing(broker, group_id, context.api_version)
+        return _described(view)
+
+    with_operations = request.get("include_authorized_operations", False)
+    return await describe_each(request["groups"], describe, with_operations=with_operations)
 
 
 def refuse(request: Message, error: ApiError) -> Message:
-    groups = dict.fromkeys(request["groups"])
-    return {"groups": [{"group_id": group_id, **failure(error)} for group_id in groups]}
+    return refuse_each(request["groups"], error)
 
 
 def _missing(broker: BrokerContext, group_id: str, version: int) -> Message:
     slot: Message = {"group_id": group_id, "group_state": DEAD}
     if version >= _NOT_FOUND_SINCE:
-        is_there = broker.groups().type_of(group_id) is not None
-        why = "is not a classic group" if is_there else "does not exist"
-        message = f"Group {group_id[:200]} {why}."
-        slot |= failure(ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message))
+        slot |= failure(not_found(broker, group_id, "classic"))
     return slot
 
 

@@ -1,7 +1,11 @@
 """What requests about groups have in common."""
 
-from headrace.handlers.context import RequestContext
+from collections.abc import Awaitable, Callable, Iterable
+
+from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.slots import failure
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.codec import Message
 
 OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 """Read, delete and describe. Nobody is denied anything yet."""
@@ -21,6 +25,37 @@ def check_instance_id(instance_id: str | None) -> None:
             ErrorCode.INVALID_REQUEST,
             f"group.instance.id has 1 to {_INSTANCE_ID_CHARACTERS_MAX} characters.",
         )
+
+
+async def describe_each(
+    group_ids: Iterable[str],
+    describe: Callable[[str], Awaitable[Message]],
+    *,
+    with_operations: bool,
+) -> Message:
+    """One slot for each group, of what `describe` says or raises of it."""
+    slots = []
+    for group_id in dict.fromkeys(group_ids):
+        try:
+            slot = await describe(group_id)
+            if with_operations:
+                slot["authorized_operations"] = OPERATIONS
+        except ApiError as error:
+            slot = {"group_id": group_id, **failure(error)}
+        slots.append(slot)
+    return {"groups": slots}
+
+
+def refuse_each(group_ids: Iterable[str], error: ApiError) -> Message:
+    slots = [{"group_id": group_id, **failure(error)} for group_id in dict.fromkeys(group_ids)]
+    return {"groups": slots}
+
+
+def not_found(broker: BrokerContext, group_id: str, kind: str) -> ApiError:
+    """Why there is no such group of this kind."""
+    is_there = broker.groups().type_of(group_id) is not None
+    why = f"is not a {kind} group" if is_there else "does not exist"
+    return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id[:200]} {why}.")
 
 
 def host_of(context: RequestContext) -> str:

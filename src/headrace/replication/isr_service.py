@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headrace.env.clock import Clock
 from headrace.model.cluster import ClusterImage
-from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.errors import ApiError, ErrorCode, error_name
 from headrace.model.topics import PartitionState
 from headrace.replication.partition import Isr, Partition
 from headrace.runtime.link import LinkBroken
@@ -150,18 +150,20 @@ class IsrKeeper:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 reply = await self._to_controller(ALTER_PARTITION, VERSION, self._request(asked))
-            refusal = reply.get("error_code", 0)
+            code = reply.get("error_code", 0)
+            refusal = error_name(code) if code else ""
         except (LinkBroken, TimeoutError) as error:
             reply, refusal = {}, str(error) or "no answer"
         except ApiError as error:
-            reply, refusal = {}, error.code
+            reply, refusal = {}, error_name(error.code)
         unknown = asked if refusal else self._settle(asked, _slots(reply))
         self._task = None
         self._failures = self._failures + 1 if unknown else 0
         if unknown:
             again_ms = min(_AGAIN_MS_MIN << min(self._failures - 1, 10), _AGAIN_MS_MAX)
             if self._failures == 1:
-                _LOG.info("the controller did not take a change of in-sync replicas: %s", refusal)
+                why = refusal or "no outcome for some partitions"
+                _LOG.info("the controller did not take a change of in-sync replicas: %s", why)
             self._considered = {each.partition: None for each in unknown} | self._considered
             self._work_timer = self._loop.call_later(again_ms / 1000, self._work)
         elif self._considered:
@@ -241,7 +243,7 @@ class IsrKeeper:
         for code, partitions in refused.items():
             _LOG.info(
                 "in-sync replicas stay as they are: %s for %d partitions, %s among them",
-                ErrorCode(code).name,
+                error_name(code),
                 len(partitions),
                 partitions[0].log.partition,
             )
