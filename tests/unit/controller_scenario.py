@@ -73,7 +73,7 @@ class Broker:
 
     def _hear(self, change: ImageChange) -> None:
         self.is_lost = self.is_lost or change.is_lost
-        if change.concerns_topics or change.broker_configs:
+        if change.deleted or change.created or change.changed or change.broker_configs:
             self.changes.append(change)
 
     async def stop(self) -> None:

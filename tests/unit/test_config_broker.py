@@ -334,8 +334,7 @@ def test_a_topic_config_is_typed() -> None:
     assert (config.compression_codec, config.compression_level) == (4, 7)
     assert config.uses_log_append_time
     assert config.retention_bytes == -1
-    assert config.syncs_every_write
-    assert not config.never_syncs
+    assert config.flush_messages == 1
     assert config.min_cleanable_dirty_ratio == 0.25
 
 
@@ -360,8 +359,7 @@ def test_the_default_topic_config_keeps_batches_and_leaves_syncing_to_the_page_c
     assert config == BrokerConfig.load().topic_config()
     assert (config.compression_codec, config.compression_level) == (PRODUCER_CODEC, None)
     assert config.segment_bytes == 1 << 30
-    assert config.flush_ms == LONG_MAX
-    assert config.never_syncs
+    assert (config.flush_messages, config.flush_ms) == (LONG_MAX, LONG_MAX)
     assert config.cleanup_policy == {"delete"}
 
 

@@ -8,7 +8,6 @@ the broker's defaults. Topics with the same settings share one object, so nobody
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, final
 
-from headrace.config.setting import LONG_MAX
 from headrace.config.table import TOPIC_SETTINGS
 
 if TYPE_CHECKING:
@@ -112,16 +111,6 @@ class TopicConfig:
         for name, text in overrides.items():
             values[name] = TOPIC_SETTINGS[name].parse(text)
         return cls(values)
-
-    @property
-    def syncs_every_write(self) -> bool:
-        """Whether an acknowledgement waits for the fsync that covers its records."""
-        return self.flush_messages == 1
-
-    @property
-    def never_syncs(self) -> bool:
-        """Whether syncing is left to the page cache, as by default."""
-        return self.flush_messages == LONG_MAX and self.flush_ms == LONG_MAX
 
     def replace(self, **changes: Any) -> "TopicConfig":
         """Another with these attributes, unchecked: for tests and for internal topics."""

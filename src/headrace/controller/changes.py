@@ -27,10 +27,6 @@ class ImageChange(NamedTuple):
     is_lost: bool = False
     """This broker's registration is void: it leads nothing until it hears of new epochs."""
 
-    @property
-    def concerns_topics(self) -> bool:
-        return bool(self.deleted or self.created or self.changed)
-
 
 def topic_change(before: TopicState | None, after: TopicState | None) -> ImageChange | None:
     if before == after:

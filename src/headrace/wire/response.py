@@ -1,4 +1,4 @@
-"""Writing responses by hand, for the two APIs that are worth it.  # HOT"""
+"""Writing responses by hand, for the few APIs that are worth it.  # HOT"""
 
 from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
 from mypy_extensions import i16, i32, i64, u8
