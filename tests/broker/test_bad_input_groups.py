@@ -50,6 +50,7 @@ def topic(wire: RawConnection, request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.timeout(300)
 def test_any_number_of_joins_without_an_id_is_bounded(
     target: WatchedBroker, wire: RawConnection
 ) -> None:
@@ -66,6 +67,7 @@ def test_any_number_of_joins_without_an_id_is_bounded(
     assert target.memory_bytes() - before < 64 * MIB
 
 
+@pytest.mark.timeout(300)
 def test_ten_thousand_groups_leave_the_others_unaffected(
     target: WatchedBroker, wire: RawConnection, topic: str
 ) -> None:
