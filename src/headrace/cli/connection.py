@@ -32,7 +32,8 @@ def add_action(
     actions: Any, name: str, summary: str, run: Any, *, json: bool = True
 ) -> argparse.ArgumentParser:
     """One of a command's actions: `run(client, args)`, see `run_action`."""
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
+    sentence = summary[0].upper() + summary[1:] + "."
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=sentence)
     parser.set_defaults(run_action=run)
     add_connection_arguments(parser)
     if json:

@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import moving, throttling
-from headrace.cli.connection import (
-    add_action,
-    describe,
-    run_action,
-)
+from headrace.cli.connection import add_action, describe, run_action
 from headrace.cli.failure import Failure
 from headrace.cli.output import plural, print_json, print_table, size_text
 
@@ -149,6 +145,8 @@ def _plan(client: "Client", args: argparse.Namespace) -> None:
     )
     if args.output is not None:
         print(f"Do it with: headrace reassign execute {args.output}")
+    elif args.file is None:
+        print("Keep the plan with --output FILE, and do it with: headrace reassign execute FILE")
 
 
 def _planned(before: "Targets", racks: "Racks", args: argparse.Namespace) -> "Targets":
