@@ -254,3 +254,13 @@ async def test_a_twin_is_kept_out_while_the_registered_one_answers(cluster: Clus
     assert await code_of(twin.start()) == ErrorCode.DUPLICATE_BROKER_REGISTRATION
     await cluster.agree()
     assert cluster.members[2].losses == 0
+
+
+@cluster_of(2)
+async def test_a_broker_that_has_stopped_watches_nobody(cluster: Cluster) -> None:
+    """The end of its session was news to it, upon which it dialled the controller again."""
+    member = cluster.members.pop(2)
+    await member.controller.stop()
+    await member.store.close()
+    assert member.losses == 1
+    assert not member.controller._lookout._guard._watches
