@@ -410,6 +410,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--full", action="store_true", help="whole brokers; fewer partitions")
     args = parser.parse_args()
+    if not args.full and args.brokers < 5:
+        parser.error("two of the brokers die, and three replicas remain: --brokers 5 or more")
     logging.disable(logging.CRITICAL)
     run = run_full if args.full else run_thin
     run(args.brokers, args.partitions, args.seed)
