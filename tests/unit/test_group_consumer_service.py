@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -51,6 +52,23 @@ def test_a_log_that_takes_nothing_is_told_in_words_that_members_know() -> None:
         assert await now(bench.groups.list_groups(frozenset(), frozenset())) == []
         bench.log.fails_with = None
         assert (await beat(bench, joining("a"))).member_epoch == 1
+
+    asyncio.run(scene())
+
+
+def test_a_member_that_reads_other_topics_is_answered_after_a_moment() -> None:
+    """All others at once: the moment is for clients that unsubscribe right after it."""
+
+    async def scene() -> None:
+        bench = bench_of()
+        assert isinstance(bench.groups.beat("g", joining("a")), BeatReply)
+        known = BeatRequest(
+            "a", 1, "a", "/h", topics=("t",), owned={UUID(int=1): frozenset((0, 1))}
+        )
+        assert isinstance(bench.groups.beat("g", known), BeatReply)
+        coming = bench.groups.beat("g", BeatRequest("a", 1, "a", "/h", topics=("none",)))
+        assert not isinstance(coming, BeatReply)
+        assert (await coming).assignment == {}
 
     asyncio.run(scene())
 

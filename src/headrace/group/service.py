@@ -46,6 +46,7 @@ from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 
 RECORDS_PER_BATCH_MAX = 1_000
+RESUBSCRIBED_PAUSE_S = 0.01
 
 _log = logging.getLogger(__name__)
 FetchedTopics = list[tuple[str, list[FetchedOffset]]]
@@ -189,7 +190,11 @@ class GroupService:
         outcome, reply = led.shard.beat(group_id, request, now)
         self._append(led, outcome.records, now)
         self._follow(led, group_id, outcome, now)
-        return led.when_committed(reply)
+        coming = led.when_committed(reply)
+        is_new_wish = request.topics is not None or request.regex is not None
+        if request.member_epoch > 0 and is_new_wish and outcome.records:
+            return _with_a_pause(coming)
+        return coming
 
     def _append(self, led: LedShard, records: list[GroupRecord], now: Moment) -> None:
         try:
@@ -386,6 +391,17 @@ class GroupService:
         for led in self.shards:
             await led.wait_committed()
         return listed
+
+
+async def _with_a_pause(coming: BeatReply | Awaitable[BeatReply]) -> BeatReply:
+    """For a member that reads other topics now, and may do so again in a moment.
+
+    librdkafka (2.15) never joins again when an assignment comes while its user unsubscribes and
+    subscribes anew. Kafka's answer takes longer than that.
+    """
+    reply = coming if isinstance(coming, BeatReply) else await coming
+    await asyncio.sleep(RESUBSCRIBED_PAUSE_S)
+    return reply
 
 
 def _failed(reply: Reply, error: ErrorCode) -> Reply:
