@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -23,6 +23,7 @@ from headrace.cli.output import plural, print_json, print_table
 if TYPE_CHECKING:
     from headrace.pipelines.project import Project
     from headrace.pipelines.running import Outcome, Request, Runner
+    from headrace.pipelines.trouble import Trouble
 
 _PAUSE_S = 10.0
 _LOOK_S = 1.0
@@ -179,12 +180,18 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
     from headrace.pipelines.project import open_project
 
     project = open_project(Path(args.directory))
+    if not project.files():
+        raise Failure(
+            f"{project.directory} defines nothing: 'libraries' names no file that is there"
+        )
     for_server, for_session = _given(args, project)
     configuration = project.configuration(_bootstrap(args), for_session)
     # As Ctrl-C: what was started has to end.
     signal.signal(signal.SIGTERM, _interrupt)
     with screen(quiet=args.json) as show:
-        show.say("Starting Spark" if args.remote is None else f"Connecting to {args.remote}")
+        # What follows the host may be a secret.
+        remote = (args.remote or "").partition("/;")[0]
+        show.say(f"Connecting to {remote}" if remote else "Starting Spark")
         with _server(args, project, for_server) as address:
             from headrace.pipelines.running import RunFailed, Runner, session
 
@@ -220,12 +227,13 @@ def _given(args: argparse.Namespace, project: "Project") -> tuple[dict[str, str]
 def _server(
     args: argparse.Namespace, project: "Project", settings: dict[str, str]
 ) -> Iterator[str]:
-    from headrace.pipelines.server import check_remote, running_server
+    from headrace.pipelines.server import check_master, check_remote, running_server
 
     if args.remote is not None:
         check_remote(args.remote)
         yield args.remote
         return
+    check_master(args.master)
     project.prepare_state()
     with running_server(project, args.master, settings) as address:
         yield address
@@ -261,7 +269,7 @@ def _tell_round(args: argparse.Namespace, number: int, outcome: "Outcome") -> No
             f"Round {number}: {outcome.state} in {outcome.seconds:.1f} s, "
             f"{plural(sum(known), 'row')} read, lag: {lag}"
         )
-        _print_troubles(outcome, whole=args.verbose)
+        _print_troubles(outcome.troubles, whole=args.verbose)
     sys.stdout.flush()
 
 
@@ -278,6 +286,7 @@ def _status(args: argparse.Namespace) -> int:
     from headrace.client import ClientError
     from headrace.pipelines.project import BOOTSTRAP, open_project
     from headrace.pipelines.status import read_status, with_lags
+    from headrace.pipelines.trouble import Trouble
 
     project = open_project(Path(args.directory))
     address = project.configuration(_bootstrap(args))[BOOTSTRAP]
@@ -309,10 +318,8 @@ def _status(args: argparse.Namespace) -> int:
         for flow in status["flows"]
     ]
     print_table(("flow", "into", "state", "read", "written", "batch", "checkpoint", "lag"), rows)
-    for error in last["errors"] if last else ():
-        where = f"{error['file']}:{error['line']}: " if error["file"] else ""
-        who = f"flow {error['flow']}: " if error["flow"] else ""
-        print(f"\n{where}{who}{error['message']}")
+    errors = last["errors"] if last else ()
+    _print_troubles([Trouble(**error, detail="") for error in errors], whole=False)
     return 0
 
 
@@ -345,7 +352,7 @@ def _told(args: argparse.Namespace, outcome: "Outcome") -> int:
         print_json(content)
     else:
         _print_outcome(content)
-        _print_troubles(outcome, whole=args.verbose)
+        _print_troubles(outcome.troubles, whole=args.verbose)
     return 0 if outcome.state == "completed" else 1
 
 
@@ -381,12 +388,10 @@ def _count(flow: dict[str, Any], key: str) -> object:
     return "not reported" if flow["state"] == "completed" else ""
 
 
-def _print_troubles(outcome: "Outcome", *, whole: bool) -> None:
-    for trouble in outcome.troubles:
-        who = "" if trouble.flow is None else f"flow {trouble.flow}: "
-        where = "" if trouble.place is None else f"{trouble.place}: "
-        print(f"\n{where}{who}{trouble.message}")
+def _print_troubles(troubles: "Sequence[Trouble]", *, whole: bool) -> None:
+    for trouble in troubles:
+        print(f"\n{trouble}")
         if whole:
             print(trouble.detail.rstrip())
-    if outcome.troubles and not whole:
-        print("\n--verbose shows errors whole.")
+    if troubles and not whole:
+        print("\n'headrace pipeline run --verbose' shows errors whole.")

@@ -68,7 +68,9 @@ class _Lines(_Silence):
 
     def changed(self, flow: FlowRun) -> None:
         rows = "" if flow.rows_read is None else f", {flow.rows_read} rows read"
-        print(f"{flow.name}: {flow.state}{rows}", file=sys.stderr, flush=True)
+        # In one piece: Spark's news come on more threads than one.
+        sys.stderr.write(f"{flow.name}: {flow.state}{rows}\n")
+        sys.stderr.flush()
 
 
 class Picture(_Silence):

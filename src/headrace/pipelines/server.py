@@ -34,6 +34,10 @@ _START_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 20.0
 _REACH_TIMEOUT_S = 10.0
 _STARTED = re.compile(r"Spark Connect server started at: \S*:(\d+)")
+# What Java says between its stacks.
+_REASON = re.compile(
+    r"^(?:Caused by: |Exception in thread \S+ )?[\w.$]*(?:Exception|Error): (.+)$", re.MULTILINE
+)
 _LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
@@ -139,7 +143,9 @@ def _wait(child: Child) -> int:
     except ChildFailed as failure:
         if "Another instance of Derby may have already booted" in _log(child):
             raise ProjectError("another run of this pipeline is under way: let it end") from failure
-        raise ProjectError(f"{failure} ({child.output} has more)") from failure
+        reasons = _REASON.findall(_log(child))
+        said = f"Spark did not start: {reasons[-1]}" if reasons else str(failure)
+        raise ProjectError(f"{said} ({child.output} has more)") from failure
     found = _STARTED.search(_log(child))
     assert found is not None
     return int(found[1])
@@ -152,9 +158,28 @@ def _log(child: Child) -> str:
 def check_remote(address: str) -> None:
     """Say at once that nobody listens there: a session would try for minutes."""
     url = urlparse(address)
+    address = address.partition("/;")[0]
     if url.scheme != "sc" or not url.hostname:
         raise ProjectError(f"{address!r} is no Spark Connect server: it looks like sc://HOST:15002")
     try:
         socket.create_connection((url.hostname, url.port or 15002), _REACH_TIMEOUT_S).close()
     except OSError as error:
         raise ProjectError(f"no Spark Connect server answers at {address}: {error}") from error
+
+
+def check_master(master: str) -> None:
+    """The same of a standalone master, which may be one of several."""
+    if not master.startswith("spark://"):
+        return
+    errors = []
+    for place in master.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), _REACH_TIMEOUT_S).close()
+        except (OSError, ValueError) as error:
+            errors.append(error)
+        else:
+            return
+    raise ProjectError(
+        f"no Spark master answers at {master}: {errors[0]}; it looks like spark://HOST:7077"
+    )

@@ -18,7 +18,14 @@ _SQL_PLACE = re.compile(r"\bline (\d+),? pos \d+")
 _QUOTED = re.compile(r"`([^`]+)`")
 _CLASS = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _WRAPPER = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ", re.DOTALL)
-_NOISE = ("JVM stacktrace:", "=== Streaming Query ===", "\n== ", "\n'", "\n+- ")
+_NOISE = (
+    " Verify the spelling",
+    "JVM stacktrace:",
+    "=== Streaming Query ===",
+    "\n== ",
+    "\n'",
+    "\n+- ",
+)
 
 
 @dataclass(frozen=True)
@@ -30,11 +37,12 @@ class Trouble:
     message: str
     detail: str
 
-    @property
-    def place(self) -> str | None:
-        if self.file is None:
-            return None
-        return self.file if self.line is None else f"{self.file}:{self.line}"
+    def __str__(self) -> str:
+        """As a compiler says it: where, in which flow, what."""
+        line = "" if self.line is None else f":{self.line}"
+        where = "" if self.file is None else f"{self.file}{line}: "
+        who = "" if self.flow is None else f"flow {self.flow}: "
+        return f"{where}{who}{self.message}"
 
 
 def sentence(text: str) -> str:
