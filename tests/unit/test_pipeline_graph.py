@@ -32,6 +32,21 @@ def test_what_reads_a_flow_depends_on_it_through_views_too() -> None:
     assert GRAPH.dependents({"to_topic"}) == set()
 
 
+def test_an_eager_flow_waits_for_a_run_that_makes_what_it_reads() -> None:
+    assert set(GRAPH.waves(()).values()) == {0}
+    made = GRAPH.waves({"bronze", "cleaned", "to_topic"})
+    assert made == {"bronze": 0, "cleaned": 1, "silver": 1, "gold & more": 1, "out": 2}
+
+
+def test_flows_into_one_table_run_together() -> None:
+    more = Flow("more", "silver", ("bronze",), "a.py", 20)
+    graph = Graph("shop", GRAPH.nodes, {**GRAPH.flows, "more": more})
+    assert graph.waves({"more"}) == {
+        **dict.fromkeys(("bronze", "cleaned"), 0),
+        **dict.fromkeys(("silver", "gold & more", "out"), 1),
+    }
+
+
 def test_a_node_stands_to_the_right_of_all_that_it_reads() -> None:
     assert columns(GRAPH) == [
         ["topic orders"],

@@ -1,5 +1,6 @@
 """A run's flows, as Spark's words change their states."""
 
+from headrace.pipelines.graph import Flow, Graph
 from headrace.pipelines.run_machine import COMPLETED, FAILED, QUEUED, RUNNING, SKIPPED, Run
 
 PREFIX = "spark_catalog.default."
@@ -54,3 +55,14 @@ def test_definitions_that_cannot_be_resolved_are_told_apart_from_what_reads_them
     )
     assert run.unresolved == {"a": "[X] why"}
     assert run.flows == {}
+
+
+def test_an_error_that_names_a_dataset_is_that_of_its_flows_unless_they_have_begun() -> None:
+    run = Run(PREFIX)
+    flows = [Flow(name, "a", (), "a.py", 1) for name in ("x", "y")]
+    graph = Graph("mill", {}, {flow.name: flow for flow in flows})
+    said = "Table `spark_catalog`.`default`.`a` has another schema than `spark_catalog.default.b`."
+    assert run.named_in(said, graph) == ["x", "y"]
+    assert run.named_in("The connection is lost.", graph) == []
+    told(run, "Flow x is RUNNING.")
+    assert run.named_in(said, graph) == []

@@ -55,6 +55,20 @@ from headrace.pipelines.trouble import (
 
 _SERVERS = "kafka.bootstrap.servers"
 _SUBSCRIPTIONS = ("subscribe", "subscribepattern", "assign")
+# What Spark 4.3 analyses as soon as it hears of it: tables that are read there are taken from its
+# catalog, and it no longer sees that the pipeline has to fill them first.
+_EAGER = frozenset(
+    {
+        *("WithColumns", "WithColumnsRenamed", "WithWatermark", "Drop", "ToSchema", "Pivot"),
+        *("NAFill", "NADrop", "NAReplace", "AsOfJoin", "NearestByJoin", "Sample", "StatSampleBy"),
+        *("GroupMap", "CoGroupMap", "ApplyInPandasWithState", "StatSummary", "StatDescribe"),
+        *("StatCov", "StatCorr", "StatApproxQuantile", "StatCrosstab", "StatFreqItems"),
+    }
+)
+_EAGER_VIEW = (
+    " Spark finds no temporary views of a pipeline for withWatermark, drop and the like: "
+    "read a table there, or keep to select, where and groupBy."
+)
 
 
 @dataclass(frozen=True)
@@ -78,6 +92,8 @@ class Definitions:
     """The source of each flow's function, and the line where it begins."""
     servers: set[str] = field(default_factory=set)
     """Brokers that topics are read from and written to."""
+    eager: set[str] = field(default_factory=set)
+    """Flows that cannot be defined before what they read is there."""
 
     @property
     def prefix(self) -> str:
@@ -131,6 +147,13 @@ class Definitions:
             refused += self._submit_sql(registry, file, excluded)
         return refused
 
+    def leave_out(self, files: Collection[str | None]) -> bool:
+        """Forget SQL files that Spark cannot read as a whole; whether there were any."""
+        left = [each for each in self.sql_files if self.project.shown(each.path) not in files]
+        is_less = len(left) < len(self.sql_files)
+        self.sql_files = left
+        return is_less
+
     def _attempt(self, what: Any, register: Callable[[Any], None]) -> list[Trouble]:
         try:
             register(what)
@@ -138,7 +161,10 @@ class Definitions:
             at, text = what.source_code_location, str(error)
             file = self.project.shown(at.filename)
             name = self.short(what.name or what.target)
-            return [Trouble(name, file, at.line_number, sentence(text), text)]
+            message = sentence(text)
+            if name in self.eager and "TABLE_OR_VIEW_NOT_FOUND" in text:
+                message += _EAGER_VIEW
+            return [Trouble(name, file, at.line_number, message, text)]
         return []
 
     def _submit_sql(
@@ -182,10 +208,32 @@ def load(project: Project, spark: Any, graph_id: str) -> Definitions:
             whole.sql_files += part.sql_files
             whole.functions |= part.functions
             whole.servers |= part.servers
+            whole.eager |= part.eager
             whole.graph.nodes |= part.graph.nodes
             whole.graph.flows |= part.graph.flows
     _complete(whole)
+    whole.troubles += [*_defined_twice(whole), *_without_target(whole)]
     return whole
+
+
+def _defined_twice(definitions: Definitions) -> Iterator[Trouble]:
+    """Names that stand for two things: Spark would run nothing at all."""
+    shown, places = definitions.project.shown, list[tuple[str, str, int]]()
+    explicit = [flow for flow in definitions.flows if flow.name not in (None, flow.target)]
+    for each in [*definitions.outputs, *explicit]:
+        at = each.source_code_location
+        places.append((definitions.short(each.name or ""), shown(at.filename), at.line_number or 1))
+    for file in definitions.sql_files:
+        for statement in file.statements:
+            name = statement.flow if statement.kind is None else statement.target
+            if name is not None:
+                places.append((definitions.short(name), shown(file.path), statement.line))
+    first: dict[str, str] = {}
+    for name, file_name, line in places:
+        if name in first:
+            message = f"{name} is defined in {first[name]}, too: give one of them another name"
+            yield Trouble(name, file_name, line, message, message)
+        first.setdefault(name, f"{file_name}:{line}")
 
 
 def _load_file(path: Path, collector: "_Collector", spark: Any, graph_id: str) -> Trouble | None:
@@ -261,6 +309,8 @@ class _Collector(GraphElementRegistry):
                 raise TypeError(f"{flow.name} returns {type(frame).__name__}, not a DataFrame")
             plan = frame._plan.plan(self._spark.client)
             reads = tuple(dict.fromkeys(node.name for node in self._sources(plan)))
+            if any(_messages(plan, _EAGER)):
+                own.eager.add(name)
         except Exception as error:  # noqa: BLE001 - it is the user's code.
             place = (at.filename, at.line_number or 1)
             own.troubles.append(_raised(own.project, name, error, place))
@@ -297,12 +347,12 @@ class _Collector(GraphElementRegistry):
 
     def _sources(self, plan: Any) -> Iterator[Node]:
         """What a plan reads. Names are resolved when all files are loaded."""
-        for read in _messages(plan, "Read"):
+        for read in _messages(plan, ("Read",)):
             if read.HasField("named_table"):
                 yield Node(self.definitions.short(read.named_table.unparsed_identifier), "")
             elif read.HasField("data_source"):
                 yield from self._external(read.data_source.format, read.data_source.options)
-        for query in _messages(plan, "SQL"):
+        for query in _messages(plan, ("SQL",)):
             for name in sql.reads_of(query.query):
                 yield Node(self.definitions.short(name), "")
 
@@ -321,9 +371,9 @@ class _Collector(GraphElementRegistry):
             self.definitions.servers.add(options[_SERVERS])
 
 
-def _messages(message: Any, wanted: str) -> Iterator[Any]:
-    """The messages of one type in a plan, at any depth."""
-    if message.DESCRIPTOR.name == wanted:
+def _messages(message: Any, wanted: Collection[str]) -> Iterator[Any]:
+    """The messages of some types in a plan, at any depth."""
+    if message.DESCRIPTOR.name in wanted:
         yield message
     for descriptor, value in message.ListFields():
         if descriptor.message_type is None:
@@ -348,6 +398,17 @@ def _complete(definitions: Definitions) -> None:
     for flow in list(graph.flows.values()):
         known = tuple(name for name in flow.reads if name in graph.nodes)
         graph.flows[flow.name] = replace(flow, reads=known)
+
+
+def _without_target(definitions: Definitions) -> Iterator[Trouble]:
+    """Flows into what nobody defines, for which Spark would run nothing, either."""
+    for flow in definitions.graph.flows.values():
+        if flow.target not in definitions.graph.nodes:
+            message = (
+                f"there is no table or sink {flow.target!r} to write to: "
+                "make it with create_streaming_table or create_sink"
+            )
+            yield Trouble(flow.name, flow.file, flow.line, message, message)
 
 
 @contextmanager

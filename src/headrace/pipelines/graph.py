@@ -1,6 +1,6 @@
 """What a pipeline consists of: datasets, and the flows between them. Pure values."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -48,6 +48,20 @@ class Graph:
             if not more:
                 return found - given
             found |= more
+
+    def waves(self, eager: Collection[str]) -> dict[str, int]:
+        """After how many runs, one after the other, each dataset can be made.
+
+        An eager flow needs what it reads from an earlier one. Flows into one dataset run together.
+        """
+        made = dict.fromkeys((flow.target for flow in self.flows.values()), 0)
+        for _ in self.flows:  # No way through the graph is longer.
+            for flow in self.flows.values():
+                step = 1 if flow.name in eager else 0
+                reads = [made[name] + step for name in flow.reads if name in made]
+                if flow.target not in flow.reads:
+                    made[flow.target] = max([made[flow.target], *reads])
+        return made
 
     def is_streaming(self, flow: str) -> bool:
         """Whether a flow is a streaming query, of which Spark tells its progress."""

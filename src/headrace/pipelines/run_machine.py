@@ -7,11 +7,15 @@
 import re
 from dataclasses import dataclass, field
 
+from headrace.pipelines.graph import Graph
+
 QUEUED, RUNNING, COMPLETED = "queued", "running", "completed"
 FAILED, SKIPPED, STOPPED = "failed", "skipped", "stopped"
 BROKEN = "broken"
 """Its definition is wrong: it was not run."""
-ENDED = (COMPLETED, FAILED, SKIPPED, STOPPED, BROKEN)
+UNCHECKED = "unchecked"
+"""A dry run cannot tell: it needs tables that the first run makes."""
+ENDED = (COMPLETED, FAILED, SKIPPED, STOPPED, BROKEN, UNCHECKED)
 _STATE = re.compile(r"Flow '?(?P<flow>[^']+?)'? (?:is|has) (?P<state>[A-Z_]+)")
 _SKIPPED = re.compile(r"Flow '?(?P<flow>[^']+?)'? SKIPPED")
 _UNRESOLVED = re.compile(r"Failed to resolve flow: '(?P<flow>[^']+)'")
@@ -64,6 +68,14 @@ class Run:
 
     def short(self, name: str) -> str:
         return name.replace("`", "").removeprefix(self.prefix)
+
+    def named_in(self, error: str, graph: Graph) -> list[str]:
+        """The flows, none of them begun, of the first dataset that an error names."""
+        found = re.search(rf"{re.escape(self.prefix)}(\w+)", error.replace("`", ""))
+        name = found[1] if found else None
+        flows = [flow.name for flow in graph.flows.values() if name in (flow.name, flow.target)]
+        begun = [self.flows[each] for each in flows if each in self.flows]
+        return [] if any(flow.started_s is not None for flow in begun) else flows
 
     def told(self, message: str, now_s: float) -> FlowRun | None:
         """Take an event's text; returns the flow if its state is another one now."""

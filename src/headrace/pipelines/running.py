@@ -35,7 +35,7 @@ from headrace.pipelines.checkpoints import (
     flow_lags,
 )
 from headrace.pipelines.definitions import Definitions, load
-from headrace.pipelines.graph import SINK, TABLE, TEMPORARY_VIEW, VIEW, Graph
+from headrace.pipelines.graph import SINK, TABLE, TEMPORARY_VIEW, VIEW, Flow, Graph
 from headrace.pipelines.project import BOOTSTRAP, Project, write_json
 from headrace.pipelines.run_machine import (
     BROKEN,
@@ -45,6 +45,7 @@ from headrace.pipelines.run_machine import (
     QUEUED,
     SKIPPED,
     STOPPED,
+    UNCHECKED,
     FlowRun,
     Run,
 )
@@ -55,6 +56,9 @@ _LAST_NEWS_TIMEOUT_S = 300.0
 _LAST_NEWS_AFTER_FAILURE_TIMEOUT_S = 10.0
 # A flow that failed would fail again, a minute later: the next run is soon enough.
 RETRIES = "spark.sql.pipelines.maxFlowRetryAttempts"
+# Spark gives a Python worker ten seconds to start, which is not always enough on a busy machine.
+_LATE = "Python worker failed to connect back"
+_TRIES = 5
 
 
 class RunFailed(Exception):
@@ -159,12 +163,13 @@ class Runner:
         self._configuration = dict(configuration)
         self._warehouse = warehouse
         self._show = show
+        self._graph_id = ""
 
     def run(self, request: Request) -> Outcome:
         """Load the definitions anew and run them once."""
         began_s = time.monotonic()
-        graph_id = self._new_graph()
-        definitions = load(self._project, self._spark, graph_id)
+        self._new_graph()
+        definitions = load(self._project, self._spark, self._graph_id)
         self._project.prepare_state()
         write_json(self._project.graph, definitions.graph.to_json())
         outcome = Outcome(
@@ -174,7 +179,7 @@ class Runner:
         try:
             self._check_brokers(definitions)
             before = self._files(definitions.graph)
-            run = self._run_what_can(definitions, request, graph_id, outcome)
+            run = self._run_what_can(definitions, request, outcome)
             self._count_written(run, before, definitions.graph)
         except KeyboardInterrupt:
             outcome.state = STOPPED
@@ -186,16 +191,16 @@ class Runner:
                 write_json(self._project.last_run, outcome.to_json())
         return outcome
 
-    def _new_graph(self) -> str:
+    def _new_graph(self) -> None:
+        """Forget what Spark was told of the pipeline."""
+        if self._graph_id:
+            command = proto.Command()
+            command.pipeline_command.drop_dataflow_graph.dataflow_graph_id = self._graph_id
+            self._spark.client.execute_command(command)
         spec = self._project.spec
-        return create_dataflow_graph(
+        self._graph_id = create_dataflow_graph(
             self._spark, spec.catalog, spec.database, {RETRIES: "0", **self._configuration}
         )
-
-    def _drop_graph(self, graph_id: str) -> None:
-        command = proto.Command()
-        command.pipeline_command.drop_dataflow_graph.dataflow_graph_id = graph_id
-        self._spark.client.execute_command(command)
 
     def _check_brokers(self, definitions: Definitions) -> None:
         """Spark's own attempts take minutes until they give up."""
@@ -210,42 +215,74 @@ class Runner:
                     str(error),
                 ) from error
 
-    def _run_what_can(
-        self, definitions: Definitions, request: Request, graph_id: str, outcome: Outcome
-    ) -> Run:
+    def _run_what_can(self, definitions: Definitions, request: Request, outcome: Outcome) -> Run:
         """Run the flows without those that turn out to be wrong, and what reads them."""
         graph = definitions.graph
         wrong = {each.flow for each in definitions.troubles if each.flow is not None}
         refreshed = self._refreshed(graph, request, definitions)
+        waves = graph.waves(definitions.eager)
         run = Run(definitions.prefix)
+        for wave in sorted({0, *waves.values()}):
+            lasting = [flow for flow in graph.flows.values() if not self._is_temporary(graph, flow)]
+            earlier = {flow.name for flow in lasting if waves[flow.target] < wave}
+            later = {flow.name for flow in graph.flows.values() if waves[flow.target] > wave}
+            if request.dry and not self._are_there(graph, earlier):
+                unchecked = {flow.name for flow in lasting} - earlier - wrong
+                run.flows |= {name: FlowRun(name, UNCHECKED) for name in unchecked}
+                break
+            anew = {name for name in refreshed if waves[name] == wave}
+            self._run_wave(run, definitions, request, earlier | later, wrong, anew, outcome)
+            wrong |= {flow.name for flow in run.flows.values() if flow.state == FAILED}
+        failed = [flow for flow in run.flows.values() if flow.error is not None]
+        outcome.troubles += [definitions.trouble(flow.name, flow.error or "") for flow in failed]
+        outcome.flows = run.flows
+        return run
+
+    def _are_there(self, graph: Graph, flows: Collection[str]) -> bool:
+        """Whether the catalog has the tables that these flows make."""
+        targets = {graph.flows[name].target for name in flows}
+        tables = [name for name in targets & graph.nodes.keys() if graph.nodes[name].kind != SINK]
+        return all(self._spark.catalog.tableExists(name) for name in tables)
+
+    def _run_wave(
+        self,
+        run: Run,
+        definitions: Definitions,
+        request: Request,
+        others: Collection[str],
+        wrong: set[str],
+        refreshed: Collection[str],
+        outcome: Outcome,
+    ) -> None:
+        """Run all but `others`; what turns out to be wrong is added to `wrong`."""
+        graph, before, tries = definitions.graph, dict(run.flows), 1
         while True:
-            excluded = wrong | graph.dependents(wrong)
-            refused = definitions.submit(self._spark, graph_id, excluded)
+            excluded = wrong | graph.dependents(wrong) | set(others)
+            refused = definitions.submit(self._spark, self._graph_id, excluded)
             if not refused:
-                self._start(run, definitions, request, graph_id, excluded, refreshed, outcome)
+                self._start(run, definitions, request, excluded, refreshed, outcome)
                 refused = [definitions.trouble(*each) for each in run.unresolved.items()]
-            if not refused and refreshed:
+            self._new_graph()
+            tried = [flow for name, flow in run.flows.items() if name not in before]
+            late = [flow for flow in tried if _LATE in (flow.error or "")]
+            if refused:
+                run.flows, run.unresolved = dict(before), {}
+                outcome.troubles += [each for each in refused if each not in outcome.troubles]
+                named = {each.flow for each in refused if each.flow is not None}
+                unnamed = {each.file for each in refused if each.flow is None}
+                named |= {flow.name for flow in graph.flows.values() if flow.file in unnamed}
+                if named <= wrong and not definitions.leave_out(unnamed):
+                    raise RunFailed(refused[0].message, refused[0].detail)
+                wrong |= named
+            elif refreshed:
                 # Together with what it refreshes Spark runs nothing else: all run after that.
-                refreshed = set()
-                self._drop_graph(graph_id)
-                graph_id = self._new_graph()
-                continue
-            if not refused:
-                failed = [flow for flow in run.flows.values() if flow.error is not None]
-                outcome.troubles += [
-                    definitions.trouble(flow.name, flow.error or "") for flow in failed
-                ]
-                return run
-            run = Run(definitions.prefix)
-            outcome.troubles += refused
-            named = {each.flow for each in refused if each.flow is not None}
-            unnamed = {each.file for each in refused if each.flow is None}
-            named |= {flow.name for flow in graph.flows.values() if flow.file in unnamed}
-            if named <= wrong:
-                raise RunFailed(refused[0].message, refused[0].detail)
-            wrong |= named
-            self._drop_graph(graph_id)
-            graph_id = self._new_graph()
+                refreshed = ()
+            elif late and tries < _TRIES:
+                tries += 1
+                for flow in late:
+                    flow.starts -= 1
+            else:
+                return
 
     def _refreshed(self, graph: Graph, request: Request, definitions: Definitions) -> set[str]:
         """The tables to fill anew: those that were named, and what is made of them.
@@ -275,7 +312,6 @@ class Runner:
         run: Run,
         definitions: Definitions,
         request: Request,
-        graph_id: str,
         excluded: Collection[str],
         refreshed: Collection[str],
         outcome: Outcome,
@@ -284,7 +320,7 @@ class Runner:
         names = [
             flow.name
             for flow in definitions.graph.flows.values()
-            if not self._is_temporary(definitions.graph, flow.target) and flow.name not in excluded
+            if not self._is_temporary(definitions.graph, flow) and flow.name not in excluded
         ]
         if not names:
             return
@@ -294,20 +330,18 @@ class Runner:
         listener = _Listener(run, self._show)
         self._spark.streams.addListener(listener)
         try:
-            self._follow(run, request, graph_id, refreshed)
+            self._follow(run, definitions.graph, request, refreshed)
             if not run.unresolved and not request.dry:
                 self._wait_for_last_news(run, listener, definitions.graph)
         finally:
             with suppress(PySparkException):
                 self._spark.streams.removeListener(listener)
 
-    def _follow(
-        self, run: Run, request: Request, graph_id: str, refreshed: Collection[str]
-    ) -> None:
+    def _follow(self, run: Run, graph: Graph, request: Request, refreshed: Collection[str]) -> None:
         try:
             for result in start_run(
                 self._spark,
-                graph_id,
+                self._graph_id,
                 full_refresh=sorted(refreshed),
                 full_refresh_all=request.full_refresh_all,
                 refresh=[],
@@ -321,8 +355,12 @@ class Runner:
                     self._show.changed(flow)
         except PySparkException as error:
             failed = any(flow.state == FAILED for flow in run.flows.values())
-            if not run.unresolved and not failed:
+            if run.unresolved or failed:
+                return
+            blamed = run.named_in(str(error), graph)
+            if not blamed:
                 raise RunFailed(sentence(str(error)), str(error)) from error
+            run.unresolved |= dict.fromkeys(blamed, str(error))
 
     def _wait_for_last_news(self, run: Run, listener: "_Listener", graph: Graph) -> None:
         """What a query did is told after the run has ended."""
@@ -344,8 +382,8 @@ class Runner:
 
     # What was written.
 
-    def _is_temporary(self, graph: Graph, name: str) -> bool:
-        return name in graph.nodes and graph.nodes[name].kind == TEMPORARY_VIEW
+    def _is_temporary(self, graph: Graph, flow: Flow) -> bool:
+        return flow.target in graph.nodes and graph.nodes[flow.target].kind == TEMPORARY_VIEW
 
     def _table(self, name: str) -> Path | None:
         if self._warehouse is None:
@@ -375,7 +413,7 @@ class Runner:
         """Give every flow its last state, and the run its own."""
         wrong = {each.flow for each in outcome.troubles}
         for flow in definitions.graph.flows.values():
-            if self._is_temporary(definitions.graph, flow.target):
+            if self._is_temporary(definitions.graph, flow):
                 continue
             own = outcome.flows.setdefault(flow.name, FlowRun(flow.name, SKIPPED))
             if own.state in ENDED and own.state != SKIPPED:
@@ -402,7 +440,7 @@ class Runner:
 
     @staticmethod
     def _incomplete(outcome: Outcome) -> bool:
-        good = (COMPLETED, "valid")
+        good = (COMPLETED, UNCHECKED, "valid")
         return any(flow.state not in good for flow in outcome.flows.values())
 
 

@@ -3,7 +3,7 @@
 A new field is one more name in EVENT; events that do not have it yet have null.
 
 Columns are added with `select("*", ...)`: after `withColumn` Spark 4.3 no longer sees that a flow
-has to wait for the table that it reads, and the flow would be one run behind.
+has to wait for the table that it reads, and Headrace runs it in a second wave, which takes longer.
 """
 
 from pyspark import pipelines as dp
