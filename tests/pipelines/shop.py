@@ -10,7 +10,7 @@ import pyarrow.dataset
 from headrace.client import Client
 from headrace.pipelines.sample import write_project
 from headrace.pipelines.written import table_files
-from tests.pipelines.conftest import Pipeline
+from tests.pipelines.conftest import Pipeline, flow
 
 TABLES = ("raw_orders", "order_events", "revenue_per_minute", "orders")
 CHECKS = """
@@ -40,9 +40,12 @@ class Shop:
     def generate(self, *, first: int, orders: int) -> None:
         self._python("generate.py", "--first", str(first), "--orders", str(orders))
 
-    def run(self, *arguments: str) -> None:
+    def run(self, *arguments: str) -> int:
+        """The number of records that were read."""
         outcome = self._pipeline.result("run", *arguments)
         assert outcome["errors"] == []
+        read: int = flow(outcome, "raw_orders")["rows_read"]
+        return read
 
     def check(self, *, first: int, orders: int) -> None:
         """As the project's own test does."""

@@ -1,4 +1,4 @@
-"""The sample project in Avro, and its own test as a user runs it."""
+"""The sample project on Spark of its own, in JSON and in Avro: its own test, and a replay."""
 
 import subprocess
 import sys
@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.client import connect
 from headrace.pipelines.sample import write_project
 from headrace.testing import RunningBroker
 from tests.broker.test_testing_plugin import PLUGIN
 from tests.pipelines.shop import Shop
+from tests.pipelines.test_shop import write_nasty
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -27,18 +29,24 @@ def test_the_project_passes_its_own_test(tmp_path: Path, avro: bool) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_events_in_avro_with_two_schemas_give_the_same_tables_after_a_replay(
-    tmp_path: Path, broker: RunningBroker
+@pytest.mark.parametrize("avro", [False, True])
+def test_tables_are_the_same_after_a_new_field_and_a_replay(
+    tmp_path: Path, broker: RunningBroker, avro: bool
 ) -> None:
     directory = tmp_path / "shop"
     warehouse = directory / ".headrace" / "warehouse"
-    shop = Shop(directory, broker.address, warehouse, None, avro=True)
+    shop = Shop(directory, broker.address, warehouse, None, avro=avro)
     shop.generate(first=440, orders=60)
-    shop.run()
+    read = shop.run()
+    shop.check(first=440, orders=60)
     shop.generate(first=500, orders=60)
-    shop.run()
+    with connect(broker.address) as client:
+        write_nasty(client)
+        more = shop.run()
+        assert shop.lag(client) == 0
     shop.check(first=440, orders=120)
     before = shop.tables()
+    assert len(before["raw_orders"]) == read + more
     for limit in ("1000000", "61"):
         shop.run("--full-refresh", "all", "--conf", f"shop.max_offsets_per_trigger={limit}")
         assert shop.tables() == before

@@ -13,7 +13,6 @@ import fastavro
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType
 
 spark = SparkSession.active()
 
@@ -26,7 +25,7 @@ for path in (Path(__file__).parent.parent / "schemas").glob("*.avsc"):
     SCHEMAS[MARK + bytes.fromhex(fingerprint)] = fastavro.parse_schema(schema)
 
 
-@F.udf(StringType())
+@F.udf("string", useArrow=True)
 def decode(value: bytes) -> str | None:
     try:
         body = io.BytesIO(value[10:])
