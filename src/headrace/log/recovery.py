@@ -31,6 +31,7 @@ from headrace.log.scan import Walk
 from headrace.log.segment import RELATIVE_OFFSET_MAX, SUFFIXES, Segment
 from headrace.log.state import LogSettings, LogState
 from headrace.log.swap import offset_of, tidy
+from headrace.log.upkeep import take_facts
 from headrace.log.verify import verify_segment
 
 _LOG = logging.getLogger(__name__)
@@ -234,22 +235,12 @@ class _Recovery:
         self.is_changed = True
 
     def _believe(self, segment: Segment, facts: SegmentFacts, *, is_last: bool) -> None:
-        """Take over what is noted of a segment. Its indexes are checked when they are opened."""
+        """Take over what is noted of a segment."""
         if not is_last:
             if segment.size < facts.size:
                 _LOG.error("%s.log is damaged: it has lost its end", segment.stem)
             segment.size = min(segment.size, facts.size)
-        segment.created_ms = facts.created_ms
-        segment.first_timestamp = facts.first_timestamp
-        segment.largest_timestamp = facts.largest_timestamp
-        segment.largest_timestamp_offset = facts.largest_timestamp_offset
-        segment.index_size = facts.index_size
-        segment.index_crc = facts.index_crc
-        segment.time_index_size = facts.time_index_size
-        segment.time_index_crc = facts.time_index_crc
-        segment.aborted_size = facts.aborted_size
-        segment.aborted_crc = facts.aborted_crc
-        segment.indexes_on_disk = True
+        take_facts(segment, facts)
 
     def _survey(self, segment: Segment) -> None:
         """Index a sealed segment that nothing vouches for (compaction put it there)."""

@@ -31,7 +31,7 @@ from headrace.log.jobs import PASSING, LogJob
 from headrace.log.replay import snapshot_path
 from headrace.log.segment import SUFFIXES, Segment
 from headrace.log.swap import CLEANED, SWAP
-from headrace.log.upkeep import facts_of
+from headrace.log.upkeep import facts_of, take_facts
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
@@ -199,15 +199,6 @@ def _segment_of(log: "Log", facts: SegmentFacts, last: Segment) -> Segment:
     segment.size = facts.size
     segment.is_sealed = True
     segment.synced_entry = True
-    segment.indexes_on_disk = True
     segment.appended_ms = last.appended_ms
-    segment.first_timestamp = facts.first_timestamp
-    segment.largest_timestamp = facts.largest_timestamp
-    segment.largest_timestamp_offset = facts.largest_timestamp_offset
-    segment.index_size = facts.index_size
-    segment.index_crc = facts.index_crc
-    segment.time_index_size = facts.time_index_size
-    segment.time_index_crc = facts.time_index_crc
-    segment.aborted_size = facts.aborted_size
-    segment.aborted_crc = facts.aborted_crc
+    take_facts(segment, facts)
     return segment

@@ -52,6 +52,21 @@ def facts_of(segment: Segment, size: int) -> SegmentFacts:
     )
 
 
+def take_facts(segment: Segment, facts: SegmentFacts) -> None:
+    """All but the size. The indexes are checked against them when they are opened."""
+    segment.created_ms = facts.created_ms
+    segment.first_timestamp = facts.first_timestamp
+    segment.largest_timestamp = facts.largest_timestamp
+    segment.largest_timestamp_offset = facts.largest_timestamp_offset
+    segment.index_size = facts.index_size
+    segment.index_crc = facts.index_crc
+    segment.time_index_size = facts.time_index_size
+    segment.time_index_crc = facts.time_index_crc
+    segment.aborted_size = facts.aborted_size
+    segment.aborted_crc = facts.aborted_crc
+    segment.indexes_on_disk = True
+
+
 def next_job(log: "Log", now_ms: int) -> LogJob | None:
     if log.job is not None or log.is_offline or log.is_closed or log.has_staged:
         return None
