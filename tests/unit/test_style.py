@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# The first of these to run parses every file, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(300)
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 80
