@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from headrace.group.messages import BeatReply, BeatRequest, SyncRequest
+from headrace.group.service import CommitRequest
 from headrace.group.shard_machine import Committer
 from headrace.model.errors import ApiError, ErrorCode
 from tests.unit.consumer_scenario import subscription, topic_state
@@ -117,9 +118,10 @@ def test_offsets_are_fetched_under_the_epoch_that_counts() -> None:
             bench.groups.fetch_offsets("g", [("t", [0])], False, "a", 0)
         assert refused.value.code is ErrorCode.STALE_MEMBER_EPOCH
         await now(bench.groups.fetch_offsets("g", [("t", [0])], False, "a", 1))
-        with pytest.raises(ApiError) as stale:
-            bench.groups.commit("g", Committer("a", None, 0), [], 9, -1)
-        assert stale.value.code is ErrorCode.STALE_MEMBER_EPOCH
+        stale = CommitRequest("g", Committer("a", None, 0), [], 9, -1)
+        [refusal] = bench.groups.commit_all([stale])
+        assert isinstance(refusal, ApiError)
+        assert refusal.code is ErrorCode.STALE_MEMBER_EPOCH
 
     asyncio.run(scene())
 

@@ -14,6 +14,7 @@ from kio.serial import entity_reader
 from headrace.handlers.context import RequestContext
 from headrace.handlers.dispatch import handle_frame
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.runtime.exchange import Promise
 from headrace.wire.apis import API_VERSIONS, APIS, DESCRIBE_TOPIC_PARTITIONS, METADATA, Api
 from headrace.wire.codec import MalformedRequest, Message, decode_request
 from headrace.wire.header import read_header
@@ -96,6 +97,9 @@ def test_a_reply_has_no_field_that_no_version_knows(api: Api) -> None:
             context = RequestContext(api.key, version, 1, None, "peer", "PLAINTEXT")
             try:
                 reply = handler.handle(client.broker, context, body)
+                reply = reply.answer if isinstance(reply, Promise) else reply
+                if isinstance(reply, Exception):
+                    raise reply
                 reply = asyncio.run(reply) if inspect.iscoroutine(reply) else reply
             except ApiError as error:
                 if (api.name, body.get("topics")) == ("DescribeTopicPartitions", []):

@@ -12,7 +12,7 @@ groups for their timers. It knows no wire versions; handlers do.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import cast
+from typing import NamedTuple, TypeAlias, cast
 
 from headrace.env.clock import Clock
 from headrace.group.classic_machine import ClassicGroup
@@ -50,6 +50,22 @@ RESUBSCRIBED_PAUSE_S = 0.01
 
 _log = logging.getLogger(__name__)
 FetchedTopics = list[tuple[str, list[FetchedOffset]]]
+CommitAnswer: TypeAlias = list[ErrorCode] | Awaitable[list[ErrorCode]] | ApiError
+
+
+class CommitRequest(NamedTuple):
+    group_id: str
+    member: Committer
+    commits: Sequence[Commit]
+    api_version: int
+    retention_ms: int
+
+
+class _Gathered(NamedTuple):
+    """What goes into one batch, and of which requests it is: where they stand, how many records."""
+
+    records: list[GroupRecord]
+    requests: list[tuple[int, int]]
 
 
 class GroupService:
@@ -280,28 +296,59 @@ class GroupService:
 
     # Offsets
 
-    def commit(
-        self,
-        group_id: str,
-        member: Committer,
-        commits: Sequence[Commit],
-        api_version: int,
-        retention_ms: int,
-    ) -> list[ErrorCode] | Awaitable[list[ErrorCode]]:
-        """An answer for each commit; raises ApiError where none is taken."""
-        led = self.shards.find(group_id)
+    def commit_all(self, requests: Sequence[CommitRequest]) -> list[CommitAnswer]:
+        """For each request an answer for each of its commits, or what is wrong with all of it."""
         now = self._timers.now()
-        led.shard.check_commit(group_id, member, api_version, now)
-        records, errors = led.shard.offsets.decide_commit(
-            group_id, commits, now.wall_ms, self.settings.metadata_size_max, retention_ms
-        )
+        answers: list[CommitAnswer] = []
+        gathered: dict[LedShard, _Gathered] = {}
+        for at, request in enumerate(requests):
+            try:
+                led = self.shards.find(request.group_id)
+                led.shard.check_commit(request.group_id, request.member, request.api_version, now)
+            except ApiError as error:
+                answers.append(error)
+                continue
+            records, errors = led.shard.offsets.decide_commit(
+                request.group_id,
+                request.commits,
+                now.wall_ms,
+                self.settings.metadata_size_max,
+                request.retention_ms,
+            )
+            answers.append(errors)
+            batch = gathered.setdefault(led, _Gathered([], []))
+            if len(batch.records) + len(records) > RECORDS_PER_BATCH_MAX:
+                self._append_gathered(led, batch, answers, now)
+                batch = gathered[led] = _Gathered([], [])
+            batch.records.extend(records)
+            batch.requests.append((at, len(records)))
+        for led, batch in gathered.items():
+            self._append_gathered(led, batch, answers, now)
+        return answers
+
+    def _append_gathered(
+        self, led: LedShard, batch: "_Gathered", answers: list[CommitAnswer], now: Moment
+    ) -> None:
         try:
-            led.append(records, now.wall_ms)
+            led.append(batch.records, now.wall_ms)
         except ApiError as error:
+            if error.code is ErrorCode.MESSAGE_TOO_LARGE and len(batch.requests) > 1:
+                # Together, perhaps: each has a batch of its own.
+                start = 0
+                for at, count in batch.requests:
+                    alone = _Gathered(batch.records[start : start + count], [(at, count)])
+                    self._append_gathered(led, alone, answers, now)
+                    start += count
+                return
+            refusal = ApiError(as_coordinator(error.code), error.message)
             if error.code is ErrorCode.MESSAGE_TOO_LARGE:
-                raise ApiError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE) from None
-            raise ApiError(as_coordinator(error.code), error.message) from None
-        return led.when_committed(errors)
+                refusal = ApiError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+            for at, _ in batch.requests:
+                answers[at] = refusal
+            return
+        if not led.is_committed:
+            for at, _ in batch.requests:
+                answers[at] = led.when_committed(cast("list[ErrorCode]", answers[at]))
 
     def fetch_offsets(
         self,

@@ -48,6 +48,8 @@ class Turn:
         self.produced: list[ProduceExchange] = []
         self.completed: list[Exchange] = []
         self.woken: list[Exchange] = []
+        self.ends: list[Callable[[], None]] = []
+        """What is to be done when the turn ends, before anything is written."""
         self.awaited: dict[Partition, None] = {}
         """Partitions with acknowledgements that wait for followers."""
 
@@ -59,8 +61,16 @@ class Turn:
             partition.is_dirty = True
             self.dirty.append(partition)
 
+    def at_end(self, end: Callable[[], None]) -> None:
+        self.ends.append(end)
+
     def flush(self) -> None:
         """Write everything staged, and settle the requests that wrote it."""
+        if self.ends:
+            ends = self.ends
+            self.ends = []
+            for end in ends:
+                end()
         if not self.produced and not self.dirty:
             return
         dirty = self.dirty

@@ -11,6 +11,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, final
 
 from librt.strings import read_i16_be, read_i32_be
@@ -22,7 +23,7 @@ from headrace.handlers.produce_exchange import ProduceExchange
 from headrace.handlers.replica_fetch import ReplicaFetchHandler
 from headrace.handlers.turn import Turn
 from headrace.model.errors import ApiError
-from headrace.runtime.exchange import Exchange
+from headrace.runtime.exchange import Exchange, Promise
 from headrace.server.connection import (
     EPOLLIN,
     EPOLLOUT,
@@ -57,7 +58,7 @@ EPOLLHUP = 0x010
 
 _log = logging.getLogger("headrace.server")
 
-ColdHandler = Callable[[Connection, bytes], "bytes | Awaitable[bytes]"]
+ColdHandler = Callable[[Connection, bytes], "bytes | Awaitable[bytes] | Promise"]
 
 
 @final
@@ -307,6 +308,21 @@ class Plane:
         connection.exchanges.append(exchange)
         answer = self.cold(connection, frame)
         connection.work += COLD_WORK
+        if isinstance(answer, Promise):
+            connection.muted = True
+            answer.then(partial(self._settled, connection, exchange))
+        else:
+            self._answer(connection, exchange, answer)
+
+    def _settled(
+        self, connection: Connection, exchange: Exchange, answer: bytes | Awaitable[bytes]
+    ) -> None:
+        connection.muted = False
+        self._answer(connection, exchange, answer)
+
+    def _answer(
+        self, connection: Connection, exchange: Exchange, answer: bytes | Awaitable[bytes]
+    ) -> None:
         if isinstance(answer, bytes):
             connection.work += len(answer) // BYTES_PER_WORK
             exchange.pieces = [len(answer).to_bytes(4, "big"), answer]

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from headrace.config.setting import LONG_MAX
 from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.dispatch import handle_frame
+from headrace.handlers.dispatch import handle_in_turn
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.produce import ProduceHandler
 from headrace.handlers.read_replicas import RACK_AWARE, RackAwareReplicas
 from headrace.handlers.replica_fetch import ReplicaFetchHandler
 from headrace.handlers.turn import Turn
+from headrace.runtime.exchange import Promise
 from headrace.runtime.worker import Worker
 from headrace.server.connection import EPOLLIN, Connection
 from headrace.server.listener import Admission, Listener, bind
@@ -44,6 +45,7 @@ class Server:
         self._check_worker = Worker("check", self._loop)
         self.turn = Turn(self._clock, self.sync_worker, self._deliver)
         broker.start_job = self.turn.start_job
+        broker.at_turn_end = self.turn.at_end
         self.fetch = FetchHandler(
             partitions,
             self.turn,
@@ -139,7 +141,7 @@ class Server:
     def _deliver(self) -> None:
         self.plane.deliver()
 
-    def _cold(self, connection: Connection, frame: bytes) -> bytes | Awaitable[bytes]:
+    def _cold(self, connection: Connection, frame: bytes) -> bytes | Awaitable[bytes] | Promise:
         header = read_header(frame)
         context = RequestContext(
             header.api_key,
@@ -150,7 +152,7 @@ class Server:
             connection.listener,
             connection.is_internal,
         )
-        return handle_frame(self._broker, context, frame, header.body_at)
+        return handle_in_turn(self._broker, context, frame, header.body_at)
 
     def _closed(self, connection: Connection, reason: str) -> None:
         self._admission.leave(connection.name.rpartition(":")[0])
