@@ -36,15 +36,11 @@ for argument in "$@"; do
 done
 exec '{java}' "$@"
 """
-# Else Arrow for Java checks of every value whether it lies in its buffer: a tenth of a read.
-_ARROW = "-Darrow.enable_unsafe_memory_access=true"
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 SETTINGS: dict[str, str] = {
     # Else PySpark refuses readers with the option pushFilters.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": _ARROW,
-    "spark.executor.extraJavaOptions": _ARROW,
 }
 LOCAL_SETTINGS: dict[str, str] = {
     # Checkpoints on a local disk take a tenth of the time, and a micro-batch half of it.
