@@ -49,7 +49,7 @@ def creation(name: str, **fields: object) -> Message:
         "configs": (),
         **fields,
     }
-    return {"topics": [topic], "timeout_ms": 10_000}
+    return {"topics": [topic], "timeout_ms": 30_000}
 
 
 def created(connection: RawConnection, name: str, **fields: object) -> int:

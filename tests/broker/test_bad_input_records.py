@@ -292,7 +292,7 @@ def test_an_offset_below_the_start_of_the_log_is_out_of_range(
         partitions = [{"partition_index": 0, "offset": 3}]
         body: Message = {
             "topics": [{"name": topic, "partitions": partitions}],
-            "timeout_ms": 10_000,
+            "timeout_ms": 30_000,
         }
         connection.ask(21, 1, body)
         eventually("the records are gone", lambda: connection.fetch(topic, 2)["error_code"] == 1)

@@ -18,7 +18,7 @@ from headrace.client import connect
 from headrace.testing import RunningBroker
 
 COMMAND = [sys.executable, "-m", "headrace"]
-DEADLINE_S = 20.0
+DEADLINE_S = 40.0
 
 
 class Ended(NamedTuple):

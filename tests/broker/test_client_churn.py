@@ -34,7 +34,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "cooperative-sticky": {"assignors": ("cooperative-sticky",)},
     "consumer": {"protocol": "consumer"},
 }
-OUTSIDE_S_MAX = (SESSION_MS + 2 * REBALANCE_MS) / 1000 + 10
+OUTSIDE_S_MAX = (SESSION_MS + 2 * REBALANCE_MS) / 1000 + 30
 """How long a member that asks may be without a place: a session, two rebalances, a busy machine."""
 
 
@@ -104,7 +104,7 @@ class ChurningClient:
         return True
 
 
-@pytest.mark.timeout(SECONDS + 100)
+@pytest.mark.timeout(SECONDS + 180)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_churning_group_of_our_clients_reads_everything_with_one_owner_each(
     tmp_path_factory: pytest.TempPathFactory, way: str

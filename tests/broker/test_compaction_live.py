@@ -21,8 +21,9 @@ TOPIC_CONFIG = {
     "delete.retention.ms": "100",
 }
 EAGER = {"log.cleaner.backoff.ms": "50"}
-SLOW = {"log.cleaner.backoff.ms": "50", "log.cleaner.io.max.bytes.per.second": "30000"}
+SLOW = {"log.cleaner.backoff.ms": "50", "log.cleaner.io.max.bytes.per.second": "10000"}
 LONG_S = 60.0
+pytestmark = pytest.mark.timeout(180)
 KEYS = 20
 
 

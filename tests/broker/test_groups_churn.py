@@ -49,7 +49,7 @@ def watch(port: int, is_over: threading.Event, record: Record) -> None:
             is_over.wait(0.01)
 
 
-@pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.timeout(SECONDS + 180)
 @pytest.mark.parametrize("kind", [ChurningMember, ConsumerChurningMember])
 def test_a_churning_group_reads_everything_with_one_owner_each(
     kind: type[ChurningMember], tmp_path_factory: pytest.TempPathFactory
@@ -71,7 +71,7 @@ def test_a_churning_group_reads_everything_with_one_owner_each(
                 eventually(
                     "every record is delivered",
                     lambda: written <= record.delivered or bool(record.troubles),
-                    REBALANCE_MS / 1000 + 25,
+                    REBALANCE_MS / 1000 + 60,
                 )
             finally:
                 is_over.set()
@@ -82,7 +82,7 @@ def test_a_churning_group_reads_everything_with_one_owner_each(
                 watcher.join()
     assert record.troubles == []
     assert record.delivered == written
-    assert record.slowest_join_s < REBALANCE_MS / 1000 + 5
+    assert record.slowest_join_s < REBALANCE_MS / 1000 + 30
     assert len(record.generations) > 3
 
 

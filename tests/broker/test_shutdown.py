@@ -4,6 +4,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import cramjam
@@ -23,7 +24,7 @@ from tests.broker.raw import (
 from tests.broker.test_bad_input_memory import bomb
 
 INT32_MAX = 0x7FFFFFFF
-STOP_SECONDS = 6.0
+STOP_SECONDS = 30.0
 """It takes about one; the rest is for a busy machine."""
 MIB = 1 << 20
 
@@ -100,24 +101,22 @@ def test_everything_acknowledged_before_a_stop_is_there_after_it(broker: Running
     is_loaded = threading.Event()
 
     def load() -> None:
-        with RawConnection(broker.port) as connection:
+        # A thread that begins late may not even be let in.
+        with suppress(OSError), RawConnection(broker.port) as connection:
             frame = connection.produce_frame("load", one_batch(b"x" * 200))
-            try:
-                while True:
-                    connection.send(frame * 20)
-                    for _ in range(20):
-                        reply = connection.read_answer(PRODUCE, 9)
-                        answer = reply["responses"][0]["partition_responses"][0]
-                        assert answer["error_code"] == 0
-                        acknowledged.append(answer["base_offset"])
-                    is_loaded.set()
-            except OSError:
-                return
+            while True:
+                connection.send(frame * 20)
+                for _ in range(20):
+                    reply = connection.read_answer(PRODUCE, 9)
+                    answer = reply["responses"][0]["partition_responses"][0]
+                    assert answer["error_code"] == 0
+                    acknowledged.append(answer["base_offset"])
+                is_loaded.set()
 
     loaders = [threading.Thread(target=load) for _ in range(3)]
     for loader in loaders:
         loader.start()
-    assert is_loaded.wait(20)
+    assert is_loaded.wait(40)
     broker.stop(STOP_SECONDS)
     for loader in loaders:
         loader.join()

@@ -13,7 +13,7 @@ from tests.broker.raw import eventually
 
 def refused(*arguments: str) -> str:
     command = [sys.executable, "-m", "headrace.cli.main", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     return next(line for line in done.stderr.splitlines() if line.startswith("headrace: "))

@@ -320,7 +320,7 @@ def create_topics(name: str, **changes: Any) -> Message:
         "configs": [],
         **changes,
     }
-    return {"topics": [topic], "timeout_ms": 10_000, "validate_only": False}
+    return {"topics": [topic], "timeout_ms": 30_000, "validate_only": False}
 
 
 def envelope(

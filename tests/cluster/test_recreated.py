@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.client import TopicPartition, connect
 from headrace.testing.cluster import RunningCluster
 from tests.cluster.history import DEADLINE_S, Load, Topic, check, wait_for
+from tests.cluster.placement import wait_until_all_agree
 
 SETTINGS = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "2000"}
 
@@ -35,8 +36,10 @@ def test_a_replica_that_returns_serves_nothing_of_the_topic_that_was_deleted_b10
     cluster.kill(returning)
     admin = old.admin
     wait_for("that it is known to be gone", lambda: returning not in brokers(admin))
+    wait_until_all_agree(old)
     admin.delete_topics(["again"], request_timeout=DEADLINE_S)["again"].result(DEADLINE_S)
     wait_for("the topic gone", lambda: "again" not in admin.list_topics(timeout=5).topics)
+    wait_until_all_agree(old)
     # What lies on the third disk has the same name, goes further, and is as good to look at.
     topic = Topic(cluster, "again", partitions=1, replication_factor=2)
     with Load(topic, "9") as load, connect(cluster.bootstrap) as client:

@@ -54,6 +54,9 @@ class Proxy:
     async def stop(self) -> None:
         self.cut()
         self._listener.close()
+        # What was accepted at the last moment is not a task before the loop has gone round.
+        for _ in range(5):
+            await asyncio.sleep(0)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -69,10 +72,12 @@ class Proxy:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            if not self.refuses:
-                await self._serve(reader, writer)
-        writer.transport.abort()
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                if not self.refuses:
+                    await self._serve(reader, writer)
+        finally:
+            writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hello = await _frame(reader)

@@ -124,6 +124,6 @@ async def code_of(attempt: Awaitable[object]) -> ErrorCode:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while not condition():  # noqa: ASYNC110 - nobody sets an event for it
             await asyncio.sleep(0.001)

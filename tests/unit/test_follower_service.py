@@ -124,7 +124,7 @@ class World:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the loop run, and deliver what leaders have to say, until something holds."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while not condition():
                 await asyncio.sleep(0)
                 for link in self.network.links:
@@ -132,7 +132,7 @@ class World:
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 20))
+    asyncio.run(asyncio.wait_for(scenario, 50))
 
 
 def end_of(node: Node, index: int = 0) -> int:

@@ -70,7 +70,7 @@ class World:
         return tuple(member for member, _ in self.partition.isr)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
@@ -120,7 +120,7 @@ def lost(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 20))
+    asyncio.run(asyncio.wait_for(scenario, 50))
 
 
 def test_a_follower_that_has_caught_up_is_let_in() -> None:

@@ -16,7 +16,7 @@ API_VERSIONS = 18
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 20))
+    asyncio.run(asyncio.wait_for(scenario, 50))
 
 
 class Peer:

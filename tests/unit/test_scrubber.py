@@ -88,7 +88,7 @@ class World:
         self.scrubber.start()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
@@ -98,7 +98,7 @@ class World:
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 20))
+    asyncio.run(asyncio.wait_for(scenario, 50))
 
 
 def test_damage_is_told_once_with_the_segment_that_it_is_in(
