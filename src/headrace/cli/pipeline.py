@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -136,7 +137,10 @@ def _init(args: argparse.Namespace) -> int:
         raise Failure(str(error), 2) from error
     for path in written:
         print(path)
-    print(f"\nNext: headrace pipeline run {directory} ({directory / 'README.md'} says more)")
+    if args.avro and find_spec("fastavro") is None:
+        print("\nAvro needs a library that is not installed: pip install 'headrace[avro]'")
+    steps = f"cd {directory} && python generate.py && headrace pipeline run"
+    print(f"\nNext, beside a running broker: {steps} (its README.md says more)")
     return 0
 
 
