@@ -26,5 +26,11 @@ def test_a_pipeline_runs_on_a_standalone_cluster(broker: RunningBroker, tmp_path
             assert flow(outcome, "far_bronze")["rows_read"] == 1
             assert flow(outcome, "far_sizes")["rows_written"] == number
         assert ground(client) == ["ONE", "THREE"]
+        with pipeline.start("run", "--full-refresh", "nothing") as refused:
+            refused.finish(1)
+            assert "there is no table 'nothing' to refresh" in refused.log.read_text()
+        pipeline.write("c.sql", "CREATE MATERIALIZED VIEW far_wrong AS\nSELECT no FROM far_lines;")
+        checked = pipeline.done("dry-run", exit_code=1)
+        assert "transformations/c.sql:2: flow far_wrong: " in checked
     # What its executors leave there.
     assert list((tmp_path / "work").iterdir())
