@@ -63,11 +63,14 @@ class Mover(Client):
         self._origins[index] |= self._ends[index]
         self._ends[index] = {frozenset(target)}
 
+    def has_heard(self) -> bool:
+        """Whether every request has its answer, or its time was up."""
+        return all(task.done() for task in self._tasks)
+
     def check_final(self, stored: Sequence[PartitionState]) -> None:
         """Each partition is where it was, or where it was told to go."""
         for task in self._tasks:
-            if task.done():
-                task.result()
+            task.result()
         for index, state in enumerate(stored):
             allowed = self._asked if index in self._in_doubt else self._ends
             if frozenset(state.replicas) not in allowed[index]:

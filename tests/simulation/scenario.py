@@ -169,7 +169,7 @@ def _heal_everything(
     def is_quiet() -> bool:
         for broker in cluster.brokers:
             broker._start_again()
-        is_whole = cluster.is_in_full_sync() and cluster.has_settled()
+        is_whole = cluster.is_in_full_sync() and cluster.has_settled() and cluster.mover.has_heard()
         return is_whole and all(p.unanswered == 0 for p in producers)
 
     if not run_checked(world, cluster, running, world.now + HEAL_S, is_quiet):
