@@ -281,5 +281,8 @@ def test_a_shrink_below_what_writes_need_has_successors_among_the_live() -> None
     # Who could not gather enough either need not try.
     assert successors(state, asked((1,)), {1: SAME, 2: SAME}, min_insync=3) == []
     assert successors(state, asked((1,)), live | {2: LEAVING}, min_insync=2) == [3]
+    # No more can be needed than there are.
+    of_two = state_of((1, 2), 1, replicas=(1, 2))
+    assert successors(of_two, asked((1,)), live, min_insync=3) == [2]
     after = hand_over(state, 2, live)
     assert after == PartitionState(2, 5, NODES, (1, 2, 3), 8, (ROW_EPOCH,) * 3)

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from headrace.model.errors import ErrorCode
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import topic_config
 from tests.unit.leader_scene import Leader
-from tests.unit.replication_world import TOPIC, elect
+from tests.unit.replication_world import TOPIC, elect, epoch_of, state
 
 
 def resign(leader: Leader) -> Callable[[], None]:
@@ -34,6 +35,16 @@ def fill_disk(leader: Leader) -> Callable[[], None]:
     files: SimulatedFiles = leader.node.files
     files.append = fail  # type: ignore[method-assign, assignment]
     return lambda: delattr(files, "append")
+
+
+def test_no_more_replicas_can_be_needed_than_there_are() -> None:
+    leader = Leader()
+    leader.partition.configure(topic_config(min_insync_replicas=2))
+    assert leader.write(0, 0) == ErrorCode.NOT_ENOUGH_REPLICAS
+    leader.partition.retire()
+    alone = replace(state(1, 2, isr=(1,)), replicas=(1,))
+    leader.partition.lead(alone, epoch_of(1), 0)
+    assert leader.write(0, 0) == ErrorCode.NONE
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "min.insync.replicas",
         INT,
         "1",
-        "How many replicas must be in sync before a write with acks=all is taken.",
+        "How many replicas must be in sync before a write with acks=all is taken; all of them "
+        "where there are fewer.",
         low=1,
         synonyms=(("min.insync.replicas", 1),),
     ),

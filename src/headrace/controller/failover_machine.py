@@ -95,7 +95,7 @@ def awaited(state: PartitionState, min_insync: int) -> list[int]:
     have shrunk because one that was dead already counted as alive. Kafka remembers which of them
     are as good as members (KIP-966); here their logs tell.
     """
-    if len(state.isr) >= min_insync:
+    if len(state.isr) >= _needed(state, min_insync):
         return list(state.isr)
     return [node for node in state.replicas if node in state.isr or node not in state.adding]
 
@@ -240,7 +240,8 @@ def successors(
     Empty where the shrink hurts nobody, or where no other member could gather enough.
     """
     members = in_sync(state, live)
-    if len(asked.isr) >= min_insync or len(members) < min_insync:
+    needed = _needed(state, min_insync)
+    if len(asked.isr) >= needed or len(members) < needed:
         return []
     nodes = [node for node, _ in members if node != state.leader]
     order = {node: place for place, node in enumerate(state.replicas)}
@@ -253,6 +254,11 @@ def successors(
 def hand_over(state: PartitionState, leader: int, live: Mapping[int, Live]) -> PartitionState:
     """Let another member lead; the ISR stays, for the former leader is as much in sync as it."""
     return _next(state, leader, in_sync(state, live))
+
+
+def _needed(state: PartitionState, min_insync: int) -> int:
+    """How many must be in sync: where there are fewer replicas than that, all."""
+    return min(min_insync, len(state.replicas))
 
 
 def _has_member(state: PartitionState, nodes: Collection[int]) -> bool:

@@ -77,10 +77,7 @@ class ProduceHandler:
             partition = self._find(exchange, part)
             if partition is None:
                 continue
-            if (
-                exchange.request.acks == ACKS_ALL
-                and partition.in_sync_replicas < partition.rules.min_insync_replicas
-            ):
+            if exchange.request.acks == ACKS_ALL and partition.is_short():
                 exchange.refuse(part, ErrorCode.NOT_ENOUGH_REPLICAS)
                 continue
             batch = self._read(partition, part, exchange.data)

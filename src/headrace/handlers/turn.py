@@ -132,7 +132,7 @@ class Turn:
         """
         if not partition.is_leader:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if partition.in_sync_replicas < partition.rules.min_insync_replicas:
+        if partition.is_short():
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
         if partition.is_dirty:
             self.flush()
@@ -246,10 +246,10 @@ class Turn:
 
     def _release_awaiting(self, partition: Partition) -> None:
         awaiting = partition.awaiting
-        is_enough = partition.in_sync_replicas >= partition.rules.min_insync_replicas
+        is_short = partition.is_short()
         while awaiting and awaiting[0].offset <= partition.high_watermark:
             parked = awaiting.popleft()
-            if not is_enough:
+            if is_short:
                 self._fail(partition, parked, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             self._unpark(parked)
         if not awaiting:

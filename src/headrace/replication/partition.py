@@ -284,6 +284,13 @@ class Partition:
     def stage(self, batch: "Batch", now_ms: i64) -> i64:
         return self.log.stage(batch, self.leader_epoch, now_ms)
 
+    def is_short(self) -> bool:
+        """Whether fewer replicas are in sync than acks=all needs: at most as many as there are."""
+        needed: i64 = self.rules.min_insync_replicas
+        if needed > len(self.replicas):
+            needed = len(self.replicas)
+        return self.in_sync_replicas < needed
+
     def demand_sync(self) -> None:
         """Hold back what a sync must cover first (flush.messages)."""
         log = self.log
