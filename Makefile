@@ -26,7 +26,7 @@ help:
 	@echo "make demo       events, a pipeline on Spark, a kill -9, nothing lost; BROKERS=3: a cluster"
 	@echo "make test       all tests but those that need Java, against the compiled build"
 	@echo "make test-java  kcat, Apache Kafka's Java client and its tools against a broker"
-	@echo "make sim        SEEDS=1000 schedules of faults in a simulated cluster"
+	@echo "make sim        SEEDS=1000 schedules of faults in a simulated cluster; who notices broken rules"
 	@echo "make torture    HOURS=1 of faults in a live cluster; the result goes to docs/RELIABILITY.md"
 	@echo "make churn      groups whose members come, go, stall and die for SECONDS=60, by SEED=1"
 	@echo "make test-spark the part of make test that runs on Spark; test-spark-long is not in it"
@@ -54,6 +54,7 @@ test-spark: $(PACKAGE)
 
 sim: $(PACKAGE)
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) $(SIM_ARGS)
+	$(if $(SIM_ARGS),,$(BIN)/python -m tests.simulation --seeds 100 --mutations)
 
 torture: $(PACKAGE)
 	HEADRACE_POWER_CYCLES=10 $(BIN)/pytest tests/cluster/test_power_loss.py
