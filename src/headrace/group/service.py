@@ -382,12 +382,9 @@ class GroupService:
 
     def _append_in_parts(self, led: LedShard, records: list[GroupRecord]) -> None:
         """Many tombstones do not fit one batch, and need not go together."""
-        wall_ms = self._timers.now().wall_ms
+        now = self._timers.now()
         for at in range(0, len(records), RECORDS_PER_BATCH_MAX):
-            try:
-                led.append(records[at : at + RECORDS_PER_BATCH_MAX], wall_ms)
-            except ApiError as error:
-                raise ApiError(as_coordinator(error.code), error.message) from None
+            self._append(led, records[at : at + RECORDS_PER_BATCH_MAX], now)
 
     def _clean(self, led: LedShard, records: list[GroupRecord]) -> None:
         """Remove what is not needed. If that fails nobody waits for it, and it is tried again."""

@@ -8,7 +8,7 @@ S1  a group is here if it has members, pending ids, a record in the log, or offs
 S2  `apply` of the log from its beginning gives what was here, soft state aside
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
 from headrace.group.classic_machine import ClassicGroup
@@ -26,7 +26,7 @@ from headrace.group.messages import (
     Moment,
     Outcome,
 )
-from headrace.group.offsets_machine import NO_PRODUCER, Commit, Offsets, Partitions
+from headrace.group.offsets_machine import NO_PRODUCER, Offsets, Partitions
 from headrace.group.records import (
     ForeignKey,
     GroupKey,
@@ -229,18 +229,6 @@ class Shard:
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND if is_known_code else ErrorCode.ILLEGAL_GENERATION
             )
-
-    def decide_commit(
-        self,
-        group_id: str,
-        commits: Sequence[Commit],
-        now: Moment,
-        metadata_size_max: int,
-        retention_ms: int,
-    ) -> tuple[list[GroupRecord], list[ErrorCode]]:
-        return self.offsets.decide_commit(
-            group_id, commits, now.wall_ms, metadata_size_max, retention_ms
-        )
 
     def decide_group_deletion(self, group_id: str) -> list[GroupRecord]:
         group = self.groups.get(group_id)
