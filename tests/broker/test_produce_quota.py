@@ -31,7 +31,8 @@ def test_a_client_beyond_its_quota_is_answered_at_once_and_not_read_for_the_time
         assert answer["responses"][0]["partition_responses"][0]["base_offset"] == 0
         assert answer["throttle_time_ms"] > 0
         assert connection.read_answer(API_VERSIONS, 0)["error_code"] == 0
-        assert time.monotonic() - began >= answer["throttle_time_ms"] / 1000
+        # Less a little: the clock of the broker's loop counts whole milliseconds, and may lag.
+        assert time.monotonic() - began >= answer["throttle_time_ms"] / 1000 * 0.9
 
 
 def test_a_client_that_hangs_up_while_it_is_held_back_costs_nothing(

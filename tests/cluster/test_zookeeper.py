@@ -94,6 +94,41 @@ def test_a_session_outlives_a_restart_of_the_server(zookeeper: LocalZooKeeper) -
     asyncio.run(asyncio.wait_for(scenario(), 150))
 
 
+def test_a_session_outlives_a_server_that_takes_connections_and_forgets_them(
+    zookeeper: LocalZooKeeper,
+) -> None:
+    """As one on its way up can: here the second connection, and the third."""
+    taken: list[asyncio.StreamWriter] = []
+
+    async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while chunk := await source.read(65536):
+            sink.write(chunk)
+        sink.close()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.append(writer)
+        if len(taken) in (2, 3):
+            await reader.read()
+            writer.close()
+            return
+        back, forth = await asyncio.open_connection("127.0.0.1", zookeeper.nodes[0].port)
+        await asyncio.gather(carry(reader, forth), carry(back, writer), return_exceptions=True)
+
+    async def scenario() -> None:
+        async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            store = await ZooKeeperStore.open(f"127.0.0.1:{port}", session_timeout_ms=15_000)
+            states: asyncio.Queue[SessionState] = asyncio.Queue()
+            store.on_session(states.put_nowait)
+            taken[0].transport.abort()
+            assert await states.get() is SessionState.SUSPENDED
+            assert await states.get() is SessionState.CONNECTED
+            assert len(taken) == 4
+            await store.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 150))
+
+
 def test_a_new_process_ends_the_session_of_the_former_one_but_not_that_of_a_copy(
     zookeeper: LocalZooKeeper, tmp_path: Path
 ) -> None:

@@ -12,7 +12,8 @@ started: they would lose that order.)
    fails without an answer nothing is (B5).
 3. A change of the session crosses together with the requests that failed by it, and first: who
    hears that an outcome is unknown finds the store suspended.
-4. Nothing is retried here but connecting.
+4. Nothing is retried here but connecting. A session has time to try every server three times:
+   one on its way up takes a connection and forgets it.
 """
 
 import logging
@@ -53,6 +54,7 @@ Cross = Callable[..., None]
 Done = Callable[[Any, Exception | None], None]
 
 RECONNECT_DELAY_S = 0.05
+_ATTEMPT_S_MIN = 1.0
 _CHUNK_BYTES = 65536
 _HEADER = struct.Struct(">iii")
 RECONNECT_DELAY_S_MAX = 1.0
@@ -116,8 +118,24 @@ def sync_request(path: str) -> Any:
     return serialization.Sync(path)
 
 
+def attempt_s(session_timeout_ms: int, hosts: int) -> float:
+    """How long one server gets to take a connection, and again to answer on it.
+
+    kazoo waits for a whole session, which is over when there is one server and it does not answer.
+    """
+    return max(_ATTEMPT_S_MIN, session_timeout_ms / 1000 / 3 / hosts)
+
+
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """Callbacks run where they arise, on the connection's thread: each only hands over."""
+
+    def __init__(self, connect_s_max: float) -> None:
+        super().__init__()
+        self.connect_s_max = connect_s_max
+
+    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+        timeout = min(timeout, self.connect_s_max)
+        return super().create_connection(*args, timeout=timeout, **kwargs)
 
     def start(self) -> None:
         pass
@@ -157,8 +175,11 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
     _xid = 0
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        is_first = isinstance(request, serialization.Connect)
+        if is_first:
+            timeout = min(timeout, self.handler.connect_s_max)
         answer = super()._invoke(timeout, request, xid)
-        if isinstance(request, serialization.Connect):
+        if is_first:
             self.negotiated_timeout_ms = int(answer[0].time_out)
         return answer
 
@@ -256,7 +277,7 @@ class Client(KazooClient):  # type: ignore[misc]
         super().__init__(
             hosts,
             timeout=session_timeout_ms / 1000,
-            handler=_Handler(),
+            handler=_Handler(attempt_s(session_timeout_ms, hosts.count(",") + 1)),
             connection_retry=retry,
             logger=_log,
         )
