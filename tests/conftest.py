@@ -11,7 +11,9 @@ import pytest
 from headrace.testing import RunningBroker, plugin
 
 # Speed is the benchmark's to judge: a busy machine must not fail a test.
-hypothesis.settings.register_profile("headrace", deadline=None)
+hypothesis.settings.register_profile(
+    "headrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("headrace")
 
 

@@ -44,7 +44,6 @@ def test_a_broker_runs_from_the_sources_alone(
     assert [stored.record.value for stored in found] == [r.value for r in records] * len(CODECS)
 
 
-@pytest.mark.timeout(180)
 def test_the_tests_of_hot_modules_pass_without_a_compiler() -> None:
     options = ["-q", "-x", "-p", "no:cacheprovider"]
     done = subprocess.run(

@@ -23,7 +23,6 @@ TOPIC_CONFIG = {
 EAGER = {"log.cleaner.backoff.ms": "50"}
 SLOW = {"log.cleaner.backoff.ms": "50", "log.cleaner.io.max.bytes.per.second": "10000"}
 LONG_S = 60.0
-pytestmark = pytest.mark.timeout(180)
 KEYS = 20
 
 

@@ -43,7 +43,6 @@ def wire(target: WatchedBroker) -> Iterator[RawConnection]:
         yield connection
 
 
-@pytest.mark.timeout(180)
 def test_what_was_acknowledged_is_there_after_every_kill(headrace_broker: RunningBroker) -> None:
     """I21: many commits on their way at any time, and a kill -9 at none in particular."""
     with RawConnection(headrace_broker.port) as wire:

@@ -261,7 +261,6 @@ def test_a_restart_forgets_no_producer(tmp_path: Path, is_killed: bool) -> None:
             assert new_id(connection) not in (producer.producer_id, wrapping.producer_id)
 
 
-@pytest.mark.timeout(180)
 def test_a_kill_in_the_middle_of_a_pipeline_loses_and_doubles_nothing(tmp_path: Path) -> None:
     with RunningBroker.start(tmp_path / "data") as broker:
         with RawConnection(broker.port) as connection:

@@ -40,7 +40,6 @@ def test_the_command_line_does_what_the_readme_says(
     assert re.search(r"^[012]:0 hello$", done.stdout, re.MULTILINE)
 
 
-@pytest.mark.timeout(180)
 def test_the_example_test_passes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(EXAMPLE_TEST)
     pytester.runpytest_subprocess(*PLUGIN).assert_outcomes(passed=1)

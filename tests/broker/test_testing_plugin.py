@@ -12,8 +12,6 @@ import pytest
 from headrace.testing import BrokerFailed, RunningBroker
 
 pytest_plugins = ["pytester"]
-# Some start a whole pytest, with brokers of its own.
-pytestmark = pytest.mark.timeout(180)
 
 IS_INSTALLED = any(entry.name == "headrace" for entry in entry_points(group="pytest11"))
 PLUGIN = () if IS_INSTALLED else ("-p", "headrace.testing.plugin")

@@ -46,8 +46,6 @@ BETWEEN_BROKERS = (
     ASSIGN_REPLICAS_TO_DIRS,
 )
 
-pytestmark = pytest.mark.timeout(120)
-
 
 class Target:
     """A cluster, a topic of one partition in it, and what its store says of both."""

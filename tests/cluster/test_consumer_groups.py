@@ -19,8 +19,6 @@ SETTINGS = {
     "group.consumer.heartbeat.interval.ms": "300",
 }
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:

@@ -13,8 +13,6 @@ from headrace.coordination.port import Store, StoreUnavailable
 from headrace.coordination.zookeeper import ZooKeeperStore
 from headrace.ensemble.zookeeper import LocalZooKeeper, free_port
 
-pytestmark = pytest.mark.timeout(180)
-
 TREE = {
     "/cluster": b"",
     layout.CLUSTER_ID: layout.encode_cluster_id("mill"),

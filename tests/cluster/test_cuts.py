@@ -17,8 +17,6 @@ SETTINGS = {
     "min.insync.replicas": "2",
 }
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:

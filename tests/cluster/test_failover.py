@@ -14,8 +14,6 @@ SETTINGS = {
     "offsets.topic.num.partitions": "3",
 }
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:

@@ -20,8 +20,6 @@ SETTINGS = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "
 # No session ends but the one that is taken away, however busy the machine is.
 LASTING = {**SETTINGS, "zookeeper.session.timeout.ms": "20000"}
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:

@@ -21,8 +21,6 @@ SETTINGS = {
 }
 SWITCH = 0
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def run(*command: str, text: str = "") -> None:
     done = subprocess.run(

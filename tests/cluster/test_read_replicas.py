@@ -22,8 +22,6 @@ SETTINGS = {
 COUNT = 60
 VALUE_BYTES = 50_000
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RunningCluster]:

@@ -27,7 +27,6 @@ from tests.cluster.placement import (
 
 SETTINGS = {"replica.lag.time.max.ms": "2000"}
 
-pytestmark = pytest.mark.timeout(120)
 Run = Callable[..., Any]
 
 

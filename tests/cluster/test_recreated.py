@@ -13,8 +13,6 @@ from tests.cluster.placement import wait_until_all_agree
 
 SETTINGS = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "2000"}
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RunningCluster]:

@@ -21,8 +21,6 @@ SETTINGS = {
 }
 WRONG_CLOCK = Path(__file__).parent / "wrong_clock"
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:

@@ -3,13 +3,10 @@
 import os
 import socket
 
-import pytest
-
 from headrace.testing import RunningCluster
 from tests.cluster.processes import wait_until
 
 
-@pytest.mark.timeout(180)
 def test_a_cluster_is_brokers_at_addresses_of_their_own_that_can_die_and_come_back(
     headrace_cluster: RunningCluster,
 ) -> None:

@@ -106,7 +106,6 @@ def test_the_tour_shows_in_eight_steps_what_it_has_measured(tmp_path: Path) -> N
         (signal.SIGINT, "it had the only copy"),
     ],
 )
-@pytest.mark.timeout(180)
 def test_a_tour_that_is_interrupted_leaves_no_process_and_no_file(
     tmp_path: Path, told: signal.Signals, words: str
 ) -> None:
@@ -118,7 +117,6 @@ def test_a_tour_that_is_interrupted_leaves_no_process_and_no_file(
     assert (processes_in(tmp_path), list(tmp_path.iterdir())) == ([], [])
 
 
-@pytest.mark.timeout(120)
 def test_a_tour_that_waits_for_keys_needs_somebody_who_can_press_them(tmp_path: Path) -> None:
     with started(tmp_path, "--step") as process:
         assert process.wait(60) == 2

@@ -20,9 +20,6 @@ from headrace.config.broker import BrokerConfig
 from headrace.testing import RunningBroker
 from tests.cluster.processes import wait_until, wait_until_gone
 
-# A cluster and its ZooKeeper are long in starting where others use the cores, too.
-pytestmark = pytest.mark.timeout(180)
-
 
 def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(
     tmp_path: Path,

@@ -18,9 +18,6 @@ from headrace.ensemble import java
 from headrace.ensemble.zookeeper import LocalZooKeeper, free_port
 from tests.cluster.processes import wait_until, wait_until_gone
 
-# Java servers are long in starting where others use the cores, too.
-pytestmark = pytest.mark.timeout(180)
-
 
 def test_the_death_of_an_ensembles_leader_is_a_pause_and_not_the_end_of_a_session(
     tmp_path: Path,

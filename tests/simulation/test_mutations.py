@@ -10,7 +10,6 @@ import pytest
 from tests.simulation.mutations import MUTATIONS, ROOT, Mutation, mutated
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_schedule_catches(mutation: Mutation, tmp_path: Path) -> None:
     where = mutated(mutation, tmp_path)

@@ -42,7 +42,6 @@ def _tear_the_last_in_sync(
     until(lambda: cluster.is_in_full_sync() and len(cluster.history.acked) > acked)
 
 
-@pytest.mark.timeout(180)
 def test_a_torn_tail_of_the_last_in_sync_costs_nothing_that_was_acknowledged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

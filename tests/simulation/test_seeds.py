@@ -7,7 +7,6 @@ import pytest
 from tests.simulation.scenario import run
 
 
-@pytest.mark.timeout(180)
 def test_a_seed_gives_the_same_history_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     assert run(3).trace == run(3).trace
