@@ -51,7 +51,9 @@ def test_a_plan_that_is_wrong_is_refused(tmp_path: Path, rows: list[object], tol
         read_plan(plan_of(tmp_path, *rows))
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"version": 2, "partitions": []}', "\x80"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"version": 2, "partitions": []}', '{"version": 1}', "\x80"]
+)
 def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text, encoding="latin-1")

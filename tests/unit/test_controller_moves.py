@@ -95,7 +95,7 @@ async def test_a_partition_moves_when_its_new_replicas_are_in_sync(cluster: Clus
     )
     assert reply["responses"][0]["partitions"][0]["error_code"] == ErrorCode.NONE
     member = cluster.members[3]
-    assert (member.state().replicas, member.state().isr) == ((4, 3, 2), (2, 3))
+    assert (member.state().replicas, member.state().isr) == ((4, 2, 3), (2, 3))
     await cluster.agree()
     await alter(cluster, cluster.members[2], (2, 3, 4))
     await until(lambda: member.state().replicas == (4, 3))
@@ -116,7 +116,7 @@ async def test_a_move_outlives_its_controller_and_can_be_given_up(cluster: Clust
     controller = cluster.leader.controller
     outcomes = await controller.move_partitions({T0: None})
     assert outcomes == {T0: None}
-    assert cluster.leader.state().replicas == (3, 2)
+    assert cluster.leader.state().replicas == (2, 3)
     outcomes = await controller.move_partitions({T0: None})
     error = outcomes[T0]
     assert error is not None

@@ -50,7 +50,9 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     else:
-        print(f"{plural(len(elected), 'leader')} elected." if elected else "No election needed.")
+        if elected or not failed:
+            some = f"{plural(len(elected), 'leader')} elected."
+            print(some if elected else "No election needed.")
         if failed:
             print_table(
                 ("topic", "partition", "not elected because"),

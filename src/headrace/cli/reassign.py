@@ -82,10 +82,13 @@ def read_plan(path: Path) -> "Targets":
         raise Failure(f"{path} cannot be read: {error.strerror}", 2) from None
     except ValueError as error:
         raise Failure(f"{path} is not JSON: {error}", 2) from None
-    if not isinstance(plan, dict) or plan.get("version") != 1:
-        raise Failure(f'{path} is not a plan: it does not begin with {{"version": 1', 2)
+    match plan:
+        case {"version": 1, "partitions": [*rows]}:
+            pass
+        case _:
+            raise Failure(f'{path} is not a plan: {{"version": 1, "partitions": [...]}}', 2)
     targets: Targets = {}
-    for row in plan.get("partitions", ()):
+    for row in rows:
         match row:
             case {"topic": str(topic), "partition": int(index), "replicas": [*nodes]} if (
                 nodes and all(isinstance(node, int) for node in nodes)
@@ -118,8 +121,13 @@ def racks_of(client: "Client") -> "dict[int, str | None]":
 def _plan(client: "Client", args: argparse.Namespace) -> None:
     now = moving.places(client)
     before = now.settled()
-    targets = _planned(before, racks_of(client), args)
+    racks = racks_of(client)
+    targets = _planned(before, racks, args)
     moving.refuse_unknown(now, targets)
+    for where, nodes in targets.items():
+        for node in nodes:
+            if node not in racks and node not in before[where]:
+                raise _no_broker(node, racks)
     targets = {where: nodes for where, nodes in targets.items() if nodes != before[where]}
     count = sum(len(set(nodes) - set(before[where])) for where, nodes in targets.items())
     size_bytes = moving.bytes_to_move(before, targets, moving.sizes(client))
@@ -187,7 +195,7 @@ def _execute(client: "Client", args: argparse.Namespace) -> None:
     elif args.no_wait:
         print(f"{plural(begun, 'move')} begun of {plural(len(targets), 'partition')}.")
     else:
-        print(f"All {plural(len(targets), 'partition')} of the plan are in place.")
+        print(f"Done: {plural(len(targets), 'partition')} as planned.")
 
 
 def _lift_throttle(client: "Client", moved: "Iterable[TopicPartition]") -> bool:

@@ -47,9 +47,24 @@ def begin(
         )
     adding = tuple(node for node in target if node not in origin)
     removing = tuple(node for node in origin if node not in target)
-    replicas = (*target, *removing)
+    replicas = _merged(target, origin)
     _check_kept(state, replicas, min_insync)
     return _of_replicas(state, replicas, adding, removing)
+
+
+def _merged(target: Sequence[int], origin: Sequence[int]) -> tuple[int, ...]:
+    """All of both, in the order of the target, and in that of the origin unless they disagree.
+
+    So a move that is given up leaves the preferred leader of before.
+    """
+    merged = list(target)
+    at = len(merged)
+    for node in reversed(origin):
+        if node in target:
+            at = merged.index(node)
+        else:
+            merged.insert(at, node)
+    return tuple(merged)
 
 
 def cancel(state: PartitionState, min_insync: int) -> PartitionState:
