@@ -84,6 +84,11 @@ def test_offsets_say_where_a_batch_begins_and_ends(
     assert earliest == numbered("b", 10)
     with pytest.raises(PySparkException, match=r"lacks .*-1: name every partition"):
         topics.values(subscribe=new_topic, startingOffsets=json.dumps({new_topic: {"0": 3}}))
+    after = {new_topic: {"0": 11, "1": -2}}
+    with pytest.raises(PySparkException, match="to be read from offset 11 up to 10"):
+        topics.values(
+            subscribe=new_topic, startingOffsets=json.dumps(after), failOnDataLoss="false"
+        )
     with pytest.raises(PySparkException, match="there is no no-such-topic in the cluster"):
         topics.values(subscribe="no-such-topic")
 

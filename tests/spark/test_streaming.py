@@ -138,8 +138,9 @@ def test_a_stream_takes_a_named_group_and_begins_where_it_is_told(
         fill(client, new_topic, ["new"], 0)
         query.processAllAvailable()
     assert sink.values() == ["new"]
-    with pytest.raises(PySparkException, match="option 'endingOffsets' is for"):
+    with pytest.raises(PySparkException, match="option 'endingOffsets' is for") as refused:
         sink.run(topics.read_stream(**named, endingOffsets="latest"))
+    assert "UnboundLocalError" not in str(refused.value)
 
 
 def test_a_batch_waits_for_enough_or_for_long_enough(

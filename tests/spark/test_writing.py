@@ -118,7 +118,7 @@ def test_mistakes_say_which_column_or_option_to_change(
         ([text], {**to_topic, "kafka.transactional.id": "t"}, "option 'kafka.transactional.id'"),
         ([text], {**to_topic, "subscribe": "t"}, "option 'subscribe' cannot be honoured"),
         ([text], {"topic": f"{new_topic}-unknown"}, "create the topic, or change the option"),
-        ([text], {"topic": "not a name"}, "change the option 'topic'|INVALID_TOPIC"),
+        ([text], {"topic": "not a name"}, "option 'topic': The topic name 'not a name'"),
         (["repeat('x', 2000000) AS value"], to_topic, "write less in the column 'value'"),
     ]:
         with pytest.raises(PySparkException, match=said):

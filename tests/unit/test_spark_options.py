@@ -92,6 +92,8 @@ def test_client_properties_go_to_the_client() -> None:
         ("batch", {**READ, "path": "a"}, r"not by load\("),
         ("batch", {**SERVER, "subscribePattern": "("}, "is no regular expression"),
         ("batch", {**SERVER, "subscribe": " , "}, "name a topic"),
+        ("batch", {**SERVER, "subscribe": "a b"}, "option 'subscribe': The topic name 'a b'"),
+        ("batch", {**SERVER, "assign": '{"a b": [0]}'}, "option 'assign': The topic name 'a b'"),
         ("batch", {**SERVER, "assign": '{"a": {"0": 1}}'}, "needs a list"),
     ],
 )
@@ -106,6 +108,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     ("options", "said"),
     [
         ({"topic": " "}, "'topic' is empty"),
+        ({"topic": "a b"}, "option 'topic': The topic name 'a b'"),
         ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "'kafka.acks' to be all"),
         ({"kafka.max.in.flight.requests.per.connection": "6"}, "goes up to 5, unless"),
     ],

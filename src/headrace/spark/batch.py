@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from headrace.spark.filters import Narrowing
+from headrace.spark.option_values import OptionError
 from headrace.spark.options import ReadOptions
 from headrace.spark.planning import Planner
 from headrace.spark.ranges import plan_tasks
@@ -42,6 +43,7 @@ class BatchReader(DataSourceReader):
         starts = planner.resolve(self.options.starting, places)
         ends = planner.resolve(self.options.ending, places)
         ranges = [OffsetRange(place, starts[place], ends[place]) for place in places]
+        self._check(ranges)
         ranges = [
             self.narrowing.narrowed(one) for one in ranges if self.narrowing.wants(one.partition)
         ]
@@ -53,6 +55,16 @@ class BatchReader(DataSourceReader):
             for one in ranges
             if at[one.partition] >= 0
         ]
+
+    def _check(self, ranges: list[OffsetRange]) -> None:
+        """Refuse what ends before it begins: the connector does, with failOnDataLoss or not."""
+        for place, start, end in ranges:
+            if start > end:
+                first, last = self.options.starting.option, self.options.ending.option
+                raise OptionError(
+                    f"option {first!r}: {place} is to be read from offset {start} up to {end}, "
+                    f"which lies before it: choose an earlier one, or a later {last!r}"
+                )
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         from headrace.spark.reading import read_ranges

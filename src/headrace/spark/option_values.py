@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headrace.model.topics import TopicPartition
+from headrace.model.errors import ApiError
+from headrace.model.topics import TopicPartition, check_topic_name
 
 EARLIEST = -2
 LATEST = -1
@@ -83,7 +84,16 @@ def topic_names(name: str, text: str) -> tuple[str, ...]:
     topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not topics:
         raise OptionError(f"option {name!r} is {text!r}: name a topic, or several with commas")
-    return topics
+    return tuple(topic_name(name, topic) for topic in topics)
+
+
+def topic_name(name: str, text: str) -> str:
+    topic = some_text(name, text)
+    try:
+        check_topic_name(topic)
+    except ApiError as error:
+        raise OptionError(f"option {name!r}: {error.message}") from None
+    return topic
 
 
 def pattern(name: str, text: str) -> str:
@@ -103,7 +113,7 @@ def partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
     for topic, indexes in named.items():
         if not isinstance(indexes, list) or not all(_is_whole(index, 0) for index in indexes):
             raise OptionError(f"option {name!r}: {topic!r} needs a list, as in {example}")
-        found += [TopicPartition(topic, index) for index in indexes]
+        found += [TopicPartition(topic_name(name, topic), index) for index in indexes]
     if not found:
         raise OptionError(f"option {name!r} names no partition: write {example}")
     return tuple(dict.fromkeys(found))

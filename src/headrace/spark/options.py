@@ -346,7 +346,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     given.parsed("delivery", lambda name, text: read.one_of(name, text, ("at_least_once",)))
     producer = given.properties(PRODUCER_PROPERTIES)[0]
     _check_producer(dict(producer))
-    return WriteOptions(_connection(given), producer, given.parsed("topic", read.some_text))
+    return WriteOptions(_connection(given), producer, given.parsed("topic", read.topic_name))
 
 
 def _check_producer(settings: Mapping[str, Any]) -> None:

@@ -60,9 +60,14 @@ class HeadraceDataSource(DataSource):
         return FilteringBatchReader(options) if options.push_filters else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from headrace.spark.stream import StreamReader
+        from headrace.spark.option_values import OptionError
+        from headrace.spark.stream import RefusedStream, StreamReader
 
-        return StreamReader(self._read_options(schema, "stream"))
+        try:
+            return StreamReader(self._read_options(schema, "stream"))
+        except OptionError as error:
+            # PySpark 4.3 fails itself, with an UnboundLocalError, over what is raised here.
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from headrace.spark.option_values import OptionError

@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -40,6 +40,18 @@ from headrace.spark.values import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A stream that cannot be: whatever Spark asks of it, it says why."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise self._error
+
+    getDefaultReadLimit = initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
