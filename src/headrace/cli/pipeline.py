@@ -306,8 +306,8 @@ def _status(args: argparse.Namespace) -> int:
     if last is None:
         print(f"{status['pipeline']} has not run yet")
     else:
-        took = f"{last['seconds']:.1f} s"
-        print(f"{status['pipeline']}: last run {last['state']} at {last['started']}, took {took}")
+        ended = f"{last['state']} after {last['seconds']:.1f} s"
+        print(f"{status['pipeline']}: last run {ended}, begun at {last['started']}")
     rows = [
         (
             flow["flow"],
