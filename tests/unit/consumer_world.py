@@ -25,10 +25,10 @@ from headrace.group.messages import (
     SyncReply,
     SyncRequest,
 )
-from headrace.group.offsets_machine import Commit
-from headrace.group.shard_machine import Committer
+from headrace.group.records import GroupRecord, OffsetKey, OffsetValue
 from headrace.group.subscriptions import read_assignment, read_subscription, write_assignment
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.offset_commit import CommitRequest
 from tests.unit.consumer_coordinator import (
     GROUP,
     HEARTBEAT_MS,
@@ -367,10 +367,9 @@ class World(Coordinator):
 
     def commit(self, client: Client) -> None:
         self.commits += 1
-        member = Committer(client.member_id, client.instance_id, client.epoch)
-        commits = [Commit(topic, index, self.commits) for topic, index in sorted(client.owned)]
+        request = CommitRequest(GROUP, client.member_id, client.instance_id, client.epoch)
         try:
-            self.shard.check_commit(GROUP, member, 9, self.now)
+            self.shard.check_commit(request, self.now)
         except ApiError:
             return
         group = self.shard.find(GROUP)
@@ -379,10 +378,11 @@ class World(Coordinator):
                 topic_id = self.image.topics[topic].topic_id
                 owner = group.owners.get(topic_id, {}).get(index)
                 assert owner == client.member_id, "a commit of somebody else's partition"
-        records, _ = self.shard.offsets.decide_commit(GROUP, commits, WALL_MS, 100)
+        value = OffsetValue(self.commits, -1, "", WALL_MS)
+        owned = sorted(client.owned)
+        records = [GroupRecord(OffsetKey(GROUP, topic, index), value) for topic, index in owned]
         if self.append(records):
-            given = {(commit.topic, commit.partition): commit.offset for commit in commits}
-            self.unacked.append((len(self.log), given))
+            self.unacked.append((len(self.log), dict.fromkeys(owned, self.commits)))
 
     # The schedule
 

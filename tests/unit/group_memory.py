@@ -13,6 +13,7 @@ from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import PartitionState, TopicState
 from headrace.record.batch import read_batch
+from headrace.wire.offset_commit import CommitPart, CommitRequest, CommitTopic
 
 
 class MemoryLog:
@@ -72,6 +73,37 @@ class MemoryLog:
                 chunk += batch
             at += int.from_bytes(batch[57:61], "big")
         return chunk
+
+
+def part(partition: int, offset: int, leader_epoch: int = -1, metadata: str = "") -> CommitPart:
+    return CommitPart(partition, offset, leader_epoch, metadata)
+
+
+def commits(request: CommitRequest, *parts: CommitPart) -> CommitRequest:
+    """The request, with these partitions of the topic t in it."""
+    request.topics.append(CommitTopic("t", list(parts)))
+    return request
+
+
+def codes(request: CommitRequest) -> list[int]:
+    return [part.code for topic in request.topics for part in topic.parts]
+
+
+def answer_to(request: CommitRequest) -> int:
+    """To a commit of one partition; raises what is wrong."""
+    (code,) = codes(request)
+    if code != ErrorCode.NONE:
+        raise ApiError(ErrorCode(code))
+    return code
+
+
+async def answer_in(heard: "asyncio.Queue[list[CommitRequest]]") -> int:
+    (request,) = await heard.get()
+    return answer_to(request)
+
+
+def never(requests: list[CommitRequest]) -> None:
+    raise AssertionError("what is committed at once is answered at once")
 
 
 class NoTimers:

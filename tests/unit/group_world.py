@@ -21,16 +21,18 @@ from headrace.group.messages import (
     SyncReply,
     SyncRequest,
 )
-from headrace.group.offsets_machine import Commit
 from headrace.group.records import (
     GroupRecord,
+    OffsetKey,
+    OffsetValue,
     decode_key,
     decode_value,
     encode_key,
     encode_value,
 )
-from headrace.group.shard_machine import Committer, Shard
+from headrace.group.shard_machine import Shard
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.offset_commit import CommitRequest
 
 PARTITIONS = 12
 SESSION_MS = 10_000
@@ -314,10 +316,9 @@ class World:
 
     def commit(self, client: Client) -> None:
         self.commits += 1
-        member = Committer(client.member_id, client.instance_id, client.generation)
-        commits = [Commit("t", partition, self.commits) for partition in client.owned]
+        request = CommitRequest(GROUP, client.member_id, client.instance_id, client.generation)
         try:
-            self.shard.check_commit(GROUP, member, 9, self.now)
+            self.shard.check_commit(request, self.now)
         except ApiError:
             return
         who = client.instance_id or client.member_id
@@ -326,10 +327,10 @@ class World:
         group = self.shard.find(GROUP)
         assert isinstance(group, ClassicGroup)
         assert group.generation == client.generation, "a commit of an old generation"
-        records, _ = self.shard.offsets.decide_commit(GROUP, commits, WALL_MS, 100)
+        value = OffsetValue(self.commits, -1, "", WALL_MS)
+        records = [GroupRecord(OffsetKey(GROUP, "t", index), value) for index in client.owned]
         if self.append(records):
-            given = {commit.partition: commit.offset for commit in commits}
-            self.unacked.append((len(self.log), given))
+            self.unacked.append((len(self.log), dict.fromkeys(client.owned, self.commits)))
 
     # The schedule
 

@@ -7,11 +7,10 @@ from uuid import UUID
 import pytest
 
 from headrace.group.messages import BeatReply, BeatRequest, SyncRequest
-from headrace.group.service import CommitRequest
-from headrace.group.shard_machine import Committer
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.offset_commit import CommitRequest
 from tests.unit.consumer_scenario import subscription, topic_state
-from tests.unit.group_memory import MemoryLog
+from tests.unit.group_memory import MemoryLog, commits, part
 from tests.unit.test_group_service import SETTINGS, Bench, join_request, now, others
 
 
@@ -118,10 +117,8 @@ def test_offsets_are_fetched_under_the_epoch_that_counts() -> None:
             bench.groups.fetch_offsets("g", [("t", [0])], False, "a", 0)
         assert refused.value.code is ErrorCode.STALE_MEMBER_EPOCH
         await now(bench.groups.fetch_offsets("g", [("t", [0])], False, "a", 1))
-        stale = CommitRequest("g", Committer("a", None, 0), [], 9, -1)
-        [refusal] = bench.groups.commit_all([stale])
-        assert isinstance(refusal, ApiError)
-        assert refusal.code is ErrorCode.STALE_MEMBER_EPOCH
+        stale = commits(CommitRequest("g", "a", None, 0), part(0, 5))
+        assert bench.commit_all(stale) == [[ErrorCode.STALE_MEMBER_EPOCH]]
 
     asyncio.run(scene())
 

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.group.messages import ClassicLimits, Moment
-from headrace.group.offsets_machine import Commit, FetchedOffset, Offsets
+from headrace.group.offsets_machine import FetchedOffset, Offsets
 from headrace.group.placement import java_hash, partition_for
 from headrace.group.records import (
     ForeignKey,
@@ -13,12 +13,11 @@ from headrace.group.records import (
     MemberValue,
     OffsetKey,
     OffsetValue,
-    decode_value,
-    encode_value,
 )
-from headrace.group.shard_machine import Committer, Shard
+from headrace.group.shard_machine import Shard
 from headrace.group.subscriptions import subscribed_topics
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.offset_commit import CommitRequest
 
 WALL_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -30,13 +29,10 @@ def subscription(*topics: str) -> bytes:
     return b"\x00\x03" + len(topics).to_bytes(4, "big") + body + b"\xff\xff\xff\xff"
 
 
-def committed(offsets: Offsets, *commits: Commit, group: str = "g", at: int = 0) -> None:
-    records, errors = offsets.decide_commit(group, commits, WALL_MS, 4096)
-    assert errors == [ErrorCode.NONE] * len(commits)
-    for record in records:
-        assert isinstance(record.key, OffsetKey)
-        assert isinstance(record.value, OffsetValue)
-        offsets.apply(record.key, record.value, at)
+def committed(
+    offsets: Offsets, offset: int, topic: str = "t", *, group: str = "g", at: int = 0
+) -> None:
+    offsets.apply(OffsetKey(group, topic, 0), OffsetValue(offset, -1, "", WALL_MS), at)
 
 
 def living_group(shard: Shard, *topics: str, protocol_type: str = "consumer") -> None:
@@ -61,40 +57,20 @@ def carry_out(shard: Shard, records: list[GroupRecord]) -> None:
 
 def test_what_was_committed_comes_back_with_its_metadata_and_epoch() -> None:
     offsets = Offsets()
-    committed(offsets, Commit("t", 0, 42, 7, "where I was"), Commit("t", 1, 1, -1, None))
+    committed(offsets, 1)
+    offsets.apply(OffsetKey("g", "t", 1), OffsetValue(42, 7, "where I was", WALL_MS), 1)
     assert offsets.fetch("g", "t", [0, 1, 2], False) == [
-        FetchedOffset(0, 42, 7, "where I was"),
-        FetchedOffset(1, 1, -1, ""),
+        FetchedOffset(0, 1, -1, ""),
+        FetchedOffset(1, 42, 7, "where I was"),
         FetchedOffset(2, -1, -1, ""),
     ]
     assert [topic for topic, _ in offsets.fetch_all("g", False)] == ["t"]
     assert list(offsets.fetch_all("other", False)) == []
 
 
-def test_deciding_changes_nothing() -> None:
-    offsets = Offsets()
-    offsets.decide_commit("g", [Commit("t", 0, 42)], WALL_MS, 4096)
-    assert offsets.fetch("g", "t", [0], False)[0].offset == -1
-
-
-def test_metadata_that_is_too_large_is_refused_for_its_own_partition() -> None:
-    records, errors = Offsets().decide_commit(
-        "g", [Commit("t", 0, 1, -1, "x" * 4097), Commit("t", 1, 1, -1, "x" * 4096)], WALL_MS, 4096
-    )
-    assert errors == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
-    assert len(records) == 1
-
-
-@pytest.mark.parametrize("retention_ms", [0, 1, 2**63 - 1, -(2**63)])
-def test_any_time_to_keep_an_offset_can_be_stored(retention_ms: int) -> None:
-    records, _ = Offsets().decide_commit("g", [Commit("t", 0, 1, 5)], WALL_MS, 4096, retention_ms)
-    (record,) = records
-    assert decode_value(record.key, encode_value(record.value)) == record.value
-
-
 def test_offsets_of_an_open_transaction_are_not_shown_and_make_the_old_ones_unstable() -> None:
     offsets = Offsets()
-    committed(offsets, Commit("t", 0, 1))
+    committed(offsets, 1)
     offsets.apply(OffsetKey("g", "t", 0), OffsetValue(9, -1, "", WALL_MS), 5, producer_id=77)
     assert offsets.fetch("g", "t", [0], False)[0].offset == 1
     assert offsets.fetch("g", "t", [0], True)[0].error is ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -104,7 +80,7 @@ def test_offsets_of_an_open_transaction_are_not_shown_and_make_the_old_ones_unst
 
 def test_an_aborted_transaction_leaves_the_offset_as_it_was() -> None:
     offsets = Offsets()
-    committed(offsets, Commit("t", 0, 1))
+    committed(offsets, 1)
     offsets.apply(OffsetKey("g", "t", 0), OffsetValue(9, -1, "", WALL_MS), 5, producer_id=77)
     assert offsets.end_transaction(77, is_commit=False) == ["g"]
     assert offsets.fetch("g", "t", [0], True)[0].offset == 1
@@ -113,7 +89,7 @@ def test_an_aborted_transaction_leaves_the_offset_as_it_was() -> None:
 def test_a_later_commit_stands_against_an_earlier_one_of_a_transaction_that_ends_after_it() -> None:
     offsets = Offsets()
     offsets.apply(OffsetKey("g", "t", 0), OffsetValue(9, -1, "", WALL_MS), 5, producer_id=77)
-    committed(offsets, Commit("t", 0, 20), at=6)
+    committed(offsets, 20, at=6)
     offsets.end_transaction(77, is_commit=True)
     assert offsets.fetch("g", "t", [0], False)[0].offset == 20
 
@@ -225,7 +201,8 @@ def test_offsets_of_a_topic_that_is_read_are_not_deleted() -> None:
 def test_a_deleted_topic_takes_its_offsets_along_in_every_group() -> None:
     offsets = Offsets()
     for group in ("g", "h"):
-        committed(offsets, Commit("t", 0, 1), Commit("u", 0, 1), group=group)
+        committed(offsets, 1, "t", group=group)
+        committed(offsets, 1, "u", group=group)
     records = offsets.decide_deletion_of_topic("t")
     keys = {record.key for record in records}
     assert keys == {OffsetKey("g", "t", 0), OffsetKey("h", "t", 0)}
@@ -238,9 +215,9 @@ def test_a_member_of_a_group_that_does_not_exist_may_not_commit(
     api_version: int, error: ErrorCode
 ) -> None:
     shard = Shard(0, ClassicLimits())
-    shard.check_commit("g", Committer(), api_version, NOW)
+    shard.check_commit(CommitRequest("g", version=api_version), NOW)
     with pytest.raises(ApiError) as refused:
-        shard.check_commit("g", Committer("m", None, 3), api_version, NOW)
+        shard.check_commit(CommitRequest("g", "m", None, 3, api_version), NOW)
     assert refused.value.code is error
 
 

@@ -12,15 +12,23 @@ import pytest
 from headrace.group import pending_ids
 from headrace.group.led_shard import Status
 from headrace.group.messages import ClassicLimits, JoinReply, JoinRequest, Leaver, SyncRequest
-from headrace.group.offsets_machine import Commit
-from headrace.group.service import CommitRequest, GroupService
+from headrace.group.service import GroupService
 from headrace.group.settings import GroupSettings
-from headrace.group.shard_machine import Committer
 from headrace.group.timers import BEAT_MS
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import PartitionState, TopicState
-from tests.unit.group_memory import MemoryLog, groups_over
+from headrace.wire.offset_commit import CommitRequest
+from tests.unit.group_memory import (
+    MemoryLog,
+    answer_in,
+    answer_to,
+    codes,
+    commits,
+    groups_over,
+    never,
+    part,
+)
 
 T = TypeVar("T")
 SETTINGS = GroupSettings(
@@ -117,27 +125,18 @@ class Bench:
         assert (await now(self.groups.sync(group_id, sync))).assignment == b"x"
         return reply
 
-    def commit(
-        self, offset: int, group_id: str = "g"
-    ) -> list[ErrorCode] | Awaitable[list[ErrorCode]]:
-        return self.commit_all((group_id, offset))[0]
+    def commit(self, offset: int, group_id: str = "g") -> int | Awaitable[int]:
+        """The answer, or the wait for it; raises what is wrong."""
+        request = commits(CommitRequest(group_id), part(0, offset))
+        heard: asyncio.Queue[list[CommitRequest]] = asyncio.Queue()
+        if self.groups.commit_all([request], heard.put_nowait):
+            return answer_to(request)
+        return answer_in(heard)
 
-    def commit_all(
-        self, *wanted: tuple[str, int]
-    ) -> list[list[ErrorCode] | Awaitable[list[ErrorCode]]]:
-        """Raises what any of them is refused for."""
-        answers = self.groups.commit_all(
-            [
-                CommitRequest(group_id, Committer(), [Commit("t", 0, offset)], 9, -1)
-                for group_id, offset in wanted
-            ]
-        )
-        taken = []
-        for answer in answers:
-            if isinstance(answer, ApiError):
-                raise answer
-            taken.append(answer)
-        return taken
+    def commit_all(self, *requests: CommitRequest) -> list[list[int]]:
+        """The codes of each, all of which are known at once."""
+        assert set(self.groups.commit_all(requests, never)) == set(requests)
+        return [codes(request) for request in requests]
 
     async def fetched(self, group_id: str = "g", groups: GroupService | None = None) -> int:
         answer = (groups or self.groups).fetch_offsets(group_id, [("t", [0])], False)
@@ -170,7 +169,7 @@ def test_a_commit_is_acknowledged_when_it_is_committed_and_not_shown_before() ->
         assert not waiting.done()
         assert not asking.done()
         bench.log.commit()
-        assert await waiting == [ErrorCode.NONE]
+        assert await waiting == ErrorCode.NONE
         assert await asking == 5
 
     asyncio.run(scene())
@@ -245,9 +244,8 @@ def test_a_group_is_loaded_as_it_was_and_its_members_go_on() -> None:
     async def scene() -> None:
         bench = Bench()
         reply = await bench.member()
-        member = Committer(reply.member_id, None, reply.generation)
-        wanted = CommitRequest("g", member, [Commit("t", 0, 5, 2, "here")], 9, -1)
-        assert bench.groups.commit_all([wanted]) == [[ErrorCode.NONE]]
+        wanted = CommitRequest("g", reply.member_id, None, reply.generation)
+        assert bench.commit_all(commits(wanted, part(0, 5, 2, "here"))) == [[ErrorCode.NONE]]
         after = bench.over(bench.log)
         (led,) = after.shards
         assert led.status is Status.LOADING

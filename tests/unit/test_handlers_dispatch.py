@@ -14,8 +14,14 @@ from kio.serial import entity_reader
 from headrace.handlers.context import RequestContext
 from headrace.handlers.dispatch import handle_frame
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.runtime.exchange import Promise
-from headrace.wire.apis import API_VERSIONS, APIS, DESCRIBE_TOPIC_PARTITIONS, METADATA, Api
+from headrace.wire.apis import (
+    API_VERSIONS,
+    APIS,
+    DESCRIBE_TOPIC_PARTITIONS,
+    METADATA,
+    OFFSET_COMMIT,
+    Api,
+)
 from headrace.wire.codec import MalformedRequest, Message, decode_request
 from headrace.wire.header import read_header
 from headrace.wire.schema import Shape, load_shape
@@ -26,7 +32,9 @@ cold_versions = pytest.mark.parametrize(
     ("api", "version"), COLD_VERSIONS, ids=[f"{api.name}-{v}" for api, v in COLD_VERSIONS]
 )
 cold_apis = pytest.mark.parametrize(
-    "api", {api.key: api for api, _ in COLD_VERSIONS}.values(), ids=lambda api: str(api.name)
+    "api",
+    {api.key: api for api, _ in COLD_VERSIONS if api.key != OFFSET_COMMIT}.values(),
+    ids=lambda api: str(api.name),
 )
 
 
@@ -97,9 +105,6 @@ def test_a_reply_has_no_field_that_no_version_knows(api: Api) -> None:
             context = RequestContext(api.key, version, 1, None, "peer", "PLAINTEXT")
             try:
                 reply = handler.handle(client.broker, context, body)
-                reply = reply.answer if isinstance(reply, Promise) else reply
-                if isinstance(reply, Exception):
-                    raise reply
                 reply = asyncio.run(reply) if inspect.iscoroutine(reply) else reply
             except ApiError as error:
                 if (api.name, body.get("topics")) == ("DescribeTopicPartitions", []):

@@ -12,9 +12,9 @@ from enum import Enum
 from typing import TypeVar
 
 from headrace.group import loading
-from headrace.group.offsets_machine import stored
+from headrace.group.commit_batch import CommitBatch
 from headrace.group.port import GroupLog
-from headrace.group.records import GroupRecord, OffsetKey, encode_key, encode_value
+from headrace.group.records import GroupRecord, encode_key, encode_value
 from headrace.group.shard_machine import Shard
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.build import BatchBuilder
@@ -83,25 +83,28 @@ class LedShard:
         if not records:
             return
         builder = BatchBuilder()
-        raw_values = [encode_value(value) for _, value in records]
-        for (key, _), raw in zip(records, raw_values, strict=True):
-            builder.append(encode_key(key), raw, (), wall_ms)
+        for key, value in records:
+            builder.append(encode_key(key), encode_value(value), (), wall_ms)
+        for offset, record in enumerate(records, self._write(builder)):
+            self.shard.apply(record, offset)
+
+    def append_commits(self, batch: CommitBatch) -> None:
+        """The same for what members commit."""
+        count = batch.record_count
+        if count > 0:
+            builder = BatchBuilder.of_encoded(batch.payload(), count, batch.wall_ms)
+            batch.apply(self.shard.place, self._write(builder))
+
+    def _write(self, builder: BatchBuilder) -> int:
         frame = builder.build(self._codec)
         if len(frame) > self.log.batch_bytes_max:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"{len(records)} records of groups are larger than max.message.bytes.",
+                f"{builder.record_count} records of groups are larger than max.message.bytes.",
             )
         offset = self.log.append(frame)
-        for record, raw in zip(records, raw_values, strict=True):
-            key = record.key
-            if isinstance(key, OffsetKey) and raw is not None:
-                # What most are, and what is kept of them is what was just written.
-                self.shard.place(key.group, key.topic)[key.partition] = stored(raw, offset)
-            else:
-                self.shard.apply(record, offset)
-            offset += 1
-        self._end_offset = offset
+        self._end_offset = offset + builder.record_count
+        return offset
 
     @property
     def is_committed(self) -> bool:

@@ -26,7 +26,6 @@ from headrace.model.errors import ErrorCode
 
 NO_OFFSET = -1
 NO_PRODUCER = -1
-_TIMESTAMP_MAX = (1 << 63) - 1
 
 
 class CommittedOffset(NamedTuple):
@@ -37,16 +36,6 @@ class CommittedOffset(NamedTuple):
     expire_timestamp_ms: int
     record_offset: int
     """Where in the log it stands."""
-
-
-class Commit(NamedTuple):
-    """What a client wants remembered of one partition."""
-
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int = NO_EPOCH
-    metadata: str | None = None
 
 
 class FetchedOffset(NamedTuple):
@@ -127,32 +116,6 @@ class Offsets:
             del self.by_group[key.group]
 
     # Decisions
-
-    def decide_commit(
-        self,
-        group: str,
-        commits: Iterable[Commit],
-        wall_ms: int,
-        metadata_size_max: int,
-        retention_ms: int = NO_TIMESTAMP,
-    ) -> tuple[list[GroupRecord], list[ErrorCode]]:
-        """What to append, and an answer for each commit."""
-        expire_ms = NO_TIMESTAMP
-        if retention_ms != NO_TIMESTAMP:
-            expire_ms = min(max(wall_ms + retention_ms, 0), _TIMESTAMP_MAX)
-        records: list[GroupRecord] = []
-        errors: list[ErrorCode] = []
-        for commit in commits:
-            metadata = commit.metadata or ""
-            if len(metadata) > metadata_size_max:
-                errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-                continue
-            errors.append(ErrorCode.NONE)
-            # Clients that choose a time know of no epoch, and no record has a place for both.
-            epoch = commit.leader_epoch if expire_ms == NO_TIMESTAMP else NO_EPOCH
-            value = OffsetValue(commit.offset, epoch, metadata, wall_ms, expire_ms)
-            records.append(GroupRecord(OffsetKey(group, commit.topic, commit.partition), value))
-        return records, errors
 
     def decide_deletion(self, group: str, topic: str, partition: int) -> list[GroupRecord]:
         key = OffsetKey(group, topic, partition)

@@ -12,10 +12,11 @@ groups for their timers. It knows no wire versions; handlers do.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import NamedTuple, TypeAlias, cast
+from typing import cast
 
 from headrace.env.clock import Clock
 from headrace.group.classic_machine import ClassicGroup
+from headrace.group.commit_batch import CommitBatch
 from headrace.group.consumer_classic import ConsumerGroup
 from headrace.group.expiry import Expiry
 from headrace.group.led_shard import LedShard, Status, as_coordinator
@@ -32,40 +33,25 @@ from headrace.group.messages import (
     SyncReply,
     SyncRequest,
 )
-from headrace.group.offsets_machine import Commit, FetchedOffset
+from headrace.group.offsets_machine import FetchedOffset
 from headrace.group.pending_ids import PendingIds
 from headrace.group.port import GroupLog, TopicMaker
 from headrace.group.records import GroupRecord
 from headrace.group.settings import GroupSettings
-from headrace.group.shard_machine import Committer, ListedGroup, type_of
+from headrace.group.shard_machine import ListedGroup, type_of
 from headrace.group.shards import Shards
 from headrace.group.timers import CallLater, Timers
 from headrace.group.views import ConsumerGroupView, GroupView, consumer_view_of, view_of
 from headrace.group.waits import Waits
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.offset_commit import CommitRequest
 
 RECORDS_PER_BATCH_MAX = 1_000
 RESUBSCRIBED_PAUSE_S = 0.01
 
 _log = logging.getLogger(__name__)
 FetchedTopics = list[tuple[str, list[FetchedOffset]]]
-CommitAnswer: TypeAlias = list[ErrorCode] | Awaitable[list[ErrorCode]] | ApiError
-
-
-class CommitRequest(NamedTuple):
-    group_id: str
-    member: Committer
-    commits: Sequence[Commit]
-    api_version: int
-    retention_ms: int
-
-
-class _Gathered(NamedTuple):
-    """What goes into one batch, and of which requests it is: where they stand, how many records."""
-
-    records: list[GroupRecord]
-    requests: list[tuple[int, int]]
 
 
 class GroupService:
@@ -85,6 +71,8 @@ class GroupService:
         self._expiry = Expiry(clock, is_time_trusted, settings, self.shards.active, self._clean)
         self._pending_ids = PendingIds()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[None]] = set()
+        """Of commits. They go on when this ends: what is committed by then is told."""
 
     # Leading
 
@@ -251,7 +239,7 @@ class GroupService:
             for ticket, reply in replies:
                 self._waits.settle(ticket, reply)
         elif replies:
-            self._start(self._send_later(led, replies))
+            self._start(self._send_later(led, replies), self._tasks)
 
     async def _send_later(self, led: LedShard, replies: list[tuple[int, Reply]]) -> None:
         failure: ErrorCode | None = None
@@ -262,10 +250,10 @@ class GroupService:
         for ticket, reply in replies:
             self._waits.settle(ticket, reply if failure is None else _failed(reply, failure))
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
+    def _start(self, work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     def _answer(self, led: LedShard, group_id: str, ticket: int) -> Reply | Awaitable[Reply]:
         answer = self._waits.answer_now(ticket)
@@ -296,59 +284,84 @@ class GroupService:
 
     # Offsets
 
-    def commit_all(self, requests: Sequence[CommitRequest]) -> list[CommitAnswer]:
-        """For each request an answer for each of its commits, or what is wrong with all of it."""
+    def commit_all(
+        self, requests: Iterable[CommitRequest], late: Callable[[list[CommitRequest]], None]
+    ) -> list[CommitRequest]:
+        """Commit what came together; each request then holds the codes of its answer.
+
+        Returns those that can be answered now. `late` is told of the others when they can be.
+        """
         now = self._timers.now()
-        answers: list[CommitAnswer] = []
-        gathered: dict[LedShard, _Gathered] = {}
-        for at, request in enumerate(requests):
+        answered: list[CommitRequest] = []
+        batches: dict[LedShard, CommitBatch] = {}
+        for request in requests:
             try:
                 led = self.shards.find(request.group_id)
-                led.shard.check_commit(request.group_id, request.member, request.api_version, now)
+                led.shard.check_commit(request, now)
             except ApiError as error:
-                answers.append(error)
+                request.refuse(error.code)
+                answered.append(request)
                 continue
-            records, errors = led.shard.offsets.decide_commit(
-                request.group_id,
-                request.commits,
-                now.wall_ms,
-                self.settings.metadata_size_max,
-                request.retention_ms,
-            )
-            answers.append(errors)
-            batch = gathered.setdefault(led, _Gathered([], []))
-            if len(batch.records) + len(records) > RECORDS_PER_BATCH_MAX:
-                self._append_gathered(led, batch, answers, now)
-                batch = gathered[led] = _Gathered([], [])
-            batch.records.extend(records)
-            batch.requests.append((at, len(records)))
-        for led, batch in gathered.items():
-            self._append_gathered(led, batch, answers, now)
-        return answers
+            except Exception:  # noqa: BLE001 (it is logged, and others are served on)
+                _log.exception("a commit of %r failed, which is a bug", request.group_id[:200])
+                request.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+                answered.append(request)
+                continue
+            batch = batches.get(led)
+            if batch is not None and batch.record_count >= RECORDS_PER_BATCH_MAX:
+                answered += self._append_commits(led, batch, late)
+                batch = None
+            if batch is None:
+                batch = CommitBatch(now.wall_ms, self.settings.metadata_size_max)
+                batches[led] = batch
+            batch.add(request)
+        for led, batch in batches.items():
+            answered += self._append_commits(led, batch, late)
+        return answered
 
-    def _append_gathered(
-        self, led: LedShard, batch: "_Gathered", answers: list[CommitAnswer], now: Moment
+    def _append_commits(
+        self, led: LedShard, batch: CommitBatch, late: Callable[[list[CommitRequest]], None]
+    ) -> list[CommitRequest]:
+        """Returns those that can be answered now."""
+        requests = batch.requests
+        try:
+            led.append_commits(batch)
+        except ApiError as error:
+            is_too_large = error.code is ErrorCode.MESSAGE_TOO_LARGE
+            if is_too_large and len(requests) > 1:
+                return self._append_one_by_one(led, batch, late)
+            code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            for request in requests:
+                request.refuse(code if is_too_large else as_coordinator(error.code))
+            return requests
+        if led.is_committed:
+            return requests
+        self._start(self._answer_later(led, requests, late), self._answering)
+        return []
+
+    def _append_one_by_one(
+        self, led: LedShard, batch: CommitBatch, late: Callable[[list[CommitRequest]], None]
+    ) -> list[CommitRequest]:
+        """Together they are too large for a batch: each has one of its own."""
+        answered: list[CommitRequest] = []
+        for request in batch.requests:
+            alone = CommitBatch(batch.wall_ms, batch.metadata_size_max)
+            alone.add(request)
+            answered += self._append_commits(led, alone, late)
+        return answered
+
+    async def _answer_later(
+        self,
+        led: LedShard,
+        requests: list[CommitRequest],
+        late: Callable[[list[CommitRequest]], None],
     ) -> None:
         try:
-            led.append(batch.records, now.wall_ms)
+            await led.wait_committed()
         except ApiError as error:
-            if error.code is ErrorCode.MESSAGE_TOO_LARGE and len(batch.requests) > 1:
-                # Together, perhaps: each has a batch of its own.
-                start = 0
-                for at, count in batch.requests:
-                    alone = _Gathered(batch.records[start : start + count], [(at, count)])
-                    self._append_gathered(led, alone, answers, now)
-                    start += count
-                return
-            refusal = ApiError(as_coordinator(error.code), error.message)
-            if error.code is ErrorCode.MESSAGE_TOO_LARGE:
-                refusal = ApiError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-            for at, _ in batch.requests:
-                answers[at] = refusal
-            return
-        if not led.is_committed:
-            for at, _ in batch.requests:
-                answers[at] = led.when_committed(cast("list[ErrorCode]", answers[at]))
+            for request in requests:
+                request.refuse(error.code)
+        late(requests)
 
     def fetch_offsets(
         self,

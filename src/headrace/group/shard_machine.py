@@ -16,7 +16,6 @@ from headrace.group.consumer_classic import ConsumerGroup
 from headrace.group.consumer_records import CONSUMER_KEYS, ConsumerKey, ConsumerValue
 from headrace.group.conversion import classic_records, consumer_records
 from headrace.group.messages import (
-    NO_GENERATION,
     BeatReply,
     BeatRequest,
     Change,
@@ -38,6 +37,7 @@ from headrace.group.records import (
 from headrace.group.topics import Topics
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.offset_commit import CommitRequest
 
 CLASSIC_TYPE = "classic"
 CONSUMER_TYPE = "consumer"
@@ -45,14 +45,6 @@ DEAD = "Dead"
 """What tools call a group that does not exist."""
 
 _GROUP_ID_NOT_FOUND_SINCE = 9
-
-
-class Committer(NamedTuple):
-    """As whom somebody commits; without any of these, as nobody's member."""
-
-    member_id: str = ""
-    instance_id: str | None = None
-    generation: int = NO_GENERATION
 
 
 class ListedGroup(NamedTuple):
@@ -220,12 +212,13 @@ class Shard:
 
     # Decisions
 
-    def check_commit(self, group_id: str, member: Committer, api_version: int, now: Moment) -> None:
-        group = self.groups.get(group_id)
+    def check_commit(self, request: CommitRequest, now: Moment) -> None:
+        """Refuse what is not a member's, where the group has members."""
+        group = self.groups.get(request.group_id)
         if group is not None:
-            group.check_commit(member.member_id, member.instance_id, member.generation, now)
-        elif member.generation >= 0:
-            is_known_code = api_version >= _GROUP_ID_NOT_FOUND_SINCE
+            group.check_commit(request.member_id, request.instance_id, request.generation, now)
+        elif request.generation >= 0:
+            is_known_code = request.version >= _GROUP_ID_NOT_FOUND_SINCE
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND if is_known_code else ErrorCode.ILLEGAL_GENERATION
             )

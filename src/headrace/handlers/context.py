@@ -8,14 +8,11 @@ if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
     from headrace.controller.service import Controller
     from headrace.env.clock import Clock
-    from headrace.group.service import CommitRequest, GroupService
+    from headrace.group.service import GroupService
     from headrace.log.directory import LogDirectory
     from headrace.model.cluster import ClusterImage
     from headrace.replication.partition import Partition
-    from headrace.runtime.exchange import Promise
     from headrace.runtime.worker import Worker
-
-    WaitingCommit = tuple[CommitRequest, Promise]
 
 
 @dataclass(slots=True)
@@ -52,9 +49,5 @@ class BrokerContext:
     """The group coordinator, which is loaded when it is first needed."""
     opened: "Callable[[str], Awaitable[None]]" = field(default=_at_once)
     """Waits until this broker has opened its logs of a topic that it has just heard of."""
-    at_turn_end: "Callable[[Callable[[], None]], None]" = field(default=lambda end: end())
-    """Has something done once all that came in together was read; the server brings it along."""
-    commits: "list[WaitingCommit]" = field(default_factory=list)
-    """Of this turn: they go to the log together."""
     start_job: "Callable[[Partition], None]" = field(default=lambda _: None)
     """Has a partition's log do its next work on a thread; the server brings it along."""

@@ -1,9 +1,8 @@
-"""From a frame to the bytes of its answer, for every API but Produce and Fetch.
+"""From a frame to the bytes of its answer, for every API but Produce, Fetch and OffsetCommit.
 
-A handler is the module named as its API. `handle(broker, context, request)` gives the reply, an
-awaitable of it, or a promise for the turn's end; `refuse(request, error)` gives the reply that
-says the same error in every slot. Both work on plain dicts (wire/codec.py). Modules are imported
-when they are first asked.
+A handler is the module named as its API. `handle(broker, context, request)` gives the reply or an
+awaitable of it; `refuse(request, error)` gives the reply that says the same error in every slot.
+Both work on plain dicts (wire/codec.py). Modules are imported when they are first asked.
 
 I1  a frame that breaks the protocol raises MalformedRequest, and its connection is closed
 I2  an ApiError that concerns one item is answered in that item's slot, by the handler; one that
@@ -20,7 +19,6 @@ from typing import Any, Protocol, cast
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.forwarding import FORWARDED, Carry, administer
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.runtime.exchange import Promise
 from headrace.wire.api_versions import answer_api_versions
 from headrace.wire.apis import API_VERSIONS, APIS
 from headrace.wire.codec import MalformedRequest, Message, decode_request, encode_response
@@ -31,25 +29,14 @@ _log = logging.getLogger(__name__)
 class Handler(Protocol):
     """What a module in this package offers."""
 
-    handle: Callable[
-        [BrokerContext, RequestContext, Message], Message | Awaitable[Message] | Promise
-    ]
+    handle: Callable[[BrokerContext, RequestContext, Message], Message | Awaitable[Message]]
     refuse: Callable[[Message, ApiError], Message]
 
 
 def handle_frame(
     broker: BrokerContext, context: RequestContext, frame: bytes, body_at: int
 ) -> bytes | Awaitable[bytes]:
-    """As `handle_in_turn`, for one who has no turns."""
-    answer = handle_in_turn(broker, context, frame, body_at)
-    assert not isinstance(answer, Promise), "the turn's end is now where there are no turns"
-    return answer
-
-
-def handle_in_turn(
-    broker: BrokerContext, context: RequestContext, frame: bytes, body_at: int
-) -> bytes | Awaitable[bytes] | Promise:
-    """The whole response without its length: at once, later, or when the turn ends."""
+    """The whole response without its length: at once, or later."""
     version = context.api_version
     if context.api_key == API_VERSIONS:
         return answer_api_versions(version, context.correlation_id, frame, body_at)
@@ -65,9 +52,6 @@ def handle_in_turn(
         reply = carry()
     except Exception as error:  # noqa: BLE001 (it is answered, and logged if it is a bug)
         return _settled(handler, context, request, error)
-    if isinstance(reply, Promise):
-        reply.then(partial(_settled, handler, context, request))
-        return cast(bytes, reply.answer) if reply.is_settled else reply
     return _settled(handler, context, request, reply)
 
 

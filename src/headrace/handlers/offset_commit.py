@@ -1,114 +1,100 @@
-"""OffsetCommit, versions 2 to 9: remember how far a group has read.
+"""OffsetCommit (key 8), versions 2 to 9: remember how far a group has read.  # HOT
 
-Metadata and leader epoch come back as they were given (G32). Up to version 4 a client may say how
+Metadata and leader epoch are kept as they were given (G32). Up to version 4 a client may say how
 long to keep the offsets. A partition that does not exist has its own error, and the others are
 committed all the same. Version 10 names topics by id only; not offering it is safe (G13).
 What comes in one turn of the loop is one write: members commit often, and little at a time.
 """
 
-from collections.abc import Awaitable, Sequence
+import logging
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, final
 
-from headrace.group.offsets_machine import Commit
-from headrace.group.service import CommitAnswer, CommitRequest
-from headrace.group.shard_machine import Committer
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.later import then
-from headrace.model.errors import ApiError, ErrorCode
-from headrace.runtime.exchange import Promise
-from headrace.wire.codec import Message
+from mypy_extensions import i64
 
-_NO_RETENTION = -1
+from headrace.handlers.turn import Turn
+from headrace.model.errors import ErrorCode
+from headrace.runtime.exchange import Exchange, Peer
+from headrace.wire.offset_commit import CommitRequest, read_offset_commit, write_offset_commit
 
+if TYPE_CHECKING:
+    from headrace.group.service import GroupService
+    from headrace.model.cluster import ClusterImage
 
-def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message | Promise:
-    errors: list[ErrorCode | None] = []
-    commits: list[Commit] = []
-    for topic in request["topics"]:
-        for each in topic["partitions"]:
-            if broker.image.partition(topic["name"], each["partition_index"]) is None:
-                errors.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            else:
-                errors.append(None)
-                commits.append(_commit(topic["name"], each))
-    if not commits:
-        return _message(request, errors, [])
-    member = Committer(
-        request["member_id"],
-        request.get("group_instance_id"),
-        request["generation_id_or_member_epoch"],
-    )
-    wanted = CommitRequest(
-        request["group_id"],
-        member,
-        commits,
-        context.api_version,
-        request.get("retention_time_ms", _NO_RETENTION),
-    )
-    promise = Promise().then(partial(_reply, request, errors))
-    broker.commits.append((wanted, promise))
-    if len(broker.commits) == 1:
-        broker.at_turn_end(partial(_carry_out, broker))
-    return promise
+WORK = 10
+BYTES_PER_WORK = 4
+
+_log = logging.getLogger("headrace.handlers")
+Waiting = dict[CommitRequest, Exchange]
 
 
-def _carry_out(broker: BrokerContext) -> None:
-    """All that came in one turn, in the order in which it came."""
-    waiting, broker.commits = broker.commits, []
-    answers: Sequence[CommitAnswer | Exception]
-    try:
-        answers = broker.groups().commit_all([wanted for wanted, _ in waiting])
-    except Exception as error:  # noqa: BLE001 (it is answered, and logged)
-        answers = [error] * len(waiting)
-    for (_, promise), answer in zip(waiting, answers, strict=True):
-        promise.settle(answer)
+@final
+class CommitHandler:
+    def __init__(
+        self, image: "ClusterImage", turn: Turn, groups: "Callable[[], GroupService]"
+    ) -> None:
+        self.image = image
+        self.turn = turn
+        self.groups = groups
+        self.waiting: Waiting = {}
+        """Of this turn: they go to the log together."""
 
+    def handle(
+        self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
+    ) -> None:
+        request = read_offset_commit(data, at, end, version)
+        exchange = Exchange(peer, correlation_id, version)
+        peer.exchanges.append(exchange)
+        if not self._knows_any(request):
+            self._answer(exchange, request)
+            return
+        # Whoever asks next on this connection sees what is committed here.
+        peer.muted = True
+        if not self.waiting:
+            self.turn.at_end(self._carry_out)
+        self.waiting[request] = exchange
 
-def _reply(
-    request: Message, errors: list[ErrorCode | None], answer: CommitAnswer | Exception
-) -> Message | Awaitable[Message] | Exception:
-    if isinstance(answer, Exception):
-        return answer
-    return then(answer, lambda committed: _message(request, errors, committed))
+    def _knows_any(self, request: CommitRequest) -> bool:
+        """Whether there is anything to commit; partitions that do not exist are refused."""
+        is_any = False
+        for topic in request.topics:
+            state = self.image.topics.get(topic.name)
+            count: i64 = 0 if state is None else len(state.partitions)
+            for part in topic.parts:
+                if 0 <= part.partition < count:
+                    is_any = True
+                else:
+                    part.code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return is_any
 
+    def _carry_out(self) -> None:
+        """All that came in one turn, in the order in which it came."""
+        waiting = self.waiting
+        self.waiting = {}
+        try:
+            answered = self.groups().commit_all(waiting, partial(self._answer_late, waiting))
+        except Exception:  # noqa: BLE001 (it is logged, and answered)
+            _log.exception("commits failed for a reason that is not the clients'")
+            answered = list(waiting)
+            for request in answered:
+                request.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._answer_all(waiting, answered)
 
-def refuse(request: Message, error: ApiError) -> Message:
-    return {
-        "topics": [
-            {
-                "name": topic["name"],
-                "partitions": [
-                    {"partition_index": each["partition_index"], "error_code": error.code}
-                    for each in topic["partitions"]
-                ],
-            }
-            for topic in request["topics"]
-        ]
-    }
+    def _answer_late(self, waiting: Waiting, answered: list[CommitRequest]) -> None:
+        """Outside of a turn: the followers have them now, or never will."""
+        self._answer_all(waiting, answered)
+        self.turn.deliver()
 
+    def _answer_all(self, waiting: Waiting, answered: list[CommitRequest]) -> None:
+        for request in answered:
+            exchange = waiting.pop(request, None)
+            if exchange is not None:
+                exchange.peer.muted = False
+                self._answer(exchange, request)
 
-def _commit(topic: str, asked: Message) -> Commit:
-    return Commit(
-        topic,
-        asked["partition_index"],
-        asked["committed_offset"],
-        asked.get("committed_leader_epoch", -1),
-        asked["committed_metadata"],
-    )
-
-
-def _message(
-    request: Message, errors: list[ErrorCode | None], committed: list[ErrorCode]
-) -> Message:
-    """Every partition in its place: what was refused here, and what the group said of the rest."""
-    of_group = iter(committed)
-    of_all = iter(errors)
-    topics = []
-    for topic in request["topics"]:
-        slots = []
-        for each in topic["partitions"]:
-            error = next(of_all)
-            code = next(of_group) if error is None else error
-            slots.append({"partition_index": each["partition_index"], "error_code": code})
-        topics.append({"name": topic["name"], "partitions": slots})
-    return {"topics": topics}
+    def _answer(self, exchange: Exchange, request: CommitRequest) -> None:
+        answer = write_offset_commit(exchange.correlation_id, request)
+        exchange.peer.work += WORK + len(answer) // BYTES_PER_WORK
+        exchange.pieces = [answer]
+        self.turn.completed.append(exchange)

@@ -6,8 +6,7 @@ poll ends. Nothing here does I/O.
 """
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, final
+from typing import final
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -52,25 +51,3 @@ class Exchange:
         self.woken = False
         self.request_bytes: i64 = 0
         """What a large request holds of the memory for requests, until it is answered."""
-
-
-class Promise:
-    """An answer that the end of the turn brings. What is done with it is added step by step."""
-
-    def __init__(self) -> None:
-        self.is_settled = False
-        self.answer: Any = None
-        self._steps: list[Callable[[Any], Any]] = []
-
-    def then(self, step: Callable[[Any], Any]) -> "Promise":
-        if self.is_settled:
-            self.answer = step(self.answer)
-        else:
-            self._steps.append(step)
-        return self
-
-    def settle(self, answer: Any) -> None:
-        for step in self._steps:
-            answer = step(answer)
-        self.answer = answer
-        self.is_settled = True

@@ -11,19 +11,19 @@ import select
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING, final
 
 from librt.strings import read_i16_be, read_i32_be
 from mypy_extensions import i64
 
 from headrace.handlers.fetch import FetchHandler
+from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
 from headrace.handlers.produce_exchange import ProduceExchange
 from headrace.handlers.replica_fetch import ReplicaFetchHandler
 from headrace.handlers.turn import Turn
 from headrace.model.errors import ApiError
-from headrace.runtime.exchange import Exchange, Promise
+from headrace.runtime.exchange import Exchange
 from headrace.server.connection import (
     EPOLLIN,
     EPOLLOUT,
@@ -33,6 +33,7 @@ from headrace.server.connection import (
 from headrace.server.memory import RequestMemory
 from headrace.server.quota import ProduceQuota
 from headrace.wire import fetch as fetch_codec
+from headrace.wire import offset_commit as commit_codec
 from headrace.wire import produce as produce_codec
 from headrace.wire.cursor import Cursor
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 PRODUCE = 0
 FETCH = 1
+OFFSET_COMMIT = 8
 SCRATCH_BYTES = 256 * 1024
 SMALL_READ_BYTES = 64 * 1024
 SPARE_BUFFERS_MAX = 4
@@ -58,7 +60,7 @@ EPOLLHUP = 0x010
 
 _log = logging.getLogger("headrace.server")
 
-ColdHandler = Callable[[Connection, bytes], "bytes | Awaitable[bytes] | Promise"]
+ColdHandler = Callable[[Connection, bytes], "bytes | Awaitable[bytes]"]
 
 
 @final
@@ -69,6 +71,7 @@ class Plane:
         produce: ProduceHandler,
         fetch: FetchHandler,
         replicas: ReplicaFetchHandler,
+        commits: CommitHandler,
         cold: ColdHandler,
         reader: "Worker",
         monotonic: Callable[[], float],
@@ -83,6 +86,7 @@ class Plane:
         self.produce = produce
         self.fetch = fetch
         self.replicas = replicas
+        self.commits = commits
         self.cold = cold
         self.reader = reader
         self.monotonic = monotonic
@@ -274,6 +278,10 @@ class Plane:
                 self.replicas.handle(connection, correlation_id, version, data, body, end)
             else:
                 self.fetch.handle(connection, correlation_id, version, data, body, end)
+        elif api_key == OFFSET_COMMIT and commit_codec.OLDEST <= version <= commit_codec.NEWEST:
+            flexible = version >= commit_codec.FLEXIBLE_SINCE
+            body = _skip_header(data, at + 8, end, flexible)
+            self.commits.handle(connection, correlation_id, version, data, body, end)
         else:
             self._cold(connection, data[at:end])
 
@@ -308,21 +316,6 @@ class Plane:
         connection.exchanges.append(exchange)
         answer = self.cold(connection, frame)
         connection.work += COLD_WORK
-        if isinstance(answer, Promise):
-            connection.muted = True
-            answer.then(partial(self._settled, connection, exchange))
-        else:
-            self._answer(connection, exchange, answer)
-
-    def _settled(
-        self, connection: Connection, exchange: Exchange, answer: bytes | Awaitable[bytes]
-    ) -> None:
-        connection.muted = False
-        self._answer(connection, exchange, answer)
-
-    def _answer(
-        self, connection: Connection, exchange: Exchange, answer: bytes | Awaitable[bytes]
-    ) -> None:
         if isinstance(answer, bytes):
             connection.work += len(answer) // BYTES_PER_WORK
             exchange.pieces = [len(answer).to_bytes(4, "big"), answer]
@@ -426,7 +419,7 @@ class Plane:
 
 
 def _skip_header(data: bytes, at: i64, end: i64, flexible: bool) -> i64:
-    """Step over the client id, and the tags of a flexible header; both hot APIs need neither."""
+    """Step over the client id, and the tags of a flexible header; the hot APIs need neither."""
     cursor = Cursor(data, at, end)
     size: i64 = cursor.read_i16()
     if size != -1:

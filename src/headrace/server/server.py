@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from headrace.config.setting import LONG_MAX
 from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.dispatch import handle_in_turn
+from headrace.handlers.dispatch import handle_frame
 from headrace.handlers.fetch import FetchHandler
+from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
 from headrace.handlers.read_replicas import RACK_AWARE, RackAwareReplicas
 from headrace.handlers.replica_fetch import ReplicaFetchHandler
 from headrace.handlers.turn import Turn
-from headrace.runtime.exchange import Promise
 from headrace.runtime.worker import Worker
 from headrace.server.connection import EPOLLIN, Connection
 from headrace.server.listener import Admission, Listener, bind
@@ -45,7 +45,6 @@ class Server:
         self._check_worker = Worker("check", self._loop)
         self.turn = Turn(self._clock, self.sync_worker, self._deliver)
         broker.start_job = self.turn.start_job
-        broker.at_turn_end = self.turn.at_end
         self.fetch = FetchHandler(
             partitions,
             self.turn,
@@ -68,6 +67,7 @@ class Server:
             produce,
             self.fetch,
             self.replica_fetch,
+            CommitHandler(broker.image, self.turn, broker.groups),
             self._cold,
             self._read_worker,
             self._clock.monotonic,
@@ -141,7 +141,7 @@ class Server:
     def _deliver(self) -> None:
         self.plane.deliver()
 
-    def _cold(self, connection: Connection, frame: bytes) -> bytes | Awaitable[bytes] | Promise:
+    def _cold(self, connection: Connection, frame: bytes) -> bytes | Awaitable[bytes]:
         header = read_header(frame)
         context = RequestContext(
             header.api_key,
@@ -152,7 +152,7 @@ class Server:
             connection.listener,
             connection.is_internal,
         )
-        return handle_in_turn(self._broker, context, frame, header.body_at)
+        return handle_frame(self._broker, context, frame, header.body_at)
 
     def _closed(self, connection: Connection, reason: str) -> None:
         self._admission.leave(connection.name.rpartition(":")[0])

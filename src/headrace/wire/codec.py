@@ -1,4 +1,4 @@
-"""Whole messages: requests and responses of every API but the two that have codecs of their own.
+"""Whole messages: requests and responses of every API; brokers read and write three by hand.
 
 It owns the cold path between frames and plain dicts with Kafka's field names (`error_code`,
 `timeout_ms`; numbers are ints, a zero UUID is None). Frames come and go without their length.
@@ -13,14 +13,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from headrace.wire.apis import APIS, OFFSET_COMMIT
+from headrace.wire.apis import APIS
 from headrace.wire.cursor import REQUEST_ITEMS_MAX, Cursor, MalformedRequest
 from headrace.wire.header import (
     read_response_header,
     write_request_header,
     write_response_header,
 )
-from headrace.wire.offset_commit import read_offset_commit, write_offset_commit
 from headrace.wire.reader import Budget, Message, Read, reader_of
 from headrace.wire.schema import Side, load_shape
 from headrace.wire.writer import Write, writer_of
@@ -42,9 +41,6 @@ RESPONSE_ITEMS_MAX = 20_000_000
 def decode_request(api_key: int, version: int, frame: bytes, at: int) -> Message:
     """The body that begins at `at`; bytes behind it are ignored."""
     cursor = Cursor(frame, at, len(frame))
-    if api_key == OFFSET_COMMIT:
-        cursor.items_left = REQUEST_ITEMS_MAX
-        return read_offset_commit(cursor, version)
     message: Message = _reader(api_key, version, "request")(cursor, Budget(REQUEST_ITEMS_MAX))
     return message
 
@@ -53,10 +49,7 @@ def encode_response(
     api_key: int, version: int, correlation_id: int, reply: Mapping[str, Any]
 ) -> bytes:
     out = write_response_header(APIS[api_key], version, correlation_id)
-    if api_key == OFFSET_COMMIT and isinstance(reply, dict):
-        write_offset_commit(out, version, reply)
-    else:
-        _writer(api_key, version, "response")(out, reply)
+    _writer(api_key, version, "response")(out, reply)
     return bytes(out)
 
 

@@ -1,7 +1,7 @@
 """The header in front of every request, read by hand from the bytes of its frame.
 
-It owns request header versions 1 and 2 and response header versions 0 and 1. The produce and
-fetch path has a reader of its own; clarity counts here.
+It owns request header versions 1 and 2 and response header versions 0 and 1. The hot APIs have a
+reader of their own; clarity counts here.
 
 I1  a key that is not in the table of APIs, or a version that is not served, is a broken protocol:
     nothing says how to read what follows. ApiVersions alone is answered at any version (G3).

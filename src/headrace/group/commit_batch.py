@@ -1,0 +1,136 @@
+"""Offsets on their way into the log of one shard: a batch of many requests' records.  # HOT
+
+Pure. It writes what records.py would, without an object for any key or value, and so must say the
+same: the tests hold it to that. Whether a commit is a member's is asked of the group before.
+
+1. A partition that was refused has no record, and what is refused here is refused for itself.
+2. Nothing is remembered before `apply`.
+"""
+
+from collections.abc import Callable
+from typing import Final, final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from headrace.model.errors import ErrorCode
+from headrace.wire.offset_commit import NO_RETENTION, CommitPart, CommitRequest
+from headrace.wire.response import put_i16, put_i32, put_i64, put_string, put_uvarint
+
+_METADATA_BYTES_MAX: Final = 32_767
+"""More has no place in a record."""
+_TIMESTAMP_MAX: Final = 0x7FFFFFFFFFFFFFFF
+_NO_TIMESTAMP: Final = -1
+_TOO_LARGE: Final = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+
+
+@final
+class CommitBatch:
+    def __init__(self, wall_ms: i64, metadata_size_max: i64) -> None:
+        self.wall_ms: i64 = wall_ms
+        self.metadata_size_max: i64 = metadata_size_max
+        self.requests: list[CommitRequest] = []
+        self.record_count: i64 = 0
+        self._out = BytesWriter()
+        self._values: list[bytes] = []
+
+    def add(self, request: CommitRequest) -> None:
+        self.requests.append(request)
+        expire_ms = self._expire_ms(request.retention_ms)
+        group = request.group_id.encode()
+        for topic in request.topics:
+            key = _key_of(group, topic.name.encode())
+            for part in topic.parts:
+                if part.code == 0:
+                    self._add_part(key, part, expire_ms)
+
+    def _expire_ms(self, retention_ms: i64) -> i64:
+        if retention_ms == NO_RETENTION:
+            return _NO_TIMESTAMP
+        if retention_ms > _TIMESTAMP_MAX - self.wall_ms:
+            return _TIMESTAMP_MAX
+        expire_ms: i64 = self.wall_ms + retention_ms
+        return expire_ms if expire_ms > 0 else 0
+
+    def _add_part(self, key: bytes, part: CommitPart, expire_ms: i64) -> None:
+        metadata = part.metadata.encode()
+        is_too_large = len(part.metadata) > self.metadata_size_max
+        if is_too_large or len(metadata) > _METADATA_BYTES_MAX:
+            part.code = _TOO_LARGE
+            return
+        value = self._value_of(part, metadata, expire_ms)
+        out = self._out
+        key_size: i64 = len(key) + 4
+        size: i64 = 3 + _size(self.record_count) + _size(key_size) + key_size
+        _put(out, size + _size(len(value)) + len(value))
+        out.append(0)
+        out.append(0)
+        _put(out, self.record_count)
+        _put(out, key_size)
+        out.write(key)
+        put_i32(out, part.partition)
+        _put(out, len(value))
+        out.write(value)
+        out.append(0)
+        self._values.append(value)
+        self.record_count += 1
+
+    def _value_of(self, part: CommitPart, metadata: bytes, expire_ms: i64) -> bytes:
+        """Clients that choose a time know of no epoch, and no version has a place for both."""
+        out = BytesWriter()
+        put_i16(out, 3 if expire_ms == _NO_TIMESTAMP else 1)
+        put_i64(out, part.offset)
+        if expire_ms == _NO_TIMESTAMP:
+            put_i32(out, part.leader_epoch)
+        put_string(out, metadata, False)
+        put_i64(out, self.wall_ms)
+        if expire_ms != _NO_TIMESTAMP:
+            put_i64(out, expire_ms)
+        return out.getvalue()
+
+    def payload(self) -> bytes:
+        """The records, with offsets from 0 on, all of one timestamp."""
+        return self._out.getvalue()
+
+    def apply(self, place: Callable[[str, str], dict[int, bytes]], offset: i64) -> None:
+        """Remember what was appended from this offset on.
+
+        `place` says where the offsets of a group's topic are kept (`Shard.place`).
+        """
+        at: i64 = 0
+        for request in self.requests:
+            for topic in request.topics:
+                partitions: dict[int, bytes] | None = None
+                for part in topic.parts:
+                    if part.code != 0:
+                        continue
+                    if partitions is None:
+                        partitions = place(request.group_id, topic.name)
+                    out = BytesWriter()
+                    put_i64(out, offset + at)
+                    out.write(self._values[at])
+                    partitions[part.partition] = out.getvalue()
+                    at += 1
+
+
+def _key_of(group: bytes, topic: bytes) -> bytes:
+    """All of a key but the partition, which comes last."""
+    out = BytesWriter()
+    put_i16(out, 1)
+    put_string(out, group, False)
+    put_string(out, topic, False)
+    return out.getvalue()
+
+
+def _size(value: i64) -> i64:
+    """How many bytes `_put` writes."""
+    size: i64 = 1
+    while value >= 0x40:
+        value >>= 7
+        size += 1
+    return size
+
+
+def _put(out: BytesWriter, value: i64) -> None:
+    """A zigzag number that is not below 0."""
+    put_uvarint(out, value << 1)

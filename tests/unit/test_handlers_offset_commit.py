@@ -1,0 +1,147 @@
+"""Commits from frame to answer: what is refused where, what goes together, and who waits."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.handlers.offset_commit import CommitHandler
+from headrace.handlers.turn import Turn
+from headrace.model.errors import ErrorCode
+from headrace.runtime.exchange import Exchange, Peer
+from headrace.wire.apis import OFFSET_COMMIT
+from headrace.wire.codec import decode_response, encode_request
+from headrace.wire.header import read_header
+from tests.unit.group_memory import MemoryLog, groups_over
+from tests.unit.handler_fakes import Asker, asker
+from tests.unit.test_group_service import others
+
+VERSION = 7
+
+
+def body(*partitions: int, group: str = "g", topic: str = "t", **fields: Any) -> dict[str, Any]:
+    rows = [{"partition_index": index, "committed_offset": 5} for index in partitions]
+    return {"group_id": group, "topics": [{"name": topic, "partitions": rows}], **fields}
+
+
+class Door:
+    """Connections to one broker, and the turns of its loop."""
+
+    def __init__(self, client: Asker) -> None:
+        self.delivered = 0
+        self.log = MemoryLog()
+        self.groups = groups_over(self.log, client.broker.image)
+        self.turn = Turn(client.broker.clock, client.broker.worker, self.deliver)
+        self.handler = CommitHandler(client.broker.image, self.turn, lambda: self.groups)
+
+    def deliver(self) -> None:
+        self.delivered += 1
+
+    def send(self, wanted: dict[str, Any]) -> Exchange:
+        frame = encode_request(OFFSET_COMMIT, VERSION, 3, None, wanted)
+        peer = Peer()
+        body_at = read_header(frame).body_at
+        self.handler.handle(peer, 3, VERSION, frame, body_at, len(frame))
+        (exchange,) = peer.exchanges
+        return exchange
+
+
+def codes(exchange: Exchange) -> list[int]:
+    assert exchange.pieces is not None
+    (answer,) = exchange.pieces
+    assert isinstance(answer, bytes)
+    correlation_id, reply = decode_response(OFFSET_COMMIT, VERSION, answer, 4)
+    assert correlation_id == 3
+    return [part["error_code"] for topic in reply["topics"] for part in topic["partitions"]]
+
+
+@pytest.fixture
+def door() -> Door:
+    client = asker()
+    client.add_topic("t", partitions=2)
+    return Door(client)
+
+
+def test_a_partition_that_does_not_exist_has_its_own_error(door: Door) -> None:
+    exchange = door.send(body(0, 2, -1, 1))
+    door.turn.flush()
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes(exchange) == [ErrorCode.NONE, unknown, unknown, ErrorCode.NONE]
+    assert len(door.log.batches) == 1
+
+
+def test_where_nothing_exists_the_group_is_not_asked(door: Door) -> None:
+    exchange = door.send(body(0, topic="other", generation_id_or_member_epoch=3))
+    assert codes(exchange) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert not exchange.peer.muted
+    assert door.turn.completed == [exchange]
+
+
+def test_what_a_group_refuses_is_refused_for_every_partition(door: Door) -> None:
+    exchange = door.send(body(0, 7, generation_id_or_member_epoch=3))
+    door.turn.flush()
+    assert codes(exchange) == [ErrorCode.ILLEGAL_GENERATION] * 2
+
+
+def test_a_connection_waits_for_the_end_of_the_turn_and_all_of_a_turn_is_one_batch(
+    door: Door,
+) -> None:
+    exchanges = [door.send(body(0, group=f"g{number}")) for number in range(3)]
+    assert all(exchange.peer.muted for exchange in exchanges)
+    assert door.log.batches == []
+    door.turn.flush()
+    assert not any(exchange.peer.muted for exchange in exchanges)
+    assert [codes(exchange) for exchange in exchanges] == [[ErrorCode.NONE]] * 3
+    assert door.turn.completed == exchanges
+    assert len(door.log.batches) == 1
+
+
+def committed(door: Door) -> None:
+    door.log.commit()
+
+
+def lost(door: Door) -> None:
+    door.log.lose()
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [(committed, ErrorCode.NONE), (lost, ErrorCode.NOT_COORDINATOR)]
+)
+def test_what_waits_for_followers_is_answered_when_they_have_it_or_never_will(
+    door: Door, end: Callable[[Door], None], code: ErrorCode
+) -> None:
+    async def scene() -> None:
+        door.log.holds = True
+        exchange = door.send(body(0))
+        door.turn.flush()
+        await others()
+        assert exchange.pieces is None
+        assert exchange.peer.muted
+        end(door)
+        await others()
+        assert codes(exchange) == [code]
+        assert not exchange.peer.muted
+        assert door.turn.completed == [exchange]
+        assert door.delivered == 1
+
+    asyncio.run(scene())
+
+
+def test_a_fault_of_ours_is_answered_and_logged(
+    door: Door, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(door.groups, "commit_all", fail)
+    exchange = door.send(body(0))
+    door.turn.flush()
+    assert codes(exchange) == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    door.turn.completed.clear()
+    monkeypatch.undo()
+    again = door.send(body(0))
+    door.turn.flush()
+    assert codes(again) == [ErrorCode.NONE]
