@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from headrace.coordination import layout
 from headrace.coordination.port import Set
@@ -35,6 +35,8 @@ class Options:
     noise: bool = True
     ends_former_sessions: bool = True
     faults: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+    """Of all brokers, beyond those of the simulator."""
 
 
 class Cluster:
@@ -50,6 +52,7 @@ class Cluster:
             "replica.socket.timeout.ms": "1000",
             "offsets.topic.num.partitions": "2",
             "num.replica.fetchers": "1",
+            **options.settings,
         }
         self.brokers = [
             SimulatedBroker(world, self.network, self.ensemble, node_id, settings)

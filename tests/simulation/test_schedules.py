@@ -48,3 +48,32 @@ def test_a_torn_tail_of_the_last_in_sync_costs_nothing_that_was_acknowledged(
     caplog.set_level(logging.CRITICAL)
     options = Options(partitions=1, noise=False, faults=())
     run(1, options, _tear_the_last_in_sync)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_leaders_return_to_preferred_replicas_by_themselves_unless_that_is_switched_off(
+    caplog: pytest.LogCaptureFixture, is_on: bool
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+    def play(world: World, cluster: Cluster, running: "list[asyncio.Task[None]]") -> None:
+        def until(is_so: Callable[[], bool]) -> None:
+            assert run_checked(world, cluster, running, world.now + 60, is_so)
+
+        until(cluster.is_in_full_sync)
+        preferred = cluster.stored()[0].replicas[0]
+        assert cluster.stored()[0].leader == preferred
+        broker = cluster.brokers[preferred - 1]
+        broker.kill()
+        until(lambda: cluster.stored()[0].leader not in (preferred, NO_LEADER))
+        broker.start()
+        until(cluster.is_in_full_sync)
+        # Twice as long as until somebody looks for leaders that are away.
+        run_checked(world, cluster, running, world.now + 10)
+        assert (cluster.stored()[0].leader == preferred) is is_on
+
+    settings = {
+        "auto.leader.rebalance.enable": str(is_on).lower(),
+        "leader.imbalance.check.interval.seconds": "5",
+    }
+    run(1, Options(partitions=1, noise=False, settings=settings), play)
