@@ -206,6 +206,9 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
                     yield Runner(project, spark, configuration, warehouse=warehouse, show=show)
             except RunFailed as failure:
                 raise Failure(failure.message) from failure
+            finally:
+                if not remote:
+                    show.say("Stopping Spark")
 
 
 def _interrupt(*_: object) -> NoReturn:

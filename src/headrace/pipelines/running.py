@@ -8,6 +8,7 @@ Owns the session and the conversation with Spark. It shows nothing: a `Show` is 
 
 import threading
 import time
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -141,8 +142,13 @@ def session(address: str, configuration: Mapping[str, str]) -> Iterator[Any]:
     except PySparkException as error:
         raise RunFailed(f"Spark refused the session: {sentence(str(error))}", str(error)) from error
     try:
+        # With the last listener gone, PySpark 4.3 waits for news that are under way and holds the
+        # lock that they need: for ever, if there are any. This one stays.
+        spark.streams.addListener(_Deaf())
         yield spark
     finally:
+        # That nothing can be heard any more is what it warns of.
+        warnings.filterwarnings("ignore", module=r"pyspark\.sql\.connect\.streaming")
         with suppress(PySparkException):
             spark.stop()
 
@@ -334,8 +340,7 @@ class Runner:
             if not run.unresolved and not request.dry:
                 self._wait_for_last_news(run, listener, definitions.graph)
         finally:
-            with suppress(PySparkException):
-                self._spark.streams.removeListener(listener)
+            self._spark.streams.removeListener(listener)
 
     def _follow(self, run: Run, graph: Graph, request: Request, refreshed: Collection[str]) -> None:
         try:
@@ -444,16 +449,27 @@ class Runner:
         return any(flow.state not in good for flow in outcome.flows.values())
 
 
-class _Listener(StreamingQueryListener):
+class _Deaf(StreamingQueryListener):
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        pass
+
+
+class _Listener(_Deaf):
     """Counts what streaming queries read. Spark calls it on a thread of its own."""
 
     def __init__(self, run: Run, show: Show) -> None:
         self._run = run
         self._show = show
         self._changed = threading.Condition()
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         progress = event.progress
@@ -463,9 +479,6 @@ class _Listener(StreamingQueryListener):
         )
         if flow is not None:
             self._show.changed(flow)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        pass
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         with self._changed:
