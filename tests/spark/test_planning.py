@@ -60,6 +60,9 @@ def test_a_log_that_stays_shorter_is_loss_and_a_stream_never_goes_back(
     strict = reader(bootstrap, subscribe=new_topic)
     with pytest.raises(DataLoss, match="ends before what was already read"):
         latest(strict, start)
+    strict.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLoss, match="ends before what was already read"):
+        latest(strict, start)
     strict.stop()
     lenient = reader(bootstrap, subscribe=new_topic, failOnDataLoss="false")
     assert latest(lenient, start) == start

@@ -107,10 +107,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # What Spark gives as the start is always finished.
         self._show_progress(start)
         begin = stream_positions(start)
-        if self._target is not None:
-            ends = {at: max(end, begin.get(at, end)) for at, end in self._target.items()}
-        else:
+        target = self._target
+        if target is None:
             ends = self._planner.ends(begin)
+        elif any(end < begin.get(at, end) for at, end in target.items()):
+            # It was taken before anybody said where the stream stands.
+            ends = self._target = self._planner.ends(begin)
+        else:
+            ends = target
         ends = self._with_absent(begin, ends)
         self._latest = ends
         group = self._group_of(start)
