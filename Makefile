@@ -24,7 +24,7 @@ NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( 
 
 help:
 	@echo "make demo       events, a pipeline on Spark, a kill -9, nothing lost; BROKERS=3: a cluster"
-	@echo "make test       all tests but those that need Java, against the compiled build"
+	@echo "make test       all tests but those with Kafka's Java clients and tools, compiled"
 	@echo "make test-java  kcat, Apache Kafka's Java client and its tools against a broker"
 	@echo "make sim        SEEDS=1000 schedules of faults in a simulated cluster; who notices broken rules"
 	@echo "make torture    HOURS=1 of faults in a live cluster; the result goes to docs/RELIABILITY.md"

@@ -4,8 +4,8 @@ Owns what a controller knows of the brokers beyond their registration, and the c
 Decisions are made in `failover_machine`, writes in `states`. Idle on a broker that is not the
 controller; a new controller begins with nothing and finds everything in the image.
 
-1. One run looks at all partitions, or at those of topics that are new: what one change costs does
-   not grow with all. What changes while it runs is looked at in the next.
+1. One run looks at all partitions, or at those of topics that are new or changed: what one change
+   costs does not grow with all. What changes while it runs is looked at in the next.
 """
 
 import asyncio

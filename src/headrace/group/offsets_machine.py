@@ -1,7 +1,7 @@
 """How far each group has read: committed offsets, and those of transactions that are open. Pure.
 
-It holds the offsets of all groups of one partition of __consumer_offsets. Whether a commit is a
-member's is asked of the group before it comes here.
+It holds the offsets of all groups of one partition of __consumer_offsets. Commits are written by
+commit_batch.py, which puts them where `place` says.
 
 O1  what is fetched was applied; what is decided changes nothing until it is applied
 O2  offsets of an open transaction are not fetched; they count when its end marker commits them,

@@ -1,7 +1,7 @@
 """The group coordinator of one broker: requests, logs and timers brought to the machines.
 
 It owns what waits: joins and syncs for other members, answers for their records to be committed,
-groups for their timers. It knows no wire versions; handlers do.
+groups for their timers. It knows no wire versions; handlers do, and commits bring their own along.
 
 1. An answer is given only for a group whose shard this broker leads and has loaded.
 2. What a machine decides is appended, applied, and only then sent (led_shard.py).

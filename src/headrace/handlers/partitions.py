@@ -10,7 +10,7 @@ from headrace.replication.partition import Partition
 
 @final
 class PartitionTable:
-    """By topic name for people, by raw name and raw id for the two hot APIs."""
+    """By topic name for people, by raw name and raw id for Produce and Fetch."""
 
     def __init__(self) -> None:
         self.by_topic: dict[str, dict[int, Partition]] = {}

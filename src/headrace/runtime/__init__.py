@@ -1,1 +1,1 @@
-"""What carries out work that must not hold the event loop."""
+"""Workers, links to other brokers, and a request on its way through the broker."""

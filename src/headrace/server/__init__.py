@@ -1,1 +1,1 @@
-"""Listeners, connections, dispatch and limits."""
+"""Listeners, connections and limits."""

@@ -1,8 +1,8 @@
 """The broker's side of Produce, versions 3 to 13, by hand.  # HOT
 
-kio's writer costs more than all the rest of a small request, so this one API is read and
-written here; property tests hold both directions equal to kio. A topic's key is its name as raw
-bytes, or the 16 bytes of its id from version 13 on: it is only looked up and echoed.
+kio's writer costs more than all the rest of a small request. Property tests hold both directions
+equal to kio. A topic's key is its name as raw bytes, or the 16 bytes of its id from version 13 on:
+it is only looked up and echoed.
 """
 
 from typing import final
