@@ -51,20 +51,9 @@ def handle_frame(
     try:
         reply = carry()
     except Exception as error:  # noqa: BLE001 (it is answered, and logged if it is a bug)
-        return _settled(handler, context, request, error)
-    return _settled(handler, context, request, reply)
-
-
-def _settled(
-    handler: Handler,
-    context: RequestContext,
-    request: Message,
-    reply: Message | Awaitable[Message] | Exception,
-) -> bytes | Awaitable[bytes]:
+        reply = handler.refuse(request, _as_api_error(context, error))
     if isinstance(reply, dict):
         return _encode(context, reply)
-    if isinstance(reply, Exception):
-        return _encode(context, handler.refuse(request, _as_api_error(context, reply)))
     return _finish(handler, context, request, reply)
 
 
