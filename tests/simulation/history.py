@@ -23,7 +23,6 @@ class History:
         self.acked: list[Acked] = []
         self.sent: set[bytes] = set()
         self.shown: dict[tuple[TopicPartition, int], bytes] = {}
-        self.timeline: list[str] = []
 
     def acknowledge(self, partition: TopicPartition, offset: int, value: bytes) -> None:
         self.acked.append(Acked(partition, offset, value))

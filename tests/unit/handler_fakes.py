@@ -96,7 +96,6 @@ class FakeController:
         self.served: list[tuple[int, Message]] = []
         self.asked: list[tuple[int, Message]] = []
         self.replies: list[Message | Exception] = []
-        self.refreshes = 0
 
     async def _reach(self) -> None:
         await asyncio.sleep(0)
@@ -220,7 +219,7 @@ class FakeController:
         return reply
 
     async def refresh(self) -> None:
-        self.refreshes += 1
+        pass
 
     async def next_producer_id(self) -> int:
         await self._reach()

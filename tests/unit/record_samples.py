@@ -22,11 +22,7 @@ MAGIC_AT: Final = 16
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21
 LAST_OFFSET_DELTA_AT: Final = 23
-BASE_TIMESTAMP_AT: Final = 27
 MAX_TIMESTAMP_AT: Final = 35
-PRODUCER_ID_AT: Final = 43
-PRODUCER_EPOCH_AT: Final = 51
-BASE_SEQUENCE_AT: Final = 53
 RECORD_COUNT_AT: Final = 57
 
 timestamps = st.integers(min_value=-1, max_value=10**15)

@@ -19,7 +19,6 @@ from headrace.model.topics import TopicPartition
 from headrace.record.batch import crc32c
 
 INT32 = st.integers(0, 2**31 - 1)
-INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 @given(st.lists(st.tuples(INT32, INT32)))

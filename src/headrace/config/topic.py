@@ -44,7 +44,6 @@ class TopicConfig:
         "min_cleanable_dirty_ratio",
         "min_compaction_lag_ms",
         "min_insync_replicas",
-        "preallocate",
         "retention_bytes",
         "retention_ms",
         "segment_bytes",
@@ -62,7 +61,6 @@ class TopicConfig:
         self.segment_jitter_ms: int = values["segment.jitter.ms"]
         self.segment_index_bytes: int = values["segment.index.bytes"]
         self.index_interval_bytes: int = values["index.interval.bytes"]
-        self.preallocate: bool = values["preallocate"]
         self.file_delete_delay_ms: int = values["file.delete.delay.ms"]
 
         self.cleanup_policy: frozenset[str] = frozenset(values["cleanup.policy"])

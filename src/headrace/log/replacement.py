@@ -44,7 +44,6 @@ class Replacement:
 
     def __init__(self, log: "Log", cleaned: CleanedSegment, sources: Sequence[Segment]) -> None:
         self._log = log
-        self._cleaned = cleaned
         self._sources = sources
         self._segment = _segment_of(log, cleaned.facts, sources[-1])
 

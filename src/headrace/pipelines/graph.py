@@ -6,8 +6,6 @@ from typing import Any
 
 TOPIC, SOURCE = "topic", "source"
 TABLE, VIEW, TEMPORARY_VIEW, SINK = "table", "view", "temporary view", "sink"
-INNER = (TABLE, VIEW, TEMPORARY_VIEW, SINK)
-"""Kinds of what the pipeline itself defines."""
 
 
 @dataclass(frozen=True)
