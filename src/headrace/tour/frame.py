@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
+from rich.box import SIMPLE_HEAD, Box
 from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -36,31 +36,35 @@ def frame(
     *,
     is_compact: bool,
 ) -> RenderableType:
-    """A low terminal shows the latest news first, and of the rest what has room."""
+    """A low terminal shows the latest news first, clients in short, and no lines between."""
     parts: list[RenderableType] = [
         Panel(Text(text), title=f"[bold]headrace tour · {title}[/bold]", border_style="cyan")
     ]
-    if tour is not None:
-        tables = Columns([_brokers(tour), _partitions(tour)], padding=(0, 3))
-        parts += [Padding(tables, (0, 1)), _clients(tour, history)]
     shown = news[-NEWS_SHOWN_COMPACT if is_compact else -NEWS_SHOWN :]
     lines = Text("\n".join(f"· {each}" for each in shown))
-    panel = Panel(lines, title="measured", border_style="dim", title_align="left")
-    parts.insert(1 if is_compact else len(parts), panel)
+    if is_compact:
+        parts.append(lines)
+    if tour is not None:
+        rule = None if is_compact else SIMPLE_HEAD
+        tables = Columns([_brokers(tour, rule), _partitions(tour, rule)], padding=(0, 3))
+        clients = _clients_in_short(tour) if is_compact else _clients(tour, history)
+        parts += [clients, tables] if is_compact else [Padding(tables, (0, 1)), clients]
+    if not is_compact:
+        parts.append(Panel(lines, title="measured", border_style="dim", title_align="left"))
     return Group(*parts)
 
 
-def _table(*titles: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+def _table(rule: Box | None, *titles: str) -> Table:
+    table = Table(box=rule, show_edge=False, padding=(0, 1, 0, 0))
     for title in titles:
         table.add_column(title, no_wrap=True)
     return table
 
 
-def _brokers(tour: "Tour") -> RenderableType:
+def _brokers(tour: "Tour", rule: Box | None) -> RenderableType:
     picture, now = tour.watch.picture, time.monotonic()
     written = f"written, of {whole(LIMIT_BYTES / 1000)} kB/s"
-    table = _table("broker", "state", "leads", "holds", "CPU", written)
+    table = _table(rule, "broker", "state", "leads", "holds", "CPU", written)
     for node_id, broker in tour.stage.brokers.items():
         is_running = broker.process.running
         rate = tour.ledger.bytes_rates.get(node_id)
@@ -87,8 +91,8 @@ def _color(part: float) -> str:
     return "red" if part > 0.85 else "yellow" if part > 0.5 else "green"
 
 
-def _partitions(tour: "Tour") -> RenderableType:
-    table = _table("partition", "leader", "replicas", "in sync", "high watermark")
+def _partitions(tour: "Tour", rule: Box | None) -> RenderableType:
+    table = _table(rule, "partition", "leader", "replicas", "in sync", "high watermark")
     for part in tour.watch.picture.partitions:
         is_whole = len(part.isr) == len(part.replicas)
         table.add_row(
@@ -99,6 +103,23 @@ def _partitions(tour: "Tour") -> RenderableType:
             whole(tour.watch.high_watermarks.get(part.index, 0)),
         )
     return table
+
+
+def _clients_in_short(tour: "Tour") -> RenderableType:
+    ledger, now = tour.ledger, time.monotonic()
+    readers = [
+        f"{each.name} reads {', '.join(map(str, each.partitions))}: "
+        f"{whole(each.rate.per_second(now))}/s"
+        if each.partitions
+        else f"{each.name} is idle"
+        for each in tour.load.members
+    ]
+    return Text(
+        f"  producer: {whole(ledger.offered_rate.per_second(now))}/s offered, "
+        f"{whole(ledger.acknowledged_rate.per_second(now))}/s acknowledged, "
+        f"queue {whole(ledger.queue)}\n  {'; '.join(readers)}",
+        "cyan",
+    )
 
 
 def _clients(tour: "Tour", history: list[float]) -> RenderableType:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from headrace.tour.watch import Picture
 
 ROOMY_LINES = 34
+ROOMY_COLUMNS = 120
+"""So that tables stand side by side; they need more lines one above the other."""
+ROOMY_LINES_STACKED = 46
 _HISTORY_S = 1.0
 _STATUS_S = 5.0
 _WELCOME = "the cluster starts"
@@ -165,7 +168,8 @@ class LiveScreen(Screen):
         self._draw()
 
     def _draw(self) -> None:
-        is_compact = self._live.console.height < ROOMY_LINES
+        width, height = self._live.console.size
+        is_compact = height < (ROOMY_LINES if width >= ROOMY_COLUMNS else ROOMY_LINES_STACKED)
         self._live.update(self.drawn(is_compact=is_compact), refresh=True)
 
 

@@ -1,0 +1,43 @@
+"""The tour's screen where there is little room."""
+
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from headrace.client.values import PartitionInfo
+from headrace.tour.frame import frame
+from headrace.tour.ledger import Ledger
+from headrace.tour.load import Member
+from headrace.tour.steps import STEPS
+from headrace.tour.watch import Picture
+
+
+def tour_of(brokers: int) -> Any:
+    nodes = tuple(range(1, brokers + 1))
+    parts = tuple(PartitionInfo(index, 1, 0, nodes[:3], nodes[:3]) for index in range(6))
+    process = SimpleNamespace(running=True)
+    return SimpleNamespace(
+        ledger=Ledger(),
+        load=SimpleNamespace(members=[Member("consumer A", (0, 2, 4)), Member("consumer B")]),
+        stage=SimpleNamespace(brokers={node: SimpleNamespace(process=process) for node in nodes}),
+        watch=SimpleNamespace(
+            picture=Picture(1, 2, nodes, parts), high_watermarks={5: 1234}, cpu={}
+        ),
+    )
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.title)
+def test_a_terminal_of_24_lines_shows_the_step_the_clients_and_every_partition(step: Any) -> None:
+    news = ["something was measured", "another thing"]
+    drawn = frame(tour_of(4), step.title, step.text, news, [], is_compact=True)
+    out = StringIO()
+    Console(file=out, width=80, color_system=None).print(drawn)
+    lines = out.getvalue().splitlines()
+    assert len(lines) <= 24
+    assert step.title in lines[0]
+    assert any("another thing" in line for line in lines)
+    assert any("consumer A reads 0, 2, 4: 0/s; consumer B is idle" in line for line in lines)
+    assert lines[-1].rstrip().endswith("1 234")
