@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from headrace.config.features import FEATURES
+from headrace.config.features import MISSING
 from headrace.config.group import GROUP_SETTINGS
 from headrace.config.setting import LIST, Setting, render
 from headrace.config.table import TOPIC_SETTINGS, broker_settings
@@ -107,7 +107,7 @@ def _idle(rows: Iterable[Setting]) -> str:
     for row in rows:
         names.setdefault(row.needs, []).append(f"`{row.name}`")
     return "\n".join(
-        f"- {_sentence(FEATURES[feature])}: {', '.join(sorted(members))}."
+        f"- {_sentence(MISSING[feature])}: {', '.join(sorted(members))}."
         for feature, members in sorted(names.items())
     )
 

@@ -86,7 +86,7 @@ group.streams.min.session.timeout.ms int 45000 1..
 group.streams.num.standby.replicas int 0 0..
 group.streams.session.timeout.ms int 45000 1..
 """,
-    "cluster": """
+    "links": """
 controller.socket.timeout.ms int 30000 *
 socket.connection.setup.timeout.max.ms long 30000 *
 socket.connection.setup.timeout.ms long 10000 *
@@ -346,7 +346,6 @@ def _row(fields: list[str], feature: str) -> Setting:
         high=high,
         choices=choices,
         needs=feature,
-        accepted=True,
         dynamic="dynamic" in marks,
         per_broker="per-broker" in marks,
         hidden="hidden" in marks,

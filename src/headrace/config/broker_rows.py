@@ -1,4 +1,4 @@
-"""The settings of a broker that it acts on, or will once the feature they need is built.
+"""The settings of a broker: who and where it is, topics and logs, and those that are our own.
 
 Data only. The broker's defaults for topics (``log.retention.ms`` and the like) are not here:
 table.py derives them from the topics' rows.
@@ -66,7 +66,6 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         STRING,
         None,
         "The listener that brokers use among themselves.",
-        needs="cluster",
     ),
     Setting(
         "security.inter.broker.protocol",
@@ -271,7 +270,6 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         BOOLEAN,
         "true",
         "Whether compaction runs at all.",
-        needs="compaction",
     ),
     Setting(
         "log.cleaner.backoff.ms",
@@ -280,7 +278,6 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "How long compaction sleeps when there is nothing to compact.",
         low=0,
         dynamic=True,
-        needs="compaction",
     ),
     Setting(
         "log.cleaner.dedupe.buffer.size",
@@ -289,7 +286,6 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "The memory that compaction may take for its table of keys.",
         low=1_048_576,
         dynamic=True,
-        needs="compaction",
     ),
     Setting(
         "log.cleaner.io.buffer.load.factor",
@@ -299,7 +295,6 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         low=0.01,
         high=1,
         dynamic=True,
-        needs="compaction",
     ),
     Setting(
         "log.cleaner.io.max.bytes.per.second",
@@ -308,7 +303,6 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "How many bytes a second compaction reads and writes at most.",
         low=1,
         dynamic=True,
-        needs="compaction",
     ),
 )
 

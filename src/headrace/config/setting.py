@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TypeAlias
 
-from headrace.config.features import BUILT, FEATURES
+from headrace.config.features import MISSING
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 
@@ -76,7 +76,6 @@ class Setting:
     """A row. Plain slots instead of a data class: hundreds are made while the broker starts."""
 
     __slots__ = (
-        "accepted",
         "allowed_text",
         "check",
         "choices",
@@ -107,7 +106,6 @@ class Setting:
         check: Callable[[Value], bool] | None = None,
         allowed: str = "",
         needs: str = "",
-        accepted: bool = False,
         synonyms: tuple[tuple[str, int], ...] = (),
         dynamic: bool = False,
         per_broker: bool = False,
@@ -124,9 +122,7 @@ class Setting:
         self.check = check
         self.allowed_text = allowed
         self.needs = needs
-        """What must be built before the row means anything: a key of features.FEATURES."""
-        self.accepted = accepted
-        """Kafka's, and of no effect whatever is built: a row of accepted_rows.py."""
+        """What is missing, so that the row means nothing: a key of features.MISSING, or empty."""
         self.synonyms = synonyms
         """Of a topic's row: the broker's names for its default, and the factor to our unit."""
         self.dynamic = dynamic
@@ -139,13 +135,13 @@ class Setting:
 
     @property
     def honoured(self) -> bool:
-        return not self.accepted and (not self.needs or self.needs in BUILT)
+        return not self.needs
 
     @property
     def documentation(self) -> str:
         if self.honoured:
             return self.doc
-        return f"{self.doc} Accepted without effect: {FEATURES[self.needs]}.".lstrip()
+        return f"{self.doc} Accepted without effect: {MISSING[self.needs]}.".lstrip()
 
     @property
     def is_sensitive(self) -> bool:

@@ -9,7 +9,7 @@ from functools import cache
 
 from headrace.config.accepted_rows import accepted_rows
 from headrace.config.broker_rows import IDENTITY_AND_NETWORK_ROWS, OWN_ROWS, TOPIC_AND_LOG_ROWS
-from headrace.config.later_rows import CLUSTER_ROWS, GROUP_ROWS, TRANSACTION_ROWS
+from headrace.config.cluster_rows import CLUSTER_ROWS, GROUP_ROWS, TRANSACTION_ROWS
 from headrace.config.setting import Setting, shown
 from headrace.config.topic_rows import TOPIC_ROWS
 
@@ -110,7 +110,6 @@ def _prefixed_setting(name: str) -> Setting | None:
                 high=like.high,
                 choices=like.choices,
                 needs=feature,
-                accepted=True,
                 dynamic=like.dynamic,
                 per_broker=True,
             )

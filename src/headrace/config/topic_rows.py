@@ -92,7 +92,6 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "How long compaction keeps a tombstone, so that a consumer which reads from the start "
         "within this time learns of the deletion.",
         low=0,
-        needs="compaction",
         synonyms=(("log.cleaner.delete.retention.ms", 1),),
     ),
     Setting(
@@ -179,7 +178,6 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         _FOREVER,
         "The longest time that a record may wait before compaction looks at it.",
         low=1,
-        needs="compaction",
         synonyms=(("log.cleaner.max.compaction.lag.ms", 1),),
     ),
     Setting(
@@ -223,7 +221,6 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "How much of the log must be uncompacted before compaction runs.",
         low=0,
         high=1,
-        needs="compaction",
         synonyms=(("log.cleaner.min.cleanable.ratio", 1),),
     ),
     Setting(
@@ -232,7 +229,6 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "0",
         "How long a record is safe from compaction.",
         low=0,
-        needs="compaction",
         synonyms=(("log.cleaner.min.compaction.lag.ms", 1),),
     ),
     Setting(
@@ -334,7 +330,6 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "false",
         "Whether a replica that is not in sync may become leader when no other is left, at the "
         "price of losing records.",
-        needs="replication",
         synonyms=(("unclean.leader.election.enable", 1),),
     ),
     Setting(

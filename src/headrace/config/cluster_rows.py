@@ -1,6 +1,6 @@
-"""The settings of a broker whose feature is on its way: groups, transactions, clusters.
+"""The settings of a broker for groups, transactions and clusters.
 
-Data only. Each row names the feature that it needs; see features.py.
+Data only.
 """
 
 from headrace.config.setting import (
@@ -36,7 +36,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "6000",
         "The shortest session timeout that a member of a classic group may ask for.",
         low=0,
-        needs="groups",
     ),
     Setting(
         "group.max.session.timeout.ms",
@@ -44,7 +43,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "1800000",
         "The longest session timeout that a member of a classic group may ask for.",
         low=0,
-        needs="groups",
     ),
     Setting(
         "group.initial.rebalance.delay.ms",
@@ -52,7 +50,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "3000",
         "How long a new group waits for more members before its first rebalance.",
         low=0,
-        needs="groups",
     ),
     Setting(
         "group.max.size",
@@ -60,7 +57,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         _UNLIMITED,
         "How many members a classic group may have.",
         low=1,
-        needs="groups",
     ),
     Setting(
         "group.coordinator.rebalance.protocols",
@@ -69,7 +65,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "The rebalance protocols that are offered; share and streams have no effect.",
         choices=("classic", "consumer", "share", "streams"),
         kafka_default="classic,consumer,streams",
-        needs="kip848",
     ),
     Setting(
         "group.consumer.session.timeout.ms",
@@ -77,7 +72,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "45000",
         "After what silence a member of a consumer group is removed.",
         low=1,
-        needs="kip848",
     ),
     Setting(
         "group.consumer.min.session.timeout.ms",
@@ -85,7 +79,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "45000",
         "The shortest session timeout that a consumer group may be given.",
         low=1,
-        needs="kip848",
     ),
     Setting(
         "group.consumer.max.session.timeout.ms",
@@ -93,7 +86,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "60000",
         "The longest session timeout that a consumer group may be given.",
         low=1,
-        needs="kip848",
     ),
     Setting(
         "group.consumer.heartbeat.interval.ms",
@@ -101,7 +93,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "5000",
         "How often members of a consumer group are told to send heartbeats.",
         low=1,
-        needs="kip848",
     ),
     Setting(
         "group.consumer.min.heartbeat.interval.ms",
@@ -109,7 +100,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "5000",
         "The shortest heartbeat interval that a consumer group may be given.",
         low=1,
-        needs="kip848",
     ),
     Setting(
         "group.consumer.max.heartbeat.interval.ms",
@@ -117,7 +107,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "15000",
         "The longest heartbeat interval that a consumer group may be given.",
         low=1,
-        needs="kip848",
     ),
     Setting(
         "group.consumer.max.size",
@@ -125,7 +114,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         _UNLIMITED,
         "How many members a consumer group may have.",
         low=1,
-        needs="kip848",
     ),
     Setting(
         "group.consumer.assignors",
@@ -134,7 +122,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "The assignors that a consumer group may choose from; the first is the default.",
         check=_has_assignors,
         allowed="uniform, range, or both, separated by a comma",
-        needs="kip848",
     ),
     Setting(
         "group.consumer.migration.policy",
@@ -144,7 +131,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "back (downgrade), both (bidirectional), or neither (disabled).",
         check=_is_policy,
         allowed="disabled, upgrade, downgrade or bidirectional",
-        needs="kip848",
     ),
     Setting(
         "group.consumer.regex.refresh.interval.ms",
@@ -154,7 +140,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "where none have come or gone.",
         low=10_000,
         hidden=True,
-        needs="kip848",
     ),
     Setting(
         "offset.metadata.max.bytes",
@@ -162,7 +147,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "4096",
         "The most metadata that may be committed with an offset.",
         low=0,
-        needs="groups",
     ),
     Setting(
         "offsets.retention.minutes",
@@ -170,7 +154,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "10080",
         "How long the offsets of a group without members are kept.",
         low=1,
-        needs="groups",
     ),
     Setting(
         "offsets.retention.check.interval.ms",
@@ -178,7 +161,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "600000",
         "How often the broker looks for offsets to forget.",
         low=1,
-        needs="groups",
     ),
     Setting(
         "offsets.topic.num.partitions",
@@ -186,7 +168,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "50",
         "How many partitions the topic of committed offsets gets.",
         low=1,
-        needs="groups",
     ),
     Setting(
         "offsets.topic.replication.factor",
@@ -194,7 +175,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "3",
         "How many replicas the topic of committed offsets gets.",
         low=1,
-        needs="groups",
     ),
     Setting(
         "offsets.topic.segment.bytes",
@@ -202,7 +182,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "104857600",
         "segment.bytes of the topic of committed offsets.",
         low=1,
-        needs="groups",
     ),
     Setting(
         "offsets.topic.compression.codec",
@@ -211,7 +190,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "The codec of the topic of committed offsets, by its number.",
         low=0,
         high=4,
-        needs="groups",
     ),
     Setting(
         "offsets.commit.timeout.ms",
@@ -219,7 +197,6 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "5000",
         "How long a commit waits for its replicas.",
         low=1,
-        needs="groups",
     ),
 )
 
@@ -306,7 +283,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         None,
         "The ZooKeeper ensemble through which brokers form a cluster: host:port, separated by "
         "commas, and a path.",
-        needs="cluster",
     ),
     Setting(
         "zookeeper.session.timeout.ms",
@@ -315,7 +291,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "After what silence ZooKeeper ends the session of a broker.",
         low=1,
         kafka_default="18000",
-        needs="cluster",
     ),
     Setting(
         "zookeeper.connection.timeout.ms",
@@ -323,7 +298,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         None,
         "How long a broker waits for ZooKeeper at start-up; by default its session timeout.",
         low=1,
-        needs="cluster",
     ),
     Setting(
         "request.timeout.ms",
@@ -331,14 +305,12 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "30000",
         "How long a broker waits for another to answer.",
         low=1,
-        needs="cluster",
     ),
     Setting(
         "controlled.shutdown.enable",
         BOOLEAN,
         "true",
         "Whether a broker hands its partitions over before it stops.",
-        needs="cluster",
     ),
     Setting(
         "num.replica.fetchers",
@@ -347,7 +319,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "How many connections a follower uses for each leader.",
         low=1,
         dynamic=True,
-        needs="replication",
     ),
     Setting(
         "replica.fetch.backoff.ms",
@@ -355,7 +326,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "1000",
         "How long a follower waits after a failed fetch.",
         low=0,
-        needs="replication",
     ),
     Setting(
         "replica.fetch.max.bytes",
@@ -363,7 +333,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "1048576",
         "The most that a follower asks for of one partition.",
         low=0,
-        needs="replication",
     ),
     Setting(
         "replica.fetch.min.bytes",
@@ -371,7 +340,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "1",
         "The least that a fetch of a follower waits for.",
         low=0,
-        needs="replication",
     ),
     Setting(
         "replica.fetch.response.max.bytes",
@@ -379,7 +347,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "10485760",
         "The most that a follower asks for in one response.",
         low=0,
-        needs="replication",
     ),
     Setting(
         "replica.fetch.wait.max.ms",
@@ -387,7 +354,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "500",
         "How long the fetch of a follower waits for records.",
         low=0,
-        needs="replication",
     ),
     Setting(
         "replica.high.watermark.checkpoint.interval.ms",
@@ -395,7 +361,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "5000",
         "How often high watermarks are written to disk.",
         low=1,
-        needs="replication",
     ),
     Setting(
         "replica.lag.time.max.ms",
@@ -403,7 +368,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "30000",
         "How long a follower may lag before it leaves the replicas in sync.",
         low=1,
-        needs="replication",
     ),
     Setting(
         "replica.socket.receive.buffer.bytes",
@@ -419,7 +383,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "30000",
         "How long a follower waits for an answer to a fetch.",
         low=1,
-        needs="replication",
     ),
     Setting(
         "replica.selector.class",
@@ -432,7 +395,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
             "org.apache.kafka.common.replica.RackAwareReplicaSelector",
             "org.apache.kafka.common.replica.LeaderSelector",
         ),
-        needs="replication",
     ),
     Setting(
         "leader.replication.throttled.rate",
@@ -441,7 +403,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "How many bytes a second the broker sends of the replicas that "
         "leader.replication.throttled.replicas names, to followers that are not in sync.",
         low=0,
-        needs="replication",
         dynamic=True,
     ),
     Setting(
@@ -451,7 +412,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "How many bytes a second the broker fetches of the replicas that "
         "follower.replication.throttled.replicas names, while they are not in sync.",
         low=0,
-        needs="replication",
         dynamic=True,
     ),
     Setting(
@@ -459,7 +419,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         BOOLEAN,
         "true",
         "Whether leadership returns to the preferred replicas by itself.",
-        needs="balancing",
     ),
     Setting(
         "leader.imbalance.check.interval.seconds",
@@ -467,7 +426,6 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "300",
         "How often the controller looks for leadership to return.",
         low=1,
-        needs="balancing",
     ),
     Setting(
         "leader.imbalance.per.broker.percentage",
@@ -476,6 +434,5 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "Of how many of the partitions that prefer a broker others may lead, in percent, before "
         "leadership returns to it.",
         low=0,
-        needs="balancing",
     ),
 )
