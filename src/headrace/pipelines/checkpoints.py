@@ -83,7 +83,8 @@ def flow_checkpoints(checkpoints: Path | None, graph: Graph) -> dict[str, Checkp
 def flow_lags(bootstrap: str, checkpoints: Mapping[str, Checkpoint]) -> dict[str, int]:
     """How many records each flow that reads topics is behind; asks the broker.
 
-    A partition that is gone counts nothing. Raises ClientError if no broker answers.
+    A partition that is gone counts nothing. A flow has no lag behind a topic that ends before what
+    it read: that is another topic of this name. Raises ClientError if no broker answers.
     """
     wanted = {name: each.positions for name, each in checkpoints.items() if each.positions}
     if not wanted:
@@ -97,7 +98,8 @@ def flow_lags(bootstrap: str, checkpoints: Mapping[str, Checkpoint]) -> dict[str
             if place.topic in topics and place.partition < len(topics[place.topic].partitions)
         ]
         ends = client.list_offsets(dict.fromkeys(there, "latest")) if there else {}
-    return {
-        name: sum(max(ends[place].offset - at, 0) for place, at in each.items() if place in ends)
+    lags = {
+        name: [ends[place].offset - at for place, at in each.items() if place in ends]
         for name, each in wanted.items()
     }
+    return {name: sum(each) for name, each in lags.items() if min(each, default=0) >= 0}
