@@ -1,68 +1,66 @@
-"""Clients of both group protocols, a coordinator and its log under one seeded clock.
+"""Clients of both group protocols in a schedule of faults (group_schedule.py).
 
-As group_world.py has it for the classic protocol: the coordinator is a shard of pure machines, the
-log below it has a tail that a failover may take away, answers are lost, clients are paused, killed
-and started again, perhaps with the other protocol. Topics grow while they are read.
+Whoever is killed may begin again with the other protocol. Topics grow while they are read.
 
 What is held at every step:
 - a client that the coordinator takes for a member has nothing that the coordinator has not given
   it, and the coordinator has given each partition to one member;
-- a commit is taken only from who has the partition;
-- a commit that was acknowledged is there after every failover.
+- a commit is taken only from who has the partition.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
-from headrace.group.classic_machine import ClassicGroup
 from headrace.group.consumer_classic import ConsumerGroup
 from headrace.group.messages import (
     BeatReply,
     BeatRequest,
+    ClassicLimits,
+    ConsumerLimits,
     JoinReply,
     JoinRequest,
     Leaver,
     SyncReply,
     SyncRequest,
 )
-from headrace.group.records import GroupRecord, OffsetKey, OffsetValue
+from headrace.group.shard_machine import Group, Shard
 from headrace.group.subscriptions import read_assignment, read_subscription, write_assignment
+from headrace.group.topics import Topics
+from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.wire.offset_commit import CommitRequest
-from tests.unit.consumer_coordinator import (
+from tests.unit import group_schedule
+from tests.unit.consumer_scenario import subscription, topic_state
+from tests.unit.group_schedule import (
     GROUP,
     HEARTBEAT_MS,
     REBALANCE_MS,
     SESSION_MS,
-    STEP_MS,
-    TOPICS,
-    WALL_MS,
     Answer,
-    Coordinator,
     Place,
+    Schedule,
 )
-from tests.unit.consumer_scenario import subscription
+
+TOPICS = ("t", "t2")
+LIMITS = ConsumerLimits(
+    session_timeout_ms=SESSION_MS,
+    heartbeat_interval_ms=HEARTBEAT_MS,
+    classic=ClassicLimits(
+        session_timeout_ms_min=1_000,
+        initial_rebalance_delay_ms=1_000,
+        new_member_join_timeout_ms=30_000,
+    ),
+)
 
 
 @dataclass
-class Client:
-    name: str
-    instance_id: str | None
-    is_classic: bool
-    is_eager: bool
-    by_regex: bool
-    assignor: str | None
-    member_id: str = ""
-    epoch: int = 0
+class Client(group_schedule.Client):
+    is_classic: bool = False
+    is_eager: bool = False
+    by_regex: bool = False
+    assignor: str | None = None
     is_member: bool = False
-    owned: frozenset[Place] = frozenset()
     revoking: frozenset[Place] = frozenset()
     """Told to give up, and not done with it yet."""
-    waits_for: int | None = None
-    asked_ms: int = 0
-    alive: bool = True
-    paused_until_ms: int = 0
-    heartbeat_ms: int = 0
     must_join: bool = True
     is_unsure: bool = False
     """An answer was lost, so that the next request says everything."""
@@ -71,25 +69,25 @@ class Client:
     """What it knew of the topics when it last joined: leaders of classic groups watch them."""
 
 
-@dataclass
-class World(Coordinator):
-    clients: list[Client] = field(default_factory=list)
-    commits: int = 0
-    beats: int = 0
+class World(Schedule[Client]):
+    HEALING_MS = 3 * REBALANCE_MS + 4 * SESSION_MS + 60_000
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.tickets = 0
-        self.askers: dict[int, Client] = {}
-        self.answered: set[int] = set()
-        self.healed_ms = 1 << 62
+    def __init__(self, seed: int, classic_share: float) -> None:
+        """`classic_share` of the clients speak the classic protocol, in each of their lives."""
+        self.classic_share = classic_share
+        self.image = ClusterImage("c")
+        self.topics = Topics(self.image)
+        self.grow("t", 6)
+        super().__init__(seed)
+        self.kind: type[Group] | None = None
+        self.conversions = 0
+        self.beats = 0
         static = self.random.random() < 0.4
         for number in range(self.random.randint(2, 7)):
             name = f"c{number}"
             client = Client(
                 name,
                 name if static and self.random.random() < 0.5 else None,
-                is_classic=False,
                 is_eager=self.random.random() < 0.5,
                 by_regex=self.random.random() < 0.3,
                 assignor=self.random.choice([None, "uniform", "range"]),
@@ -97,17 +95,58 @@ class World(Coordinator):
             self.begin(client)
             self.clients.append(client)
 
+    def new_shard(self) -> Shard:
+        return Shard(0, LIMITS.classic, LIMITS, self.topics)
+
+    def grow(self, name: str, partitions: int) -> None:
+        self.image.put_topic(topic_state(name, TOPICS.index(name) + 1, partitions))
+        self.topics.changed()
+
+    def change_topics(self) -> None:
+        name = self.random.choice(TOPICS)
+        topic = self.image.topics.get(name)
+        count = 0 if topic is None else len(topic.partitions)
+        if count < 10:
+            self.grow(name, count + 2)
+
+    def places(self) -> list[Place]:
+        topics = self.image.topics.values()
+        return [(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
+
+    # The group
+
+    def fail_over(self) -> None:
+        self.kind = None
+        super().fail_over()
+
+    def check_group(self) -> None:
+        group = self.shard.find(GROUP)
+        if group is not None and self.kind not in (None, type(group)):
+            self.conversions += 1
+        self.kind = None if group is None else type(group)
+        if not isinstance(group, ConsumerGroup):
+            return
+        seen: dict[tuple[UUID, int], str] = {}
+        for member_id, current in group.current.items():
+            assert member_id in group.members
+            assert current.member_epoch <= group.target_epoch <= group.epoch
+            for held in (current.assigned, current.revoking):
+                for topic_id, indexes in held.items():
+                    for index in indexes:
+                        other = seen.setdefault((topic_id, index), member_id)
+                        assert other == member_id, "two members have a partition"
+
+    def check_commit(self, client: Client) -> None:
+        group = self.shard.find(GROUP)
+        if isinstance(group, ConsumerGroup):
+            for topic, index in client.owned:
+                topic_id = self.image.topics[topic].topic_id
+                owner = group.owners.get(topic_id, {}).get(index)
+                assert owner == client.member_id, "a commit of somebody else's partition"
+
     # What clients hear
 
-    def send(self, ticket: int, reply: Answer) -> None:
-        assert ticket not in self.answered, "a second answer"
-        self.answered.add(ticket)
-        client = self.askers.pop(ticket, None)
-        if client is None or client.waits_for != ticket:
-            return
-        if self.faults and self.random.random() < 0.03:
-            return
-        client.waits_for = None
+    def hear(self, client: Client, reply: Answer) -> None:
         if isinstance(reply, BeatReply):
             self.hear_beat(client, reply)
         elif isinstance(reply, ErrorCode):
@@ -219,16 +258,6 @@ class World(Coordinator):
 
     # What clients ask
 
-    def ask(self, client: Client) -> int:
-        self.tickets += 1
-        self.askers[self.tickets] = client
-        client.waits_for = self.tickets
-        client.asked_ms = self.ms
-        return self.tickets
-
-    def answer(self, ticket: int, reply: Answer) -> None:
-        self.unsent.append((len(self.log), ticket, reply))
-
     def beat(self, client: Client) -> None:
         self.beats += 1
         client.owned -= client.revoking
@@ -321,15 +350,10 @@ class World(Coordinator):
         )
         self.carry_out(group.sync(request, ticket, self.now))
 
+    def patience_ms(self, client: Client) -> int:
+        return REBALANCE_MS + SESSION_MS + 5_000 if client.is_classic else 2_000
+
     def act(self, client: Client) -> None:
-        if not client.alive or client.paused_until_ms > self.ms:
-            return
-        if client.waits_for is not None:
-            limit_ms = REBALANCE_MS + SESSION_MS + 5_000 if client.is_classic else 2_000
-            if self.ms - client.asked_ms > limit_ms:
-                assert client.asked_ms <= self.healed_ms, "an answer never came"
-                self.give_up(client)
-            return
         if client.is_classic and client.topics_seen != self.topics.version:
             self.rejoin(client)
         if client.is_classic and client.must_join:
@@ -355,60 +379,9 @@ class World(Coordinator):
             self.hear_error(client, error)
 
     def give_up(self, client: Client) -> None:
-        ticket, client.waits_for = client.waits_for, None
         client.is_unsure = True
-        if client.is_classic:
-            client.must_join = True
-        group = self.shard.find(GROUP)
-        is_sent = any(waiting == ticket for _, waiting, _ in self.unsent)
-        if ticket in self.askers and not is_sent and group and self.random.random() < 0.7:
-            del self.askers[ticket]
-            self.carry_out(group.abandoned(ticket, self.now))
-
-    def commit(self, client: Client) -> None:
-        self.commits += 1
-        request = CommitRequest(GROUP, client.member_id, client.instance_id, client.epoch)
-        try:
-            self.shard.check_commit(request, self.now)
-        except ApiError:
-            return
-        group = self.shard.find(GROUP)
-        if isinstance(group, ConsumerGroup):
-            for topic, index in client.owned:
-                topic_id = self.image.topics[topic].topic_id
-                owner = group.owners.get(topic_id, {}).get(index)
-                assert owner == client.member_id, "a commit of somebody else's partition"
-        value = OffsetValue(self.commits, -1, "", WALL_MS)
-        owned = sorted(client.owned)
-        records = [GroupRecord(OffsetKey(GROUP, topic, index), value) for topic, index in owned]
-        if self.append(records):
-            self.unacked.append((len(self.log), dict.fromkeys(owned, self.commits)))
-
-    # The schedule
-
-    def disturb(self) -> None:
-        chance = self.random.random()
-        client = self.random.choice(self.clients)
-        if chance < 0.01:
-            self.fail_over()
-        elif chance < 0.03:
-            if client.alive:
-                client.alive = False
-                if client.waits_for is not None:
-                    self.give_up(client)
-                self.reset(client)
-            else:
-                self.begin(client)
-        elif chance < 0.05:
-            client.paused_until_ms = self.ms + self.random.randint(0, 3 * SESSION_MS)
-        elif chance < 0.06:
-            self.leave(client)
-        elif chance < 0.063:
-            name = self.random.choice(TOPICS)
-            topic = self.image.topics.get(name)
-            count = 0 if topic is None else len(topic.partitions)
-            if count < 10:
-                self.grow(name, count + 2)
+        client.must_join |= client.is_classic
+        super().give_up(client)
 
     def leave(self, client: Client) -> None:
         if not client.is_member or not client.alive or client.waits_for is not None:
@@ -430,37 +403,3 @@ class World(Coordinator):
                 pass
         client.alive = False
         self.reset(client)
-
-    def step(self) -> None:
-        self.ms += STEP_MS
-        self.tick()
-        if self.faults:
-            self.disturb()
-        for client in self.clients:
-            self.act(client)
-        self.replicate()
-
-    def run(self, steps: int) -> None:
-        for _ in range(steps):
-            self.step()
-
-    def heal(self) -> None:
-        """End all faults, and let all but the first client live; progress is due."""
-        self.faults = False
-        self.healed_ms = self.ms
-        for client in self.clients:
-            client.paused_until_ms = 0
-            if not client.alive:
-                self.begin(client)
-        self.clients[0].alive = False
-        self.run((3 * REBALANCE_MS + 4 * SESSION_MS + 60_000) // STEP_MS)
-
-    def check_progress(self) -> None:
-        group = self.shard.find(GROUP)
-        assert group is not None
-        assert str(group.state) == "Stable", str(group.state)
-        living = [client for client in self.clients if client.alive]
-        members = group.members.by_id if isinstance(group, ClassicGroup) else group.members
-        assert {client.member_id for client in living} == set(members)
-        owned = sorted(place for client in living for place in client.owned)
-        assert owned == sorted(self.places())
