@@ -87,6 +87,20 @@ def test_new_brokers_get_their_fair_share_by_moves_to_them_alone(
         assert rack_count(after[where], racks) >= rack_count(nodes, racks)
 
 
+def test_a_new_broker_takes_as_large_a_part_of_a_small_topic_as_of_a_large_one() -> None:
+    order = [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
+    before = {
+        TopicPartition(topic, index): order[index % 3]
+        for topic, size in (("small", 6), ("large", 50))
+        for index in range(size)
+    }
+    after = {**before, **add_brokers(before, dict.fromkeys((1, 2, 3, 4)), [4])}
+    small = {where: nodes for where, nodes in after.items() if where.topic == "small"}
+    assert (held(after)[4], led(after)[4]) == (42, 14)
+    assert held(small)[4] in (4, 5)
+    assert led(small)[4] in (1, 2)
+
+
 @given(clusters(), st.data())
 def test_a_drained_broker_is_empty_and_no_other_choice_of_one_move_would_be_fairer(
     cluster: tuple[Assigned, Racks], data: st.DataObject

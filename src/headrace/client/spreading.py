@@ -32,8 +32,10 @@ class _Board:
         self.held: Counter[int] = Counter(dict.fromkeys(racks, 0))
         self.led: Counter[int] = Counter(dict.fromkeys(racks, 0))
         self.of_topic: Counter[tuple[str, int]] = Counter()
+        self._size: Counter[str] = Counter()
         for where, nodes in self.before.items():
             self._count(where, nodes, 1)
+            self._size[where.topic] += len(nodes)
 
     def _count(self, where: TopicPartition, nodes: Sequence[int], by: int) -> None:
         for node in nodes:
@@ -46,6 +48,10 @@ class _Board:
         self._count(where, self.after[where], -1)
         self.after[where] = tuple(nodes)
         self._count(where, self.after[where], 1)
+
+    def part_of(self, topic: str, node: int) -> float:
+        """How much of a topic a broker has: of a small one, a replica is a large part."""
+        return self.of_topic[topic, node] / self._size[topic]
 
     def racks_of(self, nodes: Iterable[int]) -> int:
         return len({self.racks.get(node) for node in nodes})
@@ -116,8 +122,8 @@ def _take_one(board: _Board, node: int, new: Collection[int], *, wants_lead: boo
                 offers,
                 key=lambda each: (
                     (board.after[each][0] == donor) != wants_lead,
-                    board.of_topic[each.topic, node],
-                    -board.of_topic[each.topic, donor],
+                    board.part_of(each.topic, node),
+                    -board.part_of(each.topic, donor),
                     each,
                 ),
             )
