@@ -7,7 +7,7 @@ Pure: an assignment and the racks of the brokers go in, the partitions that chan
 3. Replicas lie on as many racks as can be: on fewer than before only if a rack is emptied.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from headrace.model.topics import TopicPartition
@@ -16,6 +16,10 @@ Assignment = Mapping[TopicPartition, Sequence[int]]
 Changes = dict[TopicPartition, tuple[int, ...]]
 Racks = Mapping[int, str | None]
 """The racks of all brokers that may hold something; None where a broker tells none."""
+
+
+_Stock = dict[tuple[bool, str], list[TopicPartition]]
+"""What one broker has: by topic, what it leads and what it follows."""
 
 
 class ImpossibleError(Exception):
@@ -92,43 +96,55 @@ def add_brokers(assignment: Assignment, racks: Racks, new: Collection[int]) -> C
     board = _Board(assignment, racks)
     share = sum(map(len, board.before.values())) // len(racks)
     leading = len(board.before) // len(racks)
+    stock = _stock(board)
     is_open = set(new)
     while is_open := {node for node in is_open if board.held[node] < share}:
         node = min(is_open, key=lambda each: (board.held[each], each))
-        if not _take_one(board, node, new, wants_lead=board.led[node] < leading):
+        if not _take_one(board, stock, node, new, wants_lead=board.led[node] < leading):
             is_open.remove(node)
     for node in sorted(new):
         _take_leads(board, node, leading)
     return board.changes()
 
 
-def _take_one(board: _Board, node: int, new: Collection[int], *, wants_lead: bool) -> bool:
+def _stock(board: _Board) -> dict[int, _Stock]:
+    stock: dict[int, _Stock] = defaultdict(lambda: defaultdict(list))
+    for where, nodes in sorted(board.before.items()):
+        for node in nodes:
+            stock[node][node == nodes[0], where.topic].append(where)
+    return stock
+
+
+def _take_one(
+    board: _Board, stock: dict[int, _Stock], node: int, new: Collection[int], *, wants_lead: bool
+) -> bool:
     """Move one replica here from the fullest broker that has one to give."""
     has_racks = len(set(board.racks.values())) > 1
+
+    def fits(where: TopicPartition, donor: int) -> bool:
+        nodes = board.after[where]
+        if node in nodes:
+            return False
+        swapped = board.swapped(where, donor, node)
+        return not has_racks or board.racks_of(swapped) >= board.racks_of(nodes)
+
     donors = [d for d in board.held if d not in new and board.held[d] > board.held[node] + 1]
     for donor in sorted(donors, key=lambda each: (-board.held[each], -board.led[each], each)):
-        offers = [
-            where
-            for where, nodes in board.after.items()
-            if donor in nodes
-            and node not in nodes
-            and (
-                not has_racks
-                or board.racks_of(board.swapped(where, donor, node)) >= board.racks_of(nodes)
-            )
-        ]
-        if offers:
-            where = min(
-                offers,
-                key=lambda each: (
-                    (board.after[each][0] == donor) != wants_lead,
-                    board.part_of(each.topic, node),
-                    -board.part_of(each.topic, donor),
-                    each,
-                ),
-            )
-            board.put(where, board.swapped(where, donor, node))
-            return True
+        kinds = sorted(
+            stock[donor],
+            key=lambda kind: (
+                kind[0] != wants_lead,
+                board.part_of(kind[1], node),
+                -board.part_of(kind[1], donor),
+                kind[1],
+            ),
+        )
+        for kind in kinds:
+            for where in stock[donor][kind]:
+                if fits(where, donor):
+                    stock[donor][kind].remove(where)
+                    board.put(where, board.swapped(where, donor, node))
+                    return True
     return False
 
 
