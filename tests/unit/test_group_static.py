@@ -191,6 +191,18 @@ def test_a_group_of_silent_instances_waits_for_their_sessions() -> None:
     assert table.state == "Empty"
 
 
+@pytest.mark.parametrize("absent_ms", [5_000, 2 * SESSION_MS])
+def test_an_instance_that_died_in_a_new_group_joins_when_it_is_back(absent_ms: int) -> None:
+    """It waited for the rebalance timeout, as for others who were to join a new group."""
+    table = Table()
+    first = table.join("i1", instance_id="i1")
+    table.carry_out(table.group.abandoned(first, table.now))
+    table.wait(absent_ms)
+    ticket = table.join("i1", instance_id="i1")
+    table.wait(3_000)
+    assert table.joined(ticket).error is ErrorCode.NONE
+
+
 def test_an_id_that_was_handed_out_is_no_instance() -> None:
     table = Table()
     handed_out = table.joined(table.ask_to_join("a")).member_id

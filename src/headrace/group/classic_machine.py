@@ -194,6 +194,7 @@ class ClassicGroup(ClassicState):
 
     def _complete_join(self, outcome: Outcome, now: Moment) -> None:
         self._join_deadline_ms = NEVER
+        self._is_initial = False
         members = self.members
         for member in members.all():
             if member.join_ticket is None and member.instance_id is None:
@@ -203,7 +204,6 @@ class ClassicGroup(ClassicState):
             wait_ms = max(members.rebalance_timeout_ms(), _WAIT_FOR_INSTANCES_MS_MIN)
             self._set_join_deadline(now.ms + wait_ms)
             return
-        self._is_initial = False
         self.generation = self.generation + 1 if self.generation < _GENERATION_MAX else 1
         if not members:
             self._become_empty(outcome, now)
