@@ -30,6 +30,13 @@ def test_a_record_that_was_acknowledged_is_missing_until_it_is_read() -> None:
     assert ledger.acknowledged_of == {0: 2}
 
 
+def test_bytes_are_credited_to_brokers_alone() -> None:
+    ledger = Ledger()
+    ledger.acknowledge(ledger.offer(0.0), 240, 1, -1, 0.5)
+    ledger.acknowledge(ledger.offer(0.0), 240, 1, 2, 0.5)
+    assert (ledger.acknowledged, list(ledger.bytes_rates)) == (2, [2])
+
+
 def test_a_record_that_is_read_again_counts_once_and_one_at_two_offsets_is_there_twice() -> None:
     ledger = Ledger()
     number = ledger.offer(0.0)

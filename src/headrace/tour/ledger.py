@@ -114,7 +114,9 @@ class Ledger:
         self.acknowledged += 1
         self.acknowledged_rate.add(1, now)
         self.acknowledged_of[partition] = self.acknowledged_of.get(partition, 0) + 1
-        self.bytes_rates.setdefault(leader, Rate()).add(size_bytes, now)
+        # Of a partition that was made just now, it may not be known yet who leads.
+        if leader >= 0:
+            self.bytes_rates.setdefault(leader, Rate()).add(size_bytes, now)
         self.last_wait_s = now - self._offered_at[number]
         self.longest_wait_s = max(self.longest_wait_s, self.last_wait_s)
         self._both += bool(self._marks[number] & _READ)
