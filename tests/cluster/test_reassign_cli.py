@@ -90,6 +90,11 @@ def test_a_cluster_grows_shrinks_and_thinks_better_of_it_under_load(
         wait_until_all_agree(topic)
         assert {len(nodes) for nodes in replicas(topic).values()} == {2}
         wait_until_nothing_is_left_behind(cluster, topic)
+        load.wait_for_more(50)
+        alter = ["topics", "alter", "t", "--partitions", "6", "--replication-factor", "3"]
+        assert cli.main(alter) == 0
+        wait_until_all_agree(topic)
+        assert [len(nodes) for nodes in replicas(topic).values()] == [3] * 6
         assert headrace("leaders", "elect", "--topic", "t")["failed"] == []
         load.wait_for_more(50)
     check(load)

@@ -183,10 +183,11 @@ def _alter(client: "Client", args: argparse.Namespace) -> None:
         )
     if changes:
         client.alter_configs(ConfigResource("topic", args.name), changes)
-    if args.partitions is not None:
-        client.create_partitions(args.name, args.partitions)
     if args.replication_factor is not None:
         _change_factor(client, args)
+    # After that: new partitions are made with as many replicas as the others, and need not move.
+    if args.partitions is not None:
+        client.create_partitions(args.name, args.partitions)
     print(f"Altered {args.name}.")
 
 
