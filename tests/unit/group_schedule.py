@@ -69,6 +69,8 @@ class Schedule(Generic[C]):
         self.faults = True
         self.healed_ms = 1 << 62
         self.log: list[tuple[bytes, bytes | None]] = []
+        self.ends: list[int] = []
+        """Where batches of it end."""
         self.committed = 0
         self.shard = self.new_shard()
         self.clients: list[C] = []
@@ -136,6 +138,7 @@ class Schedule(Generic[C]):
         for record in records:
             self.log.append((encode_key(record.key), encode_value(record.value)))
             self.shard.apply(record, len(self.log) - 1)
+        self.ends.append(len(self.log))
         return True
 
     def carry_out(self, outcome: Outcome) -> None:
@@ -178,9 +181,13 @@ class Schedule(Generic[C]):
                     self.acked[place] = max(number, self.acked.get(place, 0))
 
     def fail_over(self) -> None:
-        """Another coordinator, with all of the log that was committed and perhaps some more."""
-        keep = self.random.randint(self.committed, len(self.log))
+        """Another coordinator, with all of the log that was committed and perhaps some more.
+
+        What was appended at once is one batch, and there or not.
+        """
+        keep = self.random.choice([self.committed, *(n for n in self.ends if n > self.committed)])
         del self.log[keep:]
+        self.ends.clear()
         self.committed = keep
         self.unsent.clear()
         self.unacked.clear()
