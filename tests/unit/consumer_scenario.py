@@ -31,6 +31,7 @@ from headrace.group.topics import Topics
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import PartitionState, TopicState
+from tests.unit.group_memory import replay
 
 WALL_MS = 1_700_000_000_000
 SESSION_MS = 45_000
@@ -155,9 +156,7 @@ class Table:
     def restarted(self) -> None:
         """The same group in another coordinator, which knows only the log."""
         self.shard = self._shard()
-        for offset, (raw_key, raw_value) in enumerate(self.log):
-            key = decode_key(raw_key)
-            self.shard.apply(GroupRecord(key, decode_value(key, raw_value)), offset)
+        replay(self.log, self.shard)
         group = self.shard.find(GROUP)
         if group is not None:
             self.carry_out(group.loaded(self.now))

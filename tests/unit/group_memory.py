@@ -1,19 +1,28 @@
 """A log in memory for the group coordinator, and a coordinator over it."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from uuid import uuid4
 
 from headrace.env.clock import Clock, SystemClock
 from headrace.group.placement import OFFSETS_TOPIC
+from headrace.group.records import GroupRecord, decode_key, decode_value
 from headrace.group.service import GroupService
 from headrace.group.settings import GroupSettings
+from headrace.group.shard_machine import Shard
 from headrace.group.timers import Cancellable
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import PartitionState, TopicState
 from headrace.record.batch import read_batch
 from headrace.wire.offset_commit import CommitPart, CommitRequest, CommitTopic
+
+
+def replay(log: Iterable[tuple[bytes, bytes | None]], shard: Shard) -> None:
+    """Apply a log of keys and values, record by record, from its first offset on."""
+    for offset, (raw_key, raw_value) in enumerate(log):
+        key = decode_key(raw_key)
+        shard.apply(GroupRecord(key, decode_value(key, raw_value)), offset)
 
 
 class MemoryLog:

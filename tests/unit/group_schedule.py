@@ -19,14 +19,13 @@ from headrace.group.records import (
     GroupRecord,
     OffsetKey,
     OffsetValue,
-    decode_key,
-    decode_value,
     encode_key,
     encode_value,
 )
 from headrace.group.shard_machine import Shard
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.wire.offset_commit import CommitRequest
+from tests.unit.group_memory import replay
 
 SESSION_MS = 10_000
 REBALANCE_MS = 20_000
@@ -192,9 +191,7 @@ class Schedule(Generic[C]):
         self.unsent.clear()
         self.unacked.clear()
         self.shard = self.new_shard()
-        for offset, (raw_key, raw_value) in enumerate(self.log):
-            key = decode_key(raw_key)
-            self.shard.apply(GroupRecord(key, decode_value(key, raw_value)), offset)
+        replay(self.log, self.shard)
         group = self.shard.find(GROUP)
         if group is not None:
             self.carry_out(group.loaded(self.now))

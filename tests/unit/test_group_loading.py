@@ -17,8 +17,6 @@ from headrace.group.records import (
     MemberValue,
     OffsetKey,
     OffsetValue,
-    decode_key,
-    decode_value,
     encode_key,
     encode_value,
 )
@@ -31,7 +29,7 @@ from headrace.record.build import (
     build_transaction_marker,
 )
 from tests.unit.consumer_world import World
-from tests.unit.group_memory import MemoryLog
+from tests.unit.group_memory import MemoryLog, replay
 
 WALL_MS = 1_700_000_000_000
 
@@ -165,10 +163,9 @@ def test_groups_that_pass_between_the_protocols_are_loaded_as_if_record_by_recor
         world = World(seed, 0.4)
         world.run(150)
         log, expected, found = MemoryLog(), world.new_shard(), world.new_shard()
-        for offset, (raw_key, raw_value) in enumerate(world.log):
+        replay(world.log, expected)
+        for raw_key, raw_value in world.log:
             log.append(build_batch([NewRecord(raw_key, raw_value, WALL_MS)]))
-            key = decode_key(raw_key)
-            expected.apply(GroupRecord(key, decode_value(key, raw_value)), offset)
         asyncio.run(loading.load(found, log))
         assert picture(found) == picture(expected)
         assert consumer_picture(found) == consumer_picture(expected)
