@@ -32,6 +32,7 @@ from headrace.wire.apis import LIST_OFFSETS, METADATA
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
+_INT64_MAX = (1 << 63) - 1
 
 
 def metadata_fields(topics: Iterable[str] | None, create: bool) -> dict[str, Any]:
@@ -239,15 +240,15 @@ def _take_offsets(
 
 def start_timestamp(start: Start) -> int | None:
     """What to ask ListOffsets for a start, or None if the start is an offset already."""
-    if isinstance(start, AtTime):
-        return start.timestamp_ms
     if isinstance(start, datetime):
-        return int(start.timestamp() * 1000)
+        start = AtTime(int(start.timestamp() * 1000))
+    if isinstance(start, AtTime) and start.timestamp_ms <= _INT64_MAX:
+        return max(0, start.timestamp_ms)  # What is negative is no time for a broker.
     if start == "earliest":
         return EARLIEST
     if start == "latest":
         return LATEST
-    if isinstance(start, int) and start >= 0:
+    if isinstance(start, int) and 0 <= start <= _INT64_MAX:
         return None
     raise ValueError(
         f"cannot start at {start!r}: use 'earliest', 'latest', an offset, a datetime, or AtTime"

@@ -1,0 +1,20 @@
+"""Where a consumer begins, as the broker is asked for it."""
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+
+from headrace.client.offsets import start_timestamp
+from headrace.client.values import AtTime, Start
+
+
+@pytest.mark.parametrize("start", [-1, 1 << 63, AtTime(1 << 63)])
+def test_a_number_that_no_broker_knows_is_refused(start: Start) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"cannot start at {start!r}")):
+        start_timestamp(start)
+
+
+def test_a_time_before_all_times_is_not_taken_for_the_end() -> None:
+    last_of_1969 = datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)
+    assert start_timestamp(last_of_1969) == start_timestamp(AtTime(-2)) == 0
