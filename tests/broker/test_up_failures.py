@@ -33,15 +33,21 @@ def test_a_locked_directory_is_named_with_its_holder(shared_broker: RunningBroke
 def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
-    assert f"{path} cannot be used: Not a directory" in refused(
-        "up", "--port", "0", "--data", str(path)
-    )
+    said = refused("up", "--port", "0", "--data", str(path))
+    assert f"{path} cannot be used: Not a directory. Choose another directory" in said
 
 
 def test_a_place_where_no_directory_can_be_made_is_named() -> None:
     assert "/proc/headrace cannot be used" in refused(
         "up", "--port", "0", "--data", "/proc/headrace"
     )
+
+
+def test_a_ready_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "ready"
+    said = refused("up", "--port", "0", "--temp", "--ready-file", str(path))
+    assert f"{path} cannot be written: No such file or directory" in said
+    assert "--ready-file" in said
 
 
 def test_a_store_that_is_no_database_is_named(tmp_path: Path) -> None:

@@ -36,7 +36,10 @@ def lock(data: Path) -> None:
             "directory with --data."
         ) from None
     except OSError as error:
-        raise Failure(f"{data} cannot be used: {error.strerror}.") from None
+        raise Failure(
+            f"{data} cannot be used: {error.strerror}. Choose another directory with --data, or "
+            "change its permissions."
+        ) from None
 
 
 def refuse_cluster(data: Path) -> None:

@@ -115,7 +115,10 @@ class LogDirectory:
                 f"{self.path} is in use by {process}: stop it, or choose another directory."
             ) from None
         except OSError as error:
-            raise DirectoryError(f"{self.path} cannot be used: {error.strerror}.") from None
+            raise DirectoryError(
+                f"{self.path} cannot be used: {error.strerror}. Choose another directory, or "
+                "change its permissions."
+            ) from None
         self.identity = checkpoints.decode_meta_properties(self._read(checkpoints.META_PROPERTIES))
         self._read_marker(expected_broker_epoch)
         self._read_hints()
