@@ -145,6 +145,26 @@ def test_the_last_line_needs_no_end_and_an_empty_one_is_a_record(
     assert headrace("consume", topic, "--until", "end").out == "a\n\nb\n"
 
 
+def test_a_line_may_be_longer_than_what_is_read_at_once(headrace: Headrace, topic: str) -> None:
+    text = "x" * 200_000 + "\ny\n\n" + "z" * 100_000
+    headrace("produce", topic, "--partition", "0", stdin=text.encode())
+    assert headrace("consume", topic, "--until", "end").out == f"{text}\n"
+
+
+def test_arguments_are_bytes_where_records_are(headrace: Headrace, topic: str) -> None:
+    byte = os.fsdecode(b"\xff")
+    headrace("produce", topic, "--key-separator", byte, "--header", f"a={byte}", stdin=b"k\xffv\n")
+    (line,) = headrace("consume", topic, "--until", "end", "--json").lines
+    record = json.loads(line)
+    assert (record["key"], record["value"]) == ("k", "v")
+    assert record["headers"] == [{"name": "a", "value_base64": "/w=="}]
+
+
+def test_an_empty_separator_is_refused(headrace: Headrace, topic: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        headrace("produce", topic, "--key-separator", "")
+
+
 def test_keys_headers_and_the_template(headrace: Headrace, topic: str) -> None:
     options = ["--key-separator", r"\t", "--header", "a=1", "--header", "b=", "--partition", "2"]
     assert headrace("produce", topic, *options, stdin=b"k\tv\tw\n").code == 0
@@ -200,12 +220,12 @@ def test_bytes_that_are_no_text_come_back_as_they_went(
     (record,) = headrace("consume", topic, "--until", "end", "--json").lines
     assert json.loads(record)["value_base64"] == "//4="
     piped = subprocess.run(
-        [*COMMAND, "consume", topic, "--until", "end", "--format", "{key} {value}"],
+        [*COMMAND, "consume", topic, "--until", "end", "--format", b"{key} {value}\xfd"],
         capture_output=True,
         timeout=DEADLINE_S,
         check=True,
     )
-    assert piped.stdout == b"null \xff\xfe\n"
+    assert piped.stdout == b"null \xff\xfe\xfd\n"
     assert piped.stderr == b""
 
 
@@ -216,6 +236,7 @@ def test_bytes_that_are_no_text_come_back_as_they_went(
         (["consume", "t", "--from", "yesterday"], "yesterday"),
         (["consume", "t", "--until", "never"], "never"),
         (["topics", "list", "--bootstrap-server", "nowhere:port"], "nowhere:port"),
+        (["topics", "describe", os.fsdecode(b"\xff")], "is not UTF-8"),
         (["tropics"], "did you mean 'topics'?"),
         (["--bootstrap-server", "x:1", "topics"], "after the command"),
     ],
@@ -304,6 +325,19 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word(
     _pipe(consuming.stdout).close()
     assert consuming.wait(DEADLINE_S) == 141
     assert _pipe(consuming.stderr).read() == b""
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "said"),
+    [
+        (">/dev/full", 1, b"headrace: cannot write the output: No space left on device\n"),
+        (">&-", 0, b""),
+    ],
+)
+def test_output_that_cannot_be_written(output: str, code: int, said: bytes) -> None:
+    command = ["sh", "-c", f'exec "$@" {output}', "sh", *COMMAND, "--version"]
+    ended = subprocess.run(command, stderr=subprocess.PIPE, timeout=DEADLINE_S, check=False)
+    assert (ended.returncode, ended.stderr) == (code, said)
 
 
 def test_progress_is_shown_on_a_terminal_only(

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -68,6 +69,23 @@ def test_one_partition_can_be_checked_alone(data: Path, capsys: pytest.CaptureFi
     report = json.loads(capsys.readouterr().out)
     assert report["t-0"]["records"] == 1_000
     assert report["t-0"]["log_end_offset"] == 1_000
+
+
+def test_a_directory_with_logs_of_other_programs_is_no_partition(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "server.log").touch()
+    assert cli.main(["log", "check", str(tmp_path)]) == 1
+    assert "holds no partitions" in capsys.readouterr().err
+
+
+def test_a_dump_that_cannot_be_written_is_not_taken_for_one_that_cannot_be_read(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main(["log", "dump", str(logs(data)[0])]) == 1
+    assert "cannot write the output: No space left" in capsys.readouterr().err
 
 
 def flip(path: Path, at: int) -> None:

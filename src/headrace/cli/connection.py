@@ -58,6 +58,8 @@ def connected(args: argparse.Namespace) -> Iterator["Client"]:
             yield client
     except ClientError as error:
         raise Failure(describe(error)) from error
+    except UnicodeEncodeError as error:
+        raise Failure(f"{error.object!r} is not UTF-8", 2) from error
     except ValueError as error:
         raise Failure(str(error), 2) from error
 

@@ -1,5 +1,10 @@
 """How a command ends when it cannot do what it was asked."""
 
+import errno
+
+OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What only writing runs into."""
+
 
 class Failure(Exception):
     """One sentence for standard error that says what to do, and an exit code that is not 0."""

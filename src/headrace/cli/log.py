@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.cli.connection import add_json_argument
-from headrace.cli.failure import Failure
+from headrace.cli.failure import OUTPUT_ERRORS, Failure
 from headrace.cli.output import Progress, plural, print_json
 
 
@@ -30,10 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     try:
         code: int = args.run_action(args)
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        raise Failure(f"cannot read {error.filename}: {error.strerror}") from None
+        if error.errno in OUTPUT_ERRORS:
+            raise
+        raise Failure(f"cannot read {error.filename or 'it'}: {error.strerror}") from None
     return code
 
 
@@ -73,7 +73,7 @@ def _partition_directories(directory: str) -> list[str]:
     directory = os.path.abspath(directory)
     with os.scandir(directory) as entries:
         found = list(entries)
-    if any(entry.name.endswith(".log") and entry.is_file() for entry in found):
+    if any(entry.name.endswith(".log") and entry.name[:-4].isdigit() for entry in found):
         return [directory]
     partitions = [
         entry.path for entry in found if entry.is_dir() and parse_partition(entry.name) is not None

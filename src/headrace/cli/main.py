@@ -3,6 +3,7 @@
 1. A command that fails says one sentence on standard error and ends with a code that is not 0;
    a traceback means a bug of ours.
 2. Ctrl-C ends with 130, and a reader that goes away with 141, both without a word.
+3. Output that cannot be written, as on a full disk, is a failure, too.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from headrace.cli.failure import Failure
+from headrace.cli.failure import OUTPUT_ERRORS, Failure
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -98,6 +99,7 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_missing_streams()
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -107,10 +109,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # What is still buffered would fail once more when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in OUTPUT_ERRORS:
+            raise
+        _drop_output()
+        print(f"headrace: cannot write the output: {error.strerror}", file=sys.stderr)
+        return 1
     return code
+
+
+def _open_missing_streams() -> None:
+    """Of a parent that closed them: the next file to be opened would take their place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _drop_output() -> None:
+    """What is still buffered would fail once more when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--key-separator",
         metavar="TEXT",
-        type=unescape,
+        type=_separator,
         help=r"what stands between key and value in each line, as : or \t",
     )
     parser.add_argument(
@@ -45,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
 
 
+def _separator(text: str) -> bytes:
+    if not text:
+        raise argparse.ArgumentTypeError("it must not be empty")
+    return unescape(text).encode(errors="surrogateescape")
+
+
 def run(args: argparse.Namespace) -> int:
     with connected(args) as client, Progress() as progress:
         producer = client.producer(
@@ -59,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _send_lines(producer: "Producer", args: argparse.Namespace, progress: Progress) -> int:
-    headers = [(name, value.encode()) for name, value in args.header]
-    separator = None if args.key_separator is None else args.key_separator.encode()
+    headers = [(name, value.encode(errors="surrogateescape")) for name, value in args.header]
+    separator: bytes | None = args.key_separator
     count = 0
     for line in lines(sys.stdin.fileno(), producer.flush):
         key: bytes | None = None
@@ -69,8 +75,9 @@ def _send_lines(producer: "Producer", args: argparse.Namespace, progress: Progre
             key, found, value = line.partition(separator)
             if not found:
                 producer.flush()
+                text = separator.decode(errors="replace")
                 raise Failure(
-                    f"line {count + 1} has no {args.key_separator!r} between key and value; "
+                    f"line {count + 1} has no {text!r} between key and value; "
                     f"{plural(count, 'record')} written before it"
                 )
         producer.send(args.topic, value, key=key, partition=args.partition, headers=headers)
@@ -86,7 +93,7 @@ def lines(descriptor: int, when_quiet: Callable[[], None]) -> Iterator[bytes]:
     The client has no thread that would send what lingers, so a slow writer's last line has to
     be sent before the next one is waited for.
     """
-    rest = b""
+    begun: list[bytes] = []  # Of a line whose end has not come yet.
     pending = False
     while True:
         if pending and not select.select([descriptor], [], [], _QUIET_S)[0]:
@@ -95,10 +102,12 @@ def lines(descriptor: int, when_quiet: Callable[[], None]) -> Iterator[bytes]:
         data = os.read(descriptor, _READ_SIZE)
         if not data:
             break
-        parts = (rest + data).split(b"\n")
-        rest = parts.pop()
-        for line in parts:
+        first, *more = data.split(b"\n")
+        begun.append(first)
+        if more:
+            yield b"".join(begun)
+            yield from more[:-1]
+            begun = [more[-1]]
             pending = True
-            yield line
-    if rest:
-        yield rest
+    if any(begun):
+        yield b"".join(begun)

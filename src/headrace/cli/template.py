@@ -74,7 +74,8 @@ def template(text: str) -> Callable[["Record"], bytes]:
 
 
 def _literal(text: str) -> bytes:
-    return unescape(text).encode()
+    """Arguments that are no UTF-8 stay the bytes that they are."""
+    return unescape(text).encode(errors="surrogateescape")
 
 
 def json_line(record: "Record") -> bytes:
