@@ -4,13 +4,15 @@ A small tmpfs is the disk. What was acknowledged is there, what was not leaves n
 on, and once there is room again the broker goes on by itself.
 """
 
+import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from headrace.coordination.database import Database, StoreFileError
 from headrace.testing import BrokerFailed, RunningBroker
 from tests.broker.raw import (
     CREATE_TOPICS,
@@ -243,3 +245,30 @@ def test_the_files_of_a_full_disk_end_with_whole_batches(disk: SmallDisk) -> Non
         disk.fill(connection)
     size = sum(path.stat().st_size for path in (disk.broker.data_dir / "full-0").glob("*.log"))
     assert size == len(one_batch(disk.value())) * len(disk.acknowledged)
+
+
+def test_a_store_for_which_there_was_no_room_is_made_when_there_is(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk") as directory:
+        balloon = directory / "balloon"
+        store = str(directory / "store.db")
+        refusals = []
+        for free in range(0, 64 << 10, 4 << 10):
+            with suppress(OSError):
+                balloon.write_bytes(bytes(DISK_BYTES))
+            os.truncate(balloon, balloon.stat().st_size - free)
+            try:
+                opened(store)
+            except StoreFileError as error:
+                refusals.append(str(error))
+            balloon.unlink()
+            opened(store)
+            for path in directory.iterdir():
+                path.unlink()
+    assert 0 < len(refusals) < 16
+    assert all("make room, then start again" in refusal for refusal in refusals)
+
+
+def opened(path: str) -> None:
+    database = Database(path)
+    database.open()
+    database.close()

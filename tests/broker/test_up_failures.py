@@ -34,7 +34,7 @@ def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     said = refused("up", "--port", "0", "--data", str(path))
-    assert f"{path} cannot be used: Not a directory. Choose another directory" in said
+    assert f"{path} cannot be used: Not a directory. Put that right, or choose another" in said
 
 
 def test_a_place_where_no_directory_can_be_made_is_named() -> None:

@@ -271,7 +271,9 @@ def test_a_second_broker_is_told_who_holds_the_directory(tmp_path: Path) -> None
 def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     directory = LogDirectory(str(tmp_path / "file" / "data"), SystemFiles(), SystemClock())
-    with pytest.raises(DirectoryError, match=r"cannot be used: Not a directory\. Choose another"):
+    with pytest.raises(
+        DirectoryError, match=r"cannot be used: Not a directory\. Put that right, or choose another"
+    ):
         directory.open()
 
 

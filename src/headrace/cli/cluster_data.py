@@ -37,8 +37,8 @@ def lock(data: Path) -> None:
         ) from None
     except OSError as error:
         raise Failure(
-            f"{data} cannot be used: {error.strerror}. Choose another directory with --data, or "
-            "change its permissions."
+            f"{data} cannot be used: {error.strerror}. Put that right, or choose another "
+            "directory with --data."
         ) from None
 
 

@@ -66,7 +66,8 @@ class Database:
             raise self._unusable(error) from None
         except OSError as error:
             raise StoreFileError(
-                f"The store {self._path} cannot be made: {error.strerror or error}."
+                f"The store {self._path} cannot be made: {error.strerror or error}. Put that "
+                "right, or choose another data directory."
             ) from None
         except StoreFileError:
             self.close()
@@ -93,6 +94,8 @@ class Database:
             for statement in _SCHEMA:
                 connection.execute(statement)
             connection.execute("COMMIT")
+            # Closing would do this, too, but would not say that the disk is full.
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
             connection.close()
         _sync(new)
@@ -157,6 +160,10 @@ class Database:
             return StoreFileError(
                 f"The store {self._path} cannot be written ({error}): give this user the right to "
                 f"write in {os.path.dirname(self._path) or '.'}."
+            )
+        if code == sqlite3.SQLITE_FULL:
+            return StoreFileError(
+                f"There is no space left for the store {self._path}: make room, then start again."
             )
         return StoreFileError(f"The store {self._path} cannot be used: {error}.")
 

@@ -116,8 +116,8 @@ class LogDirectory:
             ) from None
         except OSError as error:
             raise DirectoryError(
-                f"{self.path} cannot be used: {error.strerror}. Choose another directory, or "
-                "change its permissions."
+                f"{self.path} cannot be used: {error.strerror}. Put that right, or "
+                "choose another directory."
             ) from None
         self.identity = checkpoints.decode_meta_properties(self._read(checkpoints.META_PROPERTIES))
         self._read_marker(expected_broker_epoch)
