@@ -17,7 +17,7 @@ from headrace.record.batch import HEADER_SIZE, read_batch, walk_batch
 from headrace.record.build import BatchBuilder
 from headrace.record.decode import read_records
 from headrace.wire.offset_commit import CommitPart, CommitRequest, CommitTopic
-from tests.unit.group_memory import codes, commits, part
+from tests.unit.group_memory import MemoryLog, codes, commits, part
 from tests.unit.test_group_service import Bench, others
 
 WALL_MS = 1_700_000_000_000
@@ -156,6 +156,48 @@ def test_a_fault_of_ours_costs_one_commit_and_no_other(
     (logged,) = caplog.records
     assert logged.levelno == logging.ERROR
     assert "'bad'" in logged.getMessage()
+
+
+def test_a_commit_that_cannot_be_encoded_leaves_nothing_in_the_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene() -> None:
+        bench = Bench()
+        lone_surrogate = part(1, 5, -1, "\ud800")
+        wanted = [
+            commits(CommitRequest("a"), part(0, 5)),
+            commits(CommitRequest("bad"), part(0, 5), lone_surrogate),
+            commits(CommitRequest("b"), part(0, 6)),
+        ]
+        refused = [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+        assert bench.commit_all(*wanted) == [[ErrorCode.NONE], refused, [ErrorCode.NONE]]
+        again = bench.over(bench.log)
+        await others()
+        for groups in (bench.groups, again):
+            assert [await bench.fetched(name, groups) for name in ("a", "bad", "b")] == [5, -1, 6]
+
+    asyncio.run(scene())
+    (logged,) = caplog.records
+    assert "'bad'" in logged.getMessage()
+
+
+def test_a_fault_of_one_shard_refuses_no_commit_of_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_frame: bytes) -> int:
+        raise RuntimeError("a bug")
+
+    bench = Bench()
+    shards = bench.groups.shards
+    broken = MemoryLog()
+    monkeypatch.setattr(broken, "append", fail)
+    monkeypatch.setattr(shards, "partition_of", lambda group_id: int(group_id == "bad"))
+    shards.lead(1, broken)
+    wanted = [commits(CommitRequest(name), part(0, 5)) for name in ("a", "bad", "b")]
+    answers = bench.commit_all(*wanted)
+    assert answers == [[ErrorCode.NONE], [ErrorCode.UNKNOWN_SERVER_ERROR], [ErrorCode.NONE]]
+    (logged,) = caplog.records
+    assert "shard 1" in logged.getMessage()
 
 
 def test_commits_that_are_too_large_together_are_written_one_by_one() -> None:

@@ -35,7 +35,19 @@ class CommitBatch:
         self._values: list[bytes] = []
 
     def add(self, request: CommitRequest) -> None:
+        """Take a request, or raise and hold nothing of it."""
+        size: i64 = len(self._out)
+        count = self.record_count
+        try:
+            self._add_topics(request)
+        except Exception:
+            self._out.truncate(size)
+            del self._values[count:]
+            self.record_count = count
+            raise
         self.requests.append(request)
+
+    def _add_topics(self, request: CommitRequest) -> None:
         expire_ms = self._expire_ms(request.retention_ms)
         group = request.group_id.encode()
         for topic in request.topics:

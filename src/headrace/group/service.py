@@ -298,23 +298,16 @@ class GroupService:
             try:
                 led = self.shards.find(request.group_id)
                 led.shard.check_commit(request, now)
-            except ApiError as error:
-                request.refuse(error.code)
+                batch = batches.get(led)
+                if batch is None:
+                    batch = batches[led] = CommitBatch(now.wall_ms, self.settings.metadata_size_max)
+                batch.add(request)
+            except Exception as error:  # noqa: BLE001 (it is told, and others are served on)
+                request.refuse(_code_of(error, f"group {request.group_id[:200]!r}"))
                 answered.append(request)
                 continue
-            except Exception:  # noqa: BLE001 (it is logged, and others are served on)
-                _log.exception("a commit of %r failed, which is a bug", request.group_id[:200])
-                request.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
-                answered.append(request)
-                continue
-            batch = batches.get(led)
-            if batch is not None and batch.record_count >= RECORDS_PER_BATCH_MAX:
-                answered += self._append_commits(led, batch, late)
-                batch = None
-            if batch is None:
-                batch = CommitBatch(now.wall_ms, self.settings.metadata_size_max)
-                batches[led] = batch
-            batch.add(request)
+            if batch.record_count >= RECORDS_PER_BATCH_MAX:
+                answered += self._append_commits(led, batches.pop(led), late)
         for led, batch in batches.items():
             answered += self._append_commits(led, batch, late)
         return answered
@@ -326,13 +319,14 @@ class GroupService:
         requests = batch.requests
         try:
             led.append_commits(batch)
-        except ApiError as error:
-            is_too_large = error.code is ErrorCode.MESSAGE_TOO_LARGE
-            if is_too_large and len(requests) > 1:
-                return self._append_one_by_one(led, batch, late)
-            code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        except Exception as error:  # noqa: BLE001 (it is told, and others are served on)
+            code = _code_of(error, f"shard {led.shard.index}")
+            if code is ErrorCode.MESSAGE_TOO_LARGE:
+                if len(requests) > 1:
+                    return self._append_one_by_one(led, batch, late)
+                code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             for request in requests:
-                request.refuse(code if is_too_large else as_coordinator(error.code))
+                request.refuse(as_coordinator(code))
             return requests
         if led.is_committed:
             return requests
@@ -465,3 +459,11 @@ def _failed(reply: Reply, error: ErrorCode) -> Reply:
     if isinstance(reply, JoinReply):
         return JoinReply(error, reply.member_id)
     return SyncReply(error)
+
+
+def _code_of(error: Exception, whose: str) -> ErrorCode:
+    """What those whose commits failed are told."""
+    if isinstance(error, ApiError):
+        return error.code
+    _log.error("commits of %s failed, which is a bug", whose, exc_info=error)
+    return ErrorCode.UNKNOWN_SERVER_ERROR
