@@ -9,7 +9,7 @@ from headrace.log.file import OpenSegments
 from headrace.log.log import Log
 from headrace.log.recovery import Hints, recover
 from headrace.log.state import LogSettings
-from headrace.log.timestamps import at_once
+from headrace.log.timestamps import Found, Lookup
 from headrace.model.topics import TopicPartition
 from headrace.record.batch import Batch, read_batch
 from headrace.record.build import NewRecord, build_batch, build_transaction_marker
@@ -163,6 +163,17 @@ def values(log: Log, start: int | None = None, end: int | None = None) -> list[s
 
 def offsets(log: Log) -> list[int]:
     return [record.offset for record in records(log)]
+
+
+def at_once(lookup: Lookup) -> Found | None:
+    """The outcome of a look-up."""
+    try:
+        job = next(lookup)
+        while True:
+            job = lookup.send(job())
+    except StopIteration as end:
+        found: Found | None = end.value
+        return found
 
 
 def answers(log: Log) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from headrace.log.cleanable import dirtiest
 from headrace.log.cleaning import Cleaning, CleaningFailed, decode_job, remove_cleaned
 from headrace.log.log import Log
 from headrace.log.replacement import Replacement
-from headrace.log.timestamps import at_once
 from headrace.record.decode import read_batches
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.compaction_scenario import (
@@ -31,6 +30,7 @@ from tests.storage.log_scenario import (
     TOPIC_ID,
     ManualClock,
     answers,
+    at_once,
     open_log,
     records,
     topic_config,

@@ -4,7 +4,6 @@ import pytest
 
 from headrace.log.file import NotCached, OpenSegments
 from headrace.log.log import Log
-from headrace.log.timestamps import at_once
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.build import NewRecord, build_batch
 from headrace.record.decode import read_batches
@@ -13,6 +12,7 @@ from tests.storage.log_scenario import (
     NOW_MS,
     append,
     append_frame,
+    at_once,
     batch,
     marker,
     open_log,

@@ -25,6 +25,12 @@ def replay(log: Iterable[tuple[bytes, bytes | None]], shard: Shard) -> None:
         shard.apply(GroupRecord(key, decode_value(key, raw_value)), offset)
 
 
+async def loaded(groups: GroupService) -> None:
+    """Ends when nothing is being loaded."""
+    while groups.shards._loader is not None:
+        await asyncio.wait({groups.shards._loader})
+
+
 class MemoryLog:
     """Commits at once, unless it is told to hold; fails when it is told to."""
 

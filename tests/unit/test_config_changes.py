@@ -181,7 +181,8 @@ def test_a_throttle_that_would_not_hold_is_refused_and_can_be_removed() -> None:
 def test_every_setting_of_a_topic_is_described_with_its_source() -> None:
     rows = describe_topic(BrokerConfig.load(), {})
     assert len(rows) == 33
-    assert all(row.is_default and not row.read_only and row.documentation for row in rows)
+    assert {row.source for row in rows} == {ConfigSource.DEFAULT_CONFIG}
+    assert all(row.documentation and not row.read_only for row in rows)
     row = only(rows, "max.message.bytes")
     assert row.value == "1048588"
     assert row.config_type == ConfigType.INT
@@ -240,7 +241,7 @@ def test_every_setting_of_a_broker_is_described() -> None:
 def test_a_broker_setting_tells_only_what_stands_under_its_own_name() -> None:
     rows = describe_broker(BrokerConfig.load({"log.retention.hours": "2"}))
     row = only(rows, "log.retention.ms")
-    assert (row.value, row.synonyms, row.is_default) == (None, (), True)
+    assert (row.value, row.synonyms, row.source) == (None, (), ConfigSource.DEFAULT_CONFIG)
     assert only(rows, "log.retention.hours").value == "2"
 
 

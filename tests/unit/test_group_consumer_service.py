@@ -10,7 +10,7 @@ from headrace.group.messages import BeatReply, BeatRequest, SyncRequest
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.wire.offset_commit import CommitRequest
 from tests.unit.consumer_scenario import subscription, topic_state
-from tests.unit.group_memory import MemoryLog, commits, part
+from tests.unit.group_memory import MemoryLog, commits, loaded, part
 from tests.unit.test_group_service import SETTINGS, Bench, join_request, now, others
 
 
@@ -79,7 +79,7 @@ def test_sessions_end_by_the_clock_and_another_coordinator_goes_on() -> None:
         await beat(bench, joining("a"))
         await beat(bench, joining("b"))
         later = bench.over(bench.log)
-        await later.shards.wait_loaded()
+        await loaded(later)
         view = await now(later.describe_consumer("g"))
         assert view is not None
         assert {member.member_id for member in view.members} == {"a", "b"}

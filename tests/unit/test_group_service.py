@@ -26,6 +26,7 @@ from tests.unit.group_memory import (
     codes,
     commits,
     groups_over,
+    loaded,
     never,
     part,
 )
@@ -252,7 +253,7 @@ def test_a_group_is_loaded_as_it_was_and_its_members_go_on() -> None:
         with pytest.raises(ApiError) as refused:
             after.describe("g")
         assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await after.shards.wait_loaded()
+        await loaded(after)
         assert after.heartbeat("g", reply.member_id, None, reply.generation) is ErrorCode.NONE
         fetched = await now(after.fetch_offsets("g", None, True))
         assert fetched[0][1][0][:4] == (0, 5, 2, "here")
@@ -287,7 +288,7 @@ def test_a_log_that_cannot_be_read_is_not_half_loaded() -> None:
         bench.commit(6)
         del bench.log.batches[1]
         after = bench.over(bench.log)
-        await after.shards.wait_loaded()
+        await loaded(after)
         with pytest.raises(ApiError) as refused:
             after.fetch_offsets("g", None, False)
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -446,7 +447,7 @@ def test_a_deleted_topic_takes_its_offsets_along_also_if_that_happens_while_load
         after = bench.over(bench.log)
         (led,) = after.shards
         after.topics_deleted(["t"])
-        await after.shards.wait_loaded()
+        await loaded(after)
         assert led.shard.groups == {}
         bench.commit(5)
         bench.groups.topics_deleted(["t"])
@@ -481,7 +482,7 @@ def test_a_group_is_deleted_for_good() -> None:
         await now(bench.groups.delete_group("g"))
         after = bench.over(bench.log)
         (led,) = after.shards
-        await after.shards.wait_loaded()
+        await loaded(after)
         assert led.shard.groups == {}
 
     asyncio.run(scene())

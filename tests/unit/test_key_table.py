@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.log.key_table import NOT_FOUND, KeyTable
+from headrace.log.key_table import KeyTable
 
 
 @settings(deadline=None)
@@ -16,7 +16,7 @@ def test_a_key_has_the_last_offset_it_was_given(pairs: list[tuple[bytes, int]]) 
         expected[key] = offset
     assert {key: table.get(key) for key in expected} == expected
     assert table.count == len(expected)
-    assert table.get(b"another key, longer than any of them before it") == NOT_FOUND
+    assert table.get(b"another key, longer than any of them before it") == -1
 
 
 def test_a_full_table_takes_no_new_key_and_still_takes_old_ones() -> None:
@@ -26,7 +26,7 @@ def test_a_full_table_takes_no_new_key_and_still_takes_old_ones() -> None:
         count += 1
     assert 80 <= count <= 90
     assert not table.put(b"new", 1000)
-    assert table.get(b"new") == NOT_FOUND
+    assert table.get(b"new") == -1
     assert table.put(b"key 5", 1000)
     assert table.get(b"key 5") == 1000
     assert table.count == count
@@ -37,7 +37,7 @@ def test_a_load_of_one_leaves_a_free_slot_for_the_search_to_end_at() -> None:
     for number in range(10):
         assert table.put(b"%d" % number, number)
     assert not table.put(b"10", 10)
-    assert table.get(b"10") == NOT_FOUND
+    assert table.get(b"10") == -1
 
 
 def test_a_table_that_grows_forgets_nothing() -> None:

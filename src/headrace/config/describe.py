@@ -32,10 +32,6 @@ class ConfigRow(NamedTuple):
     config_type: int
     documentation: str
 
-    @property
-    def is_default(self) -> bool:
-        return self.source == ConfigSource.DEFAULT_CONFIG
-
 
 def describe_topic(
     config: BrokerConfig, overrides: Mapping[str, str], names: Collection[str] | None = None

@@ -344,10 +344,6 @@ class Controller:
         """Let preferred replicas lead, or where nobody leads any; None: of all partitions."""
         return await self._admin.finish(self._moves.elect(partitions, is_unclean=is_unclean))
 
-    async def balance_leaders(self, imbalance_max: float = 0.1) -> int:
-        """Let preferred replicas lead where one leads too few of its own; tell how many."""
-        return await self._admin.finish(self._moves.balance(imbalance_max))
-
     async def move_partitions(
         self,
         targets: Mapping[TopicPartition, Sequence[int] | None],

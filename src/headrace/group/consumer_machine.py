@@ -28,7 +28,6 @@ from headrace.group.messages import (
 from headrace.group.topics import Topics
 from headrace.model.errors import ApiError, ErrorCode
 
-LEAVING = -1
 LEAVING_FOR_A_WHILE = -2
 """Of a static member: its instance will be back (KIP-848, "static membership")."""
 

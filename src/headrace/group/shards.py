@@ -73,11 +73,6 @@ class Shards:
             if task is not None:
                 task.cancel()
 
-    async def wait_loaded(self) -> None:
-        """Ends when nothing is being loaded."""
-        while self._loader is not None:
-            await asyncio.wait({self._loader})
-
     async def _load_all(self) -> None:
         """One after the other, the smallest first: most groups are served soonest that way."""
         groups = 0

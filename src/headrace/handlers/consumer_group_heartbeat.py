@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from uuid import uuid4
 
 from headrace.group.assignment import Assignment, assignment_of, in_order
+from headrace.group.consumer_machine import LEAVING_FOR_A_WHILE
 from headrace.group.messages import BeatReply, BeatRequest
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.group_requests import check_instance_id, host_of
@@ -22,8 +23,6 @@ _OWN_IDS_SINCE = 1
 _ID_CHARACTERS_MAX = 255
 _TOPIC_CHARACTERS_MAX = 249
 _CLIENT_ID_CHARACTERS_MAX = 255
-_EPOCH_MIN = -2
-_STATIC_LEAVE = -2
 
 
 def handle(
@@ -65,11 +64,11 @@ def _check(request: Message, version: int) -> None:
             raise _invalid(f"{name} has more than {_ID_CHARACTERS_MAX} characters.")
     if request["rack_id"] is not None and not request["rack_id"].strip():
         raise _invalid("rack_id is empty: leave it out.")
-    if epoch < _EPOCH_MIN:
+    if epoch < LEAVING_FOR_A_WHILE:
         raise _invalid(f"{epoch} is no member epoch.")
     if not request["member_id"] and (epoch != 0 or version >= _OWN_IDS_SINCE):
         raise _invalid("member_id is empty: from version 1 on a member makes its own.")
-    if epoch == _STATIC_LEAVE and request["instance_id"] is None:
+    if epoch == LEAVING_FOR_A_WHILE and request["instance_id"] is None:
         raise _invalid("Only a member with an instance_id leaves for a while.")
     if any(len(name) > _TOPIC_CHARACTERS_MAX for name in request["subscribed_topic_names"] or ()):
         raise _invalid(f"A topic's name has at most {_TOPIC_CHARACTERS_MAX} characters.")

@@ -15,7 +15,6 @@ import struct
 from hashlib import blake2b
 from typing import Final
 
-NOT_FOUND: Final = -1
 LOAD_MAX: Final = 0.9
 _ENTRY_SIZE: Final = 24
 _FIRST_SLOTS: Final = 16_381
@@ -57,7 +56,7 @@ class KeyTable:
         return True
 
     def get(self, key: bytes) -> int:
-        """The last offset of a key; NOT_FOUND if there is none."""
+        """The last offset of a key; -1 if it was never seen."""
         first, second = _DIGEST.unpack(blake2b(key, digest_size=16, key=self._salt).digest())
         return self._words[self._slot_of(first, second) + 2] - 1
 

@@ -31,17 +31,6 @@ _AT_ONCE_BYTES_MAX = 64 * 1024
 """Up to here a batch is decoded on the spot, if it is not compressed."""
 
 
-def at_once(lookup: Lookup) -> Found | None:
-    """The outcome of a look-up, for who may take the time."""
-    try:
-        job = next(lookup)
-        while True:
-            job = lookup.send(job())
-    except StopIteration as end:
-        found: Found | None = end.value
-        return found
-
-
 def find(log: "Log", timestamp: int) -> Lookup:
     """The first record at or after the log's start whose timestamp is not earlier."""
     for segment in list(log.segments):

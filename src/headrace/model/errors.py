@@ -172,4 +172,3 @@ class RecordError(ApiError):
     def __init__(self, code: ErrorCode, record_indexes: list[int], message: str = "") -> None:
         super().__init__(code, message)
         self.record_indexes = record_indexes
-        self.record_index = record_indexes[0]
