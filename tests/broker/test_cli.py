@@ -116,6 +116,8 @@ def test_settings_are_described_set_and_unset(headrace: Headrace, topic: str) ->
     broker = headrace("configs", "describe", "--broker", "1", "log.segment.bytes")
     assert broker.lines[1].split()[0] == "log.segment.bytes"
     assert headrace("configs", "describe", "--broker", "99").code == 1
+    misspelt = headrace("configs", "set", "--brokers", "num.partition=2")
+    assert "Did you mean num.partitions?" in misspelt.err
     setting = "consumer.session.timeout.ms"
     assert headrace("configs", "set", "--group", "readers", f"{setting}=50000").code == 0
     told = headrace("configs", "describe", "--group", "readers", setting).out

@@ -144,7 +144,8 @@ def test_names_that_kafka_knows_and_that_mean_nothing_here_are_taken() -> None:
         ("log.retention.hours", "5", False, ErrorCode.INVALID_REQUEST),
         ("listeners", "PLAINTEXT://:1", False, ErrorCode.INVALID_REQUEST),
         ("node.id", "5", False, ErrorCode.INVALID_REQUEST),
-        ("no.such.setting", "5", False, ErrorCode.INVALID_CONFIG),
+        ("my.plugin", "5", False, None),
+        ("my.plugin" * 20, "5", False, ErrorCode.INVALID_CONFIG),
         ("ssl.keystore.location", "/k", False, None),
         ("ssl.keystore.location", "/k", True, ErrorCode.INVALID_REQUEST),
     ],
@@ -161,7 +162,7 @@ def test_a_broker_takes_at_run_time_what_can_be_changed_then(
     with pytest.raises(ApiError) as error:
         apply_broker_changes(config, {}, changes, for_all_brokers=for_all_brokers)
     assert error.value.code is code
-    assert name in error.value.message
+    assert name[:9] in error.value.message
 
 
 def only(rows: list[ConfigRow], name: str) -> ConfigRow:
@@ -236,6 +237,19 @@ def test_every_setting_of_a_broker_is_described() -> None:
     unknown = only(rows, "my.plugin")
     assert (unknown.value, unknown.is_sensitive) == (None, True)
     assert len(rows) > 350
+
+
+def test_unknown_names_that_were_set_at_run_time_are_described_without_their_values() -> None:
+    config = BrokerConfig.load()
+    assert config.update_dynamic({"my.plugin": "secret"}, {"our.plugin": "secret"}) == frozenset()
+    rows = describe_broker(config)
+    mine, ours = only(rows, "my.plugin"), only(rows, "our.plugin")
+    assert mine.value is ours.value is None
+    assert mine.source is ConfigSource.DYNAMIC_BROKER_CONFIG
+    assert ours.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    assert [row.name for row in describe_broker_defaults(config)] == ["our.plugin"]
+    config.update_dynamic({})
+    assert "my.plugin" not in [row.name for row in describe_broker(config)]
 
 
 def test_a_broker_setting_tells_only_what_stands_under_its_own_name() -> None:

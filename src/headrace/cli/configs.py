@@ -96,7 +96,12 @@ def _describe(client: "Client", resource: "ConfigResource", args: argparse.Names
 
 def _set(client: "Client", resource: "ConfigResource", args: argparse.Namespace) -> None:
     from headrace.client import ConfigChange
+    from headrace.config.table import broker_setting, unknown_name
 
+    for name, _ in args.settings:
+        # A broker would keep a misspelt name, as it keeps those of Kafka's plug-ins.
+        if resource.kind == "broker" and broker_setting(name) is None:
+            raise Failure(unknown_name(name, of_topic=False))
     client.alter_configs(resource, [ConfigChange(name, value) for name, value in args.settings])
 
 

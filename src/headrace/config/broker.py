@@ -47,6 +47,7 @@ class BrokerConfig:
         self._topic_values: dict[str, Value] = {}
         self._topic_configs: dict[frozenset[tuple[str, str]], TopicConfig] = {}
         self._unknown: list[str] = []
+        self._unknown_dynamic: dict[str, ConfigSource] = {}
         self._controller_listeners: list[str] = []
 
     @classmethod
@@ -305,6 +306,13 @@ class BrokerConfig:
         old = {name: self[name] for name in touched}
         self._dynamic = new
         self._dynamic_defaults = new_defaults
+        levels = (
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, defaults),
+            (ConfigSource.DYNAMIC_BROKER_CONFIG, broker),
+        )
+        self._unknown_dynamic = {
+            name: source for source, names in levels for name in names if not broker_setting(name)
+        }
         for name in touched:
             self._values.pop(name, None)
         self._topic_values = {}
@@ -323,9 +331,10 @@ class BrokerConfig:
         return rows
 
     @property
-    def unknown_names(self) -> tuple[str, ...]:
-        """Names in the file that nobody knows."""
-        return tuple(self._unknown)
+    def unknown_names(self) -> Mapping[str, ConfigSource]:
+        """Names that were set and that nobody knows, and where they were set."""
+        static = dict.fromkeys(self._unknown, ConfigSource.STATIC_BROKER_CONFIG)
+        return static | self._unknown_dynamic
 
 
 def _row(name: str) -> Setting:

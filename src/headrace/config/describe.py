@@ -89,14 +89,16 @@ def describe_group(
 
 
 def describe_broker(config: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigRow]:
-    """The settings of this broker, with the unknown names of its file last."""
+    """The settings of this broker, with unknown names last."""
     rows = [
         _broker_row(config, row)
         for name, row in config.settings().items()
         if (names is None or name in names) and (not row.hidden or config.is_set(name))
     ]
     return rows + [
-        _unknown_row(name) for name in config.unknown_names if names is None or name in names
+        _unknown_row(name, source)
+        for name, source in config.unknown_names.items()
+        if names is None or name in names
     ]
 
 
@@ -122,7 +124,11 @@ def describe_broker_defaults(
                     row.documentation,
                 )
             )
-    return rows
+    return rows + [
+        _unknown_row(name, source)
+        for name, where in config.unknown_names.items()
+        if where is source and (names is None or name in names)
+    ]
 
 
 def _broker_row(config: BrokerConfig, row: Setting) -> ConfigRow:
@@ -163,11 +169,11 @@ def _synonym(row: Setting, text: str, source: ConfigSource) -> Synonym:
     return Synonym(row.name, None if row.is_sensitive else text.strip(), source)
 
 
-def _unknown_row(name: str) -> ConfigRow:
+def _unknown_row(name: str, source: ConfigSource) -> ConfigRow:
     # Kafka hides the values of such names too: a plug-in's secret may be among them.
-    source = ConfigSource.STATIC_BROKER_CONFIG
+    read_only = source is ConfigSource.STATIC_BROKER_CONFIG
     synonyms = (Synonym(name, None, source),)
-    return ConfigRow(name, None, source, True, True, synonyms, ConfigType.UNKNOWN, "")
+    return ConfigRow(name, None, source, read_only, True, synonyms, ConfigType.UNKNOWN, "")
 
 
 def _value(row: Setting, text: str, otherwise: Value) -> Value:
