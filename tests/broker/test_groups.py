@@ -43,6 +43,16 @@ def wire(target: WatchedBroker) -> Iterator[RawConnection]:
         yield connection
 
 
+def test_a_member_that_gives_no_time_to_a_rebalance_gets_its_assignment(
+    target: WatchedBroker, wire: RawConnection
+) -> None:
+    """As in kafkajs's own tests; the heartbeat gives the broker time to forget the member."""
+    with RawMember(target.port, "hasty") as member:
+        member.join(rebalance_timeout_ms=0)
+        assert member.heartbeat() == ErrorCode.NONE
+        assert member.sync({member.member_id: b"mine"})["assignment"] == b"mine"
+
+
 def test_what_was_acknowledged_is_there_after_every_kill(headrace_broker: RunningBroker) -> None:
     """I21: many commits on their way at any time, and a kill -9 at none in particular."""
     with RawConnection(headrace_broker.port) as wire:
