@@ -43,6 +43,11 @@ def test_a_place_where_no_directory_can_be_made_is_named() -> None:
     )
 
 
+def test_a_host_that_no_machine_can_have_is_named() -> None:
+    said = refused("up", "--temp", "--set", "listeners=PLAINTEXT://no..host:0")
+    assert "no address no..host: correct the listeners setting" in said
+
+
 def test_a_ready_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     path = tmp_path / "none" / "ready"
     said = refused("up", "--port", "0", "--temp", "--ready-file", str(path))

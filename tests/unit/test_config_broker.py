@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace.client.options import Address, parse_addresses
 from headrace.config.broker import BrokerConfig
 from headrace.config.properties import read_properties
 from headrace.config.setting import LONG_MAX, ConfigError, ConfigSource
@@ -95,6 +96,13 @@ def test_the_command_line_beats_the_file() -> None:
     config = BrokerConfig.load({"num.partitions": "2"}, {"num.partitions": "3"})
     assert config["num.partitions"] == 3
     assert config.source("num.partitions") is ConfigSource.STATIC_BROKER_CONFIG
+
+
+def test_an_ipv6_address_is_shown_as_clients_read_it() -> None:
+    config = BrokerConfig.load({"listeners": "PLAINTEXT://[::1]:9092"})
+    (endpoint,) = config.advertise({"PLAINTEXT": 9092}, "me")
+    assert endpoint.host == "::1"
+    assert parse_addresses(endpoint.address) == (Address("::1", 9092),)
 
 
 def test_node_id_and_broker_id_are_one_setting() -> None:

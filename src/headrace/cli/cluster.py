@@ -30,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _description(client: "Client") -> dict[str, Any]:
+    from headrace.client.options import Address
+
     cluster = client.describe_cluster()
     topics = client.list_topics().values()
     partitions = [part for topic in topics for part in topic.partitions]
@@ -42,7 +44,7 @@ def _description(client: "Client") -> dict[str, Any]:
         brokers.append(
             {
                 "broker": node_id,
-                "address": f"{node.host}:{node.port}" if node else None,
+                "address": str(Address(node.host, node.port)) if node else None,
                 "rack": node.rack if node else None,
                 "is_controller": node_id == cluster.controller_id,
                 **_share(node_id, partitions),

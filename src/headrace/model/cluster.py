@@ -14,6 +14,11 @@ class Endpoint:
     port: int
     protocol: str = "PLAINTEXT"
 
+    @property
+    def address(self) -> str:
+        """As clients take it: what is an IPv6 address stands in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:

@@ -139,9 +139,7 @@ class Broker:
         server.start()
         self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
         self.address = ",".join(
-            f"{each.host}:{each.port}"
-            for each in endpoints
-            if each.listener != config.internal_listener
+            each.address for each in endpoints if each.listener != config.internal_listener
         )
 
     async def _claim_for(self, store: Store) -> None:

@@ -170,8 +170,15 @@ def _family(host: str) -> socket.AddressFamily:
     try:
         version = ipaddress.ip_address(_bind_address(host)).version
     except ValueError:
-        return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+        return _family_of_name(host)
     return socket.AF_INET6 if version == 6 else socket.AF_INET
+
+
+def _family_of_name(host: str) -> socket.AddressFamily:
+    try:
+        return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+    except (socket.gaierror, UnicodeError) as error:
+        raise OSError(errno.EADDRNOTAVAIL, str(error)) from None
 
 
 def _bind_one(family: socket.AddressFamily, host: str, port: int, backlog: int) -> socket.socket:
