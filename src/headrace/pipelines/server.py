@@ -28,6 +28,7 @@ from headrace.spark.sessions import (
     SETTINGS,
     java_home,
     wait_for_workers,
+    worker_python,
 )
 
 _START_TIMEOUT_S = 300.0
@@ -69,7 +70,7 @@ def running_server(
     _write_settings(conf / "spark-defaults.conf", wanted)
     child = Child("Spark", _command(master), state / "server.log")
     try:
-        child.start(under=_environment(conf, scratch, mark))
+        child.start(under=_environment(conf, scratch, master, mark))
         port = _wait(child)
         yield f"sc://localhost:{port}/;token={token}"
     finally:
@@ -92,13 +93,13 @@ def _command(master: str) -> list[str]:
     return [submit, "--class", main, *named, "spark-internal"]
 
 
-def _environment(conf: Path, scratch: Path, mark: str) -> list[str]:
+def _environment(conf: Path, scratch: Path, master: str, mark: str) -> list[str]:
     """The command that sets the server's environment and becomes the server."""
     wanted = {
         "SPARK_HOME": str(_home()),
         "SPARK_CONF_DIR": str(conf),
         "JAVA_HOME": java_home(),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": worker_python() if master.startswith("local") else sys.executable,
         "TMPDIR": str(scratch),
         "SPARK_LOCAL_DIRS": str(scratch),
         MARK: mark,

