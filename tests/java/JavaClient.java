@@ -1,6 +1,6 @@
 // Apache Kafka's own client against one broker: each scenario is a sentence, and prints one line.
 //
-//   java -cp ... JavaClient BOOTSTRAP    prints "PASS<tab>sentence" or "FAIL<tab>sentence<tab>why"
+//   java -cp ... JavaClient BOOTSTRAP
 //
 // Consumers use assign; groups are none of its business.
 
@@ -68,33 +68,15 @@ public final class JavaClient {
         this.admin = Admin.create(config);
     }
 
-    interface Scenario {
-        void run() throws Exception;
-    }
-
     public static void main(String[] arguments) {
         JavaClient client = new JavaClient(arguments[0]);
-        int failures = 0;
-        for (Map.Entry<String, Scenario> scenario : client.scenarios().entrySet()) {
-            try {
-                scenario.getValue().run();
-                System.out.println("PASS\t" + scenario.getKey());
-            } catch (Throwable error) {
-                failures++;
-                StackTraceElement here = Arrays.stream(error.getStackTrace())
-                    .filter(frame -> frame.getClassName().startsWith("JavaClient"))
-                    .findFirst().orElse(null);
-                String why = (error + " at " + here).replaceAll("\\s+", " ");
-                System.out.println("FAIL\t" + scenario.getKey() + "\t" + why);
-            }
-            System.out.flush();
-        }
+        int failures = Scenarios.run(client.scenarios());
         client.admin.close(Duration.ofSeconds(5));
         System.exit(failures == 0 ? 0 : 1);
     }
 
-    private Map<String, Scenario> scenarios() {
-        Map<String, Scenario> all = new LinkedHashMap<>();
+    private Map<String, Scenarios.Scenario> scenarios() {
+        Map<String, Scenarios.Scenario> all = new LinkedHashMap<>();
         for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) {
             all.put("records come back as they were with " + codec, () -> roundTrip(codec));
             all.put("a record of a megabyte comes back with " + codec, () -> megabyte(codec));
@@ -496,7 +478,7 @@ public final class JavaClient {
         return get((Future<T>) future.toCompletionStage().toCompletableFuture());
     }
 
-    private static void refused(Class<? extends Exception> kind, Scenario work) {
+    private static void refused(Class<? extends Exception> kind, Scenarios.Scenario work) {
         try {
             work.run();
         } catch (Exception error) {

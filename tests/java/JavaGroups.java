@@ -1,11 +1,10 @@
 // Apache Kafka's own consumers in groups: each scenario is a sentence, and prints one line.
 //
-//   java -cp ... JavaGroups BOOTSTRAP    prints "PASS<tab>sentence" or "FAIL<tab>sentence<tab>why"
+//   java -cp ... JavaGroups BOOTSTRAP
 
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -54,33 +53,15 @@ public final class JavaGroups {
         this.admin = Admin.create(config);
     }
 
-    interface Scenario {
-        void run() throws Exception;
-    }
-
     public static void main(String[] arguments) {
         JavaGroups groups = new JavaGroups(arguments[0]);
-        int failures = 0;
-        for (Map.Entry<String, Scenario> scenario : groups.scenarios().entrySet()) {
-            try {
-                scenario.getValue().run();
-                System.out.println("PASS\t" + scenario.getKey());
-            } catch (Throwable error) {
-                failures++;
-                StackTraceElement here = Arrays.stream(error.getStackTrace())
-                    .filter(frame -> frame.getClassName().startsWith("JavaGroups"))
-                    .findFirst().orElse(null);
-                String why = (error + " at " + here).replaceAll("\\s+", " ");
-                System.out.println("FAIL\t" + scenario.getKey() + "\t" + why);
-            }
-            System.out.flush();
-        }
+        int failures = Scenarios.run(groups.scenarios());
         groups.admin.close(Duration.ofSeconds(5));
         System.exit(failures == 0 ? 0 : 1);
     }
 
-    private Map<String, Scenario> scenarios() {
-        Map<String, Scenario> all = new LinkedHashMap<>();
+    private Map<String, Scenarios.Scenario> scenarios() {
+        Map<String, Scenarios.Scenario> all = new LinkedHashMap<>();
         for (String name : List.of("Range", "RoundRobin", "Sticky", "CooperativeSticky")) {
             String assignor = ASSIGNORS + name + "Assignor";
             all.put("members share by " + name,
@@ -440,7 +421,7 @@ public final class JavaGroups {
         }
     }
 
-    private static void refused(Class<?> kind, Scenario ask) throws Exception {
+    private static void refused(Class<?> kind, Scenarios.Scenario ask) throws Exception {
         try {
             ask.run();
         } catch (ExecutionException error) {

@@ -1,5 +1,6 @@
 """Apache Kafka's Java client and tools, fetched by Maven, and kcat."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -30,6 +31,35 @@ def run(command: list[str], stdin: str | None = None) -> str:
     said = f"{done.stdout}\n{done.stderr}"
     assert done.returncode == 0, f"{command[0]} ended with {done.returncode}\n{said}"
     return done.stdout
+
+
+def compiled(program: str, classes: Path) -> list[str]:
+    """Compiles a program of this directory; returns the command that runs it."""
+    jars = kafka.class_path()
+    compiler = ["javac", "-proc:none", "-d", str(classes), "-cp", jars, "-sourcepath", str(HERE)]
+    subprocess.run([*compiler, str(HERE / f"{program}.java")], check=True)
+    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    options.append(f"-Dlog4j2.configurationFile={kafka.CACHE / 'tools-log4j2.properties'}")
+    return [kafka.java(), *options, "-cp", f"{classes}:{jars}", program]
+
+
+def sentences(program: str) -> list[str]:
+    """The scenarios of a program, but for those that it has several times with other settings."""
+    return re.findall(r'all\.put\("([^"]+)", this::', (HERE / f"{program}.java").read_text())
+
+
+def outcomes_of(program: str, address: str, classes: Path) -> dict[str, str]:
+    """What became of each scenario: "PASS", or "FAIL" and why."""
+    done = subprocess.run(
+        [*compiled(program, classes), address],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    print(done.stderr)  # Shown by pytest with what failed.
+    found = (line.split("\t", 2) for line in done.stdout.splitlines() if "\t" in line)
+    return {sentence: " ".join([verdict, *why]) for verdict, sentence, *why in found}
 
 
 @pytest.fixture

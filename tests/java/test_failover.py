@@ -13,9 +13,8 @@ from confluent_kafka.admin import AdminClient
 from bench import kafka
 from headrace.testing import RunningCluster
 from tests.cluster.history import Topic, read_all, wait_for
-from tests.java.conftest import run
+from tests.java.conftest import compiled, run
 
-SOURCE = Path(__file__).with_name("JavaFailover.java")
 GROUPS = ("classic", "consumer")
 
 Places = dict[str, set[tuple[int, int]]]
@@ -34,16 +33,10 @@ class JavaClients:
     """A producer and a member of a group of each protocol, and all that they were told."""
 
     def __init__(self, classes: Path, topic: Topic) -> None:
-        jars = kafka.class_path()
-        compiler = ["javac", "-proc:none", "-d", str(classes), "-cp", jars, str(SOURCE)]
-        subprocess.run(compiler, check=True)
-        options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        options.append(f"-Dlog4j2.configurationFile={kafka.CACHE / 'tools-log4j2.properties'}")
-        program = ["JavaFailover", topic.cluster.bootstrap, topic.name]
         self.told: dict[str, Places] = {}
         self.failed: list[str] = []
         self._process = subprocess.Popen(
-            [kafka.java(), *options, "-cp", f"{classes}:{jars}", *program],
+            [*compiled("JavaFailover", classes), topic.cluster.bootstrap, topic.name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -13,13 +13,12 @@ import pytest
 from bench import kafka
 from headrace.client import Client, connect
 from headrace.testing import RunningBroker
-from tests.java.conftest import Run, run
+from tests.java.conftest import Run, outcomes_of, run, sentences
 
-SOURCE = Path(__file__).with_name("JavaGroups.java")
 ASSIGNORS = ("Range", "RoundRobin", "Sticky", "CooperativeSticky")
 SENTENCES = [
     *(f"members share by {name}" for name in ASSIGNORS),
-    *re.findall(r'all\.put\("([^"]+)", this::', SOURCE.read_text()),
+    *sentences("JavaGroups"),
 ]
 GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 FORMATTERS = "org.apache.kafka.tools.consumer."
@@ -58,24 +57,7 @@ def ask(address: str) -> Run:
 
 @pytest.fixture(scope="module")
 def outcomes(address: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What became of each scenario: "PASS", or "FAIL" and why."""
-    classes = tmp_path_factory.mktemp("classes")
-    jars = kafka.class_path()
-    subprocess.run(
-        ["javac", "-proc:none", "-d", str(classes), "-cp", jars, str(SOURCE)], check=True
-    )
-    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    options.append(f"-Dlog4j2.configurationFile={kafka.CACHE / 'tools-log4j2.properties'}")
-    done = subprocess.run(
-        [kafka.java(), *options, "-cp", f"{classes}:{jars}", "JavaGroups", address],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    print(done.stderr)  # Shown by pytest with what failed.
-    found = (line.split("\t", 2) for line in done.stdout.splitlines() if "\t" in line)
-    return {sentence: " ".join([verdict, *why]) for verdict, sentence, *why in found}
+    return outcomes_of("JavaGroups", address, tmp_path_factory.mktemp("classes"))
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
