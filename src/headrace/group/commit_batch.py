@@ -14,8 +14,9 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from headrace.model.errors import ErrorCode
+from headrace.record.varint import put_varint, varint_size
 from headrace.wire.offset_commit import NO_RETENTION, CommitPart, CommitRequest
-from headrace.wire.response import put_i16, put_i32, put_i64, put_string, put_uvarint
+from headrace.wire.response import put_i16, put_i32, put_i64, put_string
 
 _METADATA_BYTES_MAX: Final = 32_767
 """More has no place in a record."""
@@ -73,15 +74,15 @@ class CommitBatch:
         value = self._value_of(part, metadata, expire_ms)
         out = self._out
         key_size: i64 = len(key) + 4
-        size: i64 = 3 + _size(self.record_count) + _size(key_size) + key_size
-        _put(out, size + _size(len(value)) + len(value))
+        size: i64 = 3 + varint_size(self.record_count) + varint_size(key_size) + key_size
+        put_varint(out, size + varint_size(len(value)) + len(value))
         out.append(0)
         out.append(0)
-        _put(out, self.record_count)
-        _put(out, key_size)
+        put_varint(out, self.record_count)
+        put_varint(out, key_size)
         out.write(key)
         put_i32(out, part.partition)
-        _put(out, len(value))
+        put_varint(out, len(value))
         out.write(value)
         out.append(0)
         self._values.append(value)
@@ -132,17 +133,3 @@ def _key_of(group: bytes, topic: bytes) -> bytes:
     put_string(out, group, False)
     put_string(out, topic, False)
     return out.getvalue()
-
-
-def _size(value: i64) -> i64:
-    """How many bytes `_put` writes."""
-    size: i64 = 1
-    while value >= 0x40:
-        value >>= 7
-        size += 1
-    return size
-
-
-def _put(out: BytesWriter, value: i64) -> None:
-    """A zigzag number that is not below 0."""
-    put_uvarint(out, value << 1)

@@ -16,6 +16,7 @@ from librt.strings import BytesWriter, read_i32_le
 from mypy_extensions import i64
 
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.record.varint import put_varint, varint_size
 
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
@@ -139,23 +140,24 @@ class RowEncoder:
         value_size: i64 = value_end - value_start
         header = headers[index] if len(headers) > 0 else b"\x00"
         gathered = self._open[partition]
-        size = 2 + _size(gathered.count) + _size(key_size) + _size(value_size) + i64(len(header))
+        size = 2 + varint_size(gathered.count) + i64(len(header))
+        size += varint_size(key_size) + varint_size(value_size)
         if key_size > 0:
             size += key_size
         if value_size > 0:
             size += value_size
         if gathered.count > 0 and len(gathered.writer) + size + 5 > self._bytes_max:
-            size -= _size(gathered.count) - 1
+            size -= varint_size(gathered.count) - 1
             gathered = self._close(partition)
         writer = gathered.writer
-        _write(writer, size)
+        put_varint(writer, size)
         writer.append(0)
         writer.append(0)
-        _write(writer, gathered.count)
-        _write(writer, key_size)
+        put_varint(writer, gathered.count)
+        put_varint(writer, key_size)
         if key_size > 0:
             writer.write(key_data[key_start:key_end])
-        _write(writer, value_size)
+        put_varint(writer, value_size)
         if value_size > 0:
             writer.write(values.data[value_start:value_end])
         writer.write(header)
@@ -180,22 +182,3 @@ class RowEncoder:
         full = self._full
         self._full = []
         return full
-
-
-def _size(value: i64) -> i64:
-    """How many bytes `_write` writes."""
-    rest = value << 1 if value >= 0 else 1
-    size: i64 = 1
-    while rest >= 0x80:
-        rest >>= 7
-        size += 1
-    return size
-
-
-def _write(writer: BytesWriter, value: i64) -> None:
-    """A zigzag number; -1 is the only one below 0."""
-    rest = value << 1 if value >= 0 else 1
-    while rest >= 0x80:
-        writer.append(int(rest & 0x7F | 0x80))
-        rest >>= 7
-    writer.append(int(rest))

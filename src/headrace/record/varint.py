@@ -1,0 +1,26 @@
+# HOT
+"""Zigzag numbers of variable length, as they frame a record: writing them, and their sizes.
+
+For numbers of at most 63 bits, without an object for any; batch.py reads them.
+"""
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+
+def varint_size(value: i64) -> i64:
+    """How many bytes `put_varint` writes."""
+    value ^= value >> 63
+    size: i64 = 1
+    while value > 0x3F:
+        value >>= 7
+        size += 1
+    return size
+
+
+def put_varint(out: BytesWriter, value: i64) -> None:
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
