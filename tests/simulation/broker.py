@@ -21,8 +21,9 @@ from headrace.handlers.turn import Turn
 from headrace.model.errors import ApiError
 from headrace.node.broker import Broker, CannotStart
 from headrace.runtime.exchange import Exchange, Peer
-from headrace.server.plane import FETCH, PRODUCE, _skip_header
+from headrace.server.plane import _skip_header
 from headrace.testing.disk import SimulatedFiles
+from headrace.wire.apis import FETCH, PRODUCE
 from headrace.wire.cursor import MalformedRequest
 from headrace.wire.header import read_header
 from tests.simulation.ensemble import Ensemble, SimulatedStore

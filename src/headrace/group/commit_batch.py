@@ -13,13 +13,12 @@ from typing import Final, final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
+from headrace.group.records import STRING_BYTES_MAX
 from headrace.model.errors import ErrorCode
 from headrace.record.varint import put_varint, varint_size
 from headrace.wire.offset_commit import NO_RETENTION, CommitPart, CommitRequest
 from headrace.wire.response import put_i16, put_i32, put_i64, put_string
 
-_METADATA_BYTES_MAX: Final = 32_767
-"""More has no place in a record."""
 _TIMESTAMP_MAX: Final = 0x7FFFFFFFFFFFFFFF
 _NO_TIMESTAMP: Final = -1
 _TOO_LARGE: Final = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
@@ -68,7 +67,7 @@ class CommitBatch:
     def _add_part(self, key: bytes, part: CommitPart, expire_ms: i64) -> None:
         metadata = part.metadata.encode()
         is_too_large = len(part.metadata) > self.metadata_size_max
-        if is_too_large or len(metadata) > _METADATA_BYTES_MAX:
+        if is_too_large or len(metadata) > STRING_BYTES_MAX:
             part.code = _TOO_LARGE
             return
         value = self._value_of(part, metadata, expire_ms)

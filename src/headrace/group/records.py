@@ -13,7 +13,7 @@ The records of the newer protocol are in consumer_records.py.
 
 import struct
 from struct import Struct
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from headrace.group.consumer_records import (
     CONSUMER_KEY_NUMBERS,
@@ -38,7 +38,7 @@ from headrace.group.record_fields import (
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.wire.cursor import Cursor, MalformedRequest
 
-STRING_BYTES_MAX = 32_767
+STRING_BYTES_MAX: Final = 32_767
 """The longest text that these formats can hold."""
 
 NO_EPOCH = -1

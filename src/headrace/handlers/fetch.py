@@ -9,7 +9,7 @@ Consumers that say where they stand may be sent to a replica there, and are serv
 import logging
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from mypy_extensions import i64
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from headrace.handlers.partitions import PartitionTable
     from headrace.runtime.worker import Worker
 
-INLINE_BYTES_MAX = 4096
-INLINE_TOTAL_BYTES_MAX = 256 * 1024
-WAIT_MS_MAX = 5 * 60 * 1000
-PARTS_PER_PAUSE_MS = 20
+INLINE_BYTES_MAX: Final = 4096
+INLINE_TOTAL_BYTES_MAX: Final = 256 * 1024
+WAIT_MS_MAX: Final = 5 * 60 * 1000
+PARTS_PER_PAUSE_MS: Final = 20
 _log = logging.getLogger("headrace.handlers")
 
 

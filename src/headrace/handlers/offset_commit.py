@@ -9,7 +9,7 @@ What comes in one turn of the loop is one write: members commit often, and littl
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from headrace.group.service import GroupService
     from headrace.model.cluster import ClusterImage
 
-WORK = 10
-BYTES_PER_WORK = 4
+WORK: Final = 10
+BYTES_PER_WORK: Final = 4
 
 _log = logging.getLogger("headrace.handlers")
 Waiting = dict[CommitRequest, Exchange]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.handlers.partitions import PartitionTable
     from headrace.runtime.worker import Worker
 
-ON_LOOP_BYTES_MAX = 64 * 1024
+ON_LOOP_BYTES_MAX: Final = 64 * 1024
 _log = logging.getLogger("headrace.handlers")
 
 

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from headrace.handlers.partitions import PartitionTable
     from headrace.runtime.worker import Worker
 
-OLDEST = 15
-INLINE_BYTES_MAX = 64 * 1024
-WAIT_MS_MAX = 60_000
+OLDEST: Final = 15
+INLINE_BYTES_MAX: Final = 64 * 1024
+WAIT_MS_MAX: Final = 60_000
 
 READ: Final = 0
 NO_ROOM: Final = 1

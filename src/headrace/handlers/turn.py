@@ -9,7 +9,7 @@ for what comes next.
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.env.clock import Clock
     from headrace.runtime.worker import Worker
 
-ACKS_ALL = -1
+ACKS_ALL: Final = -1
 
 
 def _never() -> bool:

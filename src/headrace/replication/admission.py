@@ -3,7 +3,7 @@
 `admit` touches nothing but the batch that it is given, so it runs on any thread.
 """
 
-from typing import final
+from typing import Final, final
 
 from mypy_extensions import i64
 
@@ -11,7 +11,7 @@ from headrace.config.topic import PRODUCER_CODEC, TopicConfig
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import HEADER_SIZE, NO_TIMESTAMP, Batch, walk_batch
 
-ON_LOOP_BYTES_MAX = 1024 * 1024
+ON_LOOP_BYTES_MAX: Final = 1024 * 1024
 """What a batch may unfold to while everybody waits for it."""
 
 

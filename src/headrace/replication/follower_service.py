@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from headrace.config.broker import BrokerConfig
@@ -26,8 +26,8 @@ from headrace.runtime.link import Link, LinkBroken, Network
 from headrace.wire.cursor import MalformedRequest
 from headrace.wire.replica_fetch import ReplicaFetchRequest
 
-_DIAL_BACKOFF_MS_MIN = 50
-_DIAL_TIMEOUT_S = 3.0
+_DIAL_BACKOFF_MS_MIN: Final = 50
+_DIAL_TIMEOUT_S: Final = 3.0
 _LOG = logging.getLogger("headrace.replication")
 
 

@@ -3,11 +3,11 @@
 Owns their progress as their fetches tell it. It decides nothing: the partition does.
 """
 
-from typing import final
+from typing import Final, final
 
 from mypy_extensions import i64, mypyc_attr
 
-UNKNOWN = -1
+UNKNOWN: Final = -1
 """No offset, and no epoch: those of a broker are above it."""
 
 

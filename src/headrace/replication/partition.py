@@ -14,7 +14,7 @@ P5  a follower is let in only with all that is committed, and all that was there
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 from uuid import UUID
 
 from mypy_extensions import i64, mypyc_attr
@@ -29,7 +29,7 @@ from headrace.runtime.exchange import Exchange
 if TYPE_CHECKING:
     from headrace.record.batch import Batch
 
-NOT_DUE = 0x7FFFFFFFFFFFFFFF
+NOT_DUE: Final = 0x7FFFFFFFFFFFFFFF
 
 Isr = tuple[tuple[int, int], ...]
 """Members with the broker epoch under which each is in sync."""

@@ -12,7 +12,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from librt.strings import read_i16_be, read_i32_be
 from mypy_extensions import i64
@@ -36,28 +36,26 @@ from headrace.server.quota import ProduceQuota
 from headrace.wire import fetch as fetch_codec
 from headrace.wire import offset_commit as commit_codec
 from headrace.wire import produce as produce_codec
+from headrace.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
 from headrace.wire.cursor import Cursor
 
 if TYPE_CHECKING:
     from headrace.runtime.worker import Worker
     from headrace.server.listener import Listener
 
-PRODUCE = 0
-FETCH = 1
-OFFSET_COMMIT = 8
-SCRATCH_BYTES = 256 * 1024
-SMALL_READ_BYTES = 64 * 1024
-SPARE_BUFFERS_MAX = 4
-SPARE_BUFFER_BYTES_MAX = 4 * 1024 * 1024
-ROUNDS_MAX = 64
-ROUNDS_SECONDS_MAX = 0.002
-TURN_BYTES_MAX = 8 * 1024 * 1024
-COLD_WORK = 50
-BYTES_PER_WORK = 64
-SPIN_REQUESTS_MAX = 2
-SENDERS_PER_ROUND_MAX = 4
-EPOLLERR = 0x008
-EPOLLHUP = 0x010
+SCRATCH_BYTES: Final = 256 * 1024
+SMALL_READ_BYTES: Final = 64 * 1024
+SPARE_BUFFERS_MAX: Final = 4
+SPARE_BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
+ROUNDS_MAX: Final = 64
+ROUNDS_SECONDS_MAX: Final = 0.002
+TURN_BYTES_MAX: Final = 8 * 1024 * 1024
+COLD_WORK: Final = 50
+BYTES_PER_WORK: Final = 64
+SPIN_REQUESTS_MAX: Final = 2
+SENDERS_PER_ROUND_MAX: Final = 4
+EPOLLERR: Final = 0x008
+EPOLLHUP: Final = 0x010
 
 _log = logging.getLogger("headrace.server")
 

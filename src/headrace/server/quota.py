@@ -8,12 +8,12 @@ clients which do not heed that time are held to it, too.
 2. What it did not use it may catch up on, up to one second's worth.
 """
 
-from typing import final
+from typing import Final, final
 
 from mypy_extensions import i64
 
-SAVED_SECONDS_MAX = 1.0
-CLIENTS_KEPT = 1_000
+SAVED_SECONDS_MAX: Final = 1.0
+CLIENTS_KEPT: Final = 1_000
 
 
 @final

@@ -4,18 +4,18 @@ It owns a position and a limit. It never looks past the limit, never allocates b
 count, and raises MalformedRequest for everything that a well-behaved peer would not send.
 """
 
-from typing import final
+from typing import Final, final
 
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
-TAGGED_FIELDS_MAX = 100_000
+TAGGED_FIELDS_MAX: Final = 100_000
 """In all of a frame. Replicas send one for each partition that they fetch (KIP-858)."""
 
-REQUEST_ITEMS_MAX = 50_000
+REQUEST_ITEMS_MAX: Final = 50_000
 """In all of a request: a hundred megabytes of empty names would take minutes to answer."""
 
-_UNLIMITED = 1 << 62
+_UNLIMITED: Final = 1 << 62
 
 
 class MalformedRequest(Exception):

@@ -4,7 +4,7 @@ A response alternates written bytes and slices of segment files that go to the s
 passing through Python. Property tests hold both directions equal to kio.
 """
 
-from typing import final
+from typing import Final, final
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64
@@ -21,11 +21,11 @@ from headrace.wire.response import (
     put_uvarint,
 )
 
-OLDEST = 4
-NEWEST = 18
-FLEXIBLE_SINCE = 12
-TOPIC_IDS_SINCE = 13
-CONSUMER = -1
+OLDEST: Final = 4
+NEWEST: Final = 18
+FLEXIBLE_SINCE: Final = 12
+TOPIC_IDS_SINCE: Final = 13
+CONSUMER: Final = -1
 
 
 @final

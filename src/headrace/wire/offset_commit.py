@@ -6,7 +6,7 @@ little at a time. Property tests hold both directions equal to the codec for all
 I1  a frame of a peer's making gives a request or MalformedRequest, and nothing else
 """
 
-from typing import final
+from typing import Final, final
 
 from mypy_extensions import i64
 
@@ -20,14 +20,14 @@ from headrace.wire.response import (
     put_string,
 )
 
-OLDEST = 2
-NEWEST = 9
-FLEXIBLE_SINCE = 8
-NO_RETENTION = -1
-_THROTTLE_SINCE = 3
-_RETENTION_UNTIL = 4
-_LEADER_EPOCH_SINCE = 6
-_INSTANCE_SINCE = 7
+OLDEST: Final = 2
+NEWEST: Final = 9
+FLEXIBLE_SINCE: Final = 8
+NO_RETENTION: Final = -1
+_THROTTLE_SINCE: Final = 3
+_RETENTION_UNTIL: Final = 4
+_LEADER_EPOCH_SINCE: Final = 6
+_INSTANCE_SINCE: Final = 7
 
 
 @final

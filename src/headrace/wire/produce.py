@@ -5,7 +5,7 @@ equal to kio. A topic's key is its name as raw bytes, or the 16 bytes of its id 
 it is only looked up and echoed.
 """
 
-from typing import final
+from typing import Final, final
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64
@@ -22,10 +22,10 @@ from headrace.wire.response import (
     put_string,
 )
 
-OLDEST = 3
-NEWEST = 13
-FLEXIBLE_SINCE = 9
-TOPIC_IDS_SINCE = 13
+OLDEST: Final = 3
+NEWEST: Final = 13
+FLEXIBLE_SINCE: Final = 9
+TOPIC_IDS_SINCE: Final = 13
 
 
 @final
