@@ -3,15 +3,19 @@
 They speak the protocol themselves, so that every generation and every answer can be judged.
 """
 
+import os
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 from headrace.model.errors import ErrorCode
+from headrace.testing import RunningBroker
 from headrace.wire.codec import Message
 from tests.broker.group_member import (
     CONSUMER_GROUP_HEARTBEAT,
@@ -22,8 +26,9 @@ from tests.broker.group_member import (
     OFFSET_FETCH,
     RawMember,
     join_body,
+    make_offsets_topic,
 )
-from tests.broker.raw import RawConnection, values_of
+from tests.broker.raw import RawConnection, eventually, one_batch, values_of
 
 GROUP = "churning"
 TOPIC = "churned"
@@ -31,6 +36,16 @@ PARTITIONS = 12
 SESSION_MS = 1_000
 REBALANCE_MS = 3_000
 HEARTBEAT_S = 0.1
+MEMBERS = 10
+SEED = int(os.environ.get("HEADRACE_CHURN_SEED", "1"))
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "100",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "100",
+}
 
 
 @dataclass
@@ -53,6 +68,75 @@ class Record:
                 self.troubles.append(f"generation {generation}: two owners of {partition}")
 
 
+class Churning(Protocol):
+    """A member with a thread of its own."""
+
+    thread: threading.Thread
+    is_over: threading.Event
+    is_calm: threading.Event
+    """Set when nobody is to die any more."""
+
+
+def churn(
+    data_dir: Path, seconds: float, member: Callable[[RunningBroker, int, Record], Churning]
+) -> Record:
+    """Write for so long while members churn; then let them read all of it in peace."""
+    record = Record()
+    with (
+        RunningBroker.start(data_dir, settings=SETTINGS) as broker,
+        RawConnection(broker.port) as wire,
+    ):
+        wire.create_topic(TOPIC, PARTITIONS)
+        make_offsets_topic(wire)
+        is_over = threading.Event()
+        watcher = threading.Thread(target=_watch, args=(broker.port, is_over, record))
+        watcher.start()
+        members = [member(broker, number, record) for number in range(MEMBERS)]
+        try:
+            written = _write_for(wire, seconds)
+            for each in members:
+                each.is_calm.set()
+            eventually(
+                "every record is delivered",
+                lambda: written <= record.delivered or bool(record.troubles),
+                REBALANCE_MS / 1000 + 60,
+            )
+        finally:
+            is_over.set()
+            for each in members:
+                each.is_over.set()
+            for each in members:
+                each.thread.join()
+            watcher.join()
+    assert record.troubles == []
+    assert record.delivered == written
+    return record
+
+
+def _watch(port: int, is_over: threading.Event, record: Record) -> None:
+    """Look at the committed offsets all the time: none may go back."""
+    seen: dict[int, int] = {}
+    with RawConnection(port) as wire:
+        while not is_over.is_set():
+            for partition, offset in fetch_offsets(wire, list(range(PARTITIONS))).items():
+                if offset < seen.get(partition, 0):
+                    record.troubles.append(f"{partition} went back from {seen[partition]}")
+                seen[partition] = offset
+            is_over.wait(0.01)
+
+
+def _write_for(wire: RawConnection, seconds: float) -> set[bytes]:
+    written: set[bytes] = set()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = numbered(len(written))
+        answer = wire.produce(TOPIC, one_batch(value), partition=len(written) % PARTITIONS)
+        assert answer["error_code"] == 0
+        written.add(value)
+        threading.Event().wait(0.005)
+    return written
+
+
 class Rejoin(Exception):
     """The generation is over."""
 
@@ -60,14 +144,13 @@ class Rejoin(Exception):
 class ChurningMember:
     commit_version = 7
 
-    def __init__(self, port: int, number: int, record: Record, seed: int) -> None:
+    def __init__(self, port: int, number: int, record: Record) -> None:
         self.port = port
         self.name = f"member {number}"
         self.record = record
-        self.random = Random(f"{seed} {number}")
+        self.random = Random(f"{SEED} {number}")
         self.is_over = threading.Event()
         self.is_calm = threading.Event()
-        """Set when nobody is to die any more."""
         self.offsets: dict[int, int] = {}
         self.thread = threading.Thread(target=self._live_and_die, name=self.name)
         self.thread.start()

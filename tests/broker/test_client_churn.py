@@ -14,21 +14,9 @@ import pytest
 
 from headrace.client import ClientError, CommitFailed, GroupConsumer, connect
 from headrace.testing import RunningBroker
-from tests.broker.group_churn import GROUP, PARTITIONS, REBALANCE_MS, SESSION_MS, TOPIC, Record
-from tests.broker.group_member import make_offsets_topic
-from tests.broker.raw import RawConnection, eventually
-from tests.broker.test_groups_churn import MEMBERS, watch, write_for
+from tests.broker.group_churn import GROUP, REBALANCE_MS, SEED, SESSION_MS, TOPIC, Record, churn
 
 SECONDS = float(os.environ.get("HEADRACE_CHURN_SECONDS", "3"))
-SEED = int(os.environ.get("HEADRACE_CHURN_SEED", "1"))
-SETTINGS = {
-    "group.initial.rebalance.delay.ms": "100",
-    "group.min.session.timeout.ms": "500",
-    "group.consumer.min.session.timeout.ms": "500",
-    "group.consumer.session.timeout.ms": str(SESSION_MS),
-    "group.consumer.min.heartbeat.interval.ms": "50",
-    "group.consumer.heartbeat.interval.ms": "100",
-}
 WAYS: dict[str, dict[str, Any]] = {
     "range": {"assignors": ("range",)},
     "cooperative-sticky": {"assignors": ("cooperative-sticky",)},
@@ -110,31 +98,9 @@ def test_a_churning_group_of_our_clients_reads_everything_with_one_owner_each(
     tmp_path_factory: pytest.TempPathFactory, way: str
 ) -> None:
     data_dir = tmp_path_factory.mktemp("churn") / "data"
-    with RunningBroker.start(data_dir, settings=SETTINGS) as broker:
-        record = Record()
-        with RawConnection(broker.port) as wire:
-            wire.create_topic(TOPIC, PARTITIONS)
-            make_offsets_topic(wire)
-            is_over = threading.Event()
-            watcher = threading.Thread(target=watch, args=(broker.port, is_over, record))
-            watcher.start()
-            members = [ChurningClient(broker, n, record, WAYS[way]) for n in range(MEMBERS)]
-            try:
-                written = write_for(wire, SECONDS)
-                for member in members:
-                    member.is_calm.set()
-                eventually(
-                    "every record is delivered",
-                    lambda: written <= record.delivered or bool(record.troubles),
-                    OUTSIDE_S_MAX + 20,
-                )
-            finally:
-                is_over.set()
-                for member in members:
-                    member.is_over.set()
-                for member in members:
-                    member.thread.join()
-                watcher.join()
-    assert record.troubles == []
-    assert record.delivered == written
+    record = churn(
+        data_dir,
+        SECONDS,
+        lambda broker, number, record: ChurningClient(broker, number, record, WAYS[way]),
+    )
     assert len(record.generations) > 1
