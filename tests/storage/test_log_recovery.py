@@ -265,6 +265,16 @@ def test_an_abandoned_file_in_the_way_of_a_new_segment_is_emptied() -> None:
     assert values(log) == ["first", "second", "third"]
 
 
+def test_a_file_named_beyond_all_offsets_is_no_segment() -> None:
+    files = SimulatedFiles()
+    append(open_log(files), "kept")
+    alien = f"{PATH}/{'9' * 20}.log"
+    files.write_file(alien, b"not ours", sync=True)
+    found = open_log(files.killed())
+    assert values(found) == ["kept"]
+    assert found.files.read_file(alien) == b"not ours"
+
+
 @pytest.mark.parametrize("suffix", [".deleted", ".cleaned", ".tmp"])
 def test_leftovers_of_interrupted_work_are_removed(suffix: str) -> None:
     files = SimulatedFiles()

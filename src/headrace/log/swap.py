@@ -25,7 +25,10 @@ TEMPORARY = ".tmp"
 def offset_of(name: str) -> int:
     """The offset that a file is named by; -1 if it is named otherwise."""
     head, dot, _ = name.partition(".")
-    return int(head) if dot and len(head) == 20 and head.isascii() and head.isdigit() else -1
+    if not (dot and len(head) == 20 and head.isascii() and head.isdigit()):
+        return -1
+    offset = int(head)
+    return offset if offset < 1 << 63 else -1
 
 
 def tidy(files: Files, path: str) -> list[FileInfo]:
