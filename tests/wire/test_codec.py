@@ -242,7 +242,7 @@ def test_nothing_of_kio_is_loaded_before_it_is_needed() -> None:
         "import sys\n"
         "import headrace.wire.codec, headrace.wire.api_versions, headrace.handlers.dispatch\n"
         "assert not [name for name in sys.modules if name.startswith('kio')]\n"
-        "headrace.wire.codec.preload(3, 12)\n"
+        "headrace.wire.codec.encode_request(3, 12, 1, 'c', {'topics': []})\n"
         "assert 'kio.schema.metadata.v12' in sys.modules\n"
         "assert 'kio.serial' not in sys.modules\n"
         "assert 'hypothesis' not in sys.modules\n"

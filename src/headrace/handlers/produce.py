@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 ON_LOOP_BYTES_MAX: Final = 64 * 1024
 _log = logging.getLogger("headrace.handlers")
 
-
 _VERDICTS: Final = frozenset(
     {
         int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
@@ -157,7 +156,7 @@ class ProduceHandler:
         part.base_offset = base_offset
         part.end_offset = base_offset + batch.last_offset_delta + 1
         part.log_start_offset = partition.log.log_start_offset
-        if batch.attributes & 8:
+        if batch.is_log_append_time():
             part.append_time_ms = batch.max_timestamp
         exchange.parts.append(part)
         exchange.partitions.append(partition)
@@ -171,7 +170,6 @@ class ProduceHandler:
         peer.muted = True
         rules = partition.rules
         now_ms: i64 = self.turn.now_ms
-
         is_answered = exchange.request.acks != 0
 
         def job() -> object:

@@ -2,7 +2,8 @@
 
 Requests are parsed and staged as they arrive; nothing reaches a file or a socket until `flush`.
 The order of a flush is the order of promises: first the write, then the acknowledgements, then
-the long polls that the write satisfies. A write that fails fails its own partition's requests.
+the long polls that the write satisfies. Commits, which are written by their coordinator, come
+before all of that (`at_end`). A write that fails fails its own partition's requests.
 With acks=all an acknowledgement waits for the high watermark, which rises when the followers ask
 for what comes next.
 """

@@ -1,9 +1,8 @@
-"""All plaintext client sockets, in one epoll of their own, nested in the event loop.  # HOT
+"""The sockets of clients and of other brokers, in an epoll nested in the event loop.  # HOT
 
 asyncio watches only this epoll's descriptor. A turn takes in what has arrived on every socket,
 then writes, acknowledges and wakes once for all of it: no task, future or callback per request of
-the hot APIs.
-Turns are bounded, so that timers and tasks get their share.
+the hot APIs. Turns are bounded, so that timers and tasks get their share.
 """
 
 import asyncio

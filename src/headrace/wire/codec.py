@@ -32,7 +32,6 @@ __all__ = [
     "decode_response",
     "encode_request",
     "encode_response",
-    "preload",
 ]
 
 RESPONSE_ITEMS_MAX = 20_000_000
@@ -71,12 +70,6 @@ def decode_response(api_key: int, version: int, frame: bytes, at: int = 0) -> tu
     correlation_id = read_response_header(APIS[api_key], version, cursor)
     message: Message = _reader(api_key, version, "response")(cursor, Budget(RESPONSE_ITEMS_MAX))
     return correlation_id, message
-
-
-def preload(api_key: int, version: int) -> None:
-    """Load what one version needs now, so that the first request does not wait for it."""
-    _reader(api_key, version, "request")
-    _writer(api_key, version, "response")
 
 
 @cache
