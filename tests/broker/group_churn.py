@@ -56,7 +56,6 @@ class Record:
     owners: dict[tuple[int, int], str] = field(default_factory=dict)
     delivered: set[bytes] = field(default_factory=set)
     generations: set[int] = field(default_factory=set)
-    slowest_join_s: float = 0.0
     troubles: list[str] = field(default_factory=list)
     topic_id: UUID | None = None
 
@@ -186,11 +185,9 @@ class ChurningMember:
         self._leave(member)
 
     def _join(self, member: RawMember) -> None:
-        began = time.monotonic()
         fields = {"session_timeout_ms": SESSION_MS, "rebalance_timeout_ms": REBALANCE_MS}
         wire = member.connection
         reply = wire.ask(JOIN_GROUP, 5, join_body(GROUP, member.member_id, **fields))
-        self.record.slowest_join_s = max(self.record.slowest_join_s, time.monotonic() - began)
         if reply["error_code"]:
             is_required = reply["error_code"] == ErrorCode.MEMBER_ID_REQUIRED
             member.member_id = reply["member_id"] if is_required else ""

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.broker.group_churn import REBALANCE_MS, ChurningMember, ConsumerChurningMember, churn
+from tests.broker.group_churn import ChurningMember, ConsumerChurningMember, churn
 
 SECONDS = float(os.environ.get("HEADRACE_CHURN_SECONDS", "4"))
 
@@ -21,5 +21,4 @@ def test_a_churning_group_reads_everything_with_one_owner_each(
     record = churn(
         data_dir, SECONDS, lambda broker, number, record: kind(broker.port, number, record)
     )
-    assert record.slowest_join_s < REBALANCE_MS / 1000 + 30
     assert len(record.generations) > 3
