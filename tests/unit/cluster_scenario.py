@@ -56,6 +56,18 @@ class Member:
         )
         await self.controller.start(endpoints, rack=self.rack, previous_epoch=previous_epoch)
 
+    async def vanish(self) -> None:
+        """Stop as a process does that is killed: nothing is told to anybody."""
+        controller = self.controller
+        await controller._presence.stop()
+        await controller._lookout.stop()
+        await controller._failover.stop()
+        await controller._states.finish()
+        controller._caller.stop()
+        controller._balance.stop()
+        controller._peers.close()
+        controller._writer.fence = None
+
     def state(self, topic: str = "t", index: int = 0) -> PartitionState:
         state = self.controller.image.partition(topic, index)
         assert state is not None
@@ -93,7 +105,7 @@ class Cluster:
     async def kill(self, node_id: int) -> int:
         """End a process: its session goes, its task runs no more. Returns its last epoch."""
         member = self.members.pop(node_id)
-        await member.controller.vanish()
+        await member.vanish()
         self.network.stop(member.port)
         await member.store.close()
         return member.controller.last_epoch
@@ -102,7 +114,7 @@ class Cluster:
         """Kill a process whose session lives on. Returns that session."""
         member = self.members.pop(node_id)
         member.store.faults.suspend()
-        await member.controller.vanish()
+        await member.vanish()
         self.network.stop(member.port)
         return member.store
 

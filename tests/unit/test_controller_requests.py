@@ -271,7 +271,7 @@ async def test_what_finds_no_controller_waits_for_the_next(cluster: Cluster) -> 
     member = cluster.members[3]
     epoch = cluster.leader.controller.controller_epoch
     cluster.leader.store.faults.suspend()
-    await cluster.members[1].controller.vanish()
+    await cluster.members[1].vanish()
     cluster.network.stop(cluster.members[1].port)
     topics = [{"name": "t", "num_partitions": 1, "replication_factor": 2}]
     waiting = asyncio.ensure_future(

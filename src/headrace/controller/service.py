@@ -225,7 +225,9 @@ class Controller:
         await self._failover.stop()
         await self._presence.stop()
         await self._states.finish()
-        self._drop_links()
+        self._caller.stop()
+        self._balance.stop()
+        self._peers.close()
         try:
             if self.is_controller:
                 await self._writer.commit([Delete(layout.CONTROLLER)])
@@ -234,20 +236,6 @@ class Controller:
         except (ApiError, StoreError, StoreUnavailable) as error:
             # The end of the session removes the same nodes, only later.
             _log.info("This broker could not deregister: %s", error)
-        self._writer.fence = None
-
-    def _drop_links(self) -> None:
-        self._caller.stop()
-        self._balance.stop()
-        self._peers.close()
-
-    async def vanish(self) -> None:
-        """Stop as a process does that is killed: nothing is told to anybody."""
-        await self._presence.stop()
-        await self._lookout.stop()
-        await self._failover.stop()
-        await self._states.finish()
-        self._drop_links()
         self._writer.fence = None
 
     async def create_topic(
