@@ -1,5 +1,6 @@
 """A broker that cannot start says so in one sentence, and ends with a code that is not 0."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -113,3 +114,15 @@ def test_a_broker_on_temporary_data_does_not_say_that_it_is_kept(tmp_path: Path)
     broker.send_signal(signal.SIGINT)
     said, _ = broker.communicate(timeout=60)
     assert "has stopped; its temporary data goes with it" in said
+
+
+def test_temporary_data_goes_even_if_the_broker_is_stopped_while_it_starts(tmp_path: Path) -> None:
+    broker = subprocess.Popen(
+        [sys.executable, "-m", "headrace", "up", "--temp", "--port", "0"],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    eventually("its directory is there", lambda: any(tmp_path.iterdir()))
+    broker.terminate()
+    assert broker.wait(60) in (0, 143)
+    assert not list(tmp_path.iterdir())

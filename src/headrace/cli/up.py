@@ -6,6 +6,7 @@ Several, with `up --brokers`, are the supervisor's.
 import argparse
 import errno
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -87,6 +88,8 @@ def run_up(args: argparse.Namespace) -> int:
         raise Failure("A ZooKeeper is for a cluster: say --brokers N, too.", 2)
     directory = args.data or DATA_DIRECTORY
     if args.temp:
+        # Until the loop takes signals: the directory must go, too.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         directory = tempfile.mkdtemp(prefix="headrace-")
     properties = {"listeners": f"PLAINTEXT://127.0.0.1:{args.port}", "log.dirs": directory}
     try:
@@ -204,7 +207,6 @@ def _raise_descriptor_limit() -> None:
 async def _serve(broker: object, ready: str | None) -> None:
     import asyncio
     import gc
-    import signal
 
     from headrace.node.broker import Broker
 
