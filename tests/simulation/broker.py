@@ -217,8 +217,9 @@ class SimulatedFront:
             self.turn.flush()
         if key == FETCH:
             body = _skip_header(frame, 8, len(frame), version >= 12)
-            handler = self.replica_fetch if peer.is_internal else self.fetch
-            handler.handle(peer, header.correlation_id, version, frame, body, len(frame))
+            asked = peer, header.correlation_id, version, frame, body, len(frame)
+            if not peer.is_internal or not self.replica_fetch.handle(*asked):
+                self.fetch.handle(*asked)
             return
         exchange = Exchange(peer, 0, 0)
         peer.exchanges.append(exchange)

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.runtime.exchange import Peer
 from headrace.wire.header import read_header
-from headrace.wire.replica_fetch import VERSION
+from headrace.wire.replica_fetch import VERSION, ReplicaFetchRequest
 from tests.storage.log_scenario import values
 from tests.unit.follower_scene import Scene
 from tests.unit.replication_world import epoch_of
@@ -38,3 +38,20 @@ def test_what_comes_late_from_a_connection_that_was_left_does_not_count(
     scene.leader.append("c")
     wire.run()
     assert values(scene.log) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("replica_id", [-1, 2])
+def test_a_consumer_on_the_listener_of_the_brokers_is_left_to_those_who_serve_consumers(
+    replica_id: int,
+) -> None:
+    scene = Scene()
+    request = ReplicaFetchRequest("someone", replica_id, 0, 1, 1000, 1000)
+    request.begin(0, -1, 0)
+    request.forget({})
+    frame = request.finish(epoch_of(2))
+    peer = Peer()
+    scene.leader.turn.begin()
+    is_follower = scene.leader.handler.handle(
+        peer, 0, VERSION, frame, read_header(frame).body_at, len(frame)
+    )
+    assert is_follower == bool(peer.exchanges) == (replica_id == 2)

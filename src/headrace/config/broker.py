@@ -39,7 +39,7 @@ class BrokerConfig:
         self.listeners: tuple[Endpoint, ...] = ()
         self.advertised: tuple[Endpoint, ...] = ()
         self.internal_listener = ""
-        """Where other brokers are served, and nobody else; none without a cluster."""
+        """Where other brokers are served; none without a cluster."""
         self._static: dict[str, str] = {}
         self._dynamic: dict[str, str] = {}
         self._dynamic_defaults: dict[str, str] = {}

@@ -25,7 +25,6 @@ from headrace.replication.followers import Listener
 from headrace.replication.partition import Partition
 from headrace.replication.throttle import Throttle
 from headrace.runtime.exchange import Exchange, Peer
-from headrace.wire.cursor import MalformedRequest
 from headrace.wire.fetch import (
     FetchPart,
     FetchRequest,
@@ -152,10 +151,10 @@ class ReplicaFetchHandler:
 
     def handle(
         self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
-    ) -> None:
+    ) -> bool:
         request = read_fetch(data, at, end, version)
         if version < OLDEST or request.replica_id < 0:
-            raise MalformedRequest("only brokers fetch on the internal listener")
+            return False  # A consumer: clients may use the listener of the brokers, too.
         before = self._known(peer, request)
         if before is not None and before.waiting is not None:
             # The follower has something that cannot wait: a partition whose leader is new.
@@ -170,11 +169,12 @@ class ReplicaFetchHandler:
         except ApiError as error:
             exchange.pieces = write_fetch_response(correlation_id, version, error.code, 0, [], 0)
             self.turn.completed.append(exchange)
-            return
+            return True
         exchange.session = session
         self._take(session, request)
         # One that opens a session is told its number at once.
         self._advance(exchange, request.wait_ms_max <= 0 or request.session_epoch <= 0)
+        return True
 
     def retry_woken(self) -> None:
         """After a flush: answer the followers that now have something to fetch."""

@@ -272,9 +272,9 @@ class Plane:
         if api_key == FETCH and fetch_codec.OLDEST <= version <= fetch_codec.NEWEST:
             flexible = version >= fetch_codec.FLEXIBLE_SINCE
             body = _skip_header(data, at + 8, end, flexible)
-            if connection.is_internal:
-                self.replicas.handle(connection, correlation_id, version, data, body, end)
-            else:
+            if not connection.is_internal or not self.replicas.handle(
+                connection, correlation_id, version, data, body, end
+            ):
                 self.fetch.handle(connection, correlation_id, version, data, body, end)
         elif api_key == OFFSET_COMMIT and commit_codec.OLDEST <= version <= commit_codec.NEWEST:
             flexible = version >= commit_codec.FLEXIBLE_SINCE
