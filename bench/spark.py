@@ -32,6 +32,7 @@ TOPIC = "bench"
 PARTITIONS = 4
 VALUE_BYTES = 100
 _BATCH = 500
+_OURS = ("value", "micro")
 _WARM_ACTIONS = 5
 _WARM_KEPT = 3
 _TRIGGERS = 120
@@ -44,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", default="read,write,micro", help="of read, write, micro")
+    parser.add_argument("--only", default=",".join(_ONE), help=f"of {', '.join(_ONE)}")
     parser.add_argument("--headrace-only", action="store_true")
     parser.add_argument("--save", action="store_true", help=f"write the figures to {PAGE.name}")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -60,7 +61,7 @@ def main() -> None:
         for number in range(chosen.rounds):
             for part in parts:
                 for name in formats[:: 1 if number % 2 == 0 else -1]:
-                    if part == "micro" and name != "headrace":
+                    if part in _OURS and name != "headrace":
                         continue
                     result = measure(part, name, broker.address, chosen.rows)
                     found.setdefault(part, {}).setdefault(name, []).append(result)
@@ -119,19 +120,25 @@ def _session(name: str) -> Any:
     return session
 
 
-def read(name: str, address: str, rows: int) -> dict[str, float]:
+def read(name: str, address: str, rows: int, schema: str = "") -> dict[str, float]:
     """Rows a second of a count and a sum: the first action of a session, and later ones."""
     spark = _session(name)
     seconds = []
     for _ in range(1 + _WARM_ACTIONS):
         started = time.perf_counter()
-        frame = spark.read.format(name).option("kafka.bootstrap.servers", address)
-        frame = frame.option("subscribe", TOPIC).load()
+        reader = spark.read.format(name).option("kafka.bootstrap.servers", address)
+        reader = reader.schema(schema) if schema else reader
+        frame = reader.option("subscribe", TOPIC).load()
         counted = frame.selectExpr("count(*)", "sum(length(value))").collect()[0]
         seconds.append(time.perf_counter() - started)
         if tuple(counted) != (rows, rows * VALUE_BYTES):
             raise SystemExit(f"{counted} of {rows} rows")
     return {"cold": rows / seconds[0], "warm": rows / statistics.median(seconds[-_WARM_KEPT:])}
+
+
+def value(name: str, address: str, rows: int) -> dict[str, float]:
+    """The same where the source is told which column is looked at."""
+    return read(name, address, rows, "value BINARY")
 
 
 def write(name: str, address: str, rows: int) -> dict[str, float]:
@@ -198,30 +205,37 @@ def _trickle(client: Client, topic: str, query: Any) -> None:
     raise SystemExit(f"{_TRIGGERS} triggers took more than {_TRIGGERS_DEADLINE_S:g} s")
 
 
-_ONE = {"read": read, "write": write, "micro": micro}
+_ONE = {"read": read, "value": value, "write": write, "micro": micro}
 
 
 def report(found: dict[str, dict[str, list[Any]]], rows: int) -> str:
     lines = ["| measured | headrace | Kafka connector | ratio |", "| --- | --- | --- | --- |"]
-    for part, key, title in (
-        ("read", "cold", f"read {rows / 1e6:g} M rows, first action of a session, M rows/s"),
-        ("read", "warm", f"read {rows / 1e6:g} M rows, later actions, M rows/s"),
-        ("write", "warm", f"write {rows / 4e6:g} M rows, M rows/s"),
+    many = f"{rows / 1e6:g} M rows"
+    for part, beside, key, title in (
+        ("read", "read", "cold", f"read {many}, first action of a session"),
+        ("read", "read", "warm", f"read {many}, later actions"),
+        ("value", "read", "cold", f'read {many} of `schema("value BINARY")`, first action'),
+        ("value", "read", "warm", f'read {many} of `schema("value BINARY")`, later actions'),
+        ("write", "write", "warm", f"write {rows / 4e6:g} M rows"),
     ):
-        if part not in found:
+        ours = found.get(part, {}).get("headrace")
+        if not ours:
             continue
-        medians = [
-            statistics.median(one[key] for one in found[part][name]) / 1e6
-            for name in FORMATS
-            if name in found[part]
-        ]
-        ratio = f"{medians[0] / medians[1]:.1f}" if len(medians) == 2 else ""
-        cells = [f"{median:.2f}" for median in medians] + [""] * (2 - len(medians))
-        lines.append(f"| {title} | {cells[0]} | {cells[1]} | {ratio} |")
+        cells = [_median(ours, key)]
+        theirs = found.get(beside, {}).get("kafka")
+        if theirs:
+            cells.append(_median(theirs, key))
+        ratio = f"{cells[0] / cells[1]:.1f}" if theirs else ""
+        texts = [f"{cell:.2f}" for cell in cells] + [""] * (2 - len(cells))
+        lines.append(f"| {title}, M rows/s | {texts[0]} | {texts[1]} | {ratio} |")
     if "micro" in found:
         floor = statistics.median(one["median_ms"] for one in found["micro"]["headrace"])
         lines.append(f"| trigger at 1,000 rows/s, ms | {floor:.0f} | | |")
     return "\n".join(lines)
+
+
+def _median(found: list[Any], key: str) -> float:
+    return float(statistics.median(one[key] for one in found)) / 1e6
 
 
 if __name__ == "__main__":

@@ -51,11 +51,13 @@ class Topics:
         self.bootstrap = bootstrap
         self._server = {"kafka.bootstrap.servers": bootstrap}
 
-    def read(self, **options: str) -> DataFrame:
-        return self.spark.read.format("headrace").options(**self._server, **options).load()
+    def read(self, schema: str | None = None, **options: str) -> DataFrame:
+        reader = self.spark.read.format("headrace").options(**self._server, **options)
+        return reader.schema(schema).load() if schema else reader.load()
 
-    def read_stream(self, **options: str) -> DataFrame:
-        return self.spark.readStream.format("headrace").options(**self._server, **options).load()
+    def read_stream(self, schema: str | None = None, **options: str) -> DataFrame:
+        reader = self.spark.readStream.format("headrace").options(**self._server, **options)
+        return reader.schema(schema).load() if schema else reader.load()
 
     def write(self, rows: DataFrame, **options: str) -> None:
         writer = rows.write.format("headrace").options(**self._server, **options)

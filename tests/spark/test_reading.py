@@ -66,6 +66,17 @@ def test_rows_are_the_records_with_all_that_they_carry(
     }
     assert len(found) == 90 * len(codecs)
 
+    chosen = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, offset LONG, partition INT"
+    few = topics.read(chosen, subscribe=new_topic, includeHeaders="true")
+    assert few.columns == ["headers", "offset", "partition"]
+    assert {
+        (new_topic, row.partition, row.offset): [tuple(header) for header in row.headers]
+        for row in few.collect()
+    } == {place: carried[-1] for place, carried in found.items()}
+    for wrong in ("value STRING", "payload BINARY", chosen):
+        with pytest.raises(PySparkException, match="may choose among the columns key binary, "):
+            topics.read(wrong, subscribe=new_topic).collect()
+
 
 def test_offsets_say_where_a_batch_begins_and_ends(
     topics: Topics, client: Client, new_topic: str

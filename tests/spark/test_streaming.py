@@ -129,7 +129,8 @@ def test_a_stream_takes_a_named_group_and_begins_where_it_is_told(
     assert progress[0]["sources"][0]["endOffset"] == {new_topic: {"0": 10}}
     assert described_lags(topics.bootstrap, f"g-{new_topic}") == [0]
     sink = Sink(spark, tmp_path / "times")
-    sink.run(topics.read_stream(**named, startingTimestamp="1700000000009"))
+    columns = "offset LONG, partition INT, topic STRING, value BINARY"
+    sink.run(topics.read_stream(columns, **named, startingTimestamp="1700000000009"))
     assert sink.values() == ["a9"]
     # By default a stream begins with what comes.
     sink = Sink(spark, tmp_path / "latest")

@@ -3,7 +3,8 @@
 Owns the schema of the rows, and how bytes that lie scattered in a response become columns. It
 reads no topic and knows no range beyond the one that it is told.
 
-1. The columns are those of Spark's Kafka connector, in its order and with its types.
+1. The columns are those of Spark's Kafka connector with its types, and no more are made than were
+   asked for: Spark turns each that it gets into rows, also those that a query does not look at.
 2. `headers` is an empty list for a record without any, never null: null arrays make Spark's own
    way to a sink quadratic.
 3. No portion becomes a record batch of more than `_PLAIN_BYTES_MAX` and one batch beyond.
@@ -26,21 +27,20 @@ _PLAIN_BYTES_MAX = 16 * 1024 * 1024
 HEADERS_TYPE = pa.list_(
     pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
 )
-_FIELDS = [
-    ("key", pa.binary()),
-    ("value", pa.binary()),
-    ("topic", pa.string()),
-    ("partition", pa.int32()),
-    ("offset", pa.int64()),
-    ("timestamp", pa.timestamp("us", tz="UTC")),
-    ("timestampType", pa.int32()),
-]
-SCHEMA = pa.schema(_FIELDS)
-SCHEMA_WITH_HEADERS = pa.schema([*_FIELDS, ("headers", HEADERS_TYPE)])
+_KINDS: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": HEADERS_TYPE,
+}
 
 
 def record_batches(
-    chunk: Chunk, limit: int, with_headers: bool, check_crc: bool
+    chunk: Chunk, limit: int, names: tuple[str, ...], check_crc: bool
 ) -> Iterator[pa.RecordBatch]:
     """The records of a chunk before the offset `limit`, as few record batches as is sensible."""
     group: list[tuple[Batch, bytes, int, int]] = []
@@ -55,17 +55,17 @@ def record_batches(
             group.append((batch, payload, at, end))
             plain += end - at
             if plain >= _PLAIN_BYTES_MAX:
-                yield from _one(chunk, group, limit, with_headers)
+                yield from _one(chunk, group, limit, names)
                 group, plain = [], 0
-        yield from _one(chunk, group, limit, with_headers)
+        yield from _one(chunk, group, limit, names)
     except ApiError as error:
         raise corrupt(chunk.partition, error) from error
 
 
 def _one(
-    chunk: Chunk, group: list[tuple[Batch, bytes, int, int]], limit: int, with_headers: bool
+    chunk: Chunk, group: list[tuple[Batch, bytes, int, int]], limit: int, names: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    columns = Columns(with_headers)
+    columns = Columns("headers" in names)
     if all(payload is chunk.data for _, payload, _, _ in group):
         # Nothing was compressed: keys and values are looked for where they came in.
         plain = chunk.data
@@ -78,35 +78,36 @@ def _one(
             columns.append(batch, payload, at, end, place, chunk.offset, limit)
             place += end - at
     if columns.count:
-        yield _record_batch(chunk, columns, pa.py_buffer(plain))
+        arrays = [_column(name, chunk, columns, pa.py_buffer(plain)) for name in names]
+        yield pa.RecordBatch.from_arrays(arrays, schema=_schema(names))
 
 
-def _record_batch(chunk: Chunk, columns: Columns, plain: pa.Buffer) -> pa.RecordBatch:
+@lru_cache(maxsize=8)
+def _schema(names: tuple[str, ...]) -> pa.Schema:
+    return pa.schema([(name, _KINDS[name]) for name in names])
+
+
+def _column(name: str, chunk: Chunk, columns: Columns, plain: pa.Buffer) -> pa.Array:
     count = int(columns.count)
-    topic, partition = chunk.partition
-    arrays = [
-        _scattered(
-            plain,
-            columns.keys.getvalue(),
-            count,
-            columns.key_presence.getvalue() if columns.keyless else None,
-        ),
-        _scattered(
-            plain,
-            columns.values.getvalue(),
-            count,
-            columns.value_presence.getvalue() if columns.valueless else None,
-        ),
-        _repeated(topic, _room(count))[:count],
-        _numbers(pa.int32(), array("i", [partition]) * count, count),
-        _numbers(pa.int64(), columns.offsets.getvalue(), count),
-        _numbers(pa.timestamp("us", tz="UTC"), columns.timestamps.getvalue(), count),
-        _numbers(pa.int32(), columns.timestamp_types.getvalue(), count),
-    ]
-    if not columns.with_headers:
-        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-    arrays.append(_headers(columns, plain))
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA_WITH_HEADERS)
+    match name:
+        case "key":
+            presence = columns.key_presence.getvalue() if columns.keyless else None
+            return _scattered(plain, columns.keys.getvalue(), count, presence)
+        case "value":
+            presence = columns.value_presence.getvalue() if columns.valueless else None
+            return _scattered(plain, columns.values.getvalue(), count, presence)
+        case "topic":
+            return _repeated(chunk.partition.topic, _room(count))[:count]
+        case "partition":
+            return _numbers(_KINDS[name], array("i", [chunk.partition.partition]) * count, count)
+        case "offset":
+            return _numbers(_KINDS[name], columns.offsets.getvalue(), count)
+        case "timestamp":
+            return _numbers(_KINDS[name], columns.timestamps.getvalue(), count)
+        case "timestampType":
+            return _numbers(_KINDS[name], columns.timestamp_types.getvalue(), count)
+        case _:
+            return _headers(columns, plain)
 
 
 # Arrays are made of buffers: pa.array and pa.repeat import pandas to look at what they are given,

@@ -166,6 +166,8 @@ class ReadOptions:
     fetch_attempts: int
     retry_interval_ms: int
     push_filters: bool
+    columns: tuple[str, ...] = ()
+    """Those that a reader gives, in that order."""
 
     @property
     def read_committed(self) -> bool:

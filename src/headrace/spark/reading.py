@@ -44,7 +44,7 @@ def read_ranges(options: ReadOptions, ranges: Sequence[OffsetRange]) -> Iterator
                 continue
             if chunk.next_offset >= end:
                 reading.done(chunk.partition)
-            yield from record_batches(chunk, end, options.include_headers, check_crc)
+            yield from record_batches(chunk, end, options.columns, check_crc)
 
 
 class _Reading:

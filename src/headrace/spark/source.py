@@ -4,6 +4,7 @@ Spark imports this module in several short processes, only to see what there is:
 else is imported when it is needed.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -95,9 +96,12 @@ class HeadraceDataSource(DataSource):
         from headrace.spark.options import read_options
 
         options = read_options(self.options, use)
-        if schema != _schema(options):
-            raise OptionError("the columns are fixed: leave out schema(...)")
-        return options
+        kinds = {field.name: field.dataType for field in _schema(options)}
+        wanted = {field.name: field.dataType for field in schema}
+        if not wanted or not wanted.items() <= kinds.items():
+            known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in kinds.items())
+            raise OptionError(f"schema(...) may choose among the columns {known}, or be left out")
+        return replace(options, columns=tuple(schema.names))
 
 
 def _schema(options: "ReadOptions") -> StructType:
