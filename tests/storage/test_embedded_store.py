@@ -1,6 +1,7 @@
 """The embedded store and its file: crashes, damage, full disks, and how often it syncs."""
 
 import asyncio
+import logging
 import shutil
 import signal
 import sqlite3
@@ -12,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.coordination.database import Database, DiskFull, StoreFileError
+from headrace.coordination.database import Database, StoreFileError
 from headrace.coordination.embedded import EmbeddedServer, EmbeddedStore
 from headrace.coordination.port import (
-    ConnectionLost,
     Create,
     SessionExpired,
     SessionState,
     Set,
+    StoreFull,
     UnknownOutcome,
 )
 from headrace.coordination.tree import Change
@@ -228,18 +229,20 @@ def test_writes_that_wait_together_share_a_commit_and_ephemerals_need_none(
 
 
 def test_a_full_disk_refuses_the_write_and_takes_the_next_when_there_is_room(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
+
     async def scenario() -> None:
         database = CountedDatabase(str(tmp_path / "store.db"))
         server = await _server(database)
         store = server.session()
         await store.create("/a", b"old")
-        database.failure = DiskFull("no space")
+        database.failure = StoreFull("no space")
         outcomes = await asyncio.gather(
             store.set("/a", b"new"), store.create("/b"), return_exceptions=True
         )
-        assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 2
+        assert [type(outcome) for outcome in outcomes] == [StoreFull] * 2
         assert (await store.get("/a"))[0] == b"old"
         database.failure = None
         assert (await store.set("/a", b"new", 0)).version == 1
@@ -247,6 +250,8 @@ def test_a_full_disk_refuses_the_write_and_takes_the_next_when_there_is_room(
         await server.close()
 
     asyncio.run(scenario())
+    told = [record.getMessage() for record in caplog.records if "embedded" in record.name]
+    assert told == ["no space", "There is space for the store again."]
 
 
 def test_sqlite_running_out_of_pages_is_a_full_disk(tmp_path: Path) -> None:
@@ -257,7 +262,7 @@ def test_sqlite_running_out_of_pages_is_a_full_disk(tmp_path: Path) -> None:
         await store.create("/a")
         assert database._connection is not None
         database._connection.execute("PRAGMA max_page_count=10")
-        with pytest.raises(ConnectionLost, match="space"):
+        with pytest.raises(StoreFull, match="space"):
             await store.create("/b", bytes(100_000))
         await store.create("/c")
         assert await store.children("/") == ["a", "c"]

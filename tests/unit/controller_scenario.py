@@ -14,6 +14,7 @@ from headrace.controller.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.coordination.database import Database
 from headrace.coordination.embedded import EmbeddedServer, EmbeddedStore
+from headrace.coordination.port import StoreFull
 from headrace.coordination.tree import Change
 from headrace.model.cluster import Endpoint
 from headrace.model.errors import ApiError, ErrorCode
@@ -24,17 +25,20 @@ ENDPOINTS = (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
 
 
 class GatedDatabase(Database):
-    """Holds a commit back while its gate is closed."""
+    """Holds a commit back while its gate is closed, and refuses it while the disk is full."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.reached = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
+        self.is_full = False
 
     def commit(self, changes: Iterable[Change], epoch: int | None) -> None:
         self.reached.set()
         assert self.gate.wait(30)
+        if self.is_full:
+            raise StoreFull("There is no space left for the store.")
         super().commit(changes, epoch)
 
     async def close_gate(self, write: Coroutine[None, None, T]) -> "asyncio.Task[T]":

@@ -6,6 +6,7 @@ from headrace.client import admin, offsets
 from headrace.client.errors import (
     ClientClosed,
     ProtocolViolation,
+    RequestFailed,
     TimedOut,
     TopicExists,
     UnknownTopic,
@@ -118,6 +119,18 @@ def test_an_unknown_topic_is_an_error_after_a_short_while() -> None:
     assert 1_000 <= world.now_ms - 1_000 < 3_000
 
 
+def test_a_topic_for_which_the_broker_has_no_room_is_an_error_at_once() -> None:
+    world = World(leaders={})
+    world.answers[METADATA] = lambda node, request: {
+        **world.metadata(node, request),
+        "topics": [{"error_code": 56, "name": "t", "partitions": []}],
+    }
+    with pytest.raises(RequestFailed, match="the broker's disk may be full"):
+        world.run(world.engine.start(offsets.ensure_topics(world.engine, ["t"], create=True)))
+    asked = [asked for asked in world.requests(METADATA) if asked.request["topics"]]
+    assert len(asked) == 1
+
+
 def test_a_topic_that_appears_meanwhile_is_used() -> None:
     world = World(leaders={})
     outcome = world.engine.start(offsets.ensure_topics(world.engine, ["t"], create=True))
@@ -151,6 +164,16 @@ def test_an_error_that_stays_is_raised_at_once() -> None:
         "topics": [{"name": "t", "error_code": 36, "error_message": "it is there"}]
     }
     with pytest.raises(TopicExists, match="it is there"):
+        world.run(world.engine.start(admin.create_topics(world.engine, [NewTopic("t")])))
+    assert len(world.requests(CREATE_TOPICS)) == 1
+
+
+def test_a_full_disk_ends_the_creation_of_a_topic_at_once() -> None:
+    world = World()
+    world.answers[CREATE_TOPICS] = lambda node, request: {
+        "topics": [{"name": "t", "error_code": 56, "error_message": "no space left"}]
+    }
+    with pytest.raises(RequestFailed, match="no space left"):
         world.run(world.engine.start(admin.create_topics(world.engine, [NewTopic("t")])))
     assert len(world.requests(CREATE_TOPICS)) == 1
 

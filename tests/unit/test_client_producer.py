@@ -378,6 +378,25 @@ def test_without_a_producer_id_nothing_is_sent() -> None:
     assert scene.world.requests(PRODUCE) == []
 
 
+def test_a_broker_that_fails_gives_no_producer_id_and_the_records_end_at_once() -> None:
+    scene = Scene()
+    init = scene.world.answers[INIT_PRODUCER_ID]
+    scene.world.answers[INIT_PRODUCER_ID] = lambda node, request: {
+        "error_code": -1,
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
+    refused = scene.append(partition=0)
+    scene.world.until(lambda: refused.done)
+    with pytest.raises(RequestFailed, match="its disk may be full"):
+        refused.result()
+    assert len(scene.world.requests(INIT_PRODUCER_ID)) == 1
+    scene.world.answers[INIT_PRODUCER_ID] = init
+    delivery = scene.append(partition=0)
+    scene.world.until(lambda: delivery.done)
+    assert delivery.result().offset == 0
+
+
 def test_an_idempotent_producer_needs_all_acknowledgements() -> None:
     with pytest.raises(ValueError, match="acks='all'"):
         ProducerOptions(acks=1)

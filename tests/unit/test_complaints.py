@@ -18,3 +18,13 @@ def test_trouble_is_told_at_once_and_then_now_and_then(caplog: pytest.LogCapture
         "0 is full",
         "30 is full (and 29 times like this before)",
     ]
+
+
+def test_the_end_of_trouble_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    complaint = Complaint(logging.getLogger("test"), ManualClock().monotonic)
+    complaint.over("there is room")
+    complaint.tell("it is full")
+    complaint.over("there is room")
+    complaint.over("there is room")
+    assert [record.getMessage() for record in caplog.records] == ["it is full", "there is room"]

@@ -257,6 +257,34 @@ async def test_no_producer_id_is_given_twice(broker: Broker) -> None:
 
 
 @scenario
+async def test_a_full_disk_is_told_to_the_asker_and_leaves_nothing_half_done(
+    broker: Broker,
+) -> None:
+    controller = broker.controller
+    old = await controller.create_topic("old", configs={"a": "b"})
+    broker.changes.clear()
+    broker.database.is_full = True
+    for attempt in (
+        controller.create_topic("new", partitions=250),
+        controller.delete_topic("old"),
+        controller.create_partitions("old", 5),
+        controller.alter_topic_configs("old", {"a": "c"}),
+        controller.alter_broker_configs(None, {"a": "b"}),
+        controller.alter_group_configs("g", {"a": "b"}),
+    ):
+        assert await code_of(attempt) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert await code_of(controller.next_producer_id()) == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert controller.is_controller
+    assert controller.image.topics == {"old": old}
+    assert broker.changes == []
+    broker.database.is_full = False
+    assert await broker.topics_in_store() == {"old": old}
+    new = await controller.create_topic("new", partitions=250)
+    assert await controller.next_producer_id() == 0
+    assert await broker.topics_in_store() == {"old": old, "new": new}
+
+
+@scenario
 async def test_settings_of_groups_last_under_any_name_and_go_when_they_are_unset(
     broker: Broker,
 ) -> None:

@@ -7,7 +7,7 @@ operation_timeout_ms, and raises the first error that stays.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from headrace.client.errors import ClientError, UnknownTopic, request_failed
+from headrace.client.errors import ClientError, RequestFailed, UnknownTopic, request_failed
 from headrace.client.offsets import ensure_topics, list_topics
 from headrace.client.operation import (
     ANY,
@@ -32,6 +32,7 @@ from headrace.client.values import (
     NewTopic,
     TopicInfo,
 )
+from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import (
     CREATE_PARTITIONS,
@@ -90,7 +91,7 @@ def create_topics(
         reply = yield Ask(CONTROLLER, CREATE_TOPICS, fields)
         _first_error(reply["topics"], "name")
 
-    yield from retrying(session, "creating topics", attempt)
+    yield from retrying(session, "creating topics", _final(attempt))
     if not validate_only:
         yield from _wait_for_leaders(session, [topic.name for topic in topics])
 
@@ -149,13 +150,14 @@ def _named(result: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _final(attempt: Callable[[], Operation[T]]) -> Callable[[], Operation[T]]:
-    """Take a topic's absence for the truth: the controller said so."""
+    """Take a topic's absence and a full disk for the truth: the controller said so."""
 
     def settled() -> Operation[T]:
         try:
             return (yield from attempt())
-        except UnknownTopic as error:
-            error.retriable = False
+        except RequestFailed as error:
+            if isinstance(error, UnknownTopic) or error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                error.retriable = False
             raise
 
     return settled

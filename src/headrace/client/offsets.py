@@ -119,6 +119,12 @@ def refresh_topics(session: Session, topics: Iterable[str]) -> Operation[dict[st
 def _topic_trouble(topic: str, code: ErrorCode) -> RequestFailed:
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return UnknownTopic(code, f"the topic {topic!r} does not exist")
+    if code == ErrorCode.KAFKA_STORAGE_ERROR:
+        full = request_failed(
+            code, f"the topic {topic!r} cannot be made: the broker's disk may be full"
+        )
+        full.retriable = False
+        return full
     return request_failed(code, f"the topic {topic!r} cannot be used ({code.name})")
 
 

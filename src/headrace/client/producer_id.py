@@ -4,7 +4,10 @@ from typing import NamedTuple
 
 from headrace.client.errors import request_failed
 from headrace.client.operation import ANY, Ask, Operation, Session, retrying
+from headrace.model.errors import ErrorCode
 from headrace.wire.apis import INIT_PRODUCER_ID
+
+_SERVER_ERROR = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class ProducerId(NamedTuple):
@@ -23,8 +26,11 @@ def init_producer_id(session: Session, timeout_ms: float) -> Operation[ProducerI
 
     def attempt() -> Operation[ProducerId]:
         reply = yield Ask(ANY, INIT_PRODUCER_ID, fields)
-        if reply["error_code"]:
-            raise request_failed(reply["error_code"], "the broker gave no producer id")
+        code = reply["error_code"]
+        if code:
+            # The answer has no room for words, and a full disk has no code of its own.
+            why = ": its disk may be full, its log says why" if code == _SERVER_ERROR else ""
+            raise request_failed(code, f"the broker gave no producer id{why}")
         return ProducerId(reply["producer_id"], reply["producer_epoch"])
 
     return (yield from retrying(session, "getting a producer id", attempt, timeout_ms))

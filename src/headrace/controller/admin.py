@@ -257,6 +257,8 @@ class Admin:
                     if await self._writer.commit([Set(layout.PRODUCER_IDS, after, stat.version)]):
                         return first, layout.PRODUCER_IDS_PER_BLOCK
             except (ApiError, StoreUnavailable) as error:
+                if isinstance(error, ApiError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                    raise
                 _log.warning("No producer ids could be allocated: %s", error)
         # What Kafka answers, too: every client tries InitProducerId again after it.
         raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

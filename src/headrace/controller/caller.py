@@ -68,7 +68,11 @@ class Caller:
         except LinkBroken as error:
             _log.warning("No producer ids could be had from the controller: %s", error)
             reply = {"error_code": ErrorCode.NOT_CONTROLLER}
-        if reply.get("error_code", ErrorCode.NONE) != ErrorCode.NONE:
+        code = reply.get("error_code", ErrorCode.NONE)
+        if code == ErrorCode.KAFKA_STORAGE_ERROR:
+            # Java asks again for ever after any code that it takes for a passing one.
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        if code != ErrorCode.NONE:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return reply["producer_id_start"], reply["producer_id_len"]
 

@@ -25,6 +25,7 @@ from headrace.coordination.port import (
     Set,
     Stat,
     Store,
+    StoreFull,
     StoreUnavailable,
     TooLarge,
     UnknownOutcome,
@@ -54,7 +55,8 @@ class Writer:
         """Write all of `ops`, and what they are about. False: read that again, decide anew.
 
         NOT_CONTROLLER means that nothing was written. Clients look for the controller and ask it
-        again: it may be another, or this one when its store is back.
+        again: it may be another, or this one when its store is back. KAFKA_STORAGE_ERROR means the
+        same, and that it is for want of space: no other could do better, so they are told at once.
         """
         if self.fence is None:
             raise not_controller()
@@ -71,6 +73,12 @@ class Writer:
                 self.fence = None
                 raise not_controller() from None
             return False
+        except StoreFull:
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                "The broker's store cannot write: there is no space left on its disk. Make room "
+                "there, then try again.",
+            ) from None
         except StoreUnavailable:
             raise not_controller() from None
         except TooLarge:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.coordination.port import PERSISTENT, Stat
+from headrace.coordination.port import PERSISTENT, Stat, StoreFull
 from headrace.coordination.tree import Change, Node
 
 if TYPE_CHECKING:
@@ -34,10 +34,6 @@ _SCHEMA = (
 
 class StoreFileError(Exception):
     """The file cannot be used; the sentence says what to do about it."""
-
-
-class DiskFull(Exception):
-    """The transaction was rolled back for want of space; the next one may succeed."""
 
 
 class Loaded(NamedTuple):
@@ -179,7 +175,7 @@ class Database:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_FULL and self._rolled_back(connection):
-                raise DiskFull(f"There is no space left for the store {self._path}.") from None
+                raise StoreFull(f"There is no space left for the store {self._path}.") from None
             self._failed = True
             raise OSError(f"The store {self._path} could not be written: {error}.") from error
 

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from headrace.coordination.database import Database, DiskFull
+from headrace.coordination.database import Database
 from headrace.coordination.port import (
     ANY_VERSION,
     ConnectionLost,
@@ -30,6 +30,7 @@ from headrace.coordination.port import (
     SessionState,
     Set,
     Stat,
+    StoreFull,
     UnknownOutcome,
     Watch,
     WatchEvent,
@@ -184,11 +185,12 @@ class EmbeddedServer:
         error = job.exception()
         if error is None:
             self._epoch_durable = self._zxid >> _COUNTER_BITS
+            self._full.over("There is space for the store again.")
             self._landed()
             return
-        if isinstance(error, DiskFull):
+        if isinstance(error, StoreFull):
             self._full.tell(str(error))
-            self._drop(ConnectionLost(str(error)))
+            self._drop(error)
             return
         _log.error("%s", error)
         self.failure = str(error)

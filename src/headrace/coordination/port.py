@@ -138,6 +138,10 @@ class SessionExpired(StoreUnavailable):
     """The session is over: nothing was sent, so nothing was changed."""
 
 
+class StoreFull(StoreUnavailable):
+    """No room on the store's disk: nothing was changed, and the next write may succeed."""
+
+
 class UnknownOutcome(StoreUnavailable):
     """A write that may or may not have happened. Not a failure: read again to know (B5)."""
 

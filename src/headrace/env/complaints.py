@@ -1,4 +1,5 @@
-"""Trouble that goes on: told when it begins, then now and then with how often it was met."""
+"""Trouble that goes on: told when it begins, then now and then with how often it was met,
+and when it is over."""
 
 import logging
 import time
@@ -18,6 +19,7 @@ class Complaint:
         self._monotonic = monotonic
         self._told_s = -inf
         self._untold = 0
+        self._is_on = False
 
     def tell(self, text: str) -> None:
         now_s = self._monotonic()
@@ -28,3 +30,10 @@ class Complaint:
         self._log.error("%s%s", text, more)
         self._told_s = now_s
         self._untold = 0
+        self._is_on = True
+
+    def over(self, text: str) -> None:
+        """What was told is so no more; nothing where nothing was told."""
+        if self._is_on:
+            self._is_on = False
+            self._log.info("%s", text)
