@@ -7,7 +7,9 @@ Owns the disturbing processes, each a child that ends when its standard input cl
 measurement beside them: single records there and back through a waiting long poll, as `latency`.
 
 1. A disturber is a process of its own that runs when a core is idle: the measured client and it do
-   not share an interpreter, and on few cores it does not take the measured client's turn.
+   not share an interpreter, and on few cores it does not take the measured client's turn. It
+   reads as consumers do, a little at a time, and so it drops pages: a kernel that does not preempt
+   itself gives the core to nobody during one long call.
 2. Cold means cold: before each pass the segment files are synced and dropped from the page cache.
 """
 
@@ -33,6 +35,7 @@ KINDS = ("alone", "cold", "control", "slow", "broken")
 COLD_REQUESTS = 1_500
 SAMPLES = 4_000
 _TOPIC, _TAIL = "behind", "tail"
+_READ_SIZE, _DROP_SIZE = 64 << 10, 8 << 20
 _SLOW_CONNECTIONS, _SLOW_READ_SIZE, _SLOW_PAUSE_S = 8, 16 << 10, 0.01
 _BROKEN_CONNECTIONS = 10
 _ROOT = Path(__file__).resolve().parent.parent
@@ -131,6 +134,9 @@ def drop_from_page_cache(paths: list[str]) -> None:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fdatasync(descriptor)
+            for at in range(0, os.fstat(descriptor).st_size, _DROP_SIZE):
+                os.posix_fadvise(descriptor, at, _DROP_SIZE, os.POSIX_FADV_DONTNEED)
+            # What lies across two of them.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
@@ -159,7 +165,7 @@ def _requests(records: int) -> list[bytes]:
 def replay_cold(port: int, records: int, segments: list[str]) -> None:
     """Reads the topic from its start, and drops it from the page cache before each pass."""
     requests = _requests(records)
-    view = memoryview(bytearray(1 << 20))
+    view = memoryview(bytearray(_READ_SIZE))
     with load.connect("127.0.0.1", port) as connection:
         drop_from_page_cache(segments)
         _begin()
@@ -182,7 +188,7 @@ def replay_past_the_broker(segments: list[str]) -> None:
             _send_cold(listener.accept()[0], segments)
         os._exit(0)
     _yield_cores()
-    view = memoryview(bytearray(1 << 20))
+    view = memoryview(bytearray(_READ_SIZE))
     with socket.create_connection(listener.getsockname()) as connection:
         _begin()
         while not _stopped():

@@ -5,8 +5,9 @@ disk read on for it, a few megabytes before what is being sent, by a thread.
 """
 
 import os
+import time
 
-WARM_BYTES = 1024 * 1024
+STRETCH_BYTES = 128 * 1024
 READ_AHEAD_BYTES = 4 * 1024 * 1024
 _probe = bytearray(1)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
@@ -31,15 +32,19 @@ def warm(fd: int, position: int, end: int) -> None:
 
     More is asked for than is waited for: the disk reads on while what is here is sent.
     """
-    read_ahead(fd, position)
-    stop = min(end, position + WARM_BYTES)
+    for at in range(position, position + READ_AHEAD_BYTES, STRETCH_BYTES):
+        read_ahead(fd, at)
     touched = bytearray(1)
     # A byte at both ends is waited for, and no more is copied: what lies between comes with them.
-    # Few calls: each takes the interpreter from the loop for a moment.
-    os.preadv(fd, [touched], stop - 1)
+    os.preadv(fd, [touched], min(end, position + STRETCH_BYTES) - 1)
     os.preadv(fd, [touched], position)
 
 
 def read_ahead(fd: int, position: int) -> None:
-    """Have the disk read on, whoever sends it. For a thread: finding the pages takes a while."""
-    os.posix_fadvise(fd, position, READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+    """Have the disk read a stretch, whoever sends it. For a thread: it takes a while.
+
+    A kernel that does not preempt itself gives the core to nobody meanwhile. So it is asked for
+    little at a time, and then those that wait for a core come first, whoever's they are.
+    """
+    os.posix_fadvise(fd, position, STRETCH_BYTES, os.POSIX_FADV_WILLNEED)
+    time.sleep(0)

@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
 from librt.strings import read_i32_be
@@ -21,7 +22,13 @@ from mypy_extensions import i64
 from headrace.log.file import FileSlice, LogFile
 from headrace.model.errors import ApiError
 from headrace.runtime.exchange import Peer
-from headrace.server.cache import READ_AHEAD_BYTES, is_cached, read_ahead, warm
+from headrace.server.cache import (
+    READ_AHEAD_BYTES,
+    STRETCH_BYTES,
+    is_cached,
+    read_ahead,
+    warm,
+)
 from headrace.wire.cursor import MalformedRequest
 
 if TYPE_CHECKING:
@@ -407,48 +414,55 @@ class Connection(Peer):
             self.slice_sent = 0
             self.out.popleft()
         if fd == self.ahead_fd and at + READ_AHEAD_BYTES > self.ahead_end:
-            self._read_ahead(piece.file)
+            self._read_on(piece.file)
         return sent
 
     def _warm(self, piece: FileSlice, at: i64) -> None:
         """Have a thread bring the next stretch of the file into the page cache."""
-        self.is_warming = True
         file = piece.file
         self.ahead_fd = file.fd
         self.ahead_end = at + READ_AHEAD_BYTES
         end: i64 = piece.position + piece.size
 
         def job() -> object:
-            if not self.closed:
-                warm(file.fd, at, end)
-            return None
+            warm(file.fd, at, end)
+            return False
 
-        def done(_result: object, error: BaseException | None) -> None:
+        self._send_after(job, file.fd)
+
+    def _read_on(self, file: LogFile) -> None:
+        """Have the disk read on, until it meets what is cached, and send no more before that.
+
+        What comes from the disk is sent a stretch at a time: others need the cores in between.
+        """
+        at: i64 = self.ahead_end
+        self.ahead_end = at + STRETCH_BYTES
+
+        def job() -> object:
+            if is_cached(file.fd, at, 1):
+                return True
+            read_ahead(file.fd, at)
+            return False
+
+        self._send_after(job, file.fd)
+
+    def _send_after(self, job: Callable[[], object], fd: int) -> None:
+        """Go on when a thread has done a job, which tells whether what follows is cached."""
+        self.is_warming = True
+
+        def job_if_open() -> object:
+            return self.closed or job()
+
+        def done(is_met: object, error: BaseException | None) -> None:
             self.is_warming = False
+            if is_met is True and self.ahead_fd == fd:
+                self.ahead_fd = -1
             if error is not None:
                 self.plane.close(self, f"read of the log failed: {error}")
             elif not self.closed:
                 self.plane.resume(self)
 
-        self.plane.reader.submit(job, done)
-
-    def _read_ahead(self, file: LogFile) -> None:
-        """Have the disk read on while what is here is sent, until it meets what is cached."""
-        fd: int = file.fd
-        at: i64 = self.ahead_end
-        self.ahead_end = at + READ_AHEAD_BYTES
-
-        def job() -> object:
-            if self.closed or is_cached(file.fd, at, 1):
-                return True
-            read_ahead(file.fd, at)
-            return False
-
-        def done(is_met: object, error: BaseException | None) -> None:
-            if (is_met is True or error is not None) and self.ahead_fd == fd:
-                self.ahead_fd = -1
-
-        self.plane.reader.submit(job, done)
+        self.plane.reader.submit(job_if_open, done)
 
     def drop_unsent(self) -> None:
         """Let a close be a reset: the kernel must not keep what nobody comes to read."""
