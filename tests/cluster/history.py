@@ -264,6 +264,8 @@ def read_all(topic: Topic) -> dict[int, list[tuple[int, bytes]]]:
 
 
 def _end(consumer: Consumer, topic: str, index: int) -> tuple[int, int]:
+    # librdkafka never asks again for partitions that it once took for unknown.
+    consumer.list_topics(topic, timeout=5)
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=5)
     return low, high
 

@@ -397,10 +397,9 @@ def test_topics_that_the_cluster_cannot_hold_are_refused_by_any_broker(target: T
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x16\x03\x01\0\xc8\x01\0\0\xc4\x03\x03" + bytes(190),
         framed(header(9999, 0)),
-        framed(header(FETCH, 11) + bytes(60)),
         framed(header(ALTER_PARTITION, 3, flexible=True) + bytes(12) + b"\xff\xff\xff\xff\x0f"),
     ],
-    ids=range(9),
+    ids=range(8),
 )
 def test_what_no_broker_would_say_ends_the_connection(target: Target, data: bytes) -> None:
     with target.internal(target.controller) as broker:

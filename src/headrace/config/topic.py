@@ -30,6 +30,7 @@ class TopicConfig:
         "compression_type",
         "delete_retention_ms",
         "deletes",
+        "file_delete_delay_ms",
         "flush_messages",
         "flush_ms",
         "follower_replication_throttled_replicas",
@@ -60,6 +61,7 @@ class TopicConfig:
         self.segment_jitter_ms: int = values["segment.jitter.ms"]
         self.segment_index_bytes: int = values["segment.index.bytes"]
         self.index_interval_bytes: int = values["index.interval.bytes"]
+        self.file_delete_delay_ms: int = values["file.delete.delay.ms"]
 
         self.cleanup_policy: frozenset[str] = frozenset(values["cleanup.policy"])
         self.deletes: bool = "delete" in self.cleanup_policy
