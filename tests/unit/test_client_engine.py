@@ -229,6 +229,16 @@ def test_closing_ends_every_operation() -> None:
         world.engine.start(offsets.connect(world.engine)).result()
 
 
+def test_a_topic_that_is_new_to_a_client_is_looked_up_without_a_pause() -> None:
+    world = World()
+    world.run(world.engine.start(offsets.connect(world.engine)))
+    began_ms = world.now_ms
+    world.run(world.engine.start(offsets.refresh_topics(world.engine, ["t"])))
+    assert world.now_ms - began_ms < world.engine.options.retry_backoff_ms / 2
+    world.run(world.engine.start(offsets.refresh_topics(world.engine, ["t"])))
+    assert world.now_ms - began_ms >= world.engine.options.retry_backoff_ms
+
+
 def test_metadata_is_refreshed_when_it_is_old() -> None:
     world = World()
     world.run(world.engine.start(offsets.ensure_topics(world.engine, ["t"], create=False)))

@@ -158,7 +158,9 @@ class RefreshPolicy:
         return self._topics
 
     def use(self, topic: str, create: bool) -> None:
-        """Include a topic from now on."""
+        """Include a topic from now on; the pause is not for one that was never asked about."""
+        if topic not in self._topics and not self._streak:
+            self._not_before_ms = 0.0
         self._topics[topic] = self._topics.get(topic, False) or create
 
     def forget(self, topic: str) -> None:
