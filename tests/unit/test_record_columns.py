@@ -83,6 +83,45 @@ def test_batches_of_several_payloads_become_columns_of_one_buffer() -> None:
     assert rows(columns, plain) == want
 
 
+@given(st.lists(RECORDS, max_size=4), st.integers(0, 60), st.integers(0, 60), st.integers(0, 60))
+def test_plain_batches_become_columns_where_they_lie(
+    batches: list[list[NewRecord]], cut: int, first: int, limit: int
+) -> None:
+    data, want, offset = b"before", [], 3
+    for records in batches:
+        batch = batch_of(records, base_offset=offset)
+        data += batch.frame
+        offset = int(batch.last_offset()) + 3
+        want += [one for one in read_records(batch) if first <= one.offset < limit]
+    # What is cut off at the end is no batch.
+    data += batch_of([NewRecord(b"k", b"v")]).frame[:cut]
+    columns = Columns(True)
+    assert columns.append_plain(data, len(b"before"), len(data), first, limit, True)
+    assert rows(columns, data) == [
+        (one.offset, one.timestamp * 1000, one.key, one.value, list(one.headers)) for one in want
+    ]
+
+
+def test_what_is_compressed_or_in_a_transaction_is_not_plain() -> None:
+    plain = build_batch([NewRecord(b"k", b"v")])
+    packed = build_batch([NewRecord(b"k", b"v" * 500)], codec=4, base_offset=1)
+    part = build_batch(
+        [NewRecord(b"k", b"v")], base_offset=1, producer_id=7, producer_epoch=0, transactional=True
+    )
+    for other in (packed, part):
+        data = plain + other
+        assert not Columns(False).append_plain(data, 0, len(data), 0, NEVER, True)
+        assert Columns(False).append_plain(data, 0, len(plain), 0, NEVER, True)
+
+
+def test_a_wrong_checksum_is_found_only_where_it_is_looked_for() -> None:
+    data = bytearray(build_batch([NewRecord(b"k", b"value")]))
+    data[-2] ^= 1
+    with pytest.raises(ApiError):
+        Columns(False).append_plain(bytes(data), 0, len(data), 0, NEVER, True)
+    assert Columns(False).append_plain(bytes(data), 0, len(data), 0, NEVER, False)
+
+
 def test_append_time_is_the_time_of_every_record() -> None:
     builder = BatchBuilder()
     builder.append(b"k", b"v", (), 5)

@@ -6,18 +6,20 @@
 """
 
 from collections.abc import Iterator
-from struct import Struct
 
 from headrace.client.errors import RequestFailed, request_failed
 from headrace.client.values import Record
-from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
-from headrace.record.batch import HEADER_SIZE, Batch
+from headrace.record.batch import Batch
 from headrace.record.build import CONTROL_ABORT
-from headrace.record.decode import LOG_APPENDED, control_type, read_batches, read_records
-
-# Base offset, length, and (after epoch, magic, CRC and attributes) the last offset's delta.
-_BATCH = Struct(">qi11xi")
+from headrace.record.decode import (
+    LOG_APPENDED,
+    control_type,
+    read_batches,
+    read_records,
+    whole_batches,
+)
 
 
 class Chunk:
@@ -43,7 +45,10 @@ class Chunk:
         self.start = start
         self.aborted = aborted
         """Aborted transactions as (producer id, first offset); None under read_uncommitted."""
-        self.end, self.next_offset = _whole_batches(partition, data, start, end, offset)
+        try:
+            self.end, self.next_offset = whole_batches(data, start, end, offset)
+        except ApiError as error:
+            raise corrupt(partition, error) from error
 
     @property
     def size(self) -> int:
@@ -99,22 +104,3 @@ def corrupt(partition: TopicPartition, error: ApiError) -> RequestFailed:
     failure = request_failed(error.code, f"{partition}: {error.message}")
     failure.retriable = False
     return failure
-
-
-def _whole_batches(
-    partition: TopicPartition, data: bytes, start: int, end: int, offset: int
-) -> tuple[int, int]:
-    """Where the last whole batch ends, and the offset after it."""
-    at = start
-    while end - at >= HEADER_SIZE:
-        base_offset, length, last_delta = _BATCH.unpack_from(data, at)
-        if length < HEADER_SIZE - 12 or last_delta < 0:
-            raise corrupt(
-                partition,
-                ApiError(ErrorCode.CORRUPT_MESSAGE, f"no batch at offset {offset} or after it"),
-            )
-        if length + 12 > end - at:
-            break
-        at += length + 12
-        offset = max(offset, base_offset + last_delta + 1)
-    return at, offset

@@ -18,7 +18,16 @@ from librt.strings import BytesWriter, write_i32_le, write_i64_le
 from mypy_extensions import i32, i64
 
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.record.batch import LOG_APPEND_TIME, Batch, read_varint, read_varlong
+from headrace.record.batch import (
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    Batch,
+    batch_end,
+    long_varint,
+    read_batch,
+    read_varint,
+    read_varlong,
+)
 
 _MILLISECONDS_MAX: Final = 9_223_372_036_854_775
 """The largest timestamp that fits into 64 bits as microseconds; what lies beyond is held there."""
@@ -70,6 +79,28 @@ class Columns:
         if with_headers:
             write_i32_le(self.header_counts, 0)
 
+    def append_plain(
+        self, data: bytes, at: i64, end: i64, first: i64, limit: i64, check_crc: bool
+    ) -> bool:
+        """Take the records of all batches in data[at:end] where they lie.
+
+        Not where one is compressed, or part of a transaction: then it is False, and what the
+        columns hold is of no use.
+        """
+        while True:
+            stop: i64 = batch_end(data, at, end)
+            if stop < 0:
+                return True
+            batch = read_batch(data, at, stop, False, check_crc)
+            if batch.codec() != 0 or batch.is_transactional() or batch.is_control():
+                return False
+            if batch.base_offset >= limit:
+                return True
+            if batch.record_count > 0 and batch.last_offset() >= first:
+                at += HEADER_SIZE
+                self.append(batch, data, at, stop, at, first, limit)
+            at = stop
+
     def append(
         self, batch: Batch, payload: bytes, at: i64, end: i64, place: i64, first: i64, limit: i64
     ) -> None:
@@ -105,15 +136,27 @@ class Columns:
         value_presence = self.value_presence
         while remaining > 0:
             remaining -= 1
-            number, at = read_varint(payload, at)
-            stop = at + number
-            if number < 0 or stop > end:
+            # Numbers of one byte are read here, as nearly all are; zigzag, so odd is negative.
+            number = payload[at]
+            at += 1
+            if number >= 0x80:
+                number, at = long_varint(payload, at, number)
+            stop = at + (number >> 1)
+            if number & 1 or stop > end:
                 raise _cut_off(batch)
-            number, at = read_varlong(payload, at + 1)
+            number = payload[at + 1]
+            at += 2
+            if number >= 0x80:
+                number, at = read_varlong(payload, at - 1)
+            else:
+                number = (number >> 1) ^ -(number & 1)
             if not appended:
                 timestamp = microseconds(_sum(base_timestamp, number))
-            delta, at = read_varint(payload, at)
-            delta += base_offset
+            delta = payload[at]
+            at += 1
+            if delta >= 0x80:
+                delta, at = long_varint(payload, at, delta)
+            delta = base_offset + ((delta >> 1) ^ -(delta & 1))
             if delta < first:
                 at = stop
                 continue
@@ -122,24 +165,30 @@ class Columns:
             write_i64_le(offsets, delta)
             write_i64_le(timestamps, timestamp)
             write_i32_le(timestamp_types, timestamp_type)
-            number, at = read_varint(payload, at)
+            number = payload[at]
+            at += 1
+            if number >= 0x80:
+                number, at = long_varint(payload, at, number)
             start = at
-            if number >= 0:
-                at += number
-                key_presence.append(1)
-            else:
+            if number & 1:
                 self.keyless += 1
                 key_presence.append(0)
+            else:
+                at += number >> 1
+                key_presence.append(1)
             write_i32_le(keys, i32(start + shift))
             write_i32_le(keys, i32(at + shift))
-            number, at = read_varint(payload, at)
+            number = payload[at]
+            at += 1
+            if number >= 0x80:
+                number, at = long_varint(payload, at, number)
             start = at
-            if number >= 0:
-                at += number
-                value_presence.append(1)
-            else:
+            if number & 1:
                 self.valueless += 1
                 value_presence.append(0)
+            else:
+                at += number >> 1
+                value_presence.append(1)
             write_i32_le(values, i32(start + shift))
             write_i32_le(values, i32(at + shift))
             if at >= stop:
@@ -180,13 +229,19 @@ class Columns:
 
 def _sum(base: i64, delta: i64) -> i64:
     """A timestamp from its parts; beyond 64 bits it stays at the edge."""
+    # No conditional expressions: of a constant and an i64 mypyc makes an object, for each record.
+    edge: i64 = _MILLISECONDS_MAX
     if delta >= 0:
-        if base > _MILLISECONDS_MAX:
+        if base > edge:
             return base
-        return _MILLISECONDS_MAX if delta > _MILLISECONDS_MAX else base + delta
-    if base < -_MILLISECONDS_MAX:
-        return base
-    return -_MILLISECONDS_MAX if delta < -_MILLISECONDS_MAX else base + delta
+        if delta > edge:
+            return edge
+    else:
+        if base < -edge:
+            return base
+        if delta < -edge:
+            return -edge
+    return base + delta
 
 
 def microseconds(timestamp_ms: i64) -> i64:

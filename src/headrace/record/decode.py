@@ -13,7 +13,7 @@ before the one that was asked for) is for the caller, who sees the batch first.
 from collections.abc import Iterator
 from typing import Final, TypeAlias, final
 
-from librt.strings import read_i16_be
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from headrace.model.errors import ApiError, ErrorCode
@@ -92,6 +92,24 @@ def read_batches(
             return
         yield read_batch(data, position, stop, False, check_crc)
         position = stop
+
+
+def whole_batches(data: bytes, at: i64, end: i64, offset: i64) -> tuple[i64, i64]:
+    """Where the last whole batch in data[at:end] ends, and the offset after it.
+
+    Headers are trusted as far as that; `offset` is the answer where there is no batch.
+    """
+    while True:
+        stop = batch_end(data, at, end)
+        if stop < 0:
+            return at, offset
+        last_delta = i64(read_i32_be(data, at + 23))
+        if last_delta < 0:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, "A batch ends before it begins.")
+        after = read_i64_be(data, at) + last_delta + 1
+        if after > offset:
+            offset = after
+        at = stop
 
 
 def plain_payload(batch: Batch, size_max: int = DECOMPRESSED_SIZE_MAX) -> tuple[bytes, int, int]:

@@ -46,6 +46,13 @@ def record_batches(
     group: list[tuple[Batch, bytes, int, int]] = []
     plain = 0
     try:
+        if chunk.size <= _PLAIN_BYTES_MAX:
+            columns = Columns("headers" in names)
+            if columns.append_plain(
+                chunk.data, chunk.start, chunk.end, chunk.offset, limit, check_crc
+            ):
+                yield from _rows(chunk, columns, chunk.data, names)
+                return
         for batch in chunk.batches(check_crc):
             if batch.base_offset >= limit:
                 break
@@ -77,8 +84,15 @@ def _one(
         for batch, payload, at, end in group:
             columns.append(batch, payload, at, end, place, chunk.offset, limit)
             place += end - at
+    yield from _rows(chunk, columns, plain, names)
+
+
+def _rows(
+    chunk: Chunk, columns: Columns, plain: bytes, names: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
     if columns.count:
-        arrays = [_column(name, chunk, columns, pa.py_buffer(plain)) for name in names]
+        data = pa.py_buffer(plain)
+        arrays = [_column(name, chunk, columns, data) for name in names]
         yield pa.RecordBatch.from_arrays(arrays, schema=_schema(names))
 
 
