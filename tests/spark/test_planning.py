@@ -1,5 +1,6 @@
 """A stream's planning against a live broker, without Spark: logs that shrink, topics that go."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from tests.spark.test_reading import fill, numbered
 
 def reader(bootstrap: str, **options: str) -> StreamReader:
     server = {"kafka.bootstrap.servers": bootstrap}
-    return StreamReader(read_options({**server, **options}, "stream"))
+    given = read_options({**server, **options}, "stream")
+    return StreamReader(replace(given, columns=("value",)))
 
 
 def latest(stream: StreamReader, start: dict[str, Any]) -> dict[str, Any]:

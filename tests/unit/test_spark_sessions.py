@@ -2,8 +2,12 @@
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
-from headrace.spark.sessions import worker_python
+import pytest
+
+from headrace.spark.sessions import socket_settings, worker_python
 
 
 def test_workers_import_pyspark_from_the_package_and_not_from_sparks_zips() -> None:
@@ -16,3 +20,14 @@ def test_workers_import_pyspark_from_the_package_and_not_from_sparks_zips() -> N
         check=True,
     )
     assert told.stdout == f"{sys.executable} /b c:/d*/mine.zip\n"
+
+
+def test_unix_sockets_are_used_only_where_their_paths_are_short_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    directory = socket_settings()["spark.python.unix.domain.socket.dir"]
+    assert Path(directory).stat().st_mode & 0o777 == 0o700
+    deep = tmp_path / ("d" * 60)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    assert socket_settings() == {}

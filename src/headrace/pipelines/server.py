@@ -27,6 +27,7 @@ from headrace.spark.sessions import (
     MARK,
     SETTINGS,
     java_home,
+    socket_settings,
     wait_for_workers,
     worker_python,
 )
@@ -112,7 +113,7 @@ def _settings(state: Path, scratch: Path, master: str, token: str) -> dict[str, 
     is_local = master.startswith("local")
     return {
         **SETTINGS,
-        **(LOCAL_SETTINGS if is_local else {}),
+        **({**LOCAL_SETTINGS, **socket_settings()} if is_local else {}),
         **({"spark.driver.host": "127.0.0.1"} if is_local else {}),
         "spark.connect.authenticate.token": token,
         "spark.connect.grpc.binding.address": "127.0.0.1",

@@ -66,6 +66,8 @@ LOCAL_SETTINGS: dict[str, str] = {
     # Two hundred tasks for each shuffle are for clusters.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
+# The path of a Unix socket has at most 107 bytes, and Spark's names for them have 42.
+_SOCKET_DIRECTORY_BYTES_MAX = 64
 MARK = "HEADRACE_SPARK_SESSION"
 _mark = uuid.uuid4().hex
 """In the environment of everything that this process's Spark starts."""
@@ -93,9 +95,11 @@ def session(
         os.environ["PYSPARK_PYTHON"] = worker_python() if ours else sys.executable
     from pyspark.sql import SparkSession
 
-    wanted = {**SETTINGS, **(LOCAL_SETTINGS if is_local else {}), **(settings or {})}
+    wanted = {**SETTINGS, **(LOCAL_SETTINGS if is_local else {})}
     if is_local and SparkSession.getActiveSession() is None:
-        wanted.setdefault("spark.sql.warehouse.dir", _temporary_directory("headrace-spark-"))
+        wanted |= socket_settings()
+        wanted["spark.sql.warehouse.dir"] = _temporary_directory("headrace-spark-")
+    wanted |= settings or {}
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
@@ -118,6 +122,21 @@ def _choose_java() -> None:
 
     if SparkContext._gateway is None:
         os.environ["JAVA_HOME"] = java_home()
+
+
+def socket_settings() -> dict[str, str]:
+    """Settings for workers on this machine to be talked to through Unix sockets.
+
+    Through TCP, Java waits 40 ms now and then for what a worker has said already: an answer in
+    pieces is held back until its first piece is acknowledged, and that is put off.
+    """
+    directory = _temporary_directory("headrace-sockets-")
+    if len(os.fsencode(directory)) > _SOCKET_DIRECTORY_BYTES_MAX:
+        return {}
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": directory,
+    }
 
 
 def java_home() -> str:
