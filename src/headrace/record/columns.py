@@ -126,7 +126,6 @@ class Columns:
         remaining = batch.record_count
         number: i64 = 0
         delta: i64 = 0
-        start: i64 = 0
         offsets = self.offsets
         timestamps = self.timestamps
         timestamp_types = self.timestamp_types
@@ -165,32 +164,14 @@ class Columns:
             write_i64_le(offsets, delta)
             write_i64_le(timestamps, timestamp)
             write_i32_le(timestamp_types, timestamp_type)
-            number = payload[at]
-            at += 1
-            if number >= 0x80:
-                number, at = long_varint(payload, at, number)
-            start = at
-            if number & 1:
+            at = _note(keys, key_presence, payload, at, shift)
+            if at < 0:
                 self.keyless += 1
-                key_presence.append(0)
-            else:
-                at += number >> 1
-                key_presence.append(1)
-            write_i32_le(keys, i32(start + shift))
-            write_i32_le(keys, i32(at + shift))
-            number = payload[at]
-            at += 1
-            if number >= 0x80:
-                number, at = long_varint(payload, at, number)
-            start = at
-            if number & 1:
+                at = ~at
+            at = _note(values, value_presence, payload, at, shift)
+            if at < 0:
                 self.valueless += 1
-                value_presence.append(0)
-            else:
-                at += number >> 1
-                value_presence.append(1)
-            write_i32_le(values, i32(start + shift))
-            write_i32_le(values, i32(at + shift))
+                at = ~at
             if at >= stop:
                 raise _cut_off(batch)
             if self.with_headers:
@@ -225,6 +206,23 @@ class Columns:
         if at != stop:
             raise _cut_off(batch)
         write_i32_le(self.header_counts, i32(self.header_count))
+
+
+def _note(places: BytesWriter, presence: BytesWriter, payload: bytes, at: i64, shift: i64) -> i64:
+    """Note where a key or a value lies; gives where it ends, or ~at where there is none."""
+    number: i64 = payload[at]
+    at += 1
+    if number >= 0x80:
+        number, at = long_varint(payload, at, number)
+    write_i32_le(places, i32(at + shift))
+    if number & 1:
+        presence.append(0)
+        write_i32_le(places, i32(at + shift))
+        return ~at
+    presence.append(1)
+    at += number >> 1
+    write_i32_le(places, i32(at + shift))
+    return at
 
 
 def _sum(base: i64, delta: i64) -> i64:
