@@ -473,9 +473,9 @@ class Log:
         upkeep.done(self, job)
 
     def delete_records(self, before: int, high_watermark: int) -> int:
-        """Let the log start at an offset (-1: the high watermark); returns the offset.
+        """Let the log start at an offset (-1: the high watermark), if it does not start later.
 
-        It counts, and is seen, once `log_start_offset` is there: after the next job.
+        Returns where it starts then: once `log_start_offset` is there, after the next job.
         """
         return retention.delete_records(self, before, high_watermark)
 

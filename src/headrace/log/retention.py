@@ -31,7 +31,7 @@ def delete_records(log: "Log", before: int, high_watermark: int) -> int:
     if before < 0 or before > high_watermark:
         raise errors.out_of_range(log.partition, before, log.log_start_offset, high_watermark)
     _aim_at(log, before)
-    return before
+    return max(before, log.log_start_offset)
 
 
 def _aim_at(log: "Log", offset: int) -> None:
