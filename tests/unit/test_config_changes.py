@@ -165,6 +165,24 @@ def test_a_broker_takes_at_run_time_what_can_be_changed_then(
     assert name[:9] in error.value.message
 
 
+def test_lags_of_a_broker_that_contradict_each_other_are_refused() -> None:
+    low, high = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    with pytest.raises(ApiError, match=f"{low} cannot be 6: it must be at most {high}") as error:
+        check_broker_config({low: "6", high: "5"}, for_all_brokers=True)
+    assert error.value.code is ErrorCode.INVALID_CONFIG
+    check_broker_config({low: "5", high: "5"}, for_all_brokers=True)
+
+
+def test_a_topic_is_not_refused_for_what_its_brokers_contradict_each_other_in() -> None:
+    config = BrokerConfig.load()
+    config.update_dynamic(
+        {"log.cleaner.min.compaction.lag.ms": "6"}, {"log.cleaner.max.compaction.lag.ms": "5"}
+    )
+    check_topic_config(config, {"retention.ms": "1"})
+    with pytest.raises(ApiError, match=r"at most max\.compaction"):
+        check_topic_config(config, {"max.compaction.lag.ms": "4"})
+
+
 def only(rows: list[ConfigRow], name: str) -> ConfigRow:
     (row,) = (row for row in rows if row.name == name)
     return row

@@ -26,6 +26,7 @@ from headrace.config.table import (
 from headrace.model.errors import ApiError, ErrorCode
 
 _UNHELD_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
+_LAGS = frozenset({"min.compaction.lag.ms", "max.compaction.lag.ms"})
 
 
 class Operation(IntEnum):
@@ -158,15 +159,9 @@ def check_topic_config(config: BrokerConfig, settings: Mapping[str, str]) -> Non
         if row is None:
             raise ApiError(ErrorCode.INVALID_CONFIG, unknown_name(name, of_topic=True))
         values[name] = _parse(row, text)
-    low, high = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
-    assert isinstance(low, int)
-    assert isinstance(high, int)
-    if low > high:
-        raise ApiError(
-            ErrorCode.INVALID_CONFIG,
-            f"min.compaction.lag.ms cannot be {low}: it must be at most max.compaction.lag.ms, "
-            f"which is {high}.",
-        )
+    # Two brokers' defaults may contradict each other, which is not for a topic to put right.
+    if not _LAGS.isdisjoint(settings):
+        _check_lags("", values)
     if values["remote.storage.enable"]:
         raise ApiError(
             ErrorCode.INVALID_CONFIG,
@@ -174,8 +169,20 @@ def check_topic_config(config: BrokerConfig, settings: Mapping[str, str]) -> Non
         )
 
 
+def _check_lags(prefix: str, values: Mapping[str, Value]) -> None:
+    """Under the topic's names, or with a prefix the broker's; a lag that is missing fits any."""
+    low_name, high_name = f"{prefix}min.compaction.lag.ms", f"{prefix}max.compaction.lag.ms"
+    low, high = values.get(low_name), values.get(high_name)
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"{low_name} cannot be {low}: it must be at most {high_name}, which is {high}.",
+        )
+
+
 def check_broker_config(settings: Mapping[str, str], *, for_all_brokers: bool) -> None:
     """Refuse dynamic settings that a broker, or all of them, cannot have."""
+    values: dict[str, Value] = {}
     for name, text in settings.items():
         row = broker_setting(name)
         if row is None:
@@ -200,7 +207,8 @@ def check_broker_config(settings: Mapping[str, str], *, for_all_brokers: bool) -
                 ErrorCode.INVALID_REQUEST,
                 f"{name} cannot be set for all brokers at once: name the broker.",
             )
-        _parse(row, text)
+        values[name] = _parse(row, text)
+    _check_lags("log.cleaner.", values)
 
 
 def check_group_config(config: BrokerConfig, settings: Mapping[str, str]) -> None:
