@@ -44,6 +44,12 @@ def test_a_place_where_no_directory_can_be_made_is_named() -> None:
     )
 
 
+def test_a_directory_that_cannot_even_be_looked_for_is_named(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300)
+    said = refused("up", "--port", "0", "--data", str(path))
+    assert f"{path} cannot be used: File name too long." in said
+
+
 def test_a_host_that_no_machine_can_have_is_named() -> None:
     said = refused("up", "--temp", "--set", "listeners=PLAINTEXT://no..host:0")
     assert "no address no..host: correct the listeners setting" in said

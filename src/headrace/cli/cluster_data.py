@@ -44,7 +44,11 @@ def lock(data: Path) -> None:
 
 def refuse_cluster(data: Path) -> None:
     """A broker on its own cannot go on with the data of several."""
-    if (data / _MOVING).exists() or _members(data):
+    try:
+        is_cluster = (data / _MOVING).exists() or bool(_members(data))
+    except OSError:
+        return  # Nobody may look: the broker will say so when it fails to open its directory.
+    if is_cluster:
         raise Failure(
             f"{data} holds a cluster, which one broker on its own cannot serve: start it with "
             "headrace up --brokers N, or choose another directory with --data."
