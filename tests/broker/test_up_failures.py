@@ -50,6 +50,17 @@ def test_a_directory_that_cannot_even_be_looked_for_is_named(tmp_path: Path) -> 
     assert f"{path} cannot be used: File name too long." in said
 
 
+@pytest.mark.parametrize("name", ["log.dirs", "log.dir"])
+def test_a_setting_for_the_directory_and_an_option_for_it_are_one_too_many(
+    name: str, tmp_path: Path
+) -> None:
+    setting = f"{name}={tmp_path}"
+    for option in (["--temp"], ["--data", str(tmp_path / "data")]):
+        said = refused("up", "--port", "0", *option, "--set", setting)
+        assert f"--set {name} and {option[0]} both say where the data goes" in said
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_host_that_no_machine_can_have_is_named() -> None:
     said = refused("up", "--temp", "--set", "listeners=PLAINTEXT://no..host:0")
     assert "no address no..host: correct the listeners setting" in said

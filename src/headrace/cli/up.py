@@ -86,7 +86,7 @@ def run_up(args: argparse.Namespace) -> int:
         return _run_cluster(args, settings)
     if args.zookeeper is not None or args.zookeeper_nodes is not None:
         raise Failure("A ZooKeeper is for a cluster: say --brokers N, too.", 2)
-    directory = args.data or DATA_DIRECTORY
+    directory = _named_directory(args, settings) or DATA_DIRECTORY
     if args.temp:
         # Until the loop takes signals: the directory must go, too.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -108,6 +108,18 @@ def run_up(args: argparse.Namespace) -> int:
     finally:
         if args.temp:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _named_directory(args: argparse.Namespace, settings: Mapping[str, str]) -> str:
+    """Where the data goes if that is said at all: twice, and one of them would not count."""
+    for name in ("log.dirs", "log.dir"):
+        if name not in settings:
+            continue
+        if args.temp or args.data:
+            option = "--temp" if args.temp else "--data"
+            raise Failure(f"--set {name} and {option} both say where the data goes: leave one out.")
+        return settings[name].strip()
+    return args.data or ""
 
 
 def _run_cluster(args: argparse.Namespace, settings: Mapping[str, str]) -> int:
