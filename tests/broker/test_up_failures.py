@@ -1,5 +1,6 @@
 """A broker that cannot start says so in one sentence, and ends with a code that is not 0."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.main import main
+from headrace.server import listener
 from headrace.testing import RunningBroker
 from tests.broker.raw import eventually
 
@@ -59,6 +62,19 @@ def test_a_setting_for_the_directory_and_an_option_for_it_are_one_too_many(
         said = refused("up", "--port", "0", *option, "--set", setting)
         assert f"--set {name} and {option[0]} both say where the data goes" in said
     assert not list(tmp_path.iterdir())
+
+
+def test_a_port_for_which_the_user_has_no_right_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(listener, "_bind_one", refuse)
+    assert main(["up", "--port", "80", "--data", str(tmp_path / "data")]) == 1
+    said = capsys.readouterr().err
+    assert "Port 80 is not for every user" in said
+    assert "--port" in said
 
 
 def test_a_host_that_no_machine_can_have_is_named() -> None:

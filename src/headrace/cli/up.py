@@ -270,9 +270,15 @@ def _explained(error: OSError, config: object, *, is_from_file: bool) -> Failure
 
     assert isinstance(config, BrokerConfig)
     directory = config.data_directory
+    ports = ", ".join(str(endpoint.port) for endpoint in config.listeners)
+    way = "in the listeners setting" if is_from_file else "with --port (0 picks a free one)"
+    if error.errno == errno.EACCES and error.filename is None:
+        # It was no file that was refused, so it was a socket.
+        return Failure(
+            f"Port {ports} is not for every user, as those below 1024 are not: choose another "
+            f"port {way}."
+        )
     if error.errno == errno.EADDRINUSE:
-        ports = ", ".join(str(endpoint.port) for endpoint in config.listeners)
-        way = "in the listeners setting" if is_from_file else "with --port (0 picks a free one)"
         return Failure(
             f"Port {ports} is in use: another broker may be running. Stop it, or choose another "
             f"port {way}."
