@@ -159,3 +159,30 @@ def test_temporary_data_goes_even_if_the_broker_is_stopped_while_it_starts(tmp_p
     broker.terminate()
     assert broker.wait(60) in (0, 143)
     assert not list(tmp_path.iterdir())
+
+
+LOSES_A_SIGNAL = """
+import os, signal, sys, tempfile
+from headrace.cli.main import main
+
+make = tempfile.mkdtemp
+
+def make_and_lose(**options):
+    directory = make(**options)
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except SystemExit:
+        pass  # As the compiler does, now and then, while a module is imported.
+    return directory
+
+tempfile.mkdtemp = make_and_lose
+sys.exit(main(["up", "--temp", "--port", "0"]))
+"""
+
+
+def test_a_signal_counts_even_if_its_exception_gets_lost(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", LOSES_A_SIGNAL]
+    done = subprocess.run(command, env=environment, timeout=50, check=False)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.cli.cluster_data import known_node_id, refuse_cluster
@@ -87,9 +87,14 @@ def run_up(args: argparse.Namespace) -> int:
     if args.zookeeper is not None or args.zookeeper_nodes is not None:
         raise Failure("A ZooKeeper is for a cluster: say --brokers N, too.", 2)
     directory = _named_directory(args, settings) or DATA_DIRECTORY
+    told_to_end: list[int] = []
     if args.temp:
         # Until the loop takes signals: the directory must go, too.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        def end(number: int, _: object) -> None:
+            told_to_end.append(number)
+            sys.exit(128 + number)
+
+        signal.signal(signal.SIGTERM, end)
         directory = tempfile.mkdtemp(prefix="headrace-")
     properties = {"listeners": f"PLAINTEXT://127.0.0.1:{args.port}", "log.dirs": directory}
     try:
@@ -104,6 +109,7 @@ def run_up(args: argparse.Namespace) -> int:
             args.ready_file,
             adopt=args.adopt,
             is_temporary=args.temp,
+            told_to_end=told_to_end,
         )
     finally:
         if args.temp:
@@ -169,6 +175,7 @@ def _run(
     *,
     adopt: bool = False,
     is_temporary: bool = False,
+    told_to_end: Sequence[int] = (),
 ) -> int:
     import logging
 
@@ -197,7 +204,7 @@ def _run(
     try:
         # A runner cancels what is still under way, such as a dial, before it closes the loop.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(Broker(config, adopt=adopt), ready))
+            runner.run(_serve(Broker(config, adopt=adopt), ready, told_to_end))
         print(farewell(is_temporary=is_temporary), flush=True)
         return 0
     except CannotStart as error:
@@ -216,7 +223,7 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(broker: object, ready: str | None) -> None:
+async def _serve(broker: object, ready: str | None, told_to_end: Sequence[int]) -> None:
     import asyncio
     import gc
 
@@ -227,6 +234,9 @@ async def _serve(broker: object, ready: str | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
+    if told_to_end:
+        # While a module is compiled an exception can get lost, and with it what a signal said.
+        raise SystemExit(128 + told_to_end[0])
     await broker.start()
     # What was loaded so far stays: the collector need not look at it again.
     gc.freeze()
