@@ -6,7 +6,7 @@ IncrementalAlterConfigs. Pure: it returns what is to be stored, or raises ApiErr
 1. A resource changes as a whole or not at all.
 2. A name or a value that does not fit is INVALID_CONFIG; a broker keeps unknown names, though.
    What cannot be changed at run time, and a request that contradicts itself, is INVALID_REQUEST.
-   All of it as in Kafka.
+   All of it as in Kafka, but for a broker's values, which Kafka refuses with INVALID_REQUEST.
 """
 
 from collections.abc import Callable, Iterable, Mapping
