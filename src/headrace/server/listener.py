@@ -1,12 +1,12 @@
 """Listening sockets, and who is let in: limits in all and per address."""
 
 import errno
-import ipaddress
 import logging
 import os
 import resource
 import socket
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.runtime import link
@@ -146,13 +146,29 @@ class Listener:
 
 
 def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Sockets for a host name; `localhost` and the empty host get both address families.
+    """Sockets for all addresses of a host; `localhost` and the empty host get both families.
 
     librdkafka may resolve `localhost` to ::1 (G40), so 127.0.0.1 brings ::1 along where the
-    machine has it. Port 0 picks one, and the second family takes the same.
+    machine has it. Port 0 picks one, and the other addresses take the same.
     """
-    sockets = [_bind_one(_family(host), _bind_address(host), port, backlog)]
-    port = sockets[0].getsockname()[1]
+    sockets: list[socket.socket] = []
+    missing: OSError | None = None
+    try:
+        for family, address in _addresses(host):
+            try:
+                sockets.append(_bind_one(family, address, port, backlog))
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                missing = error  # A name may have addresses that are of no use here.
+            else:
+                port = sockets[0].getsockname()[1]
+        if missing is not None and not sockets:
+            raise missing
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
     also = {"": "::", "0.0.0.0": "::", "127.0.0.1": "::1", "localhost": "::1"}.get(host)
     if also is not None and socket.has_ipv6:
         try:
@@ -162,23 +178,13 @@ def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
     return sockets
 
 
-def _bind_address(host: str) -> str:
-    return {"": "0.0.0.0", "localhost": "127.0.0.1"}.get(host, host)
-
-
-def _family(host: str) -> socket.AddressFamily:
+def _addresses(host: str) -> Iterable[tuple[socket.AddressFamily, str]]:
+    host = {"": "0.0.0.0", "localhost": "127.0.0.1"}.get(host, host)
     try:
-        version = ipaddress.ip_address(_bind_address(host)).version
-    except ValueError:
-        return _family_of_name(host)
-    return socket.AF_INET6 if version == 6 else socket.AF_INET
-
-
-def _family_of_name(host: str) -> socket.AddressFamily:
-    try:
-        return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
         raise OSError(errno.EADDRNOTAVAIL, str(error)) from None
+    return dict.fromkeys((family, str(address[0])) for family, *_, address in found)
 
 
 def _bind_one(family: socket.AddressFamily, host: str, port: int, backlog: int) -> socket.socket:

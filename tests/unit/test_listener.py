@@ -1,0 +1,63 @@
+"""Which addresses a listener takes."""
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from headrace.server.listener import bind
+
+NAME = "mill.example"
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    found = [
+        (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, 0))
+        for address in addresses
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+
+def bound(opened: ExitStack, host: str, port: int = 0) -> list[tuple[str, int]]:
+    sockets = [opened.enter_context(sock) for sock in bind(host, port, 1)]
+    return [sock.getsockname()[:2] for sock in sockets]
+
+
+def test_a_name_is_served_on_every_address_it_has(
+    opened: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve_to(monkeypatch, "127.0.0.2", "127.0.0.3", "127.0.0.2")
+    (first, port), (second, same_port) = bound(opened, NAME)
+    assert (first, second) == ("127.0.0.2", "127.0.0.3")
+    assert port == same_port
+
+
+def test_addresses_of_a_name_that_are_not_of_this_machine_are_left_out(
+    opened: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve_to(monkeypatch, "192.0.2.1", "127.0.0.2")
+    assert [host for host, _ in bound(opened, NAME)] == ["127.0.0.2"]
+    resolve_to(monkeypatch, "192.0.2.1")
+    with pytest.raises(OSError, match="annot assign") as error:
+        bind(NAME, 0, 1)
+    assert error.value.errno == errno.EADDRNOTAVAIL
+
+
+def test_a_name_with_one_address_in_use_is_not_served_by_halves(
+    opened: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve_to(monkeypatch, "127.0.0.3")
+    ((_, port),) = bound(opened, NAME)
+    resolve_to(monkeypatch, "127.0.0.2", "127.0.0.3")
+    with pytest.raises(OSError, match="in use"):
+        bind(NAME, port, 1)
+    resolve_to(monkeypatch, "127.0.0.2")
+    assert bound(opened, NAME, port) == [("127.0.0.2", port)]
