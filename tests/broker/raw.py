@@ -60,9 +60,11 @@ class RawConnection:
         port: int,
         receive_buffer_bytes: int | None = None,
         source: str | None = None,
-        host: str = "127.0.0.1",
+        host: str = "",
+        family: socket.AddressFamily = socket.AF_INET,
     ) -> None:
-        self.sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        host = host or ("::1" if family == socket.AF_INET6 else "127.0.0.1")
+        self.sock = socket.socket(family, socket.SOCK_STREAM)
         if source is not None:
             self.sock.bind((source, 0))
         if receive_buffer_bytes is not None:

@@ -118,9 +118,10 @@ class Broker:
             groups.service,
         )
         server = self._server = self._outside.front(context, self._table)
+        # IPv6 first: 127.0.0.1 would bring ::1 along, where another listener may want that port.
         ports = {
             endpoint.listener: server.listen(endpoint.listener, endpoint.host, endpoint.port)
-            for endpoint in config.listeners
+            for endpoint in sorted(config.listeners, key=lambda each: ":" not in each.host)
         }
         endpoints = config.advertise(ports, socket.gethostname())
         await controller.start(
