@@ -137,16 +137,43 @@ def test_a_directory_of_a_broker_on_its_own_joins_no_cluster(tmp_path: Path) -> 
     assert "headrace up --brokers" in said
 
 
-def test_a_broker_on_temporary_data_does_not_say_that_it_is_kept(tmp_path: Path) -> None:
-    ready = tmp_path / "ready"
-    command = [sys.executable, "-m", "headrace", "up", "--temp", "--port", "0"]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_broker_on_temporary_data_does_not_say_that_it_is_kept(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    broker, data = temporary_broker(tmp_path)
+    broker.send_signal(number)
+    said, _ = broker.communicate(timeout=60)
+    assert broker.returncode == 0
+    assert "has stopped; its temporary data goes with it" in said
+    assert not list(data.iterdir())
+
+
+def test_a_broker_that_is_to_outlive_its_terminal_does(tmp_path: Path) -> None:
+    broker, data = temporary_broker(tmp_path, "nohup")
+    broker.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        broker.wait(0.5)
+    broker.terminate()
+    broker.communicate(timeout=60)
+    assert broker.returncode == 0
+    assert not list(data.iterdir())
+
+
+def temporary_broker(tmp_path: Path, *wrapper: str) -> tuple["subprocess.Popen[str]", Path]:
+    """A broker that is ready, and where it makes its temporary directory."""
+    ready, data = tmp_path / "ready", tmp_path / "temporary"
+    data.mkdir()
+    command = [*wrapper, sys.executable, "-m", "headrace", "up", "--temp", "--port", "0"]
     broker = subprocess.Popen(
-        [*command, "--ready-file", str(ready)], stdout=subprocess.PIPE, text=True
+        [*command, "--ready-file", str(ready)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(data)},
     )
     eventually("it is ready", ready.exists)
-    broker.send_signal(signal.SIGINT)
-    said, _ = broker.communicate(timeout=60)
-    assert "has stopped; its temporary data goes with it" in said
+    return broker, data
 
 
 def test_temporary_data_goes_even_if_the_broker_is_stopped_while_it_starts(tmp_path: Path) -> None:

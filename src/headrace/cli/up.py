@@ -94,7 +94,8 @@ def run_up(args: argparse.Namespace) -> int:
             told_to_end.append(number)
             sys.exit(128 + number)
 
-        signal.signal(signal.SIGTERM, end)
+        for number in _stop_signals():
+            signal.signal(number, end)
         directory = tempfile.mkdtemp(prefix="headrace-")
     properties = {"listeners": f"PLAINTEXT://127.0.0.1:{args.port}", "log.dirs": directory}
     try:
@@ -213,6 +214,13 @@ def _run(
         raise _explained(error, config, is_from_file=origin != _UP) from error
 
 
+def _stop_signals() -> tuple[signal.Signals, ...]:
+    """Besides Ctrl-C. A terminal that is closed is one, unless somebody said nohup."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return (signal.SIGTERM,)
+    return (signal.SIGTERM, signal.SIGHUP)
+
+
 def _raise_descriptor_limit() -> None:
     """Each connection takes a descriptor, and shells give out few without being asked."""
     import resource
@@ -232,7 +240,7 @@ async def _serve(broker: object, ready: str | None, told_to_end: Sequence[int]) 
     assert isinstance(broker, Broker)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, *_stop_signals()):
         loop.add_signal_handler(number, stopping.set)
     if told_to_end:
         # While a module is compiled an exception can get lost, and with it what a signal said.
