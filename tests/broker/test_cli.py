@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from headrace.cli import main as cli
-from headrace.client import connect
+from headrace.client import ConfigChange, ConfigResource, connect
 from headrace.testing import RunningBroker
 
 COMMAND = [sys.executable, "-m", "headrace"]
@@ -125,6 +125,32 @@ def test_settings_are_described_set_and_unset(headrace: Headrace, topic: str) ->
     assert "group" in told.split()[-1]
     refused = headrace("configs", "set", "--group", "readers", f"{setting}=1")
     assert "group.consumer.min.session.timeout.ms" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["configs", "unset", "--topic", "TOPIC", "retention.mss"], "Did you mean retention.ms?"),
+        (["topics", "alter", "TOPIC", "--unset", "retention.mss"], "Did you mean retention.ms?"),
+        (["configs", "unset", "--brokers", "num.partition"], "Did you mean num.partitions?"),
+        (["configs", "unset", "--group", "g", "session"], "no setting 'session' of a group"),
+    ],
+)
+def test_a_misspelt_name_is_not_unset_without_a_word(
+    headrace: Headrace, topic: str, arguments: list[str], words: str
+) -> None:
+    done = headrace(*[topic if each == "TOPIC" else each for each in arguments])
+    assert done.code == 1
+    assert words in done.err
+
+
+def test_a_name_that_a_broker_keeps_though_nobody_knows_it_can_be_unset(
+    headrace: Headrace, shared_broker: RunningBroker
+) -> None:
+    with connect(shared_broker.address) as client:
+        client.alter_configs(ConfigResource("broker", ""), [ConfigChange("my.plugin", "1")])
+        assert headrace("configs", "unset", "--brokers", "my.plugin").code == 0
+        assert not client.describe_configs(ConfigResource("broker", ""), ["my.plugin"])
 
 
 def test_lines_become_records_and_records_lines(headrace: Headrace, topic: str) -> None:

@@ -1,6 +1,7 @@
 """`headrace configs`: show and change settings of topics, groups and brokers."""
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.connection import (
@@ -13,7 +14,7 @@ from headrace.cli.failure import Failure
 from headrace.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from headrace.client import Client, ConfigResource
+    from headrace.client import Client, ConfigChange, ConfigResource
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,6 +107,28 @@ def _set(client: "Client", resource: "ConfigResource", args: argparse.Namespace)
 
 
 def _unset(client: "Client", resource: "ConfigResource", args: argparse.Namespace) -> None:
-    from headrace.client import ConfigChange
+    client.alter_configs(resource, removals(client, resource, args.names))
 
-    client.alter_configs(resource, [ConfigChange(name, None, "unset") for name in args.names])
+
+def removals(
+    client: "Client", resource: "ConfigResource", names: Sequence[str]
+) -> "list[ConfigChange]":
+    """Changes that bring settings back to their defaults; a misspelt name is a failure.
+
+    A broker takes any name here, for there is nothing to remove of one that it does not know.
+    """
+    from headrace.client import ConfigChange
+    from headrace.config.group import GROUP_SETTINGS
+    from headrace.config.table import broker_setting, topic_setting, unknown_name
+
+    for name in names:
+        row = {
+            "topic": topic_setting(name),
+            "broker": broker_setting(name),
+            "group": GROUP_SETTINGS.get(name),
+        }[resource.kind]
+        if row is None and not client.describe_configs(resource, [name]):
+            if resource.kind == "group":
+                raise Failure(f"there is no setting {name!r} of a group")
+            raise Failure(unknown_name(name, of_topic=resource.kind == "topic"))
+    return [ConfigChange(name, None, "unset") for name in names]

@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import moving
+from headrace.cli.configs import removals
 from headrace.cli.connection import (
     add_action,
     name_and_value,
@@ -175,14 +176,15 @@ def _trouble(part: dict[str, Any]) -> str:
 def _alter(client: "Client", args: argparse.Namespace) -> None:
     from headrace.client import ConfigChange, ConfigResource
 
+    resource = ConfigResource("topic", args.name)
     changes = [ConfigChange(name, value) for name, value in args.config]
-    changes += [ConfigChange(name, None, "unset") for name in args.unset]
+    changes += removals(client, resource, args.unset)
     if args.partitions is None and args.replication_factor is None and not changes:
         raise Failure(
             "nothing to alter: give --partitions, --replication-factor, --config or --unset", 2
         )
     if changes:
-        client.alter_configs(ConfigResource("topic", args.name), changes)
+        client.alter_configs(resource, changes)
     if args.replication_factor is not None:
         _change_factor(client, args)
     # After that: new partitions are made with as many replicas as the others, and need not move.
