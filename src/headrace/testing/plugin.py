@@ -20,7 +20,10 @@ _log_sizes = pytest.StashKey[dict[LoggingProcess, int]]()
 
 @pytest.fixture(scope="session")
 def headrace_settings() -> Mapping[str, str]:
-    """Settings of the brokers that the other fixtures start; override it to give some."""
+    """Settings of the brokers that the other fixtures start; override it to give some.
+
+    The shared broker needs them for the whole run: say `scope="session"` there, too.
+    """
     return {}
 
 
