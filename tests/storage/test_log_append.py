@@ -88,6 +88,14 @@ def test_a_retry_in_the_same_turn_gets_the_offset_that_is_staged() -> None:
     assert values(log) == ["x", "y"]
 
 
+def test_a_retry_has_the_time_of_the_batch_that_is_there() -> None:
+    log = open_log(SimulatedFiles())
+    append(log, "a", producer=(5, 0, 0), timestamp=NOW_MS)
+    again = batch("a", producer=(5, 0, 0), timestamp=NOW_MS + 7)
+    assert log.stage(again, 0, NOW_MS + 7) == 0
+    assert again.max_timestamp == NOW_MS
+
+
 def test_a_batch_with_other_bounds_is_no_retry() -> None:
     log = open_log(SimulatedFiles())
     append(log, "x", "y", producer=(5, 0, 0))

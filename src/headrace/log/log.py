@@ -127,8 +127,8 @@ class Log:
     def stage(self, batch: Batch, leader_epoch: i64, now_ms: i64) -> i64:
         """Give a batch the next offset, and keep it for `write`. Returns its first offset.
 
-        A batch that a producer sent before gets the offset it has, and nothing is staged: it is
-        as safe as `written_end_offset`, or the write to come, makes it.
+        A batch that a producer sent before gets the offset and the time it has, and nothing is
+        staged: it is as safe as `written_end_offset`, or the write to come, makes it.
         """
         base_offset = self.log_end_offset
         if batch.producer_id < 0:
@@ -140,10 +140,11 @@ class Log:
         producers = self.producers
         if batch.base_sequence >= 0:
             known = producers.duplicate_of(batch)
-            if known >= 0:
+            if known is not None:
                 if self.is_offline or self._staged_error is not None:
                     raise self._refusal()
-                return known
+                batch.max_timestamp = known.timestamp
+                return known.last_offset - known.offset_delta
         producers.check(batch)
         self._stage_at(batch, base_offset, leader_epoch, now_ms, False)
         producers.apply(batch, base_offset)

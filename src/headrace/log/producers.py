@@ -103,17 +103,17 @@ class ProducerTable:
         self._staged: list[ProducerEntry] = []
         self._replaced: list[ProducerEntry | None] = []
 
-    def duplicate_of(self, batch: Batch) -> i64:
-        """The first offset of a batch that is here already; -1 if this one is new."""
+    def duplicate_of(self, batch: Batch) -> Span | None:
+        """A batch that is here already, and that this one is again; None if it is new."""
         entry = self.entries.get(batch.producer_id)
         if entry is None or entry.epoch != batch.producer_epoch:
-            return NO_OFFSET
+            return None
         last_sequence = (batch.base_sequence + batch.last_offset_delta) & SEQUENCE_MAX
         delta = batch.last_offset_delta
         for span in entry.spans:
             if span.last_sequence == last_sequence and span.offset_delta == delta:
-                return span.last_offset - delta
-        return NO_OFFSET
+                return span
+        return None
 
     def continues(self, batch: Batch) -> bool:
         """Whether what comes before this batch is here, and maybe the batch itself."""
@@ -121,7 +121,7 @@ class ProducerTable:
         if entry is None or entry.epoch != batch.producer_epoch:
             return False
         is_next = batch.base_sequence == (entry.last_sequence() + 1) & SEQUENCE_MAX
-        return is_next or self.duplicate_of(batch) >= 0
+        return is_next or self.duplicate_of(batch) is not None
 
     def check(self, batch: Batch) -> None:
         """Refuse a batch that does not follow what is known of its producer."""
