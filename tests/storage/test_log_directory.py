@@ -134,19 +134,22 @@ def test_an_unknown_partition_is_left_alone_and_named(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
-def test_a_directory_of_a_former_topic_steps_aside(is_loaded: bool) -> None:
+@pytest.mark.parametrize("topic", ["a", "a" * 249])
+def test_a_directory_of_a_former_topic_steps_aside(is_loaded: bool, topic: str) -> None:
     files = SimulatedFiles()
+    partition = TopicPartition(topic, 0)
     directory = opened(files)
     directory.load({})
-    append(directory.create(A, OTHER_ID, CONFIG), "of the former topic")
+    append(directory.create(partition, OTHER_ID, CONFIG), "of the former topic")
     directory.close({})
     directory = opened(files)
-    directory.load({A: (ID, CONFIG)} if is_loaded else {})
-    log = directory.create(A, ID, CONFIG)
+    directory.load({partition: (ID, CONFIG)} if is_loaded else {})
+    log = directory.create(partition, ID, CONFIG)
     assert values(log) == []
     append(log, "of the new one")
     aside = [i.name for i in files.list_directory("/data") if i.name.endswith("-stray")]
     assert len(aside) == 1
+    assert len(aside[0]) <= 255
     assert files.exists(f"/data/{aside[0]}/{0:020d}.log")
     assert parse_partition(aside[0]) is None
 

@@ -225,7 +225,7 @@ class LogDirectory:
             if self._written_topic_id_of(partition) != topic_id:
                 self._write_metadata(path, topic_id)
             return True
-        aside = f"{path}.{uuid.uuid4().hex}{STRAY_SUFFIX}"
+        aside = self._aside_name(partition, STRAY_SUFFIX)
         self.files.rename(path, aside)
         self.files.sync_directory(self.path)
         _LOG.warning("%s was not of topic id %s: moved to %s", path, topic_id, aside)
@@ -326,15 +326,18 @@ class LogDirectory:
 
     def _rename_aside(self, partition: TopicPartition) -> None:
         path = self._file(str(partition))
-        # A file name has at most 255 bytes.
-        suffix = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
-        target = self._file(str(partition)[: 255 - len(suffix)] + suffix)
+        target = self._aside_name(partition, DELETE_SUFFIX)
         try:
             self.files.rename(path, target)
         except OSError as error:
             _LOG.warning("%s is not needed any more, and stays: %s", path, error)
             return
         self._aside.append(target)
+
+    def _aside_name(self, partition: TopicPartition, ending: str) -> str:
+        # A file name has at most 255 bytes.
+        suffix = f".{uuid.uuid4().hex}{ending}"
+        return self._file(str(partition)[: 255 - len(suffix)] + suffix)
 
     def removal(self) -> RemoveDirectories | None:
         """What a worker should remove, of all that was put aside since this was last asked."""
