@@ -255,6 +255,21 @@ def test_a_batch_of_exactly_max_message_bytes_is_taken(
         assert connection.produce(new_topic, one_batch(bytes(2001)))["error_code"] == 10
 
 
+@pytest.mark.parametrize("size", [2_000, 5_000_000], ids=["on the loop", "on a thread"])
+def test_a_batch_that_grows_over_max_message_bytes_when_it_is_stored_is_too_large(
+    target: WatchedBroker, new_topic: str, size: int
+) -> None:
+    with target.connect() as connection:
+        connection.create_topic(
+            new_topic, compression_type="uncompressed", max_message_bytes="1500"
+        )
+        assert connection.produce(new_topic, one_batch(bytes(1000), codec=4))["error_code"] == 0
+        answer = connection.produce(new_topic, one_batch(bytes(size), codec=4))
+        assert answer["error_code"] == MESSAGE_TOO_LARGE
+        assert "compression.type" in answer["error_message"]
+        assert connection.end_offset(new_topic) == 1
+
+
 # 24
 
 

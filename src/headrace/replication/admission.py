@@ -57,6 +57,13 @@ def admit(batch: Batch, rules: AppendRules, now_ms: i64, unfolded_bytes_max: i64
         from headrace.record.rewrite import recompressed
 
         batch = recompressed(batch, rules.codec, payload=payload, level=rules.level)
+        # What came small enough may have grown, and what is stored is what has the limit.
+        if batch.size() > rules.batch_bytes_max:
+            raise ApiError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"A batch of {batch.size()} bytes, compressed as compression.type says, is larger "
+                f"than max.message.bytes, {rules.batch_bytes_max}.",
+            )
     return batch
 
 
