@@ -1,7 +1,9 @@
 """`headrace log` over the files of a broker that was stopped, sound and damaged."""
 
 import json
+import os
 import struct
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from headrace.cli import main as cli
 from headrace.client import connect
+from headrace.record.build import NewRecord, build_batch
 from headrace.testing import RunningBroker
 
 Damage = Callable[[Path], None]
@@ -226,3 +229,19 @@ def test_a_damaged_log_is_dumped_up_to_the_damage(
 def test_a_file_of_another_kind_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["log", "dump", str(data / "meta.properties")]) == 2
     assert "meta.properties is none of" in capsys.readouterr().err
+
+
+def test_what_a_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
+    mill = tmp_path / "Mühle"
+    mill.mkdir()
+    log = mill / f"{0:020d}.log"
+    log.write_bytes(build_batch([NewRecord(b"Rad", "dreht für dich".encode(), 1000)]))
+
+    def told(*arguments: str) -> str:
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        command = [sys.executable, "-m", "headrace", "log", *arguments]
+        return subprocess.check_output(command, env=environment, text=True, timeout=40)
+
+    assert r"dreht f\xfcr dich" in told("dump", str(log))
+    assert r"M\xfchle: ok" in told("check", str(mill))
+    assert list(json.loads(told("check", str(mill), "--json"))) == ["Mühle"]

@@ -4,9 +4,11 @@
    a traceback means a bug of ours.
 2. Ctrl-C ends with 130, and a reader that goes away with 141, both without a word.
 3. Output that cannot be written, as on a full disk, is a failure, too.
+4. Characters that the terminal's encoding does not have are escaped.
 """
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -100,6 +102,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_missing_streams()
+    _escape_what_cannot_be_shown()
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -125,6 +128,12 @@ def _open_missing_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _escape_what_cannot_be_shown() -> None:
+    """As standard error does by itself."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:

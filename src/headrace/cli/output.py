@@ -11,7 +11,9 @@ _INTERVAL_S = 0.2
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, default=str))
+    # Escapes other than JSON's own would make it something else.
+    is_utf8 = sys.stdout.encoding.lower() == "utf-8"
+    print(json.dumps(value, ensure_ascii=not is_utf8, default=str))
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
