@@ -116,6 +116,23 @@ def test_a_damaged_log_is_named_once_and_left_alone_until_its_settings_change(
     assert logs.close({})
 
 
+def test_a_log_whose_segments_are_dropped_meanwhile_is_compacted_without_a_complaint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs, log, _ = written(tmp_path / "data")
+
+    async def compact() -> None:
+        async with compacting(log, logs):
+            await asyncio.sleep(0)  # The cleaner is told of all segments, and has read none yet.
+            log.delete_records(log.base_offsets[2], int(log.log_end_offset))
+            work(log)
+            await until(is_compacted(log))
+
+    asyncio.run(compact())
+    assert "was not compacted" not in caplog.text
+    logs.close({})
+
+
 def test_a_damaged_index_of_aborted_transactions_is_rebuilt_and_then_the_log_is_compacted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

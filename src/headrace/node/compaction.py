@@ -136,7 +136,7 @@ class Compaction:
 
     def _failed(self, run: "_Run", error: CleanerFailed) -> None:
         log = run.log
-        if not self._is_stopping and not log.is_closed:
+        if not (self._is_stopping or log.is_closed or run.is_outrun()):
             _LOG.warning("%s was not compacted: %s", log.partition, error)
             if error.is_lasting:
                 self._left_alone[log] = log.config
@@ -254,6 +254,10 @@ class _Run:
         self.log = found.log
         self.child = child
         self._sources = {int(segment.base_offset): segment for segment in found.sources}
+
+    def is_outrun(self) -> bool:
+        """Whether retention has dropped what was to be cleaned: then its files are not there."""
+        return bool(self.log.segments[0].base_offset > min(self._sources))
 
     def replacement_for(self, cleaned: CleanedSegment) -> Replacement:
         return Replacement(
