@@ -4,7 +4,13 @@ import logging
 
 import pytest
 
-from headrace.env.complaints import EVERY_S, Complaint
+from headrace.env.complaints import (
+    EVERY_S,
+    WARNINGS_AT_ONCE_MAX,
+    WARNINGS_PER_SECOND_MAX,
+    Complaint,
+    Warnings,
+)
 from tests.storage.log_scenario import ManualClock
 
 
@@ -28,3 +34,22 @@ def test_the_end_of_trouble_is_told_once(caplog: pytest.LogCaptureFixture) -> No
     complaint.over("there is room")
     complaint.over("there is room")
     assert [record.getMessage() for record in caplog.records] == ["it is full", "there is room"]
+
+
+def test_of_a_storm_of_warnings_the_first_are_told_and_the_rest_are_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    warnings = Warnings(logging.getLogger("test"), "were closed", clock.monotonic)
+    for number in range(WARNINGS_AT_ONCE_MAX + 7):
+        warnings.tell(f"closed {number}")
+    warnings.count()
+    clock.advance(1000)
+    warnings.count()
+    warnings.count()
+    for number in range(WARNINGS_PER_SECOND_MAX + 3):
+        warnings.tell(f"closed {number}")
+    told = [record.getMessage() for record in caplog.records]
+    assert told[:2] == ["closed 0", "closed 1"]
+    assert told[WARNINGS_AT_ONCE_MAX:][:2] == ["7 more were closed", "closed 0"]
+    assert len(told) == WARNINGS_AT_ONCE_MAX + 1 + WARNINGS_PER_SECOND_MAX

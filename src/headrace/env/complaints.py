@@ -1,5 +1,9 @@
-"""Trouble that goes on: told when it begins, then now and then with how often it was met,
-and when it is over."""
+"""Trouble that goes on must not fill a log.
+
+A Complaint is told when it begins, then now and then with how often it was met, and when it is
+over. Of Warnings, each about a case of its own, a burst is told, and of a storm a few a second: the
+rest are counted.
+"""
 
 import logging
 import time
@@ -7,6 +11,8 @@ from collections.abc import Callable
 from math import inf
 
 EVERY_S = 30.0
+WARNINGS_AT_ONCE_MAX = 1000
+WARNINGS_PER_SECOND_MAX = 10
 
 
 class Complaint:
@@ -37,3 +43,36 @@ class Complaint:
         if self._is_on:
             self._is_on = False
             self._log.info("%s", text)
+
+
+class Warnings:
+    """What strangers can cause, as often as they like."""
+
+    def __init__(self, log: logging.Logger, what: str, monotonic: Callable[[], float]) -> None:
+        """`what` is what there were more of, in the line that counts them."""
+        self._log = log
+        self._what = what
+        self._monotonic = monotonic
+        self._now_s = monotonic()
+        self._counted_s = self._now_s
+        self._left = float(WARNINGS_AT_ONCE_MAX)
+        self._untold = 0
+
+    def tell(self, text: str) -> None:
+        now_s = self._monotonic()
+        more = (now_s - self._now_s) * WARNINGS_PER_SECOND_MAX
+        self._left = min(self._left + more, WARNINGS_AT_ONCE_MAX)
+        self._now_s = now_s
+        if self._left < 1:
+            self._untold += 1
+            return
+        self._left -= 1
+        self._log.warning("%s", text)
+
+    def count(self) -> None:
+        """Say how many were left out, at most once a second; to be called now and then."""
+        now_s = self._monotonic()
+        if self._untold and now_s - self._counted_s >= 1:
+            self._log.warning("%d more %s", self._untold, self._what)
+            self._counted_s = now_s
+            self._untold = 0

@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headrace.config.setting import LONG_MAX
+from headrace.env.complaints import Warnings
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.dispatch import handle_frame
 from headrace.handlers.fetch import FetchHandler
@@ -79,6 +80,7 @@ class Server:
             self._closed,
         )
         self._admission = Admission(config)
+        self._closings = Warnings(_log, "connections were closed", self._clock.monotonic)
         idle_ms = config.get_int("connections.max.idle.ms")
         self._idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
         self._listeners: list[Listener] = []
@@ -157,11 +159,12 @@ class Server:
     def _closed(self, connection: Connection, reason: str) -> None:
         self._admission.leave(connection.name.rpartition(":")[0])
         if reason:
-            _log.warning("closed the connection of %s: %s", connection.name, reason)
+            self._closings.tell(f"closed the connection of {connection.name}: {reason}")
 
     def _keep_up(self) -> None:
         self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
         self.turn.expire()
+        self._closings.count()
         plane = self.plane
         now = plane.now = self._clock.monotonic()
         for stalled in plane.memory.stalled(now):
