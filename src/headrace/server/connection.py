@@ -42,8 +42,14 @@ SMALL_FRAME_BYTES_MAX = 64 * 1024
 LARGE_START_BYTES = 256 * 1024
 PROGRESS_BYTES_MIN = 64 * 1024
 SEND_GATHER_MAX = 512
-SEND_BYTES_MAX = 256 * 1024
-"""Of one connection's answers in one turn."""
+SEND_BYTES_MAX = 64 * 1024
+"""Of one connection's answers in one turn.
+
+As much as the kernel hands to a socket at once: sent in turns like that, two readers are both kept
+busy, and nobody pays for waking them up.
+"""
+PROBE_BYTES_MAX = 256 * 1024
+"""Of a file, looked up in the page cache at once."""
 EXCHANGES_MAX = 1000
 WORK_MAX = 5000
 RESET = struct.pack("ii", 1, 0)
@@ -87,6 +93,8 @@ class Connection(Peer):
         self.out_bytes: i64 = 0
         """Of answers in memory; file slices take none."""
         self.slice_sent: i64 = 0
+        self.cached_end: i64 = 0
+        """How far the file slice that is being sent was found in the page cache."""
         self.is_warming = False
         self.ahead_fd: int = -1
         """The file that the disk reads ahead for this reader of old data, and how far it was told.
@@ -396,13 +404,16 @@ class Connection(Peer):
 
     def _send_file(self, piece: FileSlice, size_max: i64) -> i64:
         at: i64 = piece.position + self.slice_sent
-        size: i64 = piece.size - self.slice_sent
-        if size > size_max:
-            size = size_max
+        left: i64 = piece.size - self.slice_sent
+        size: i64 = left if left < size_max else size_max
         fd: int = piece.file.fd
-        if not is_cached(fd, at, size):
-            self._warm(piece, at)
-            return 0
+        if self.slice_sent == 0 or at + size > self.cached_end:
+            if left > PROBE_BYTES_MAX:
+                left = PROBE_BYTES_MAX
+            if not is_cached(fd, at, left):
+                self._warm(piece, at)
+                return 0
+            self.cached_end = at + left
         sent: i64 = os.sendfile(self.fd, fd, at, size)
         if sent == 0:
             # The segment is shorter than promised: it was truncated under a slow reader.
