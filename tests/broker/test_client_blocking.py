@@ -295,6 +295,26 @@ def test_a_peer_that_speaks_http_is_named() -> None:
         thread.join()
 
 
+def test_a_peer_that_stops_within_a_long_answer_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1_000)
+                connection.sendall((1_000_000).to_bytes(4, "big") + bytes(300_000))
+                # Until the client hangs up.
+                assert connection.recv(1_000) == b""
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(Unreachable):
+            connect(address, connect_timeout_ms=200, request_timeout_ms=200).open()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
 def test_a_closed_client_says_so(shared_broker: RunningBroker, topic: str) -> None:
     client = connect(shared_broker.address)
     with pytest.raises(ClientClosed, match="not open"):

@@ -106,6 +106,30 @@ def test_answers_are_matched_however_the_bytes_arrive() -> None:
     assert bodies == [b"answer-1", b"answer-2", b"answer-3"]
 
 
+@pytest.mark.parametrize("portion", [1, 3, 70_000, 1_000_000])
+def test_a_long_answer_is_read_by_itself_and_whole(portion: int) -> None:
+    """`portion` is how much comes at once where the peer does not say how much it wants."""
+    peer = ready()
+    sizes = [300_000, 300_000, 10, 300_000, 10]
+    stream = b""
+    for number, size in enumerate(sizes, 1):
+        peer.send(request(version_max=4))
+        stream += framed(number.to_bytes(4, "big") + bytes([number]) * size)
+    answers: list[Answer] = []
+    pieces: list[bytes] = []
+    at = 0
+    while at < len(stream):
+        pieces.append(stream[at : at + (peer.wanted() or portion)])
+        at += len(pieces[-1])
+        answers += peer.received(pieces[-1])[0]
+    bodies = [answer.data[answer.at : answer.end] for answer in answers]
+    assert bodies == [bytes([number]) * size for number, size in enumerate(sizes, 1)]
+    if portion <= 300_000:
+        # The second came as one piece after its size: nothing was joined for it.
+        assert any(answers[1].data is piece for piece in pieces)
+        assert peer.wanted() == 0
+
+
 def test_the_header_of_a_flexible_answer_is_skipped() -> None:
     peer = ready()
     peer.send(request())

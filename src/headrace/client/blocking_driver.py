@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
+from struct import Struct
 from typing import Any, Protocol, TypeVar
 
 from headrace.client.engine import Engine
@@ -27,6 +28,10 @@ from headrace.client.transport import describe_failure, tune
 
 T = TypeVar("T")
 _READ_SIZE = 1 << 20
+_WHOLE_SIZE_MAX = 1 << 26
+# How long the rest of an answer may keep everything else waiting.
+_STALL_MS_MAX = 20
+_TIMEVAL = Struct("ll")
 _PIECES_MAX = 64
 _GAP_MS_MAX = 1_000.0
 _ONE_THREAD = "a blocking client is for one thread at a time"
@@ -167,7 +172,7 @@ class Driver:
             self._open_next(connection, OSError(code, ""))
             return
         tune(connection.socket)
-        connection.opening = False
+        connection.opened()
         self._selector.modify(connection.socket, selectors.EVENT_READ, connection)
         self.engine.opened(connection.link, self.now_ms())
 
@@ -175,7 +180,7 @@ class Driver:
 
     def _read(self, connection: "_Socket") -> None:
         try:
-            data = connection.socket.recv(_READ_SIZE)
+            data = connection.read(self.engine.wanted(connection.link))
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -211,7 +216,7 @@ class Driver:
 
 
 class _Socket:
-    """One socket, without any blocking call."""
+    """One socket; no call waits but for the rest of a long answer, and not for long."""
 
     def __init__(self, link: int, addresses: deque[tuple[int, Any]]) -> None:
         self.link = link
@@ -228,13 +233,25 @@ class _Socket:
         if code not in (0, errno.EINPROGRESS):
             raise OSError(code, "")
 
+    def opened(self) -> None:
+        self.opening = False
+        self.socket.setblocking(True)
+        stall = _TIMEVAL.pack(0, _STALL_MS_MAX * 1000)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, stall)
+
+    def read(self, wanted: int) -> bytes:
+        """That many bytes, fewer if they do not come at once, or what there is for 0."""
+        if wanted:
+            return self.socket.recv(min(wanted, _WHOLE_SIZE_MAX), socket.MSG_WAITALL)
+        return self.socket.recv(_READ_SIZE, socket.MSG_DONTWAIT)
+
     def write(self) -> None:
         """Write as much as the kernel takes."""
         output = self.output
         while output:
             pieces = [output[at] for at in range(min(len(output), _PIECES_MAX))]
             try:
-                left = self.socket.sendmsg(pieces)
+                left = self.socket.sendmsg(pieces, (), socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
                 return
             while left:

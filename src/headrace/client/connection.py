@@ -6,7 +6,7 @@ every request back until it knows which versions both sides speak.
 1. Responses come in the order of their requests; a correlation id out of order is the peer's
    fault, and the connection is of no more use.
 2. A request is encoded once, in the highest version that both sides and the request allow.
-3. Nothing is allocated by an announced size; one beyond the limit ends the connection.
+3. Nothing is filled or copied by an announced size; one beyond the limit ends the connection.
 """
 
 from collections import deque
@@ -26,6 +26,7 @@ _SIZE = Struct(">i")
 _API_VERSION = Struct(">hhh")
 _SOFTWARE = b"headrace"
 _FIRST_API_VERSIONS = 3
+_LONG = 256 * 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +78,8 @@ class Connection:
         self._unanswered: list[Request] = []
         self._pieces: list[bytes] = []
         self._have = 0
-        self._need = 4
+        self._size: int | None = None
+        self._expects_long = False
         self._next_correlation_id = 0
         self._ask_for_versions(_FIRST_API_VERSIONS)
 
@@ -204,25 +206,41 @@ class Connection:
             raise ProtocolViolation("the peer sent a malformed response header") from error
         return int(cursor.at)
 
+    def wanted(self) -> int:
+        """How many bytes to read next; 0 if any number will do.
+
+        A long answer that is read whole needs no joining of pieces. After one its size is read
+        alone, as the next is likely to be another.
+        """
+        if self._size is not None:
+            return self._size - self._have if self._size >= _LONG else 0
+        return _SIZE.size if self._expects_long and not self._have else 0
+
     def _frames(self, data: bytes) -> list[tuple[bytes, int, int]]:
         """Whole frames, without their sizes; what is left waits for more bytes."""
         self._pieces.append(data)
         self._have += len(data)
-        if self._have < self._need:
+        size = self._size
+        if self._have < (_SIZE.size if size is None else size):
             return []
         buffer = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         frames: list[tuple[bytes, int, int]] = []
-        at = 0
-        self._need = 4
-        while len(buffer) - at >= 4:
-            size = _SIZE.unpack_from(buffer, at)[0]
-            if not 4 <= size <= self._response_bytes_max:
-                raise ProtocolViolation(_explain_size(size))
-            if len(buffer) - at - 4 < size:
-                self._need = 4 + size
+        at, have = 0, len(buffer)
+        while True:
+            if size is None:
+                if have - at < _SIZE.size:
+                    break
+                size = int(_SIZE.unpack_from(buffer, at)[0])
+                if not 4 <= size <= self._response_bytes_max:
+                    raise ProtocolViolation(_explain_size(size))
+                at += _SIZE.size
+            if have - at < size:
                 break
-            frames.append((buffer, at + 4, at + 4 + size))
-            at += 4 + size
+            frames.append((buffer, at, at + size))
+            at += size
+            self._expects_long = size >= _LONG
+            size = None
+        self._size = size
         rest = buffer[at:]
         self._pieces = [rest] if rest else []
         self._have = len(rest)

@@ -55,6 +55,10 @@ class Engine:
         self._refresh_waiters: list[Resume] = []
         self._next_refresh_waiters: list[Resume] = []
 
+    def wanted(self, link: int) -> int:
+        """How many bytes to read next; 0 if any number will do."""
+        return self._network.wanted(link)
+
     # What happened; each is followed by a poll.
 
     def opened(self, link: int, now_ms: float) -> None:

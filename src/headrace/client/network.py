@@ -213,6 +213,11 @@ class Network:
             was_ready = peer.connection is not None and peer.connection.ready
             self._end(peer, reason, now_ms, failed=not was_ready, close=False)
 
+    def wanted(self, link: int) -> int:
+        """How many bytes to read next; 0 if any number will do."""
+        peer = self._links.get(link)
+        return 0 if peer is None or peer.connection is None else peer.connection.wanted()
+
     def received(self, link: int, data: bytes, now_ms: float) -> None:
         peer = self._links.get(link)
         if peer is None or peer.connection is None:
