@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.main import main
+from headrace.cli.ready import remove_ready_file, write_ready_file
 from headrace.server import listener
 from headrace.testing import RunningBroker
 from tests.broker.raw import eventually
@@ -27,6 +28,20 @@ def test_a_port_in_use_is_named(shared_broker: RunningBroker, tmp_path: Path) ->
     said = refused("up", "--port", str(shared_broker.port), "--data", str(tmp_path))
     assert f"Port {shared_broker.port} is in use" in said
     assert "--port" in said
+
+
+def test_of_several_ports_the_one_in_use_is_named(
+    shared_broker: RunningBroker, tmp_path: Path
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(
+        f"log.dirs={tmp_path / 'data'}\n"
+        f"listeners=ONE://127.0.0.1:0,TWO://127.0.0.1:{shared_broker.port}\n"
+        "listener.security.protocol.map=ONE:PLAINTEXT,TWO:PLAINTEXT\n"
+    )
+    said = refused("broker", str(file))
+    assert f"Port {shared_broker.port} is in use" in said
+    assert "listeners setting" in said
 
 
 def test_a_locked_directory_is_named_with_its_holder(shared_broker: RunningBroker) -> None:
@@ -87,6 +102,17 @@ def test_a_ready_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     said = refused("up", "--port", "0", "--temp", "--ready-file", str(path))
     assert f"{path} cannot be written: No such file or directory" in said
     assert "--ready-file" in said
+
+
+def test_only_its_own_ready_file_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "ready"
+    for text in ('{"pid": 1}', "[]", "not ours"):
+        path.write_text(text)
+        remove_ready_file(str(path))
+        assert path.read_text() == text
+    write_ready_file(str(path), "127.0.0.1:9092")
+    remove_ready_file(str(path))
+    assert not path.exists()
 
 
 def test_a_store_that_is_no_database_is_named(tmp_path: Path) -> None:
@@ -158,6 +184,7 @@ def test_a_broker_that_is_to_outlive_its_terminal_does(tmp_path: Path) -> None:
     broker.communicate(timeout=60)
     assert broker.returncode == 0
     assert not list(data.iterdir())
+    assert not (tmp_path / "ready").exists()
 
 
 def temporary_broker(tmp_path: Path, *wrapper: str) -> tuple["subprocess.Popen[str]", Path]:

@@ -1,13 +1,14 @@
 """Which addresses a listener takes."""
 
 import errno
+import logging
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from headrace.server.listener import bind
+from headrace.server.listener import CannotListen, bind
 
 NAME = "mill.example"
 
@@ -57,7 +58,36 @@ def test_a_name_with_one_address_in_use_is_not_served_by_halves(
     resolve_to(monkeypatch, "127.0.0.3")
     ((_, port),) = bound(opened, NAME)
     resolve_to(monkeypatch, "127.0.0.2", "127.0.0.3")
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(CannotListen, match="in use") as refused:
         bind(NAME, port, 1)
+    assert (refused.value.host, refused.value.port) == (NAME, port)
     resolve_to(monkeypatch, "127.0.0.2")
     assert bound(opened, NAME, port) == [("127.0.0.2", port)]
+
+
+def test_a_scope_that_an_address_has_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("fe80::1%lo", 0, 0, 1))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    asked: list[object] = []
+
+    def refuse(family: int, address: object, backlog: int) -> None:
+        asked.append(address)
+        raise OSError(errno.EADDRINUSE, "in use")
+
+    monkeypatch.setattr("headrace.server.listener._bind_one", refuse)
+    with pytest.raises(CannotListen):
+        bind("fe80::1%lo", 9092, 1)
+    assert asked == [("fe80::1%lo", 9092, 0, 1)]
+
+
+def test_somebody_else_on_the_other_localhost_is_told_of(
+    opened: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    try:
+        other = opened.enter_context(socket.create_server(("::1", 0), family=socket.AF_INET6))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    port = other.getsockname()[1]
+    with caplog.at_level(logging.WARNING):
+        assert bound(opened, "127.0.0.1", port) == [("127.0.0.1", port)]
+    assert f"not listening on [::1]:{port}: Address already in use" in caplog.text

@@ -1,7 +1,11 @@
-"""The file that tells other programs that a command is ready, and where."""
+"""The file that tells other programs that a command is ready, and where.
+
+It is there while the command serves; what was killed leaves it behind, with its pid.
+"""
 
 import json
 import os
+from contextlib import suppress
 
 from headrace.cli.failure import Failure
 
@@ -18,6 +22,16 @@ def write_ready_file(path: str, address: str, **more: object) -> None:
             f"The ready file {path} cannot be written: {error.strerror}. Choose another place with "
             "--ready-file."
         ) from None
+
+
+def remove_ready_file(path: str | None) -> None:
+    """If it is this process's own: another that was told the same place may serve still."""
+    if path is not None:
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            with open(path, encoding="utf-8") as file:
+                is_own = json.load(file)["pid"] == os.getpid()
+            if is_own:
+                os.unlink(path)
 
 
 def farewell(*, is_temporary: bool) -> str:

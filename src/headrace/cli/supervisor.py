@@ -21,7 +21,7 @@ from types import FrameType
 
 from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
-from headrace.cli.ready import farewell, write_ready_file
+from headrace.cli.ready import farewell, remove_ready_file, write_ready_file
 from headrace.config.table import broker_settings
 from headrace.coordination.database import StoreFileError
 from headrace.coordination.port import StoreUnavailable
@@ -178,6 +178,7 @@ class Supervisor:
                 )
 
     def _stop(self) -> None:
+        remove_ready_file(self._ready_file)
         for broker in self._brokers:
             process = broker.process
             if process.running and not process.stop(STOP_S_MAX):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headrace.cli.cluster_data import known_node_id, refuse_cluster
 from headrace.cli.failure import Failure
-from headrace.cli.ready import farewell, write_ready_file
+from headrace.cli.ready import farewell, remove_ready_file, write_ready_file
 
 DATA_DIRECTORY = "./headrace-data"
 PORT = 9092
@@ -76,7 +76,7 @@ def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ready-file",
         metavar="FILE",
-        help="write address and pid here, as JSON, once clients are served",
+        help="write address and pid here, as JSON, for as long as clients are served",
     )
 
 
@@ -256,6 +256,7 @@ async def _serve(broker: object, ready: str | None, told_to_end: Sequence[int]) 
     try:
         await stopping.wait()
     finally:
+        remove_ready_file(ready)
         await broker.stop()
 
 
@@ -285,25 +286,30 @@ def _say_if_uncompiled() -> None:
 
 def _explained(error: OSError, config: object, *, is_from_file: bool) -> Failure:
     from headrace.config.broker import BrokerConfig
+    from headrace.server.listener import CannotListen
 
     assert isinstance(config, BrokerConfig)
     directory = config.data_directory
-    ports = ", ".join(str(endpoint.port) for endpoint in config.listeners)
-    way = "in the listeners setting" if is_from_file else "with --port (0 picks a free one)"
-    if error.errno == errno.EACCES and error.filename is None:
-        # It was no file that was refused, so it was a socket.
+    if isinstance(error, CannotListen):
+        way = "in the listeners setting" if is_from_file else "with --port (0 picks a free one)"
+        if error.errno == errno.EACCES:
+            return Failure(
+                f"Port {error.port} is not for every user, as those below 1024 are not: choose "
+                f"another port {way}."
+            )
+        if error.errno == errno.EADDRINUSE:
+            return Failure(
+                f"Port {error.port} is in use: another broker may be running. Stop it, or choose "
+                f"another port {way}."
+            )
+        if error.errno == errno.EADDRNOTAVAIL:
+            return Failure(
+                f"This machine has no address {error.host}: correct the listeners setting."
+            )
         return Failure(
-            f"Port {ports} is not for every user, as those below 1024 are not: choose another "
-            f"port {way}."
+            f"Nobody can listen on {error.host}, port {error.port}: {error.strerror}. Correct the "
+            "listeners setting."
         )
-    if error.errno == errno.EADDRINUSE:
-        return Failure(
-            f"Port {ports} is in use: another broker may be running. Stop it, or choose another "
-            f"port {way}."
-        )
-    if error.errno == errno.EADDRNOTAVAIL:
-        hosts = ", ".join(endpoint.host for endpoint in config.listeners)
-        return Failure(f"This machine has no address {hosts}: correct the listeners setting.")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
         return Failure(
             f"Cannot write to {error.filename or directory}: {error.strerror}. Choose another "

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--temp", action="store_true", help="keep the data in a temporary directory, then drop it"
     )
     parser.add_argument(
-        "--ready-file", metavar="FILE", help="write address and pid here, as JSON, once it serves"
+        "--ready-file", metavar="FILE", help="write address and pid here, as JSON, while it serves"
     )
 
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace, data: Path) -> int:
-    from headrace.cli.ready import write_ready_file
+    from headrace.cli.ready import remove_ready_file, write_ready_file
     from headrace.ensemble.zookeeper import LocalZooKeeper, free_port
 
     ports = [args.port + number if args.port else free_port() for number in range(args.nodes)]
@@ -70,6 +70,7 @@ def _serve(args: argparse.Namespace, data: Path) -> int:
             write_ready_file(args.ready_file, zookeeper.connect, parts=parts)
         stopping.wait()
     finally:
+        remove_ready_file(args.ready_file)
         zookeeper.stop()
     print("ZooKeeper has stopped; everything is on disk.", flush=True)
     return 0

@@ -7,7 +7,7 @@ import resource
 import socket
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.runtime import link
 from headrace.server.connection import Connection
@@ -20,6 +20,15 @@ ACCEPTS_PER_TURN_MAX = 64
 DESCRIPTORS_KEPT = 700
 """For 512 open segments, for what is opened to sync it, and for libraries."""
 _log = logging.getLogger("headrace.server")
+
+
+class CannotListen(OSError):
+    """An address on which nobody can listen, or not now; `errno` says why."""
+
+    def __init__(self, host: str, port: int, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.host = host
+        self.port = port
 
 
 class Admission:
@@ -154,9 +163,9 @@ def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     missing: OSError | None = None
     try:
-        for family, address in _addresses(host):
+        for family, address, *scope in _addresses(host):
             try:
-                sockets.append(_bind_one(family, address, port, backlog))
+                sockets.append(_bind_one(family, (address, port, *scope), backlog))
             except OSError as error:
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
@@ -165,35 +174,40 @@ def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
                 port = sockets[0].getsockname()[1]
         if missing is not None and not sockets:
             raise missing
-    except OSError:
+    except OSError as error:
         for sock in sockets:
             sock.close()
-        raise
+        raise CannotListen(host, port, error) from error
     also = {"": "::", "0.0.0.0": "::", "127.0.0.1": "::1", "localhost": "::1"}.get(host)
     if also is not None and socket.has_ipv6:
         try:
-            sockets.append(_bind_one(socket.AF_INET6, also, port, backlog))
+            sockets.append(_bind_one(socket.AF_INET6, (also, port), backlog))
         except OSError as error:
-            _log.debug("not listening on [%s]:%d: %s", also, port, error.strerror)
+            # Whoever asks for localhost may then reach somebody else.
+            level = logging.WARNING if error.errno == errno.EADDRINUSE else logging.DEBUG
+            _log.log(level, "not listening on [%s]:%d: %s", also, port, error.strerror)
     return sockets
 
 
-def _addresses(host: str) -> Iterable[tuple[socket.AddressFamily, str]]:
+def _addresses(host: str) -> Iterable[tuple[Any, ...]]:
+    """The family and the host of each; in IPv6 also its flow and scope, without its port."""
     host = {"": "0.0.0.0", "localhost": "127.0.0.1"}.get(host, host)
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
         raise OSError(errno.EADDRNOTAVAIL, str(error)) from None
-    return dict.fromkeys((family, str(address[0])) for family, *_, address in found)
+    return dict.fromkeys((family, place[0], *place[2:]) for family, *_, place in found)
 
 
-def _bind_one(family: socket.AddressFamily, host: str, port: int, backlog: int) -> socket.socket:
+def _bind_one(
+    family: socket.AddressFamily, address: tuple[Any, ...], backlog: int
+) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind((host, port))
+        sock.bind(address)
         sock.listen(backlog)
         sock.setblocking(False)
     except OSError:
