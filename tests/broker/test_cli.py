@@ -262,6 +262,8 @@ def test_bytes_that_are_no_text_come_back_as_they_went(
     [
         (["consume", "t", "--format", "{vlaue}"], "{vlaue}"),
         (["consume", "t", "--from", "yesterday"], "yesterday"),
+        (["consume", "t", "--from", "9" * 5000], "--from takes earliest"),
+        (["consume", "t", "--until", "@9223372036854775808"], "--until takes end"),
         (["consume", "t", "--until", "never"], "never"),
         (["topics", "list", "--bootstrap-server", "nowhere:port"], "nowhere:port"),
         (["topics", "describe", os.fsdecode(b"\xff")], "is not UTF-8"),

@@ -1,6 +1,7 @@
 """`headrace consume TOPIC`: prints records, as text, by a template, or as JSON."""
 
 import argparse
+import re
 import select
 import signal
 import sys
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.client import Client, Record
 
 _IDLE_MS = 500
+_NUMBER = re.compile("[0-9]{1,19}")
 _PLACES = "earliest, latest, an offset, a time as 2026-01-31T12:00 (UTC unless it says) or @MS"
 
 
@@ -189,10 +191,9 @@ def _until(text: str) -> Any:
 def _place(text: str, usage: str) -> Any:
     from headrace.client import AtTime
 
-    if text.isascii() and text.isdigit():
-        return int(text)
-    if text.startswith("@") and text[1:].isascii() and text[1:].isdigit():
-        return AtTime(int(text[1:]))
+    digits = text.removeprefix("@")
+    if _NUMBER.fullmatch(digits) and int(digits) < 1 << 63:
+        return int(digits) if digits == text else AtTime(int(digits))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
