@@ -280,9 +280,11 @@ def test_the_command_runs_one_until_it_is_told_to_stop(tmp_path: Path) -> None:
         said, _, connect = process.stdout.readline().rstrip().partition("=")
         assert said == "ZooKeeper is ready: zookeeper.connect"
         assert asyncio.run(_session_id(connect)) != 0
+        wait_until(ready.exists)
+        assert json.loads(ready.read_text())["address"] == connect
         process.terminate()
         assert process.wait(30) == 0
-    assert json.loads(ready.read_text())["address"] == connect
+    assert not ready.exists()
 
 
 async def _session_id(connect: str) -> int:
