@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -50,11 +51,8 @@ class Disk:
 
     def lose_power(self) -> None:
         """What was not synced is gone, and every write fails from now on."""
-        directory = os.open(self.place, os.O_RDONLY)
-        try:
+        with self._directory() as directory:
             fcntl.ioctl(directory, SHUTDOWN, WITHOUT_FLUSHING)
-        finally:
-            os.close(directory)
 
     def fill(self) -> None:
         chunk = 1 << 20
@@ -67,6 +65,17 @@ class Disk:
 
     def empty(self) -> None:
         (self.place / "balloon").unlink()
+        # Else it would be back after a loss of power.
+        with self._directory() as directory:
+            os.fsync(directory)
+
+    @contextmanager
+    def _directory(self) -> Iterator[int]:
+        directory = os.open(self.place, os.O_RDONLY)
+        try:
+            yield directory
+        finally:
+            os.close(directory)
 
 
 def _run(*command: str) -> None:
