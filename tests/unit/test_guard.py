@@ -63,10 +63,11 @@ async def test_a_broker_that_refuses_only_the_controller_is_put_out_once(
     await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
     await cluster.agree()
     member = cluster.members[3]
+    before = member.controller.broker_epoch
     cluster.network.refused.add((cluster.leader.port, member.port))
     cluster.network.break_links(member.port)
     await until(lambda: cluster.leader.state().leader == 2)
-    await until(lambda: member.controller.broker_epoch in _epochs(cluster))
+    await until(lambda: before != member.controller.broker_epoch in _epochs(cluster))
     assert member.losses == 1
     dials = cluster.network.dials
     await until(lambda: cluster.network.dials > dials + 6)
