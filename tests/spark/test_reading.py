@@ -76,6 +76,8 @@ def test_rows_are_the_records_with_all_that_they_carry(
     for wrong in ("value STRING", "payload BINARY", chosen):
         with pytest.raises(PySparkException, match="may choose among the columns key binary, "):
             topics.read(wrong, subscribe=new_topic).collect()
+    with pytest.raises(PySparkException, match="NOT NULL: leave it out"):
+        topics.read("offset LONG NOT NULL", subscribe=new_topic).collect()
 
 
 def test_offsets_say_where_a_batch_begins_and_ends(

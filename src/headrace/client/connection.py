@@ -133,6 +133,16 @@ class Connection:
         deadlines += [request.deadline_ms for request in self._held]
         return min(deadlines, default=None)
 
+    def wanted(self) -> int:
+        """How many bytes to read next; 0 if any number will do.
+
+        A long answer that is read whole needs no joining of pieces. After one its size is read
+        alone, as the next is likely to be another.
+        """
+        if self._size is not None:
+            return self._size - self._have if self._size >= _LONG else 0
+        return _SIZE.size if self._expects_long and not self._have else 0
+
     def received(self, data: bytes) -> tuple[list[Answer], list[tuple[Request, ClientError]]]:
         """Take bytes in. Returns answers, and held requests that can never be sent."""
         answers: list[Answer] = []
@@ -205,16 +215,6 @@ class Connection:
         except MalformedRequest as error:
             raise ProtocolViolation("the peer sent a malformed response header") from error
         return int(cursor.at)
-
-    def wanted(self) -> int:
-        """How many bytes to read next; 0 if any number will do.
-
-        A long answer that is read whole needs no joining of pieces. After one its size is read
-        alone, as the next is likely to be another.
-        """
-        if self._size is not None:
-            return self._size - self._have if self._size >= _LONG else 0
-        return _SIZE.size if self._expects_long and not self._have else 0
 
     def _frames(self, data: bytes) -> list[tuple[bytes, int, int]]:
         """Whole frames, without their sizes; what is left waits for more bytes."""
