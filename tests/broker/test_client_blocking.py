@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -278,41 +279,40 @@ def test_an_unreachable_broker_is_named() -> None:
     )
 
 
-def test_a_peer_that_speaks_http_is_named() -> None:
+@contextmanager
+def peer_that_says(answer: bytes) -> Iterator[str]:
+    """The address of somebody who hears one request, says this, and waits until he is left."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def answer() -> None:
+        def talk() -> None:
             connection, _ = server.accept()
-            with connection:
+            # Who is left in the middle of a word is left, too.
+            with connection, suppress(ConnectionError):
                 connection.recv(1_000)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.sendall(answer)
+                assert connection.recv(1_000) == b""
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=talk)
         thread.start()
-        port = server.getsockname()[1]
-        with pytest.raises((ProtocolViolation, Unreachable), match="HTTP"):
-            connect(f"127.0.0.1:{port}").open()
-        thread.join()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_peer_that_speaks_http_is_named() -> None:
+    with (
+        peer_that_says(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address,
+        pytest.raises((ProtocolViolation, Unreachable), match="HTTP"),
+    ):
+        connect(address).open()
 
 
 def test_a_peer_that_stops_within_a_long_answer_is_given_up_in_time() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(1_000)
-                connection.sendall((1_000_000).to_bytes(4, "big") + bytes(300_000))
-                # Until the client hangs up.
-                assert connection.recv(1_000) == b""
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(Unreachable):
-            connect(address, connect_timeout_ms=200, request_timeout_ms=200).open()
-        thread.join(30)
-        assert not thread.is_alive()
+    with (
+        peer_that_says((1_000_000).to_bytes(4, "big") + bytes(300_000)) as address,
+        pytest.raises(Unreachable),
+    ):
+        connect(address, connect_timeout_ms=200, request_timeout_ms=200).open()
 
 
 def test_a_closed_client_says_so(shared_broker: RunningBroker, topic: str) -> None:
