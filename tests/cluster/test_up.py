@@ -14,7 +14,7 @@ import pytest
 
 from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
-from headrace.cli.supervisor import capped
+from headrace.cli.supervisor import replicated
 from headrace.client import connect
 from headrace.config.broker import BrokerConfig
 from headrace.testing import RunningBroker
@@ -49,7 +49,9 @@ def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(
             client.produce("mill", "flour", partition=0)
             values = [record.value for record in client.consume("mill", until="end")]
             assert values == [b"grain", b"flour"]
-            client.create_topic("weir", partitions=1, replication_factor=2)
+            client.create_topic("weir", partitions=1)
+            (partition,) = client.describe_topic("weir").partitions
+            assert sorted(partition.replicas) == [1, 2]
         os.kill(parts["broker", 2]["pid"], signal.SIGKILL)
         up.wait_for_line("Broker 2 has died (SIGKILL); the rest goes on.")
         up.process.send_signal(signal.SIGINT)
@@ -120,15 +122,31 @@ def test_a_move_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     assert cluster_data.store_to_copy(tmp_path, 3) == tmp_path / "broker-2" / "headrace-store.db"
 
 
-def test_brokers_of_a_cluster_are_told_nothing_that_has_no_effect() -> None:
-    assert BrokerConfig.load(capped({}, 2)).notes() == []
+def test_replication_settings_of_a_cluster_have_an_effect() -> None:
+    assert BrokerConfig.load(replicated({}, 2)).notes() == []
 
 
-def test_internal_topics_have_as_many_replicas_as_there_are_brokers_and_no_more() -> None:
-    assert capped({}, 1)["offsets.topic.replication.factor"] == "1"
-    assert capped({}, 5)["offsets.topic.replication.factor"] == "3"
-    given = {"offsets.topic.replication.factor": "2", "default.replication.factor": "3"}
-    assert capped(given, 2).items() >= given.items()
+@pytest.mark.parametrize(
+    ("brokers", "replicas", "in_sync"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")]
+)
+def test_replication_follows_the_number_of_brokers(
+    brokers: int, replicas: str, in_sync: str
+) -> None:
+    assert replicated({}, brokers) == {
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+    }
+
+
+def test_explicit_replication_settings_win() -> None:
+    given = {
+        "default.replication.factor": "1",
+        "offsets.topic.replication.factor": "2",
+        "min.insync.replicas": "1",
+        "num.partitions": "7",
+    }
+    assert replicated(given, 3) == given
 
 
 HEADRACE = [sys.executable, "-m", "headrace.cli.main"]

@@ -22,7 +22,6 @@ from types import FrameType
 from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
 from headrace.cli.ready import farewell, remove_ready_file, write_ready_file
-from headrace.config.table import broker_settings
 from headrace.coordination.database import StoreFileError
 from headrace.coordination.port import StoreUnavailable
 from headrace.ensemble.broker import BrokerProcess
@@ -34,12 +33,7 @@ HOST = "127.0.0.1"
 START_S_MAX = 60.0
 STOP_S_MAX = 60.0
 LOOK_S = 0.2
-CAPPED = {
-    "offsets.topic.replication.factor": 3,
-    "transaction.state.log.replication.factor": 3,
-    "transaction.state.log.min.isr": 2,
-}
-"""What a cluster of fewer brokers could not satisfy, and Kafka's values for them."""
+REPLICAS_MAX = 3
 
 
 def run_cluster(args: argparse.Namespace, directory: str, settings: Mapping[str, str]) -> int:
@@ -81,7 +75,7 @@ class Supervisor:
             self._zookeeper = LocalZooKeeper(data, ports)
             self._connect = self._zookeeper.connect
         self._ports = [args.port + at if args.port else 0 for at in range(args.brokers)]
-        properties = {"zookeeper.connect": self._connect, **capped(settings, args.brokers)}
+        properties = {"zookeeper.connect": self._connect, **replicated(settings, args.brokers)}
         self._brokers = [
             BrokerProcess(
                 node_id,
@@ -188,16 +182,16 @@ class Supervisor:
             self._zookeeper.stop()
 
 
-def capped(settings: Mapping[str, str], broker_count: int) -> dict[str, str]:
-    """Settings of every broker, with the internal topics' factors as far as there are brokers."""
-    # What has no effect yet would only make the brokers say so.
-    honoured = {name: usual for name, usual in CAPPED.items() if broker_settings()[name].honoured}
-    limits = {name: str(min(usual, broker_count)) for name, usual in honoured.items()}
-    for name in honoured:
-        given = settings.get(name, "")
-        if given.strip().isdigit():
-            limits[name] = str(min(int(given), broker_count))
-    return {**settings, **limits}
+def replicated(settings: Mapping[str, str], broker_count: int) -> dict[str, str]:
+    """The settings of every broker: replication for this many brokers, then --set, which wins."""
+    replicas = str(min(broker_count, REPLICAS_MAX))
+    return {
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        # With two replicas, requiring both would stop writes when one broker fails.
+        "min.insync.replicas": "2" if broker_count >= REPLICAS_MAX else "1",
+        **settings,
+    }
 
 
 def _ending(exit_code: int | None) -> str:
