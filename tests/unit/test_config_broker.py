@@ -4,6 +4,7 @@ import pytest
 
 from headrace.client.options import Address, parse_addresses
 from headrace.config.broker import BrokerConfig
+from headrace.config.changes import check_topic_config
 from headrace.config.properties import read_properties
 from headrace.config.setting import LONG_MAX, ConfigError, ConfigSource
 from headrace.config.topic import PRODUCER_CODEC, TopicConfig
@@ -155,6 +156,25 @@ def test_a_setting_without_effect_keeps_the_limits_of_kafka() -> None:
                 "log.cleaner.max.compaction.lag.ms": "5",
             },
             "log.cleaner.min.compaction.lag.ms cannot be 10",
+        ),
+        (
+            {"offsets.topic.segment.bytes": "16384"},
+            "my.properties: offsets.topic.segment.bytes cannot be '16384': it must be a whole "
+            "number from 1048576 to",
+        ),
+        (
+            {"headrace.partitions.max": "40"},
+            "offsets.topic.num.partitions cannot be 50: it must be at most "
+            "headrace.partitions.max, which is 40.",
+        ),
+        (
+            {"num.partitions": "10001"},
+            "num.partitions cannot be 10001: it must be at most headrace.partitions.max",
+        ),
+        (
+            {"group.min.session.timeout.ms": "2000000"},
+            "group.min.session.timeout.ms cannot be 2000000: it must be at most "
+            "group.max.session.timeout.ms, which is 1800000.",
         ),
         ({"inter.broker.listener.name": "INTERNAL"}, "inter.broker.listener.name is INTERNAL"),
     ],
@@ -413,6 +433,11 @@ def test_what_consumer_groups_get_must_be_what_they_could_be_given(
 ) -> None:
     with pytest.raises(ConfigError, match="consumer"):
         BrokerConfig.load(settings)
+
+
+def test_smallest_offsets_segment_is_valid_for_a_topic() -> None:
+    config = BrokerConfig.load({"offsets.topic.segment.bytes": "1048576"})
+    check_topic_config(config, group_settings(config, {}).topic_configs)
 
 
 def test_the_migration_policy_may_be_written_in_any_case() -> None:

@@ -100,7 +100,11 @@ class BrokerConfig:
             raise ConfigError("log.dirs has several directories: Headrace uses one.")
         if self.is_set("process.roles") and "broker" not in self.get_list("process.roles"):
             raise ConfigError("process.roles is without broker: Headrace runs nothing else.")
-        self._check_lags()
+        self._check_order("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+        # Above this limit, the broker could create neither __consumer_offsets nor other topics.
+        self._check_order("num.partitions", "headrace.partitions.max")
+        self._check_order("offsets.topic.num.partitions", "headrace.partitions.max")
+        self._check_order("group.min.session.timeout.ms", "group.max.session.timeout.ms")
         check_group_settings(self, {})
         request_bytes_max = self.get_int("socket.request.max.bytes")
         queued_bytes_max = self.get_int("queued.max.request.bytes")
@@ -113,13 +117,11 @@ class BrokerConfig:
             # Kafka has no limit by default, so that its files may raise the other alone.
             self._values["queued.max.request.bytes"] = request_bytes_max
 
-    def _check_lags(self) -> None:
-        low = self.get_int("log.cleaner.min.compaction.lag.ms")
-        high = self.get_int("log.cleaner.max.compaction.lag.ms")
+    def _check_order(self, low_name: str, high_name: str) -> None:
+        low, high = self.get_int(low_name), self.get_int(high_name)
         if low > high:
             raise ConfigError(
-                f"log.cleaner.min.compaction.lag.ms cannot be {low}: it must be at most "
-                f"log.cleaner.max.compaction.lag.ms, which is {high}."
+                f"{low_name} cannot be {low}: it must be at most {high_name}, which is {high}."
             )
 
     def _read_listeners(self) -> None:

@@ -15,6 +15,7 @@ from headrace.config.setting import (
     Setting,
     Value,
 )
+from headrace.config.topic_rows import SEGMENT_BYTES_MIN
 
 _UNLIMITED = str(INT_MAX)
 
@@ -181,7 +182,7 @@ GROUP_ROWS: tuple[Setting, ...] = (
         INT,
         "104857600",
         "segment.bytes of the topic of committed offsets.",
-        low=1,
+        low=SEGMENT_BYTES_MIN,
     ),
     Setting(
         "offsets.topic.compression.codec",

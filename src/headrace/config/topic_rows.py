@@ -20,6 +20,7 @@ _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
 _FOREVER = str(LONG_MAX)
 
+SEGMENT_BYTES_MIN = 1_048_576
 COMPRESSION_TYPES = ("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 CLEANUP_POLICIES = ("compact", "delete")
@@ -296,7 +297,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         INT,
         "1073741824",
         "How large a segment file grows before the log rolls to a new one.",
-        low=1_048_576,
+        low=SEGMENT_BYTES_MIN,
         synonyms=(("log.segment.bytes", 1),),
     ),
     Setting(
