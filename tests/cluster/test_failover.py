@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.testing.cluster import RunningCluster
+from tests.broker.raw import INIT_PRODUCER_ID, RawConnection
 from tests.cluster.history import Load, Topic, check, read_all, wait_for
 
 SETTINGS = {
@@ -144,3 +145,22 @@ def test_the_cluster_outlives_an_outage_of_zookeeper(cluster: RunningCluster, to
         load.wait_for_more(50)
     check(load)
     assert not load.failed
+
+
+def test_a_restarted_broker_serves_new_producers_without_zookeeper(
+    cluster: RunningCluster,
+) -> None:
+    broker = cluster.brokers[2]
+    broker.stop()
+    before = broker.log_size()
+    broker.restart()
+    wait_for("producer ids", lambda: "producer ids allocated" in broker.log(before))
+    cluster.zookeeper.kill()
+    try:
+        with RawConnection(broker.port, host=broker.host) as connection:
+            answer = connection.ask(
+                INIT_PRODUCER_ID, 1, {"transactional_id": None, "transaction_timeout_ms": 0}
+            )
+        assert answer["error_code"] == 0
+    finally:
+        cluster.zookeeper.start()

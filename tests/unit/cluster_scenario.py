@@ -65,6 +65,7 @@ class Member:
         await controller._states.finish()
         controller._caller.stop()
         controller._balance.stop()
+        controller._producer_ids.stop()
         controller._peers.close()
         controller._writer.fence = None
 

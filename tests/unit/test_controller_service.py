@@ -253,7 +253,7 @@ async def test_no_producer_id_is_given_twice(broker: Broker) -> None:
     ids = await asyncio.gather(*(controller.next_producer_id() for _ in range(2500)))
     assert sorted(ids) == list(range(6000, 8500))
     controller = await broker.restart()
-    assert await controller.next_producer_id() == 9000
+    assert await controller.next_producer_id() >= 9000
 
 
 @scenario

@@ -9,6 +9,7 @@ and never writes it; it decides nothing.
 3. A partition's state is never replaced by one of a lower partition epoch of the same topic.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -30,6 +31,7 @@ class Picture:
         self.replica_count = 0
         self.telling = False
         self._store = store
+        self._reading_brokers = asyncio.Lock()
         self._listeners: list[Callable[[ImageChange], None]] = []
 
     def on_change(self, listener: Callable[[ImageChange], None]) -> None:
@@ -101,11 +103,13 @@ class Picture:
         self.versions |= versions
 
     async def read_brokers(self, watch: Watch | None = None) -> None:
-        before = self.image.brokers
-        self.image.brokers = await reading.read_brokers(self._store, watch)
-        change = brokers_change(before, self.image.brokers)
-        if change is not None:
-            self.tell(change)
+        # One at a time: of two concurrent reads, the older result could arrive last.
+        async with self._reading_brokers:
+            before = self.image.brokers
+            self.image.brokers = await reading.read_brokers(self._store, watch)
+            change = brokers_change(before, self.image.brokers)
+            if change is not None:
+                self.tell(change)
 
     async def names(self) -> list[str]:
         """Every topic that is in the image, in the store, or in both."""

@@ -31,6 +31,7 @@ from headrace.controller.moves import Moves, Outcomes
 from headrace.controller.peers import CALL_TIMEOUT_S, Peers
 from headrace.controller.picture import Picture
 from headrace.controller.presence import Presence
+from headrace.controller.producer_ids import ProducerIds
 from headrace.controller.requests import Requests
 from headrace.controller.states import StateWriter
 from headrace.controller.writing import KeyedLocks, Writer
@@ -124,7 +125,7 @@ class Controller:
         self._lookout = self._make_lookout(silence_s)
         self._presence = self._make_presence(registration_wait_s)
         self._lookout.presence = self._presence
-        self._producer_ids = range(0)
+        self._producer_ids = ProducerIds(self._caller.producer_id_block)
 
     def _make_lookout(self, silence_s: float) -> Lookout:
         return Lookout(
@@ -210,6 +211,9 @@ class Controller:
         self._failover.run_soon()
         self._lookout.update()
         self._balance.start()
+        if self._peers.has_network:
+            # A new producer then also works while the store is unreachable.
+            self._producer_ids.renew()
 
     async def _lead_at_once(self) -> None:
         if self.is_controller:
@@ -220,6 +224,7 @@ class Controller:
 
     async def stop(self) -> None:
         """Finish what was begun and deregister. The store is closed by whoever opened it."""
+        self._producer_ids.stop()
         await self._admin.stop()
         await self._lookout.stop()
         await self._failover.stop()
@@ -347,14 +352,7 @@ class Controller:
 
     async def next_producer_id(self) -> int:
         """One producer id, out of this broker's block."""
-        if not self._producer_ids:
-            async with self._locks.hold("next producer id"):
-                if not self._producer_ids:
-                    first, count = await self._caller.producer_id_block()
-                    self._producer_ids = range(first, first + count)
-        producer_id = self._producer_ids[0]
-        self._producer_ids = self._producer_ids[1:]
-        return producer_id
+        return await self._producer_ids.next()
 
     async def refresh(self) -> None:
         """Return when the image shows all that was written before this call."""
