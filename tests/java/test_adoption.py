@@ -280,7 +280,9 @@ def test_without_adopt_the_directories_are_left_alone_and_named(
     shutil.copytree(adopted.clean, data)
     before = sorted(path.name for path in (data / f"{PLAIN}-0").iterdir())
     with RunningBroker.start(data) as broker:
-        (line,) = (each for each in broker.log().splitlines() if "no known topic" in each)
+        (line,) = (
+            each for each in broker.log().splitlines() if "partitions of unknown topics" in each
+        )
         assert f"{COMPACTED}-0" in line
         assert f"{PLAIN} (3 partitions)" in line
         admin = AdminClient({"bootstrap.servers": broker.address})

@@ -125,7 +125,7 @@ def test_an_unknown_partition_is_left_alone_and_named(caplog: pytest.LogCaptureF
         directory = opened(files)
         directory.load({A: (ID, CONFIG)})
     assert [r.getMessage() for r in caplog.records] == [
-        "/data holds partitions of no known topic: b-with-dashes-12"
+        "partitions of unknown topics: directory=/data partitions=b-with-dashes-12"
     ]
     assert files.list_directory("/data/b-with-dashes-12") == before
     assert directory.get(B) is None

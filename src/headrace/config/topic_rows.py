@@ -99,8 +99,9 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "file.delete.delay.ms",
         LONG,
         "60000",
-        "How long a segment that left the log stays on disk before its files are removed. Here "
-        "readers hold it open themselves, so that nothing has to wait.",
+        "How long a deleted segment stays on disk. Headrace removes segments immediately, because "
+        "readers keep their files open. The broker's value is how long after a start it removes "
+        "replicas of topics that were deleted while it was down.",
         low=0,
         synonyms=(("log.segment.delete.delay.ms", 1),),
     ),

@@ -5,8 +5,8 @@ Loop thread only, like the logs; start-up, `create` and `close` wait for the dis
 1. One process at a time: the lock is held from `open` to `close`.
 2. The clean-shutdown marker is written last of all, and is gone before anything can be appended;
    it counts only if its broker epoch is the one that is expected (I17).
-3. A directory is served only for the topic id that it was made for (B10); one that nobody knows
-   is left alone, one whose partition moved to other brokers meanwhile is removed.
+3. A directory is served only for the topic id that it was made for (B10). One of an unknown topic
+   is left to `remove_stray`; one whose partition was reassigned to other brokers is removed.
 """
 
 import json
@@ -90,6 +90,8 @@ class LogDirectory:
         """What meta.properties says: cluster.id, node.id, directory.id."""
         self.found: list[TopicPartition] = []
         """Partition directories on disk that are not opened yet."""
+        self.strays: list[str] = []
+        """Directories of former topics, which made way for a topic of the same name."""
         self.high_watermarks: dict[TopicPartition, int] = {}
         """As checkpointed by the last broker."""
         self._deleted: dict[TopicPartition, Log] = {}
@@ -125,6 +127,8 @@ class LogDirectory:
         for info in self.files.list_directory(self.path):
             if info.is_directory and info.name.endswith(DELETE_SUFFIX):
                 self._aside.append(self._file(info.name))
+            elif info.is_directory and info.name.endswith(STRAY_SUFFIX):
+                self.strays.append(info.name)
             elif info.is_directory:
                 partition = parse_partition(info.name)
                 if partition is not None:
@@ -159,14 +163,14 @@ class LogDirectory:
         wanted: Mapping[TopicPartition, tuple[UUID, TopicConfig]],
         moved: Mapping[TopicPartition, UUID] | None = None,
     ) -> None:
-        """Open the logs that the cluster knows of. What else is there is named, and left alone.
+        """Open the logs that the cluster knows of. Others stay in `found`, and are logged.
 
         `moved` are partitions that only other brokers have now: theirs are removed.
         """
         for partition, topic_id in (moved or {}).items():
             if partition in self.found and self._belongs_to(topic_id, partition):
                 self.found.remove(partition)
-                self._rename_aside(partition)
+                self._rename_aside(str(partition))
         for partition in self.found:
             if partition not in wanted:
                 continue
@@ -176,7 +180,9 @@ class LogDirectory:
         self.found = [partition for partition in self.found if partition not in wanted]
         if self.found:
             names = _named(self.found)
-            _LOG.warning("%s holds partitions of no known topic: %s", self.path, names)
+            _LOG.warning(
+                "partitions of unknown topics: directory=%s partitions=%s", self.path, names
+            )
         # From here on appends may come: no crash after this may look like a clean shutdown.
         if self.files.exists(self._file(checkpoints.CLEAN_SHUTDOWN)):
             self.files.remove(self._file(checkpoints.CLEAN_SHUTDOWN))
@@ -225,10 +231,11 @@ class LogDirectory:
             if self._written_topic_id_of(partition) != topic_id:
                 self._write_metadata(path, topic_id)
             return True
-        aside = self._aside_name(partition, STRAY_SUFFIX)
+        aside = self._aside_name(str(partition), STRAY_SUFFIX)
         self.files.rename(path, aside)
         self.files.sync_directory(self.path)
-        _LOG.warning("%s was not of topic id %s: moved to %s", path, topic_id, aside)
+        self.strays.append(os.path.basename(aside))
+        _LOG.warning("replica of a former topic moved: from=%s to=%s", path, aside)
         return False
 
     def _belongs_to(self, topic_id: UUID, partition: TopicPartition) -> bool:
@@ -322,11 +329,17 @@ class LogDirectory:
         log = self._deleted.pop(partition)
         for segment in log.segments:
             segment.forget()
-        self._rename_aside(partition)
+        self._rename_aside(str(partition))
 
-    def _rename_aside(self, partition: TopicPartition) -> None:
-        path = self._file(str(partition))
-        target = self._aside_name(partition, DELETE_SUFFIX)
+    def remove_stray(self, name: str) -> None:
+        """Put a directory from `found` or `strays` aside, for `removal`."""
+        self.found = [partition for partition in self.found if str(partition) != name]
+        self.strays = [stray for stray in self.strays if stray != name]
+        self._rename_aside(name)
+
+    def _rename_aside(self, name: str) -> None:
+        path = self._file(name)
+        target = self._aside_name(name, DELETE_SUFFIX)
         try:
             self.files.rename(path, target)
         except OSError as error:
@@ -334,10 +347,10 @@ class LogDirectory:
             return
         self._aside.append(target)
 
-    def _aside_name(self, partition: TopicPartition, ending: str) -> str:
+    def _aside_name(self, name: str, ending: str) -> str:
         # A file name has at most 255 bytes.
         suffix = f".{uuid.uuid4().hex}{ending}"
-        return self._file(str(partition)[: 255 - len(suffix)] + suffix)
+        return self._file(name[: 255 - len(suffix)] + suffix)
 
     def removal(self) -> RemoveDirectories | None:
         """What a worker should remove, of all that was put aside since this was last asked."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headrace.node.compaction import Compaction
     from headrace.node.replication import Replication
     from headrace.node.scrubber import Scrubber
+    from headrace.node.strays import Strays
 
 TICK_SECONDS = 1.0
 ZOOKEEPER = "zookeeper"
@@ -77,6 +78,8 @@ class Broker:
         self._groups: Groups | None = None
         self._compaction: Compaction | None = None
         self._scrubber: Scrubber | None = None
+        self._strays: Strays | None = None
+        self._store_id = ""
         self._timer: asyncio.TimerHandle | None = None
         self._due: dict[str, float] = {}
         self._due_logs: list[Log] = []
@@ -134,6 +137,8 @@ class Broker:
         if controller.registered_ms:
             self._logs.trust.compare(controller.registered_ms)
         self._claim(controller.image.cluster_id)
+        _, stat = await store.get(CLUSTER_ID)
+        self._store_id = f"{stat.czxid}-{stat.created_ms}"
         await self._load(controller, context, server)
         groups.start(server.turn)
         controller.on_change(groups.changed)
@@ -307,6 +312,7 @@ class Broker:
             self._maybe_start_compaction()
         if self._scrubber is None and self._is_due("headrace.scrub.interval.ms"):
             self._start_scrubber()
+        self._remove_strays(self._worker)
         if self._replication is not None:
             self._replication.report_failed_disks()
         self._start_jobs()
@@ -323,6 +329,26 @@ class Broker:
                 self.config, self._clock, self._logs, self._table, self._worker, self._start_job
             )
             self._compaction.start()
+
+    def _remove_strays(self, worker: Worker) -> None:
+        """Directories that an adoption left may be needed by the next one."""
+        now = self._clock.monotonic()
+        if self._strays is not None:
+            removal = self._strays.tick(now, is_connected=not self._has_no_session())
+            if removal is not None:
+                self._remove(removal)
+        elif self._controller is not None and not self._adopts:
+            from headrace.node.strays import Strays
+
+            controller = self._controller
+            self._strays = Strays(
+                self._logs,
+                controller.image.names_by_id,
+                self._store_id,
+                controller.last_epoch,
+                self.config.get_int("log.segment.delete.delay.ms") / 1000,
+            )
+            worker.submit(self._strays.start(now).run, _done)
 
     def _start_scrubber(self) -> None:
         from headrace.node.scrubber import Scrubber

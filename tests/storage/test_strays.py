@@ -1,0 +1,149 @@
+"""Replicas of topics that were deleted while a broker was down."""
+
+from uuid import UUID
+
+import pytest
+
+from headrace.log.directory import LogDirectory
+from headrace.model.topics import TopicPartition
+from headrace.node.strays import FILE, Record, Strays, decide, decode, encode
+from headrace.testing.disk import SimulatedFiles
+from tests.storage.log_scenario import ManualClock, append, topic_config, work
+
+A = TopicPartition("a", 0)
+ID = UUID(int=1)
+OTHER_ID = UUID(int=2)
+CONFIG = topic_config()
+DELAY_S = 60.0
+BEFORE = Record("store", 5)
+
+
+def made(*, has_records: bool = True) -> SimulatedFiles:
+    """A data directory with one partition, left by kill -9 after its first checkpoint."""
+    files = SimulatedFiles()
+    directory = opened(files, {})
+    log = directory.create(A, ID, CONFIG)
+    if has_records:
+        append(log, "x")
+        work(log)
+    return files.killed()
+
+
+def opened(
+    files: SimulatedFiles, wanted: dict[TopicPartition, UUID], record: Record | None = BEFORE
+) -> LogDirectory:
+    if record is not None:
+        if not files.exists("/data"):
+            files.make_directory("/data")
+        files.write_file(f"/data/{FILE}", encode(record), sync=True)
+    directory = LogDirectory("/data", files, ManualClock())
+    directory.open()
+    directory.load({partition: (topic_id, CONFIG) for partition, topic_id in wanted.items()})
+    return directory
+
+
+def removed(
+    directory: LogDirectory, topics: dict[UUID, str] | None = None, now: Record | None = None
+) -> list[str]:
+    """The directories that disappear when the time has come."""
+    before = names(directory)
+    store, epoch, _ = now or Record("store", 6)
+    strays = Strays(directory, topics or {}, store, epoch, DELAY_S)
+    strays.start(100.0).run()
+    assert strays.tick(100.0 + DELAY_S - 1, is_connected=True) is None
+    assert strays.tick(100.0 + DELAY_S, is_connected=False) is None
+    assert names(directory) == before
+    job = strays.tick(100.0 + DELAY_S, is_connected=True)
+    if job is not None:
+        job.run()
+    after = names(directory)
+    assert not [name for name in after if name.endswith("-delete")]
+    return [name for name in before if name not in after]
+
+
+def names(directory: LogDirectory) -> list[str]:
+    return [info.name for info in directory.files.list_directory("/data") if info.is_directory]
+
+
+@pytest.mark.parametrize("has_records", [True, False])
+def test_replica_of_a_deleted_topic_is_removed_after_the_delay(has_records: bool) -> None:
+    assert removed(opened(made(has_records=has_records), {})) == ["a-0"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_replica_of_a_recreated_topic_is_moved_aside_then_removed(is_restarted: bool) -> None:
+    files = made()
+    directory = opened(files, {A: OTHER_ID})
+    append(directory.create(A, OTHER_ID, CONFIG), "new")
+    if is_restarted:
+        directory = opened(files.killed(), {A: OTHER_ID})
+    (stray,) = directory.strays
+    assert removed(directory, {OTHER_ID: "a"}) == [stray]
+    assert directory.get(A) is not None
+
+
+def test_replica_stays_if_its_topic_is_in_the_image() -> None:
+    assert removed(opened(made(), {}), {ID: "a"}) == []
+
+
+def test_replica_that_was_opened_in_the_meantime_stays() -> None:
+    directory = opened(made(), {})
+    strays = Strays(directory, {}, "store", 6, 0.0)
+    strays.start(1.0).run()
+    directory.create(A, ID, CONFIG)
+    assert strays.tick(1.0, is_connected=True) is None
+    assert names(directory) == ["a-0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("headrace-checkpoint", b"garbled"),
+        ("00000000000000000000.log.lost-1", b"x"),
+    ],
+)
+def test_damaged_replica_stays(name: str, content: bytes) -> None:
+    files = made()
+    files.write_file(f"/data/a-0/{name}", content, sync=True)
+    assert removed(opened(files, {})) == []
+
+
+def test_replica_that_kafka_left_stays() -> None:
+    files = made()
+    files.remove("/data/a-0/headrace-checkpoint")
+    assert removed(opened(files, {})) == []
+
+
+def test_directory_without_a_topic_id_stays() -> None:
+    files = made()
+    files.make_directory("/data/backup-1")
+    assert removed(opened(files, {}), {ID: "a"}) == []
+
+
+@pytest.mark.parametrize(
+    "now", [Record("another", 6), Record("store", 5), Record("store", 4)], ids=str
+)
+def test_strays_stay_for_good_once_the_store_was_replaced(now: Record) -> None:
+    files = made()
+    assert removed(opened(files, {}), now=now) == []
+    # The next start finds the same store, but it is still the one without the topics.
+    later = now._replace(epoch=now.epoch + 10)
+    assert removed(opened(files.killed(), {}, None), now=later) == []
+
+
+def test_strays_stay_if_the_store_of_the_last_start_is_unknown() -> None:
+    assert removed(opened(made(), {}, Record())) == []
+
+
+def test_removal_is_possible_again_once_no_stray_was_left() -> None:
+    kept = Record("store", 5, keeps=True)
+    assert decide(kept, Record("store", 6), has_strays=True).keeps
+    cleared = decide(kept, Record("store", 6), has_strays=False)
+    assert not cleared.keeps
+    assert not decide(cleared, Record("store", 7), has_strays=True).keeps
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"store": "x"}'])
+def test_damaged_record_is_an_empty_one(data: bytes) -> None:
+    assert decode(data) == Record()
+    assert decode(encode(BEFORE)) == BEFORE
