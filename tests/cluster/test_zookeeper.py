@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -285,6 +286,45 @@ def test_the_command_runs_one_until_it_is_told_to_stop(tmp_path: Path) -> None:
         process.terminate()
         assert process.wait(30) == 0
     assert not ready.exists()
+
+
+def test_the_command_restarts_nodes_that_die(tmp_path: Path) -> None:
+    ready, output = tmp_path / "ready", tmp_path / "output"
+    options = ["--nodes", "3", "--port", "0", "--temp", "--heap", "64m", "--ready-file", str(ready)]
+    command = [sys.executable, "-m", "headrace.cli.main", "zookeeper", *options]
+    with (
+        output.open("wb") as file,
+        subprocess.Popen(command, stdout=file, stderr=file) as process,
+    ):
+        try:
+            wait_until(ready.exists, 90)
+            connect = json.loads(ready.read_text())["address"]
+            before = _pids(ready)
+            arguments = Path(f"/proc/{before[0]}/cmdline").read_text().split("\0")
+            assert "-Xmx64m" in arguments
+            for pid in before[:2]:
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: output.read_text().count("is ready again: ") == 2, 90)
+            assert asyncio.run(_session_id(connect)) != 0
+            said = output.read_text()
+            for number in (1, 2):
+                assert f"ZooKeeper node {number} died (SIGKILL). It restarts in 1 s." in said
+                assert f"ZooKeeper node {number} is ready again: " in said
+            wait_until(lambda: len({*before} & {*_pids(ready)}) == 1)
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+
+
+def test_wrong_heap_size_is_reported() -> None:
+    command = [sys.executable, "-m", "headrace.cli.main", "zookeeper", "--heap", "lots"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "Wrong value for --heap: 'lots' is not a heap size" in done.stderr
+
+
+def _pids(ready: Path) -> list[int]:
+    return [part["pid"] for part in json.loads(ready.read_text())["parts"]]
 
 
 async def _session_id(connect: str) -> int:

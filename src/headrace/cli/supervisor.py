@@ -3,8 +3,9 @@
 Owns the order in which the parts start and stop, and what is said about them: one line each. The
 parts are processes of their own; this one serves nobody.
 
-1. ZooKeeper is there before the first broker, and until the last broker has ended.
-2. A part that dies is told once. The rest goes on, and the exit code remembers it.
+1. ZooKeeper runs before the first broker starts, and until the last broker has stopped.
+2. A broker that dies is reported once. The others continue, and the exit code is 1.
+   A ZooKeeper node that dies is restarted.
 3. Ports, ids and directories are the same at the next start.
 """
 
@@ -12,9 +13,9 @@ import argparse
 import asyncio
 import shutil
 import signal
-import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -22,11 +23,13 @@ from types import FrameType
 from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
 from headrace.cli.ready import farewell, remove_ready_file, write_ready_file
+from headrace.cli.zookeeper import checked_heap, report
 from headrace.coordination.database import StoreFileError
 from headrace.coordination.port import StoreUnavailable
 from headrace.ensemble.broker import BrokerProcess
 from headrace.ensemble.child import Child, ChildFailed
 from headrace.ensemble.java import NotInstalled
+from headrace.ensemble.monitor import Monitor
 from headrace.ensemble.zookeeper import CLIENT_PORT, LocalZooKeeper, free_port, port_is_free
 
 HOST = "127.0.0.1"
@@ -72,7 +75,8 @@ class Supervisor:
         self._connect: str = args.zookeeper or ""
         if not self._connect:
             ports = zookeeper_ports(args.zookeeper_nodes or 1, usual=args.port != 0)
-            self._zookeeper = LocalZooKeeper(data, ports)
+            heap = checked_heap("--zookeeper-heap", args.zookeeper_heap)
+            self._zookeeper = LocalZooKeeper(data, ports, heap=heap)
             self._connect = self._zookeeper.connect
         self._ports = [args.port + at if args.port else 0 for at in range(args.brokers)]
         properties = {"zookeeper.connect": self._connect, **replicated(settings, args.brokers)}
@@ -84,7 +88,9 @@ class Supervisor:
             )
             for node_id, port in enumerate(self._ports, start=1)
         ]
-        self._mourned: set[str] = set()
+        nodes = self._zookeeper.nodes if self._zookeeper else []
+        self._monitor = Monitor(nodes, report, self._write_ready)
+        self._dead: set[str] = set()
         self._stopping = threading.Event()
         self._in_a_hurry = False
 
@@ -102,6 +108,7 @@ class Supervisor:
         try:
             self._start()
             while not self._stopping.wait(LOOK_S):
+                self._monitor.look(time.monotonic())
                 self._look()
                 if not any(broker.process.running for broker in self._brokers):
                     break
@@ -110,7 +117,7 @@ class Supervisor:
         if self._in_a_hurry:
             return 1
         _say(self._farewell)
-        return 1 if self._mourned else 0
+        return 1 if self._dead else 0
 
     def _told_to_stop(self, number: int, frame: FrameType | None) -> None:
         """Once: drain. Again: whoever asked does not want to wait."""
@@ -141,7 +148,11 @@ class Supervisor:
             _say(f"{broker.process.name} is ready: {broker.address}, pid {broker.process.pid}")
         addresses = ",".join(broker.address for broker in self._brokers)
         _say(f"Headrace is ready: bootstrap.servers={addresses}")
+        self._write_ready()
+
+    def _write_ready(self) -> None:
         if self._ready_file is not None:
+            addresses = ",".join(broker.address for broker in self._brokers)
             write_ready_file(
                 self._ready_file, addresses, zookeeper=self._connect, parts=self._parts()
             )
@@ -161,14 +172,12 @@ class Supervisor:
         return [*(node.process for node in nodes), *(broker.process for broker in self._brokers)]
 
     def _look(self) -> None:
-        for child in self._children():
-            if not child.running and child.name not in self._mourned:
-                self._mourned.add(child.name)
-                how = _ending(child.exit_code)
-                print(
-                    f"{child.name} has died ({how}); the rest goes on. Its log: {child.output}",
-                    file=sys.stderr,
-                    flush=True,
+        for child in (broker.process for broker in self._brokers):
+            if not child.running and child.name not in self._dead:
+                self._dead.add(child.name)
+                report(
+                    f"{child.name} died ({child.ending()}); the others continue. "
+                    f"Its log: {child.output}"
                 )
 
     def _stop(self) -> None:
@@ -177,7 +186,7 @@ class Supervisor:
             process = broker.process
             if process.running and not process.stop(STOP_S_MAX):
                 _say(f"{process.name} did not stop within {STOP_S_MAX:g} s and was killed")
-                self._mourned.add(process.name)
+                self._dead.add(process.name)
         if self._zookeeper is not None:
             self._zookeeper.stop()
 
@@ -192,15 +201,6 @@ def replicated(settings: Mapping[str, str], broker_count: int) -> dict[str, str]
         "min.insync.replicas": "2" if broker_count >= REPLICAS_MAX else "1",
         **settings,
     }
-
-
-def _ending(exit_code: int | None) -> str:
-    if exit_code is None or exit_code >= 0:
-        return f"exit code {exit_code}"
-    try:
-        return signal.Signals(-exit_code).name
-    except ValueError:
-        return f"signal {-exit_code}"
 
 
 def _say(line: str) -> None:

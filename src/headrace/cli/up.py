@@ -56,6 +56,9 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
     ensemble.add_argument(
         "--zookeeper", metavar="HOST:PORT/PATH", help="use this ZooKeeper for the cluster"
     )
+    parser.add_argument(
+        "--zookeeper-heap", metavar="SIZE", help="largest heap of a ZooKeeper node (default 256m)"
+    )
     _add_shared_arguments(parser)
 
 
@@ -84,8 +87,8 @@ def run_up(args: argparse.Namespace) -> int:
     settings = _settings(args.settings)
     if args.brokers is not None:
         return _run_cluster(args, settings)
-    if args.zookeeper is not None or args.zookeeper_nodes is not None:
-        raise Failure("A ZooKeeper is for a cluster: say --brokers N, too.", 2)
+    if any((args.zookeeper, args.zookeeper_nodes, args.zookeeper_heap)):
+        raise Failure("--zookeeper, --zookeeper-nodes and --zookeeper-heap require --brokers N.", 2)
     directory = _named_directory(args, settings) or DATA_DIRECTORY
     told_to_end: list[int] = []
     if args.temp:

@@ -1,17 +1,20 @@
-"""`headrace zookeeper`: a ZooKeeper ensemble on this machine, until it is told to stop."""
+"""`headrace zookeeper`: runs a ZooKeeper ensemble on this machine and restarts nodes that die."""
 
 import argparse
 import shutil
 import signal
+import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
-from headrace.ensemble.zookeeper import CLIENT_PORT
+from headrace.ensemble.zookeeper import CLIENT_PORT, HEAP, heap_size
 
 DATA_DIRECTORY = "./headrace-zookeeper"
+LOOK_S = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=CLIENT_PORT,
         help=f"the first node's port, others count up; 0 picks some (default {CLIENT_PORT})",
     )
+    parser.add_argument("--heap", metavar="SIZE", help=f"largest heap of a node (default {HEAP})")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--data", metavar="DIR", help=f"directory for the data (default {DATA_DIRECTORY})"
@@ -42,10 +46,11 @@ def run(args: argparse.Namespace) -> int:
 
     if args.nodes < 1:
         raise Failure("--nodes takes a number of at least 1.", 2)
+    heap = checked_heap("--heap", args.heap)
     data = Path(tempfile.mkdtemp(prefix="headrace-") if args.temp else args.data or DATA_DIRECTORY)
     try:
         cluster_data.lock(data)
-        return _serve(args, data)
+        return _serve(args, data, heap)
     except (ChildFailed, NotInstalled) as error:
         raise Failure(str(error)) from None
     finally:
@@ -53,22 +58,41 @@ def run(args: argparse.Namespace) -> int:
             shutil.rmtree(data, ignore_errors=True)
 
 
-def _serve(args: argparse.Namespace, data: Path) -> int:
+def checked_heap(option: str, text: str | None) -> str:
+    try:
+        return heap_size(text or HEAP)
+    except ValueError as error:
+        raise Failure(f"Wrong value for {option}: {error}.", 2) from None
+
+
+def report(line: str) -> None:
+    """Errors and warnings of a running command."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
     from headrace.cli.ready import remove_ready_file, write_ready_file
+    from headrace.ensemble.monitor import Monitor
     from headrace.ensemble.zookeeper import LocalZooKeeper, free_port
 
     ports = [args.port + number if args.port else free_port() for number in range(args.nodes)]
-    zookeeper = LocalZooKeeper(data, ports)
+    zookeeper = LocalZooKeeper(data, ports, heap=heap)
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
-    zookeeper.start()
-    try:
-        print(f"ZooKeeper is ready: zookeeper.connect={zookeeper.connect}", flush=True)
+
+    def write_ready() -> None:
         if args.ready_file is not None:
             parts = [{"address": n.address, "pid": n.process.pid} for n in zookeeper.nodes]
             write_ready_file(args.ready_file, zookeeper.connect, parts=parts)
-        stopping.wait()
+
+    zookeeper.start()
+    try:
+        print(f"ZooKeeper is ready: zookeeper.connect={zookeeper.connect}", flush=True)
+        write_ready()
+        monitor = Monitor(zookeeper.nodes, report, write_ready)
+        while not stopping.wait(LOOK_S):
+            monitor.look(time.monotonic())
     finally:
         remove_ready_file(args.ready_file)
         zookeeper.stop()

@@ -42,7 +42,8 @@ class Child:
     def __init__(
         self, name: str, command: Sequence[str], output: Path, *, appends: bool = False
     ) -> None:
-        """`output` takes what the process prints: anew at each start, unless it `appends`."""
+        """`output` gets the output of the process: from the first start, or also from earlier
+        ones if it `appends`."""
         self.name = name
         self.command = list(command)
         self.output = output
@@ -53,7 +54,8 @@ class Child:
         self, *, when_orphaned: signal.Signals = signal.SIGKILL, under: Sequence[str] = ()
     ) -> None:
         """`under` is a command that becomes the one it is given, as env does."""
-        with open(self.output, self._mode) as output:
+        mode, self._mode = self._mode, "ab"
+        with open(self.output, mode) as output:
             arguments = [str(os.getpid()), str(int(when_orphaned)), *under, *self.command]
             self._process = (
                 _starter()
@@ -80,6 +82,16 @@ class Child:
     @property
     def exit_code(self) -> int | None:
         return None if self._process is None else self._process.poll()
+
+    def ending(self) -> str:
+        """How the process ended, for a sentence: its signal, or its exit code."""
+        code = self.exit_code
+        if code is None or code >= 0:
+            return f"exit code {code}"
+        try:
+            return signal.Signals(-code).name
+        except ValueError:
+            return f"signal {-code}"
 
     def send(self, number: signal.Signals) -> None:
         if self._process is not None:

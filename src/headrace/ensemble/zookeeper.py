@@ -8,6 +8,7 @@ Owns its configuration files and processes. Blocks: callers on an event loop use
 """
 
 import os
+import re
 import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -26,9 +27,13 @@ HOST = "127.0.0.1"
 _HELD_MAX = 128
 _held: deque[int] = deque()
 """The sockets that hold ports, oldest first."""
+HEAP = "256m"
+"""The largest heap of a node by default; it starts with 16 MB and grows as needed."""
+_HEAP_BYTES_MIN = 32 * 1024**2
 _JVM = (
-    "-Xmx64m",
     "-Xms16m",
+    # Without memory some threads end and others stay: a node that exits is restarted.
+    "-XX:+ExitOnOutOfMemoryError",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
@@ -48,6 +53,14 @@ _SETTINGS = {
     "autopurge.purgeInterval": "1",
     "autopurge.snapRetainCount": "3",
 }
+
+
+def heap_size(text: str) -> str:
+    """A heap size as Java takes it. ValueError if it is not one, or below 32 MB."""
+    found = re.fullmatch(r"([0-9]{1,6})([kmg])", text.strip().lower())
+    if found is None or int(found[1]) * 1024 ** (" kmg".index(found[2])) < _HEAP_BYTES_MIN:
+        raise ValueError(f"{text!r} is not a heap size of at least 32m, such as 256m or 1g")
+    return found[0]
 
 
 def free_port(host: str = HOST) -> int:
@@ -77,12 +90,14 @@ def port_is_free(port: int) -> bool:
 
 
 class ZooKeeperNode:
-    def __init__(self, number: int, directory: Path, port: int, *, durable: bool) -> None:
+    def __init__(
+        self, number: int, directory: Path, port: int, *, durable: bool, heap: str = HEAP
+    ) -> None:
         self.number = number
         self.directory = directory
         self.port = port
         sync = () if durable else ("-Dzookeeper.forceSync=no",)
-        command = [find_java(), *_JVM, *sync, "-cp", zookeeper_class_path()]
+        command = [find_java(), f"-Xmx{heap}", *_JVM, *sync, "-cp", zookeeper_class_path()]
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         self.process = Child(
             f"ZooKeeper node {number}",
@@ -124,10 +139,14 @@ class ZooKeeperNode:
 class LocalZooKeeper:
     """One to K nodes, each in `directory/zookeeper-N`."""
 
-    def __init__(self, directory: Path, ports: Sequence[int], *, durable: bool = True) -> None:
-        """Raises NotInstalled. With `durable` off a write may be lost with the machine's power."""
+    def __init__(
+        self, directory: Path, ports: Sequence[int], *, durable: bool = True, heap: str = HEAP
+    ) -> None:
+        """Raises NotInstalled. Unless `durable`, a power failure can lose acknowledged writes."""
         self.nodes = [
-            ZooKeeperNode(number, directory / f"zookeeper-{number}", port, durable=durable)
+            ZooKeeperNode(
+                number, directory / f"zookeeper-{number}", port, durable=durable, heap=heap
+            )
             for number, port in enumerate(ports, start=1)
         ]
 
