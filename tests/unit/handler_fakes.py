@@ -34,6 +34,7 @@ Edit = Callable[[Mapping[str, str]], Mapping[str, str]]
 @dataclass
 class FakeLog:
     log_start_offset: int = 0
+    is_offline: bool = False
     log_end_offset: int = 0
     epochs: EpochCache = field(default_factory=EpochCache)
     producers: ProducerTable = field(default_factory=ProducerTable)
@@ -74,6 +75,12 @@ class FakePartition:
     last_stable_offset: int = 0
     is_leader: bool = True
     is_caught_up: bool = True
+    start_waiters: list[Callable[[], None]] = field(default_factory=list)
+    starts_of_followers: dict[int, int] = field(default_factory=dict)
+
+    def low_watermark(self, is_live: Callable[[int], bool]) -> int:
+        followers = [start for node, start in self.starts_of_followers.items() if is_live(node)]
+        return min([self.log.log_start_offset, *followers])
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         return self.log.end_offset_for_epoch(epoch)

@@ -136,6 +136,7 @@ class Wire:
         self.machine = machine or new_machine(follower.node_id)
         self.peer = Peer()
         self.requests: list[bytes] = []
+        follower.turn.start_moved = self.machine.report_start
 
     def now_ms(self) -> int:
         return int(self.follower.clock.monotonic() * 1000)

@@ -1,12 +1,15 @@
 """ListOffsets, OffsetForLeaderEpoch, DeleteRecords, DescribeProducers and the log directories."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from headrace.log.producers import ProducerEntry
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import PartitionState
+from headrace.replication.partition import Partition
 from headrace.wire.apis import (
     ALTER_REPLICA_LOG_DIRS,
     DELETE_RECORDS,
@@ -16,7 +19,7 @@ from headrace.wire.apis import (
     OFFSET_FOR_LEADER_EPOCH,
 )
 from headrace.wire.codec import Message
-from tests.unit.handler_fakes import Asker, asker
+from tests.unit.handler_fakes import Asker, FakePartition, asker
 
 
 @pytest.fixture
@@ -200,9 +203,11 @@ def test_a_fenced_asker_learns_no_end_offset(client: Asker) -> None:
     assert (slot["error_code"], slot["end_offset"]) == (ErrorCode.FENCED_LEADER_EPOCH, -1)
 
 
-def _deleted(client: Asker, topic: str, *offsets: int, version: int = 2) -> list[tuple[int, int]]:
+def _deleted(
+    client: Asker, topic: str, *offsets: int, version: int = 2, timeout_ms: int = 30_000
+) -> list[tuple[int, int]]:
     partitions = [{"partition_index": i, "offset": offset} for i, offset in enumerate(offsets)]
-    body = {"topics": [{"name": topic, "partitions": partitions}], "timeout_ms": 1000}
+    body = {"topics": [{"name": topic, "partitions": partitions}], "timeout_ms": timeout_ms}
     slots = client.ask(DELETE_RECORDS, version, body)["topics"][0]["partitions"]
     return [(slot["error_code"], slot["low_watermark"]) for slot in slots]
 
@@ -219,6 +224,39 @@ def test_records_that_are_not_committed_cannot_be_deleted(client: Asker) -> None
     out_of_range = (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
     assert _deleted(client, "orders", 26) == [out_of_range]
     assert _deleted(client, "orders", -2) == [out_of_range]
+
+
+def test_delete_records_times_out_while_a_live_replica_starts_earlier(client: Asker) -> None:
+    image = client.broker.image
+    image.brokers[2] = replace(image.brokers[1], node_id=2)
+    orders = client.partition("orders")
+    orders.starts_of_followers = {2: 11, 3: 0}
+    assert _deleted(client, "orders", 12, timeout_ms=1) == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
+    assert orders.log.log_start_offset == 12
+    assert not orders.start_waiters
+    orders.starts_of_followers = {2: 12, 3: 0}
+    assert _deleted(client, "orders", 12) == [(0, 12)]
+    del image.brokers[2]
+    orders.starts_of_followers = {2: 0, 3: 0}
+    assert _deleted(client, "orders", 13) == [(0, 13)]
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (lambda orders: setattr(orders, "is_leader", False), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (lambda orders: setattr(orders.log, "is_offline", True), ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+def test_delete_records_fails_when_the_leader_cannot_finish_it(
+    client: Asker, end: Callable[[FakePartition], None], code: ErrorCode
+) -> None:
+    image = client.broker.image
+    image.brokers[2] = replace(image.brokers[1], node_id=2)
+    orders = client.partition("orders")
+    orders.starts_of_followers = {2: 0}
+    client.broker.start_job = cast("Callable[[Partition], None]", end)
+    assert _deleted(client, "orders", 12) == [(code, -1)]
 
 
 def test_records_of_compacted_internal_and_unknown_topics_are_not_deleted(client: Asker) -> None:

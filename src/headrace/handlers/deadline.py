@@ -1,4 +1,4 @@
-"""A limit on how long a request waits for what it started."""
+"""The deadline of a request that carries timeout_ms."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -9,28 +9,30 @@ from headrace.model.errors import ApiError, ErrorCode
 
 T = TypeVar("T")
 
-_NOT_SAID_SECONDS = 30.0
+_DEFAULT_SECONDS = 30.0
 
 
 class Deadline:
-    """The time by which a request with a timeout_ms wants its answer.
+    """The time by which a request with timeout_ms wants its response.
 
-    A timeout that is not positive asks not to wait at all. Here everything is done in
-    milliseconds, so it waits all the same and has a real answer to give.
+    A timeout of 0 or less counts as 30 s. Kafka does not wait then, and responds with
+    REQUEST_TIMED_OUT to requests that complete within milliseconds.
     """
 
     def __init__(self, clock: Clock, timeout_ms: int) -> None:
         self._clock = clock
-        wait = timeout_ms / 1000 if timeout_ms > 0 else _NOT_SAID_SECONDS
+        wait = timeout_ms / 1000 if timeout_ms > 0 else _DEFAULT_SECONDS
         self._at = clock.monotonic() + wait
+
+    def left_s(self) -> float:
+        return max(self._at - self._clock.monotonic(), 0.0)
 
     async def wait_for(self, work: Awaitable[T]) -> T:
         """The outcome, or REQUEST_TIMED_OUT; the work itself goes on to its end."""
         task: asyncio.Future[T] = asyncio.ensure_future(work)
         # It may end after the deadline, or after the client has gone and with it this waiting.
         task.add_done_callback(_forget)
-        left = max(self._at - self._clock.monotonic(), 0.0)
-        done, _ = await asyncio.wait({task}, timeout=left)
+        done, _ = await asyncio.wait({task}, timeout=self.left_s())
         if not done:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
         return task.result()

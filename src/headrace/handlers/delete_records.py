@@ -1,28 +1,45 @@
-"""DeleteRecords, versions 0 to 2: let a partition begin later.
+"""DeleteRecords, versions 0 to 2: raise the log start offset of partitions.
 
-Offset -1 means everything up to the high watermark. Only where cleanup.policy has delete, as in
-Kafka; the answer has the new low watermark, and comes when that would survive a crash.
+- Offset -1 stands for the high watermark. A higher offset gets OFFSET_OUT_OF_RANGE.
+- Responds when the log of every replica on a live broker durably starts at the offset or later.
+  After timeout_ms the response is REQUEST_TIMED_OUT; the deletion continues.
+- Requires `delete` in cleanup.policy (POLICY_VIOLATION). Rejects internal topics (INVALID_TOPIC).
 """
 
 import asyncio
 
 from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.handlers.deadline import Deadline
 from headrace.handlers.lookup import led_partition
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import INTERNAL_TOPICS
+from headrace.replication.partition import Partition
 from headrace.wire.codec import Message
 
 _NO_LOW_WATERMARK = -1
+_CHECK_SECONDS = 0.25
+"""How often a waiting request checks which brokers are live."""
+
+Deletion = tuple[Partition, int]
+"""A partition, and the offset where the logs of its replicas must start."""
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    deadline = Deadline(broker.clock, request["timeout_ms"])
+    # Start every deletion before waiting for any: all of them share the deadline.
+    started = [
+        [_start(broker, topic["name"], part) for part in topic["partitions"]]
+        for topic in request["topics"]
+    ]
     topics = []
-    for topic in request["topics"]:
+    for topic, deletions in zip(request["topics"], started, strict=True):
         slots = []
-        for asked in topic["partitions"]:
-            index = asked["partition_index"]
+        for part, deletion in zip(topic["partitions"], deletions, strict=True):
+            index = part["partition_index"]
             try:
-                low_watermark = await _delete(broker, topic["name"], index, asked["offset"])
+                if isinstance(deletion, ApiError):
+                    raise deletion
+                low_watermark = await _wait(broker, deletion, deadline)
                 slots.append({"partition_index": index, "low_watermark": low_watermark})
             except ApiError as error:
                 slots.append(_failed(index, error))
@@ -52,19 +69,47 @@ def _failed(index: int, error: ApiError) -> Message:
     }
 
 
-async def _delete(broker: BrokerContext, topic: str, index: int, offset: int) -> int:
+def _start(broker: BrokerContext, topic: str, part: Message) -> Deletion | ApiError:
     if topic in INTERNAL_TOPICS:
-        raise ApiError(ErrorCode.INVALID_TOPIC, f"{topic} keeps its records: it is internal.")
-    partition = led_partition(broker, topic, index)
-    if "delete" not in partition.config.cleanup_policy:
-        raise ApiError(ErrorCode.POLICY_VIOLATION, f"{topic} is compacted, never deleted from.")
-    log = partition.log
-    start_offset = log.delete_records(offset, partition.high_watermark)
+        return ApiError(ErrorCode.INVALID_TOPIC, f"Cannot delete records: {topic} is internal.")
+    try:
+        partition = led_partition(broker, topic, part["partition_index"])
+        if "delete" not in partition.config.cleanup_policy:
+            message = f"Cannot delete records: cleanup.policy of {topic} lacks 'delete'."
+            return ApiError(ErrorCode.POLICY_VIOLATION, message)
+        start_offset = partition.log.delete_records(part["offset"], partition.high_watermark)
+    except ApiError as error:
+        return error
     broker.start_job(partition)
-    while log.log_start_offset < start_offset:
-        if log.is_offline:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        job_done = asyncio.Event()
-        partition.after_job.append(job_done.set)
-        await job_done.wait()
-    return start_offset
+    return partition, start_offset
+
+
+async def _wait(broker: BrokerContext, deletion: Deletion, deadline: Deadline) -> int:
+    """Wait for the replicas on live brokers; returns their lowest log start offset."""
+    partition, start_offset = deletion
+    moved = asyncio.Event()
+    partition.start_waiters.append(moved.set)
+    try:
+        while True:
+            moved.clear()
+            if led_partition(broker, partition.topic, int(partition.index)) is not partition:
+                # The topic was deleted and created again.
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            low_watermark = int(partition.low_watermark(broker.image.brokers.__contains__))
+            if low_watermark >= start_offset:
+                return low_watermark
+            if partition.log.is_offline:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+            left_s = deadline.left_s()
+            if left_s == 0:
+                raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+            await _wait_at_most(moved, min(left_s, _CHECK_SECONDS))
+    finally:
+        partition.start_waiters.remove(moved.set)
+
+
+async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
+from headrace.handlers.replica_sessions import FollowedPart, ReplicaExchange, ReplicaSession
 from headrace.handlers.turn import Turn
 from headrace.log.file import NotCached
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.replication.followers import Listener
 from headrace.replication.partition import Partition
 from headrace.replication.throttle import Throttle
-from headrace.runtime.exchange import Exchange, Peer
+from headrace.runtime.exchange import Peer
 from headrace.wire.fetch import (
     FetchPart,
     FetchRequest,
@@ -47,76 +47,6 @@ NO_ROOM: Final = 1
 """It must wait for the next answer."""
 THROTTLED: Final = 2
 """It must wait until the rate of copying allows more."""
-
-
-@final
-class FollowedPart(Listener):
-    """One partition in a follower's session."""
-
-    def __init__(self, session: "ReplicaSession", part: FetchPart) -> None:
-        self.session = session
-        self.part = part
-        self.high_watermark: i64 = -1
-        """As it was last told; likewise the start of the log."""
-        self.log_start_offset: i64 = -1
-
-    def appended(self) -> None:
-        self.session.dirty[self] = None
-        self._wake()
-
-    def _wake(self) -> None:
-        session = self.session
-        exchange = session.waiting
-        if exchange is not None and not exchange.woken:
-            exchange.woken = True
-            session.handler.woken.append(exchange)
-
-    def committed(self) -> None:
-        session = self.session
-        session.quiet[self] = None
-        if session.handler.tells_commits:
-            session.has_commits = True
-            self._wake()
-
-
-@final
-class ReplicaSession:
-    def __init__(
-        self,
-        handler: "ReplicaFetchHandler",
-        peer: Peer,
-        session_id: i64,
-        node_id: i64,
-        broker_epoch: i64,
-    ) -> None:
-        self.handler = handler
-        self.peer = peer
-        self.session_id: i64 = session_id
-        self.node_id: i64 = node_id
-        self.broker_epoch: i64 = broker_epoch
-        """Of the registration under which it was opened: under another, all counts anew."""
-        self.epoch: i64 = 0
-        self.parts: dict[tuple[bytes, int], FollowedPart] = {}
-        self.dirty: dict[FollowedPart, None] = {}
-        """Those that may have records, or errors."""
-        self.quiet: dict[FollowedPart, None] = {}
-        """Those where only more is committed, which is told in every answer."""
-        self.has_commits = False
-        """Whether that alone is a reason to answer."""
-        self.throttled: dict[FollowedPart, None] = {}
-        """Those that have records, and wait for the throttle."""
-        self.waiting: ReplicaExchange | None = None
-
-
-@final
-class ReplicaExchange(Exchange):
-    def __init__(
-        self, peer: Peer, correlation_id: i64, version: i64, request: FetchRequest
-    ) -> None:
-        super().__init__(peer, correlation_id, version)
-        self.request = request
-        self.session: ReplicaSession | None = None
-        self.timer: Timer | None = None
 
 
 @final
@@ -289,7 +219,9 @@ class ReplicaFetchHandler:
         if part.fetch_offset > log.written_end_offset or self._diverges(None, part, partition):
             return
         follower.fetched(broker_epoch, part.fetch_offset, log.written_end_offset, now_ms)
-        follower.log_start_offset = part.log_start_offset
+        if follower.log_start_offset != part.log_start_offset:
+            follower.log_start_offset = part.log_start_offset
+            partition.wake_start_waiters()
         self.turn.commit(partition)
         if partition.qualifies(follower) or partition.has_lost(follower):
             self.consider(partition)
@@ -338,7 +270,7 @@ class ReplicaFetchHandler:
         empty: list[FollowedPart] = []
         total: i64 = 0
         enough: i64 = request.size_min if request.size_min > 1 else 1
-        is_enough = must_answer or session.has_commits
+        is_enough = must_answer or session.must_send
         throttled: list[FollowedPart] = []
         self.copied = 0
         if session.throttled and self.throttle.left(self._now_ms()) > 0:
@@ -383,7 +315,7 @@ class ReplicaFetchHandler:
             del session.dirty[followed]
             session.quiet.pop(followed, None)
         self._add_committed(session, results)
-        session.has_commits = False
+        session.must_send = False
         exchange.pieces = write_fetch_response(
             exchange.correlation_id, exchange.version, 0, session.session_id, results, 0
         )
@@ -393,6 +325,9 @@ class ReplicaFetchHandler:
 
     def _add_committed(self, session: ReplicaSession, results: list[FetchResult]) -> None:
         for followed in session.quiet:
+            if followed in session.dirty:
+                # Its own result carries both offsets, unless the two histories diverge.
+                continue
             part = followed.part
             partition = self.partitions.find(part.key, part.index, True)
             if partition is None or not partition.is_leader:

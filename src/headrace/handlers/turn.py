@@ -33,6 +33,10 @@ def _never() -> bool:
     return False
 
 
+def _ignore(_partition: Partition) -> None:
+    pass
+
+
 @final
 class Turn:
     def __init__(self, clock: "Clock", worker: "Worker", deliver: Callable[[], None]) -> None:
@@ -42,6 +46,8 @@ class Turn:
         """Sends what is in `completed`; called for what ends outside of a turn."""
         self.may_be_stale: Callable[[], bool] = _never
         """Whether others may lead by now what this broker leads, for all that it knows."""
+        self.start_moved: Callable[[Partition], None] = _ignore
+        """Called when a job has moved the log start of a partition that this broker follows."""
         self.takes_jobs = True
         """Cleared when the broker stops: what is left to do is done when the logs are closed."""
         self.now_ms: i64 = clock.wall_ms()
@@ -225,6 +231,8 @@ class Turn:
         partition.after_job = []
         for tell in waiting:
             tell()
+        if partition.check_start() and not partition.is_leader:
+            self.start_moved(partition)
         if log.is_offline:
             # After a failed sync nothing on this log is acknowledged again (B13).
             self._fail_waiting(partition, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -286,6 +294,7 @@ class Turn:
         for parked in waiting:
             self._fail(partition, parked, code)
             self._unpark(parked)
+        partition.wake_start_waiters()
         if partition.observer is not None:
             partition.observer.failed()
 

@@ -56,6 +56,7 @@ class Replication:
             controller.to_controller,
             config.get_int("replica.lag.time.max.ms"),
         )
+        front.turn.start_moved = self._followers.start_moved
         front.replica_fetch.epoch_of = self._epoch_of
         front.replica_fetch.consider = self._isr.consider
 

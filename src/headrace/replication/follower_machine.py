@@ -122,6 +122,13 @@ class FollowerMachine:
         self._wake(followed)
         self._is_urgent = True
 
+    def report_start(self, partition: Partition) -> None:
+        """Send the leader a new log start offset now: a DeleteRecords request can wait for it."""
+        followed = self._find(partition.topic_id.bytes, partition.index)
+        if followed is not None and followed.partition is partition and not followed.is_resting:
+            self._changed[followed] = None
+            self._is_urgent = True
+
     def resume(self, partition: Partition) -> None:
         """The log of one that was held has done a job."""
         followed = self._find(partition.topic_id.bytes, partition.index)
@@ -181,11 +188,8 @@ class FollowerMachine:
         self._rest(followed, now_ms + self._backoff_ms(followed.failures))
 
     def _backoff_ms(self, failures: i64) -> i64:
-        backoff_ms: i64 = BACKOFF_MS_MIN
-        while failures > 1 and backoff_ms < self._backoff_ms_max:
-            backoff_ms *= 2
-            failures -= 1
-        return backoff_ms if backoff_ms < self._backoff_ms_max else self._backoff_ms_max
+        doublings: i64 = failures - 1 if failures < 20 else 19
+        return min(BACKOFF_MS_MIN << doublings, self._backoff_ms_max)
 
     def _hold(self, followed: Followed) -> None:
         self._rest(followed, NEVER)
@@ -399,14 +403,11 @@ class FollowerMachine:
         self.written.append(partition)
 
     def _learn(self, partition: Partition, part: FetchedPart) -> None:
-        """What is committed, and where the leader's log starts."""
+        """Take the leader's high watermark and log start, both at most to the end of this log."""
         partition.committed_by_leader(part.high_watermark)
-        log = partition.log
-        start: i64 = part.log_start_offset
-        if start > log.target_start_offset:
-            if start > partition.high_watermark:
-                start = partition.high_watermark
-            log.delete_records(start, partition.high_watermark)
+        start: i64 = min(part.log_start_offset, partition.high_watermark)
+        if start > partition.log.target_start_offset:
+            partition.log.delete_records(start, partition.high_watermark)
 
     def _must_sync(self, partition: Partition) -> bool:
         partition.demand_sync()

@@ -111,6 +111,13 @@ class Followers:
             session.machine.repair(partition)
             session.pump_soon()
 
+    def start_moved(self, partition: Partition) -> None:
+        """Report the new log start offset of a partition to its leader."""
+        session = self._session_of.get(partition)
+        if session is not None:
+            session.machine.report_start(partition)
+            session.pump_soon()
+
     def brokers_changed(self) -> None:
         """The image's brokers have changed: whoever could not be reached may be there now."""
         for session in self._sessions.values():

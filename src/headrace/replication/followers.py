@@ -13,14 +13,18 @@ UNKNOWN: Final = -1
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Listener:
-    """Somebody who tells a follower what is new."""
+    """Receives the changes of a partition that its follower must learn of."""
 
     def appended(self) -> None:
-        """There are records for it, or it has to ask elsewhere."""
+        """The follower can fetch records, or must fetch from another leader."""
         raise NotImplementedError
 
     def committed(self) -> None:
         """The high watermark has risen."""
+        raise NotImplementedError
+
+    def log_start_moved(self) -> None:
+        """The log start offset has risen."""
         raise NotImplementedError
 
 

@@ -106,6 +106,8 @@ class Partition:
         self.observer: Observer | None = None
         self.after_job: list[Callable[[], None]] = []
         """Told once when the log's next job is done."""
+        self.start_waiters: list[Callable[[], None]] = []
+        """Called when the log start of this or another replica moves, or the leadership ends."""
         self.is_dirty = False
         self.write_error: i64 = 0
         """Why the last write failed; meant for the turn that made it, 0 again after."""
@@ -113,6 +115,8 @@ class Partition:
         """Acknowledgements above this offset wait for a sync."""
         self.damaged_from: i64 = UNKNOWN
         """From where on the disk does not hold what was written to it; unknown if it does."""
+        self._known_start_offset: i64 = log.log_start_offset
+        """The log start that followers and waiters were last notified of."""
         self._bounds: list[Follower] = []
         """The members of the maximal ISR but this broker."""
         self._set_throttled()
@@ -325,6 +329,30 @@ class Partition:
             if follower.listener is not None:
                 follower.listener.committed()
         return True
+
+    def check_start(self) -> bool:
+        """If the log start has moved, notify the followers and the waiters."""
+        start: i64 = self.log.log_start_offset
+        if start == self._known_start_offset:
+            return False
+        self._known_start_offset = start
+        for follower in self.followers.values():
+            if follower.listener is not None:
+                follower.listener.log_start_moved()
+        self.wake_start_waiters()
+        return True
+
+    def wake_start_waiters(self) -> None:
+        for wake in self.start_waiters:
+            wake()
+
+    def low_watermark(self, is_live: Callable[[int], bool]) -> i64:
+        """The lowest log start offset of this replica and of the followers on live brokers."""
+        lowest: i64 = self.log.log_start_offset
+        for follower in self.followers.values():
+            if follower.log_start_offset < lowest and is_live(int(follower.node_id)):
+                lowest = follower.log_start_offset
+        return lowest
 
     def committed_by_leader(self, offset: i64) -> bool:
         """As a follower: learn how far the leader has committed."""

@@ -1,0 +1,93 @@
+"""State of a follower's fetch session on the leader (KIP-227).  # HOT
+
+Holds the partitions of a session, the ones with news, and the fetch that waits for news.
+`replica_fetch.py` decides what to send.
+"""
+
+from typing import TYPE_CHECKING, final
+
+from mypy_extensions import i64
+
+from headrace.replication.followers import Listener
+from headrace.runtime.exchange import Exchange, Peer
+from headrace.wire.fetch import FetchPart, FetchRequest
+
+if TYPE_CHECKING:
+    from headrace.handlers.fetch import Timer
+    from headrace.handlers.replica_fetch import ReplicaFetchHandler
+
+
+@final
+class FollowedPart(Listener):
+    """One partition in a follower's session."""
+
+    def __init__(self, session: "ReplicaSession", part: FetchPart) -> None:
+        self.session = session
+        self.part = part
+        self.high_watermark: i64 = -1
+        """As last sent to the follower, like the log start offset."""
+        self.log_start_offset: i64 = -1
+
+    def appended(self) -> None:
+        self.session.dirty[self] = None
+        self._wake()
+
+    def committed(self) -> None:
+        session = self.session
+        session.quiet[self] = None
+        if session.handler.tells_commits:
+            session.must_send = True
+            self._wake()
+
+    def log_start_moved(self) -> None:
+        session = self.session
+        session.quiet[self] = None
+        session.must_send = True
+        self._wake()
+
+    def _wake(self) -> None:
+        session = self.session
+        exchange = session.waiting
+        if exchange is not None and not exchange.woken:
+            exchange.woken = True
+            session.handler.woken.append(exchange)
+
+
+@final
+class ReplicaSession:
+    def __init__(
+        self,
+        handler: "ReplicaFetchHandler",
+        peer: Peer,
+        session_id: i64,
+        node_id: i64,
+        broker_epoch: i64,
+    ) -> None:
+        self.handler = handler
+        self.peer = peer
+        self.session_id: i64 = session_id
+        self.node_id: i64 = node_id
+        self.broker_epoch: i64 = broker_epoch
+        """Of the registration that opened the session. Another registration opens another one."""
+        self.epoch: i64 = 0
+        self.parts: dict[tuple[bytes, int], FollowedPart] = {}
+        self.dirty: dict[FollowedPart, None] = {}
+        """Partitions that can have records or errors to send."""
+        self.quiet: dict[FollowedPart, None] = {}
+        """Partitions with a new high watermark or log start, which every response includes."""
+        self.must_send = False
+        """Whether the quiet partitions alone end the wait."""
+        self.throttled: dict[FollowedPart, None] = {}
+        """Partitions with records that the throttle delays."""
+        self.waiting: ReplicaExchange | None = None
+
+
+@final
+class ReplicaExchange(Exchange):
+    def __init__(
+        self, peer: Peer, correlation_id: i64, version: i64, request: FetchRequest
+    ) -> None:
+        super().__init__(peer, correlation_id, version)
+        self.request = request
+        self.session: ReplicaSession | None = None
+        self.timer: Timer | None = None
