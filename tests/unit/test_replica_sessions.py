@@ -40,6 +40,19 @@ def test_what_comes_late_from_a_connection_that_was_left_does_not_count(
     assert values(scene.log) == ["a", "b", "c"]
 
 
+def test_high_watermark_is_sent_again_to_a_follower_that_skips_a_response() -> None:
+    scene = Scene(isr=(1, 2))
+    scene.wire.run()
+    scene.leader.append("a")
+    scene.wire.receive()
+    scene.wire.ask()
+    assert scene.leader.partition().high_watermark == 1
+    # The next fetch names the partition again: the follower skips it in the response to this one.
+    scene.wire.machine.report_start(scene.follower.partition())
+    scene.wire.catch_up()
+    assert scene.follower.partition().high_watermark == 1
+
+
 @pytest.mark.parametrize("replica_id", [-1, 2])
 def test_a_consumer_on_the_listener_of_the_brokers_is_left_to_those_who_serve_consumers(
     replica_id: int,

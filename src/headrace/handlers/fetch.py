@@ -115,13 +115,14 @@ class FetchHandler:
         self._advance(exchange, request.wait_ms_max <= 0)
 
     def _advance(self, exchange: FetchExchange, must_answer: bool) -> None:
-        """Answer, or wait: for data, or for the disk."""
+        """Respond, or wait: for records, or for the disk."""
+        exchange.must_answer = exchange.must_answer or must_answer
+        if exchange.is_reading:
+            return
         try:
-            is_answered = self._try(exchange, must_answer)
+            is_answered = self._try(exchange, exchange.must_answer)
         except NotCached as cold:
-            self.turn.warm(
-                self.reader, exchange, cold, lambda: self._advance(exchange, must_answer)
-            )
+            self.turn.warm(self.reader, exchange, cold, lambda: self._advance(exchange, False))
             return
         if is_answered:
             self._stop_waiting(exchange)

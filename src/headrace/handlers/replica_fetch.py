@@ -87,8 +87,10 @@ class ReplicaFetchHandler:
             return False  # A consumer: clients may use the listener of the brokers, too.
         before = self._known(peer, request)
         if before is not None and before.waiting is not None:
-            # The follower has something that cannot wait: a partition whose leader is new.
-            self._advance(before.waiting, True)
+            # The follower names partitions that cannot wait. It skips them in the response to the
+            # fetch before, so that one carries nothing, and this fetch gets all the news.
+            self._respond(before.waiting, before, [])
+            self._stop_waiting(before.waiting, before)
         exchange = ReplicaExchange(peer, correlation_id, version, request)
         peer.exchanges.append(exchange)
         try:
@@ -194,6 +196,9 @@ class ReplicaFetchHandler:
                 session.parts[(part.key, part.index)] = followed
             else:
                 followed.part = part
+                # A follower skips a partition in responses that it had not received yet.
+                followed.high_watermark = -1
+                followed.log_start_offset = -1
             session.dirty[followed] = None
             self._progress(session.node_id, request.replica_epoch, followed, now_ms)
 
@@ -229,14 +234,16 @@ class ReplicaFetchHandler:
     # Answers.
 
     def _advance(self, exchange: ReplicaExchange, must_answer: bool) -> None:
+        """Respond, or wait: for news, or for the disk."""
         session = exchange.session
         assert session is not None
+        exchange.must_answer = exchange.must_answer or must_answer
+        if exchange.is_reading:
+            return
         try:
-            is_answered = self._try(exchange, session, must_answer)
+            is_answered = self._try(exchange, session, exchange.must_answer)
         except NotCached as cold:
-            self.turn.warm(
-                self.reader, exchange, cold, lambda: self._advance(exchange, must_answer)
-            )
+            self.turn.warm(self.reader, exchange, cold, lambda: self._advance(exchange, False))
             return
         if is_answered:
             self._stop_waiting(exchange, session)
@@ -316,12 +323,18 @@ class ReplicaFetchHandler:
             session.quiet.pop(followed, None)
         self._add_committed(session, results)
         session.must_send = False
+        self._respond(exchange, session, results)
+        self._remember(session, results)
+        return True
+
+    def _respond(
+        self, exchange: ReplicaExchange, session: ReplicaSession, results: list[FetchResult]
+    ) -> None:
+        assert exchange.pieces is None
         exchange.pieces = write_fetch_response(
             exchange.correlation_id, exchange.version, 0, session.session_id, results, 0
         )
-        self._remember(session, results)
         self.turn.completed.append(exchange)
-        return True
 
     def _add_committed(self, session: ReplicaSession, results: list[FetchResult]) -> None:
         for followed in session.quiet:

@@ -164,19 +164,26 @@ class Turn:
     def warm(
         self, reader: "Worker", exchange: Exchange, cold: NotCached, go_on: Callable[[], None]
     ) -> None:
-        """Let a thread read what the search for an offset needs, then search again."""
-        exchange.peer.muted = True
-        exchange.woken = True
+        """Have a thread read what the search for an offset needs, then search again.
+
+        Until then nothing else may try to answer the exchange (`is_reading`).
+        """
+        peer = exchange.peer
+        was_muted = peer.muted
+        peer.muted = True
+        exchange.is_reading = True
 
         def done(_result: object, error: BaseException | None) -> None:
+            exchange.is_reading = False
             if error is not None:
-                exchange.peer.fail(f"the log cannot be read: {error}")
+                peer.fail(f"the log cannot be read: {error}")
                 return
-            exchange.woken = False
-            if not exchange.peer.closed:
-                exchange.peer.muted = False
+            if not peer.closed:
+                is_open = exchange.pieces is None
+                peer.muted = was_muted and is_open
                 self.begin()
-                go_on()
+                if is_open:
+                    go_on()
                 self.deliver()
 
         reader.submit(cold.run, done)

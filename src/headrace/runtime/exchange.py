@@ -49,5 +49,9 @@ class Exchange:
         self.pieces: list[object] | None = None
         """The answer: bytes and file slices in order; empty where none is due; None: not yet."""
         self.woken = False
+        self.is_reading = False
+        """While a thread reads for it. The response is built after that, and only then."""
+        self.must_answer = False
+        """Whether its wait is over: the next attempt responds with the records at hand."""
         self.request_bytes: i64 = 0
         """What a large request holds of the memory for requests, until it is answered."""
