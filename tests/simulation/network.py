@@ -175,8 +175,9 @@ class SimulatedLink:
         self._asked: list[Answered] = []
         self._listeners: list[Callable[[], None]] = []
         self._correlation_id = 0
+        self.is_lost = False
         wire.received = self._received
-        wire.closed = self._ended
+        wire.closed = self._lost
 
     @property
     def is_open(self) -> bool:
@@ -203,6 +204,10 @@ class SimulatedLink:
         if self.is_open:
             self._wire.close()
             self._ended()
+
+    def _lost(self) -> None:
+        self.is_lost = True
+        self._ended()
 
     def _ended(self) -> None:
         asked, self._asked = self._asked, []

@@ -45,11 +45,13 @@ class MemoryNetwork:
         self.brokers.pop(port, None)
         for link in self.links.copy():
             if port in (link.source, link.port):
+                link.is_lost = port == link.port
                 link.close()
 
     def break_links(self, port: int) -> None:
         for link in self.links.copy():
             if link.port == port:
+                link.is_lost = True
                 link.close()
 
     def door_of(self, port: int) -> "Door":
@@ -79,6 +81,7 @@ class Door:
 class MemoryLink:
     def __init__(self, network: MemoryNetwork, source: int, port: int) -> None:
         self.is_open = True
+        self.is_lost = False
         self.source = source
         self.port = port
         self._network = network

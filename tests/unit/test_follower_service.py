@@ -38,6 +38,7 @@ class HeldLink:
 
     def __init__(self, leader: Node, is_deaf: bool) -> None:
         self.is_open = True
+        self.is_lost = False
         self.is_deaf = is_deaf
         self.leader = leader
         self.frames = 0

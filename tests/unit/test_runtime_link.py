@@ -300,3 +300,33 @@ def test_a_call_that_is_not_answered_in_time_closes_the_link() -> None:
             assert not link.is_open
 
     run(scenario())
+
+
+async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def say_nothing(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+def test_only_a_link_that_the_peer_closed_is_lost() -> None:
+    async def ended(link: Link) -> None:
+        closed = asyncio.Event()
+        link.on_close(closed.set)
+        await closed.wait()
+
+    async def scenario() -> None:
+        async with Peer(hang_up) as peer:
+            link = await peer.dial()
+            assert not link.is_lost
+            await ended(link)
+            assert link.is_lost
+        async with Peer(say_nothing) as peer:
+            link = await peer.dial()
+            with pytest.raises(LinkBroken):
+                await call(link, API_VERSIONS, 0, {}, 0.01)
+            await ended(link)
+            assert not link.is_lost, "it was closed here, after a timeout"
+
+    run(scenario())

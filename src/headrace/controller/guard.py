@@ -1,11 +1,13 @@
-"""Links by which a death is seen at once: the controller's to every broker, theirs to it.
+"""Failure detection over connections: every broker keeps one to each other broker.
 
-Owns one task for each broker that is watched. A link that breaks is dialled again; two refusals 50
-ms apart are a plain death. Silence is for the controller alone to judge: it asks each broker for a
-sign of life, and one that gives none for as long as a session lasts is silent.
+Owns one task per watched broker. A connection that ends is opened again; two refused attempts 50 ms
+apart mean that the process is dead. Only the controller judges silence: it probes each broker, and
+one that does not respond for `silence_s` is silent.
 
-1. What is told is told of one incarnation; a broker that registers anew is watched anew.
-2. It decides nothing: who is told asks the store whether it is still so.
+1. Each event concerns one incarnation. A broker that registers again is watched again.
+2. The guard decides nothing: the receivers of its events check them against the store.
+3. A connection per pair and direction, idle except for the controller's probes, is how each broker
+   learns of a failure without waiting for the controller: `lost` within a millisecond.
 """
 
 import asyncio
@@ -42,6 +44,8 @@ class Guard:
         reached: Admits,
         refused: Tell,
         silent: Tell,
+        linked: Tell,
+        lost: Tell,
     ) -> None:
         self._node_id = node_id
         self._image = image
@@ -52,19 +56,20 @@ class Guard:
         self._reached = reached
         self._refused = refused
         self._silent = silent
+        self._linked = linked
+        self._lost = lost
         self._watches: dict[tuple[int, int, bool], asyncio.Task[None]] = {}
         self._is_stopped = False
 
     def update(self) -> None:
-        """Watch those whom this broker has to watch now."""
+        """Watch every other registered broker, as the controller or as a broker."""
         if self._is_stopped or not self._peers.has_network:
             return
         is_controller = self._writer.fence is not None
-        nodes = list(self._image.brokers) if is_controller else [self._image.controller_id]
         wanted = {
             (node, info.epoch, is_controller): info
-            for node in nodes
-            if node != self._node_id and (info := self._image.brokers.get(node)) is not None
+            for node, info in self._image.brokers.items()
+            if node != self._node_id
         }
         for key in [key for key in self._watches if key not in wanted]:
             self._watches.pop(key).cancel()
@@ -76,7 +81,7 @@ class Guard:
                 self._watches[key] = task
 
     async def stop(self) -> None:
-        # The end of the session is news, too, and comes after this.
+        # The end of the session follows, and would call `update` again.
         self._is_stopped = True
         tasks = list(self._watches.values())
         self._watches.clear()
@@ -86,7 +91,7 @@ class Guard:
             await asyncio.wait(tasks)
 
     async def _watch_for_death(self, info: BrokerInfo) -> None:
-        """As a broker, of the controller."""
+        """Without probes: as a broker."""
         wait_s = REDIAL_S
         while True:
             link = await self._link(info)
@@ -95,10 +100,10 @@ class Guard:
                 wait_s = min(2 * wait_s, _RETRY_S_MAX)
                 continue
             wait_s = REDIAL_S
-            await _end_of(link)
+            await self._end_of(info, link)
 
     async def _watch_for_signs(self, info: BrokerInfo) -> None:
-        """As the controller, of a broker."""
+        """With probes: as the controller."""
         heard_at = self._clock.monotonic()
         is_silent = False
         interval_s = self._silence_s / SIGNS_PER_SILENCE
@@ -109,7 +114,7 @@ class Guard:
             try:
                 if link is not None:
                     if link is not watched:
-                        watched, ended = link, _end_of(link)
+                        watched, ended = link, self._end_of(info, link)
                     await call(link, API_VERSIONS, 0, {}, interval_s)
                     heard_at, is_silent, wait_s = self._clock.monotonic(), False, REDIAL_S
                     is_live = self._reached(info)
@@ -123,8 +128,22 @@ class Guard:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _RETRY_S_MAX, interval_s)
 
+    def _end_of(self, info: BrokerInfo, link: Link) -> "asyncio.Future[None]":
+        """Done when the link has ended. Reports both its start and its loss."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def end() -> None:
+            if link.is_lost and self._image.brokers.get(info.node_id) == info:
+                self._lost(info)
+            if not ended.done():
+                ended.set_result(None)
+
+        self._linked(info)
+        link.on_close(end)
+        return ended
+
     async def _link(self, info: BrokerInfo) -> Link | None:
-        """The link to a broker; None if there is no way to it now. Tells of its plain death."""
+        """The link to a broker, or None if it cannot be reached; reports a dead process."""
         for refusals in range(REFUSALS_OF_THE_DEAD):
             if refusals:
                 await asyncio.sleep(REDIAL_S)
@@ -140,16 +159,4 @@ class Guard:
 
 def _report(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and task.exception() is not None:
-        _log.error("A broker is not watched any more.", exc_info=task.exception())
-
-
-def _end_of(link: Link) -> "asyncio.Future[None]":
-    """Done when the link has ended."""
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def end() -> None:
-        if not ended.done():
-            ended.set_result(None)
-
-    link.on_close(end)
-    return ended
+        _log.error("watching a broker failed", exc_info=task.exception())

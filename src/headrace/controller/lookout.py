@@ -1,8 +1,9 @@
-"""What follows from what the links show: who counts as live, who is removed, who resigns.
+"""Acts on connection events: marks brokers live, removes dead ones, or resigns as controller.
 
-Owns the consequences of the guard's news. As the controller: a broker that answers is live, one
-whose port refuses is removed, one that is silent leads nothing. As any other broker: a controller
-whose port refuses is followed by whoever is first.
+As the controller: a broker that responds is live, one that refuses connections is removed, and a
+silent one loses its partitions. As any other broker: if the controller refuses connections, become
+the controller unless another broker is first. On every broker: responses that name a broker whose
+connection was just lost wait (`holds`).
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import logging
 
 from headrace.controller.failover import Failover
 from headrace.controller.guard import SIGNS_PER_SILENCE, Guard
+from headrace.controller.holds import Holds
 from headrace.controller.liveness_machine import Liveness
 from headrace.controller.peers import Peers
 from headrace.controller.presence import Presence
@@ -33,6 +35,7 @@ class Lookout:
         clock: Clock,
         liveness: Liveness,
         failover: Failover,
+        holds: Holds,
         silence_s: float,
     ) -> None:
         self.presence: Presence
@@ -56,10 +59,12 @@ class Lookout:
             reached=self._reached,
             refused=self._refused,
             silent=self._fell_silent,
+            linked=lambda info: holds.back(info.node_id),
+            lost=lambda info: holds.lost(info.node_id),
         )
 
     def update(self) -> None:
-        """Watch those whom this broker has to watch now."""
+        """Watch the brokers that are registered now."""
         self._guard.update()
 
     async def stop(self) -> None:

@@ -14,7 +14,7 @@ registration, election, the feed of changes), `admin` (topics and settings), `fa
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +25,7 @@ from headrace.controller.balance import Balance
 from headrace.controller.caller import Caller
 from headrace.controller.changes import ImageChange
 from headrace.controller.failover import Failover, Rules, rules_of_settings
+from headrace.controller.holds import Holds
 from headrace.controller.liveness_machine import Liveness
 from headrace.controller.lookout import Lookout
 from headrace.controller.moves import Moves, Outcomes
@@ -122,6 +123,7 @@ class Controller:
             self._caller.is_awake,
             lambda: self._lookout.is_cut_off(),
         )
+        self._holds = Holds(self.image, self._clock)
         self._lookout = self._make_lookout(silence_s)
         self._presence = self._make_presence(registration_wait_s)
         self._lookout.presence = self._presence
@@ -137,6 +139,7 @@ class Controller:
             self._clock,
             self._liveness,
             self._failover,
+            self._holds,
             silence_s,
         )
 
@@ -227,6 +230,7 @@ class Controller:
         self._producer_ids.stop()
         await self._admin.stop()
         await self._lookout.stop()
+        self._holds.stop()
         await self._failover.stop()
         await self._presence.stop()
         await self._states.finish()
@@ -379,11 +383,17 @@ class Controller:
         """This broker's log of a partition is lost until it restarts: another must lead it."""
         self._caller.replica_offline(topic, index)
 
+    def hold(self, partitions: Iterable[TopicPartition], names: int) -> Awaitable[None] | None:
+        """What a response waits for that would name these partitions' leaders; None: nothing."""
+        return self._holds.hold(partitions, names)
+
     async def serve(self, api_key: int, request: dict[str, Any]) -> dict[str, Any]:
         """Answer what another broker asks of the controller."""
         return await self._requests.serve(api_key, request)
 
     def _changed(self, change: ImageChange) -> None:
+        if change.changed or change.deleted:
+            self._holds.wake()
         if change.brokers:
             self._peers.drop_gone()
         if change.brokers or change.has_new_controller or change.is_lost:

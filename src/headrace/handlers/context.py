@@ -1,6 +1,6 @@
 """What every handler is given: the broker it answers for, and who asks."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from headrace.group.service import GroupService
     from headrace.log.directory import LogDirectory
     from headrace.model.cluster import ClusterImage
+    from headrace.model.topics import TopicPartition
     from headrace.replication.partition import Partition
     from headrace.runtime.worker import Worker
 
@@ -35,6 +36,10 @@ async def _at_once(_topic: str) -> None:
     pass
 
 
+def _hold_nothing(_partitions: "Iterable[TopicPartition]", _names: int) -> None:
+    return None
+
+
 @dataclass(slots=True)
 class BrokerContext:
     node_id: int
@@ -51,3 +56,7 @@ class BrokerContext:
     """Waits until this broker has opened its logs of a topic that it has just heard of."""
     start_job: "Callable[[Partition], None]" = field(default=lambda _: None)
     """Has a partition's log do its next work on a thread; the server brings it along."""
+    hold: "Callable[[Iterable[TopicPartition], int], Awaitable[None] | None]" = field(
+        default=_hold_nothing
+    )
+    """What a response waits for that names the leaders of these partitions: see Holds.hold."""

@@ -1,15 +1,18 @@
-"""FindCoordinator, versions 0 to 6: which broker answers for a group.
+"""FindCoordinator, versions 0 to 6: which broker is the coordinator of a group.
 
-From version 4 on a request names many keys, and each has an error of its own. The first request
-of all makes the topic that groups live in and waits for it, so that clients need not ask again.
+Since version 4 a request has many keys, each with its own error. The first request creates
+__consumer_offsets and waits for it, so that clients need not retry. A response that would name a
+coordinator whose connection was just lost waits for the election, at most 0.3 s.
 Gaps: transactions (type 1) and share groups (type 2) are not built. A transactional id gets the
 same fatal error as from InitProducerId; librdkafka would ask again for ever after most others.
 """
 
+from headrace.group.placement import OFFSETS_TOPIC
 from headrace.handlers.cluster_view import endpoint_of
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.slots import failure
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicPartition
 from headrace.wire.codec import Message
 
 GROUP = 0
@@ -20,8 +23,12 @@ _NOBODY: Message = {"node_id": -1, "host": "", "port": -1}
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     key_type = request.get("key_type", GROUP)
     if "key" in request:
+        if key_type == GROUP:
+            await _wait_for_leaders(broker, [request["key"]])
         return await _coordinator(broker, context, key_type, request["key"])
     keys = dict.fromkeys(request["coordinator_keys"])
+    if key_type == GROUP:
+        await _wait_for_leaders(broker, list(keys))
     found = {key: await _coordinator(broker, context, key_type, key) for key in keys}
     return {"coordinators": [{"key": key, **slot} for key, slot in found.items()]}
 
@@ -30,6 +37,14 @@ def refuse(request: Message, error: ApiError) -> Message:
     slot = {**_NOBODY, **failure(error)}
     keys = dict.fromkeys(request.get("coordinator_keys", ()))
     return {**slot, "coordinators": [{"key": key, **slot} for key in keys]}
+
+
+async def _wait_for_leaders(broker: BrokerContext, keys: list[str]) -> None:
+    shards = broker.groups().shards
+    partitions = (TopicPartition(OFFSETS_TOPIC, shards.partition_of(key)) for key in keys)
+    waiting = broker.hold(partitions, len(keys))
+    if waiting is not None:
+        await waiting
 
 
 async def _coordinator(

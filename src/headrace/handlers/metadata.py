@@ -1,12 +1,13 @@
 """Metadata, versions 0 to 13: brokers, topics, and who leads what.
 
-Topics are asked for by name, or from version 12 on by id; a topic that does not exist is created
-if both the client and auto.create.topics.enable allow it, and the answer waits for it, so that
-the client need not ask again. An array of no topics means all in version 0 and none later; null
-means all (G14). Version 13 has an error for the whole, which only a failure sets.
+Topics are requested by name, or since version 12 by id. A topic that does not exist is created if
+both the client and auto.create.topics.enable allow it, and the response waits for it, so that the
+client need not retry. An empty array means all topics in version 0 and none later; null means all
+(G14). Version 13 has an error for the whole response, which only a failure sets. A response that
+would name a leader whose connection was just lost waits for the election, at most 0.3 s.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterator
 from uuid import UUID
 
 from headrace.handlers.cluster_view import (
@@ -19,7 +20,7 @@ from headrace.handlers.cluster_view import (
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.lookup import named_topic, topic_with_id
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.topics import INTERNAL_TOPICS, TopicState, check_topic_name
+from headrace.model.topics import INTERNAL_TOPICS, TopicPartition, TopicState, check_topic_name
 from headrace.wire.codec import Message
 
 _TOPIC_IDS_ASKED_SINCE = 12
@@ -30,17 +31,43 @@ def handle(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Message | Awaitable[Message]:
     topics = request["topics"]
-    if topics is None or (context.api_version == 0 and not topics):
-        slots = [_topic(broker, context, topic) for topic in broker.image.topics.values()]
-        return _reply(broker, context, request, slots)
-    names, ids = _asked(topics, context.api_version)
-    if ids:
-        slots = [_by_id(broker, context, topic_id) for topic_id in ids]
-        return _reply(broker, context, request, slots)
-    if _may_create(broker, request) and any(name not in broker.image.topics for name in names):
+    names: list[str] | None = None
+    ids: list[UUID] = []
+    if topics is not None and (topics or context.api_version > 0):
+        names, ids = _asked(topics, context.api_version)
+    is_missing = any(name not in broker.image.topics for name in names or ())
+    if names and is_missing and not ids and _may_create(broker, request):
         return _create_and_reply(broker, context, request, names)
-    slots = [_by_name(broker, context, name) for name in names]
-    return _reply(broker, context, request, slots)
+
+    def reply() -> Message:
+        if names is None:
+            slots = [_topic(broker, context, topic) for topic in broker.image.topics.values()]
+        elif ids:
+            slots = [_by_id(broker, context, topic_id) for topic_id in ids]
+        else:
+            slots = [_by_name(broker, context, name) for name in names]
+        return _reply(broker, context, request, slots)
+
+    waiting = broker.hold(_partitions(broker, names, ids), len(topics or ()))
+    return reply() if waiting is None else _after(waiting, reply)
+
+
+async def _after(waiting: Awaitable[None], reply: Callable[[], Message]) -> Message:
+    await waiting
+    return reply()
+
+
+def _partitions(
+    broker: BrokerContext, names: list[str] | None, ids: list[UUID]
+) -> Iterator[TopicPartition]:
+    """The partitions of the requested topics, of all with None; the image may change meanwhile."""
+    image = broker.image
+    if ids:
+        names = [image.names_by_id.get(topic_id, "") for topic_id in ids]
+    for name in list(image.topics) if names is None else names:
+        topic = image.topics.get(name)
+        for index in range(len(topic.partitions) if topic is not None else 0):
+            yield TopicPartition(name, index)
 
 
 def refuse(request: Message, error: ApiError) -> Message:

@@ -225,6 +225,7 @@ class Broker:
             self._replication,
         )
         context.opened = replicas.opened
+        context.hold = controller.hold
         replicas.load()
         if adoption is not None:
             await adoption.finish(controller)

@@ -35,6 +35,10 @@ class Link(Protocol):
     @property
     def is_open(self) -> bool: ...
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the peer closed or reset the connection."""
+
     def send(self, frame: bytes, answered: Answered) -> None:
         """Send a request: its frame without the length; the correlation id is the link's to set.
 

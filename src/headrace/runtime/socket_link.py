@@ -39,6 +39,7 @@ class SocketLink:
         self._missing: i64 = 0
         """How much of the frame that `_chunks` begins is still to come."""
         self.is_open = True
+        self.is_lost = False
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def send(self, frame: bytes, answered: Callable[[bytes | None], None]) -> None:
@@ -87,10 +88,15 @@ class SocketLink:
             sent = self._sock.send(self._unsent)
         except (BlockingIOError, InterruptedError):
             return
-        except OSError:
-            self.close()
+        except OSError as error:
+            self._fail(error)
             return
         self._unsent = self._unsent[sent:]
+
+    def _fail(self, error: OSError) -> None:
+        """Close after an error of the socket. A timeout is not a loss: the peer sent nothing."""
+        self.is_lost = isinstance(error, ConnectionError)
+        self.close()
 
     def _writable(self) -> None:
         self._push()
@@ -107,9 +113,11 @@ class SocketLink:
             data = self._sock.recv(size)
         except (BlockingIOError, InterruptedError):
             return
-        except OSError:
-            data = b""
+        except OSError as error:
+            self._fail(error)
+            return
         if not data:
+            self.is_lost = True
             self.close()
             return
         if self._missing > len(data):

@@ -1,0 +1,56 @@
+"""Which responses wait because they would name a broker whose connection was just lost.
+
+Pure: time is an argument. After a broker fails, clients request metadata within milliseconds, and
+the election takes longer. A response that names the failed leader costs a client its retry backoff,
+a second for librdkafka. Such a response waits until the image names another leader.
+
+1. A broker counts as lost for HOLD_S after its connection was closed or reset, and no longer than
+   until a new connection is open. The next loss counts only after that.
+2. At most HELD_MAX requests wait, with at most HELD_NAMES_MAX names in them. Any other request gets
+   its response immediately.
+"""
+
+HOLD_S = 0.3
+HELD_MAX = 1000
+HELD_NAMES_MAX = 10_000
+
+
+class Losses:
+    def __init__(self) -> None:
+        self._until: dict[int, float] = {}
+        """When the responses that name each lost broker are due at the latest."""
+        self._held = 0
+        self._names = 0
+
+    def is_any_lost(self, now: float) -> bool:
+        return any(until > now for until in self._until.values())
+
+    def lost(self, node_id: int, now: float) -> bool:
+        """The connection to a broker was closed or reset. Returns whether that is new."""
+        if node_id in self._until:
+            return False
+        self._until[node_id] = now + HOLD_S
+        return True
+
+    def back(self, node_id: int) -> bool:
+        """A new connection to a broker is open. Returns whether it was lost before."""
+        return self._until.pop(node_id, None) is not None
+
+    def expire(self, node_id: int) -> None:
+        """HOLD_S has passed: responses name this broker again, until it is lost once more."""
+        self._until[node_id] = 0.0
+
+    def is_lost(self, node_id: int, now: float) -> bool:
+        return self._until.get(node_id, now) > now
+
+    def hold(self, names: int) -> bool:
+        """Count a request that waits, with this many names; False: the limits are reached."""
+        if self._held >= HELD_MAX or self._names + names > HELD_NAMES_MAX:
+            return False
+        self._held += 1
+        self._names += names
+        return True
+
+    def release(self, names: int) -> None:
+        self._held -= 1
+        self._names -= names

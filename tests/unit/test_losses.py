@@ -1,0 +1,259 @@
+"""Responses that would name a broker whose connection was just lost."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, cast
+
+import pytest
+
+from headrace.controller import holds as holds_module
+from headrace.controller import loss_machine
+from headrace.controller.holds import Holds
+from headrace.controller.loss_machine import HOLD_S, Losses
+from headrace.env.clock import SystemClock
+from headrace.group.placement import OFFSETS_TOPIC
+from headrace.handlers import find_coordinator, metadata
+from headrace.handlers.context import RequestContext
+from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
+from headrace.model.topics import PartitionState, TopicPartition, TopicState
+from headrace.wire.apis import FIND_COORDINATOR, METADATA
+from headrace.wire.codec import Message
+from tests.unit.cluster_scenario import Cluster, Member, cluster_of
+from tests.unit.controller_scenario import until
+from tests.unit.handler_fakes import asker
+
+
+def test_broker_counts_as_lost_until_the_limit() -> None:
+    losses = Losses()
+    assert not losses.is_any_lost(5.0)
+    assert losses.lost(2, 5.0)
+    assert losses.is_any_lost(5.0)
+    assert losses.is_lost(2, 5.0)
+    assert not losses.is_lost(3, 5.0)
+    assert losses.is_lost(2, 5.0 + HOLD_S - 0.01)
+    assert not losses.is_lost(2, 5.0 + HOLD_S)
+    assert not losses.is_any_lost(5.0 + HOLD_S)
+
+
+def test_new_connection_ends_the_loss() -> None:
+    losses = Losses()
+    losses.lost(2, 5.0)
+    assert losses.back(2)
+    assert not losses.is_lost(2, 5.0)
+    assert not losses.back(2)
+    assert losses.lost(2, 5.1), "the next loss counts again"
+
+
+def test_second_loss_without_connection_does_not_extend_the_first() -> None:
+    losses = Losses()
+    losses.lost(2, 5.0)
+    assert not losses.lost(2, 5.2)
+    losses.expire(2)
+    assert not losses.is_lost(2, 5.21)
+    assert not losses.lost(2, 6.0), "it was not back in between"
+
+
+def test_held_requests_are_bounded_in_number_and_names() -> None:
+    losses = Losses()
+    for _ in range(loss_machine.HELD_MAX):
+        assert losses.hold(1)
+    assert not losses.hold(0)
+    losses.release(1)
+    assert not losses.hold(loss_machine.HELD_NAMES_MAX)
+    assert losses.hold(loss_machine.HELD_NAMES_MAX - loss_machine.HELD_MAX + 1)
+
+
+def allow_long_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (holds_module, loss_machine):
+        monkeypatch.setattr(module, "HOLD_S", 30.0)
+
+
+def image_of(**leaders: int) -> ClusterImage:
+    image = ClusterImage("c", 1)
+    for node in (1, 2, 3):
+        endpoint = Endpoint("PLAINTEXT", "localhost", 9000 + node)
+        image.brokers[node] = BrokerInfo(node, (endpoint,), None, node)
+    for name, leader in leaders.items():
+        elect(image, name, leader)
+    return image
+
+
+def elect(image: ClusterImage, name: str, *leaders: int) -> None:
+    states = tuple(PartitionState(each, 1, (1, 2, 3), (1, 2, 3), 1, (1, 2, 3)) for each in leaders)
+    image.put_topic(TopicState(name, cast(Any, name), states, {}))
+
+
+def hold(holds: Holds, *names: str) -> Awaitable[None] | None:
+    return holds.hold([TopicPartition(name, 0) for name in names], len(names))
+
+
+def test_request_waits_for_the_election_of_each_lost_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allow_long_holds(monkeypatch)
+
+    async def scenario() -> None:
+        image = image_of(a=2, b=3, c=2)
+        holds = Holds(image, SystemClock())
+        assert hold(holds, "a", "b") is None
+        holds.lost(2)
+        assert hold(holds, "b") is None, "another leader is no reason"
+        waiting = hold(holds, "b", "a", "c")
+        assert waiting is not None
+        task = asyncio.ensure_future(waiting)
+        await asyncio.sleep(0)
+        for name in ("a", "c"):
+            assert not task.done()
+            elect(image, name, 3)
+            holds.wake()
+            await asyncio.sleep(0)
+        await task
+        holds.stop()
+
+    asyncio.run(scenario())
+
+
+def test_request_resumes_when_the_connection_is_back_or_the_limit_has_passed() -> None:
+    async def scenario() -> None:
+        holds = Holds(image_of(a=2), SystemClock())
+        holds.lost(2)
+        waiting = hold(holds, "a")
+        assert waiting is not None
+        task = asyncio.ensure_future(waiting)
+        await asyncio.sleep(0)
+        holds.back(2)
+        await task
+        holds.lost(2)
+        waiting = hold(holds, "a")
+        assert waiting is not None
+        await waiting
+        assert hold(holds, "a") is None, "the limit has passed"
+        holds.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_more_requests_than_resume_in_one_step_all_resume(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allow_long_holds(monkeypatch)
+
+    async def scenario() -> None:
+        image = image_of(a=2)
+        holds = Holds(image, SystemClock())
+        holds.lost(2)
+        waits = [hold(holds, "a") for _ in range(loss_machine.HELD_MAX)]
+        tasks = [asyncio.ensure_future(each) for each in waits if each is not None]
+        assert len(tasks) == loss_machine.HELD_MAX
+        assert hold(holds, "a") is None, "a request beyond the limit does not wait"
+        await asyncio.sleep(0)
+        elect(image, "a", 3)
+        holds.wake()
+        holds.wake()
+        await asyncio.gather(*tasks)
+        assert hold(holds, "a") is None
+        holds.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_handlers_without_a_lost_leader_respond_without_waiting() -> None:
+    client = asker()
+    client.add_topic("orders", partitions=3)
+    requests: list[list[TopicPartition]] = []
+
+    def hold_nothing(partitions: Any, _names: int) -> None:
+        requests.append(list(partitions))
+
+    client.broker.hold = hold_nothing
+    client.ask(METADATA, 12, {"topics": [{"name": "orders"}]})
+    client.ask(METADATA, 12, {"topics": None})
+    client.ask(METADATA, 12, {"topics": []})
+    client.ask(FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["g"]})
+    client.ask(FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": ["t"]})
+    orders = [TopicPartition("orders", index) for index in range(3)]
+    assert requests[:3] == [orders, orders, []]
+    assert [topic for ((topic, _),) in requests[3:]] == [OFFSETS_TOPIC]
+
+
+def request_leader(member: Member) -> "Awaitable[Message] | Message":
+    """What a client's Metadata request gets from this broker."""
+    member.broker.hold = member.controller.hold
+    context = RequestContext(METADATA, 12, 1, None, "127.0.0.1:1", "PLAINTEXT")
+    return metadata.handle(member.broker, context, {"topics": [{"name": "t", "topic_id": None}]})
+
+
+@cluster_of(3)
+async def test_metadata_of_every_broker_names_the_new_leader_after_a_crash(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker that responds is neither the controller nor a replica."""
+    allow_long_holds(monkeypatch)
+    await cluster.add(4)
+    await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
+    await cluster.agree()
+    links = cluster.network.links
+    await until(lambda: len({(link.source, link.port) for link in links}) == 12)
+    member = cluster.members[4]
+    assert isinstance(request_leader(member), dict)
+    cluster.leader.store.faults.suspend()
+    await cluster.crash(3)
+    now = asyncio.get_running_loop().time
+    await until(lambda: member.controller._holds._losses.is_lost(3, now()))
+    reply = request_leader(member)
+    assert not isinstance(reply, dict), "there is no election yet"
+    task = asyncio.ensure_future(reply)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not task.done()
+    cluster.leader.store.faults.resume()
+    named = (await task)["topics"][0]["partitions"][0]
+    assert (named["leader_id"], named["error_code"]) == (2, 0)
+    await cluster.agree()
+
+
+@cluster_of(3)
+async def test_clean_stop_delays_no_response(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow_long_holds(monkeypatch)
+    await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
+    await cluster.agree()
+    stopping = cluster.members.pop(3)
+    assert await stopping.controller.shut_down()
+    await until(lambda: all(each.state().leader == 2 for each in cluster.members.values()))
+    await stopping.controller.stop()
+    cluster.network.stop(stopping.port)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    for member in cluster.members.values():
+        assert isinstance(request_leader(member), dict)
+    await stopping.store.close()
+    await cluster.agree()
+
+
+def test_coordinator_lookup_waits_for_the_election(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allow_long_holds(monkeypatch)
+
+    async def scenario() -> None:
+        client = asker()
+        image = client.broker.image
+        elect(image, OFFSETS_TOPIC, 2)
+        for node in (2, 3):
+            endpoint = Endpoint("PLAINTEXT", "localhost", 9000 + node)
+            image.brokers[node] = BrokerInfo(node, (endpoint,), None, node)
+        holds = Holds(image, SystemClock())
+        client.broker.hold = holds.hold
+        holds.lost(2)
+        context = RequestContext(FIND_COORDINATOR, 3, 1, None, "127.0.0.1:1", "PLAINTEXT")
+        request = {"key_type": 0, "key": "g"}
+        task = asyncio.ensure_future(find_coordinator.handle(client.broker, context, request))
+        await asyncio.sleep(0)
+        elect(image, OFFSETS_TOPIC, 3)
+        holds.wake()
+        assert (await task)["node_id"] == 3
+        holds.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
