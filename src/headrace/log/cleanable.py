@@ -52,6 +52,9 @@ def cleanable(
     config = log.config
     if not config.compacts or log.is_offline or log.is_closed:
         return None
+    if len(log.segments) > 1 and log.base_offsets[1] <= log.log_start_offset:
+        # The next job drops the first segment.
+        return None
     if config.min_compaction_lag_ms > 0 and not time_is_trusted:
         return None
     first_dirty_offset = _first_dirty_offset(log)

@@ -93,6 +93,7 @@ class _Recovery:
         self.epochs = EpochCache()
         self.producers = ProducerTable(settings.producers_max)
         self.checkpoint: LogCheckpoint | None = None
+        self.start = 0
         self.end_offset = 0
         self.scanned_bytes = 0
         self.vouched: SegmentFacts | None = None
@@ -104,14 +105,16 @@ class _Recovery:
         if self.checkpoint is None:
             self.files.remove(f"{self.path}/{LOG_CHECKPOINT}")
         self._find_files(listing)
-        start = self._log_start_offset()
-        self._drop_before(start)
+        self.start = self._log_start_offset()
         if self.checkpoint is None:
             point = self._recover_without_checkpoint()
         else:
             point = self._recover_from(self.checkpoint)
-        start, point = self._settle_start(start, point)
+        start = self._settle_start()
         self._need_active()
+        if self._is_dropped(self.segments, 0):
+            # The first checkpoint has the producers' state; the segments are removed after it.
+            self.is_changed = True
         self._guess_epoch()
         self.epochs.cut_start(start)
         self._drop_snapshots_beyond(self.end_offset)
@@ -155,13 +158,9 @@ class _Recovery:
             return self.checkpoint.log_start_offset
         return self.hints.log_start_offset
 
-    def _drop_before(self, start: int) -> None:
-        """Remove segments that retention had dropped already, but not their files."""
-        if len(self.segments) > 1 and self.segments[1].base_offset <= start:
-            # What says so may be in the page cache only: it must not be lost after they are.
-            self.files.sync_directory(self.path)
-        while len(self.segments) > 1 and self.segments[1].base_offset <= start:
-            self._remove(self.segments.pop(0))
+    def _is_dropped(self, segments: list[Segment], at: int) -> bool:
+        """Whether every offset of a segment is below the log start."""
+        return at + 1 < len(segments) and segments[at + 1].base_offset <= self.start
 
     def _remove(self, segment: Segment) -> None:
         segment.forget()
@@ -180,11 +179,12 @@ class _Recovery:
         below = [segment for segment in self.segments if segment.base_offset < point]
         beyond = self.segments[len(below) :]
         self.segments = below
-        for segment in below:
+        for at, segment in enumerate(below):
             segment.synced_entry = True
             known = facts.get(segment.base_offset)
             if known is None:
-                self._survey(segment)
+                if not self._is_dropped([*below, *beyond], at):
+                    self._survey(segment)
             else:
                 self._believe(segment, known, is_last=segment is below[-1])
         self.end_offset = point
@@ -277,9 +277,7 @@ class _Recovery:
         """Take in segments one after another; with `checked` each must begin where one ended."""
         for at, segment in enumerate(segments):
             if segment.base_offset != self.end_offset and position == 0:
-                # A gap before what was synced is no loss: compaction left it (Kafka's does).
-                is_synced = segment.base_offset <= self.hints.recovery_point
-                if segment.base_offset < self.end_offset or (checked and not is_synced):
+                if not self._may_skip_to(segment, checked):
                     self._cut(segments[at:], f"does not follow offset {self.end_offset - 1}")
                     return
                 self.end_offset = segment.base_offset
@@ -290,7 +288,9 @@ class _Recovery:
                 self.rolled = [(int(segment.base_offset), dict(self.producers.entries))]
             error = self._scan_segment(segment, position, is_last)
             position = 0
-            if error and not self._is_kept(segments, at):
+            if error and self._is_dropped(segments, at):
+                self.producers = ProducerTable(self.settings.producers_max)
+            elif error and not self._is_kept(segments, at):
                 _LOG.warning(
                     "%s.log: cut off at byte %d, offset %d: %s",
                     segment.stem,
@@ -304,6 +304,19 @@ class _Recovery:
             if not is_last:
                 segment.seal()
                 self.unsettled.append(segment)
+
+    def _may_skip_to(self, segment: Segment, checked: bool) -> bool:
+        """Whether the offsets before a segment that does not follow are missing with good reason.
+
+        They are below the log start, or compaction removed them (Kafka's leaves gaps).
+        """
+        if segment.base_offset < self.end_offset:
+            return False
+        if segment.base_offset <= self.start:
+            # Stale sequences would reject valid producers; unknown producers are accepted.
+            self.producers = ProducerTable(self.settings.producers_max)
+            return True
+        return not checked or segment.base_offset <= self.hints.recovery_point
 
     def _is_kept(self, segments: list[Segment], at: int) -> bool:
         """Whether a damaged segment is followed by others that were synced when it was whole."""
@@ -378,26 +391,38 @@ class _Recovery:
 
     # How it ends
 
-    def _settle_start(self, start: int, point: int) -> tuple[int, int]:
-        """Where the log starts, and its recovery point: neither may be beyond its end."""
-        if self.end_offset < start and self.checkpoint is not None:
-            _LOG.error("%s ends at %d, before its start %d", self.path, self.end_offset, start)
-            self._vouch_less(start, start)
-            for segment in reversed(self.segments):
-                self._remove(segment)
-            self.segments.clear()
-            self.unsettled.clear()
+    def _settle_start(self) -> int:
+        """Where the log starts. If its checkpoint says beyond its end, it ends there as well.
+
+        A power loss explains that: the new start was synced, the records before it were not.
+        """
+        if self.end_offset < self.start and self.checkpoint is not None:
+            self.is_changed = True
             self.producers = ProducerTable(self.settings.producers_max)
-            self.end_offset = point = start
-        first = self.segments[0].base_offset if self.segments else self.end_offset
-        return (first if start > self.end_offset else max(start, first)), point
+            if self.segments:
+                self._seal_last()
+            self.end_offset = self.start
+            self._add_active()
+            self.rolled = [(self.start, {})]
+        first = int(self.segments[0].base_offset) if self.segments else self.end_offset
+        return first if self.start > self.end_offset else max(self.start, first)
+
+    def _seal_last(self) -> None:
+        last = self.segments[-1]
+        if not last.is_sealed:
+            last.file = None
+            last.seal()
+            self.unsettled.append(last)
+
+    def _add_active(self) -> None:
+        segment = Segment(self.files, self.cache, self.path, self.end_offset, self.now_ms)
+        segment.create()
+        self.segments.append(segment)
 
     def _need_active(self) -> None:
         """The last segment is the active one, whatever it was before."""
         if not self.segments:
-            segment = Segment(self.files, self.cache, self.path, self.end_offset, self.now_ms)
-            segment.create()
-            self.segments.append(segment)
+            self._add_active()
             return
         last = self.segments[-1]
         if last.is_sealed:

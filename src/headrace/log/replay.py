@@ -33,10 +33,14 @@ def producers_at(
     offset: int,
     producers_max: int,
 ) -> ProducerTable:
-    """The table as it was before an offset. Snapshots that are not sound leave the list."""
+    """The table as it was before an offset. Snapshots that are not valid leave the list.
+
+    A snapshot from before the first segment is not used: its sequences can be stale, and stale
+    sequences reject valid producers.
+    """
     table = ProducerTable(producers_max)
-    start = segments[0].base_offset if segments else offset
-    for candidate in sorted((s for s in snapshots if s <= offset), reverse=True):
+    start = first = segments[0].base_offset if segments else offset
+    for candidate in sorted((s for s in snapshots if first <= s <= offset), reverse=True):
         try:
             data = files.read_file(snapshot_path(directory, candidate))
         except FileNotFoundError:
