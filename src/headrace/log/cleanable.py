@@ -52,6 +52,9 @@ def cleanable(
     config = log.config
     if not config.compacts or log.is_offline or log.is_closed:
         return None
+    if log.replacement is not None and log.replacement.is_pending():
+        # Start-up would take its files for those of the new cleaning, and undo both.
+        return None
     if len(log.segments) > 1 and log.base_offsets[1] <= log.log_start_offset:
         # The next job drops the first segment.
         return None
@@ -133,6 +136,7 @@ def cleaning_job(
         [_aborted_index(log, segment) for segment in log.segments[count:]],
         last_batches(log.producers.entries),
         bytes_per_second_max,
+        int(log.truncations),
     )
 
 

@@ -66,6 +66,8 @@ class CleaningJob(NamedTuple):
     """Of the segments behind them: what was aborted there may have begun before."""
     producers: dict[int, LastBatch]
     bytes_per_second_max: float = math.inf
+    truncations: int = 0
+    """How often the log had been truncated when the cleaning began."""
 
     def encode(self) -> bytes:
         document = self._asdict()
@@ -103,6 +105,8 @@ class CleanedSegment(NamedTuple):
     facts: SegmentFacts
     replaced: list[int]
     """Base offsets; the first is the new one's own."""
+    truncations: int
+    """That of the job. A truncation since then makes the new segment invalid."""
 
 
 class Outcome(NamedTuple):
@@ -203,7 +207,7 @@ class Cleaning:
             return None
         facts = output.finish()
         self._bytes_written += facts.size
-        return CleanedSegment(facts, replaced)
+        return CleanedSegment(facts, replaced, self._job.truncations)
 
     def _copy(self, source: SourceSegment, output: "_Output") -> bool:
         """Add what is left of a segment; False as soon as there is no room for it."""

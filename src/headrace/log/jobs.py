@@ -152,6 +152,10 @@ class LogJob:
         """Rename a file; that it is gone already is no error."""
         self._steps.append(partial(_rename, self._files, source, target))
 
+    def then(self, call: Callable[[], None]) -> None:
+        """Call this in the worker once every step so far is done."""
+        self._steps.append(call)
+
     def drop_cached(self, file: LogFile, position: int, size: int) -> None:
         self._steps.append(partial(_drop_cached, self._files, file, position, size))
 

@@ -1,9 +1,8 @@
 # HOT
 """One partition's log: batches are staged, written together, and read as slices of files.
 
-Loop thread only; no locks, no waiting. What may wait for the disk is handed out as a job
-(`next_job`, `done`) that a worker thread runs. Recovery, retention, look-ups by time and upkeep
-are in modules of their own and work on the fields of this class.
+Loop thread only; no locks, no waiting. A worker thread runs the jobs that wait for the disk
+(`next_job`, `done`). Recovery, retention, look-ups by time and upkeep are in separate modules.
 
 1. `stage` changes memory only; `write` appends all that is staged with one call, or takes all of
    it back: end offset, producers, epochs, indexes, and whatever part of it reached the file.
@@ -14,7 +13,7 @@ are in modules of their own and work on the fields of this class.
 """
 
 import logging
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 from uuid import UUID
 
 from mypy_extensions import i64
@@ -33,6 +32,9 @@ from headrace.log.transactions import AbortedTransaction, read_end_marker
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
 from headrace.record.batch import PREFIX_SIZE, Batch, crc32c
+
+if TYPE_CHECKING:
+    from headrace.log.replacement import Replacement
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -86,6 +88,9 @@ class Log:
         """Producers' states at the base offsets of new segments, not yet in snapshots."""
         self.doomed: list[str] = []
         """Files of removed segments, not yet removed themselves; in the order to do so."""
+        self.replacement: Replacement | None = None
+        """The compacted segment that is being put into the log, or whose files are left over."""
+        self.truncations: i64 = 0
         self.checkpoint_asked: bool = state.is_changed
         self.vouched: SegmentFacts | None = state.vouched
         """What the checkpoint says of the active segment, if the recovery point is inside of it."""
@@ -108,9 +113,7 @@ class Log:
         self.written_size: i64 = self._active.size
         """How much of the active segment is in its file."""
         self.leader_epoch: i64 = state.epochs.latest()
-        self.sealed_bytes: i64 = 0
-        for segment in state.segments[:-1]:
-            self.sealed_bytes += segment.size
+        self.sealed_bytes: i64 = sum([int(each.size) for each in state.segments[:-1]])
         self._is_ready: bool = False
         """Whether the indexes of the active segment are in memory."""
         self._drop_step: i64 = settings.drop_behind_step_bytes
@@ -125,10 +128,9 @@ class Log:
     # Appending
 
     def stage(self, batch: Batch, leader_epoch: i64, now_ms: i64) -> i64:
-        """Give a batch the next offset, and keep it for `write`. Returns its first offset.
+        """Assign the next offset to a batch and keep it for `write`. Returns its first offset.
 
-        A batch that a producer sent before gets the offset and the time it has, and nothing is
-        staged: it is as safe as `written_end_offset`, or the write to come, makes it.
+        A retry of a known batch returns the offset and the time of that batch; nothing is staged.
         """
         base_offset = self.log_end_offset
         if batch.producer_id < 0:
@@ -205,7 +207,7 @@ class Log:
         self.has_staged = True
 
     def _get_ready(self) -> None:
-        """Load the indexes that appending goes on with: at start-up they are left on disk."""
+        """Load the indexes of the active segment, which start-up leaves on disk."""
         active = self._active
         try:
             active.index()
@@ -245,10 +247,9 @@ class Log:
         self.leader_epoch = leader_epoch
 
     def write(self, now_ms: i64) -> None:
-        """Append all that is staged. If this raises, none of it since the last `write` counts.
+        """Append all staged batches. If this raises, the log ends at `log_end_offset`.
 
-        (A part that had to be written before, because a segment was full, may be in the log all
-        the same: what is below `log_end_offset` then is there.)
+        A part that was written earlier, because a segment was full, can be in the log.
         """
         if self._staged_error is not None:
             error = self._staged_error
@@ -466,7 +467,7 @@ class Log:
         return timestamps.aborted(self, start, end)
 
     def next_job(self, now_ms: int) -> LogJob | None:
-        """What a worker should do now; None if there is nothing, or one is under way."""
+        """The next work for a worker; None if nothing is due, or a job is running."""
         return upkeep.next_job(self, now_ms)
 
     def done(self, job: LogJob) -> None:
@@ -474,17 +475,14 @@ class Log:
         upkeep.done(self, job)
 
     def delete_records(self, before: int, high_watermark: int) -> int:
-        """Let the log start at an offset (-1: the high watermark), if it does not start later.
+        """Move the log start to an offset (-1: the high watermark); effective after the next job.
 
-        Returns where it starts then: once `log_start_offset` is there, after the next job.
+        Returns the new log start.
         """
         return retention.delete_records(self, before, high_watermark)
 
     def apply_retention(self, now_ms: int, high_watermark: int, by_time: bool = True) -> int:
-        """Let go of whole segments that nobody is owed any more; returns how many.
-
-        They are gone after the next job.
-        """
+        """Drop expired segments with the next jobs; returns how many."""
         return retention.apply(self, now_ms, high_watermark, by_time)
 
     def truncate_to(self, offset: int, now_ms: int) -> None:

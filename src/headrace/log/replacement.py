@@ -14,6 +14,10 @@ from the new segment:
 3. No segment is replaced before those in front of it: what a later one lacks because of an earlier
    one (a tombstone) must not be missed while that is still the old one.
 4. The log's only job is this one meanwhile, so nothing else changes its files.
+5. A truncation makes every cleaning invalid that began before it. The cleaner can have read records
+   that no longer exist, and the last segment that is kept takes new records.
+6. A truncation first finishes or undoes a replacement whose job failed (`settle`). Otherwise
+   start-up could put the cleaned segment in the place of new records.
 """
 
 import logging
@@ -45,12 +49,15 @@ class Replacement:
     def __init__(self, log: "Log", cleaned: CleanedSegment, sources: Sequence[Segment]) -> None:
         self._log = log
         self._sources = sources
+        self._truncations = cleaned.truncations
         self._segment = _segment_of(log, cleaned.facts, sources[-1])
+        self._is_in_log = False
+        self._is_undone = False
 
     def is_possible(self) -> bool:
         """Whether the log is still what was cleaned, and settled so far."""
         log = self._log
-        if log.is_closed or log.is_offline:
+        if log.is_closed or log.is_offline or log.truncations != self._truncations:
             return False
         at = self._place()
         sources = self._sources
@@ -73,6 +80,7 @@ class Replacement:
             job.rename(path + CLEANED, path + SWAP)
         job.sync_directory(log.path)
         log.job = job
+        log.replacement = self
         return job
 
     def first_done(self, job: LogJob) -> bool:
@@ -89,6 +97,7 @@ class Replacement:
         log.sealed_bytes += self._segment.size - sum(each.size for each in self._sources)
         for source in self._sources:
             source.forget()
+        self._is_in_log = True
         return True
 
     def second_job(self) -> LogJob:
@@ -116,6 +125,7 @@ class Replacement:
             self._failed(job.error)
             return not self.is_unfinished()
         self._segment.suffix = ""
+        log.replacement = None
         self._ask_for_checkpoint()
         return True
 
@@ -128,19 +138,49 @@ class Replacement:
             and not (log.is_closed or log.is_offline)
         )
 
+    def is_pending(self) -> bool:
+        """Whether files with names of this replacement are still in the directory."""
+        return self.is_unfinished() if self._is_in_log else not self._is_undone
+
     def undo_job(self) -> LogJob:
-        """Remove what a first job has left that failed for want of space."""
+        """Remove the files that a failed first job has left."""
         log = self._log
         job = LogJob(log.files)
-        for suffix in SUFFIXES:
-            for state in (CLEANED, SWAP):
-                job.remove(self._segment.stem + suffix + state)
+        self.add_undo(job)
         log.job = job
         return job
 
+    def add_undo(self, job: LogJob) -> None:
+        """Let a job undo this replacement, if its first job failed."""
+        if self._is_in_log or self._is_undone:
+            return
+        for suffix in SUFFIXES:
+            for state in (CLEANED, SWAP):
+                job.remove(self._segment.stem + suffix + state)
+        # Otherwise a power loss could restore the names, and start-up would finish the replacement.
+        job.sync_directory(self._log.path)
+        job.then(self._undone)
+
+    def _undone(self) -> None:
+        self._is_undone = True
+
     def undo_done(self) -> None:
+        """If the undo failed, the log's next job tries it again before its checkpoint."""
         self._log.job = None
         self._ask_for_checkpoint()
+
+    def settle(self) -> None:
+        """Finish or undo the replacement now. Waits for the disk; OSError if that failed."""
+        if not self.is_pending():
+            return
+        job = self.second_job() if self._is_in_log else self.undo_job()
+        job.run()
+        if self._is_in_log:
+            self.second_done(job)
+        else:
+            self.undo_done()
+        if job.error is not None:
+            raise job.error
 
     def _ask_for_checkpoint(self) -> None:
         """The last one says nothing of what is there now: start-up would have to read it."""

@@ -17,6 +17,7 @@ class SegmentScrub:
         self.segment = segment
         self.problem = ""
         """What is wrong at `position`; empty while nothing is."""
+        self._truncations = int(log.truncations)
         self._size = int(log.written_size if segment is log.active() else segment.size)
         self._file = segment.open()
         self._walk = Walk(log.files, self._file.fd, 0, self._size, True)
@@ -51,6 +52,7 @@ class SegmentScrub:
         return (
             not log.is_closed
             and segment in log.segments
+            and log.truncations == self._truncations
             and segment.file in (self._file, None)
             and self._size <= (log.written_size if segment is log.active() else segment.size)
         )

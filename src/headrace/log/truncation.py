@@ -24,6 +24,7 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
     _check_idle(log)
     if offset >= log.log_end_offset:
         return
+    _abort_cleaning(log)
     if offset <= log.base_offsets[0]:
         start_at(log, offset, now_ms)
         return
@@ -62,6 +63,7 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
 
 def start_at(log: "Log", offset: int, now_ms: int) -> None:
     _check_idle(log)
+    _abort_cleaning(log)
     log.log_start_offset = offset
     _vouch(log, [], offset)
     for segment in reversed(log.segments):
@@ -101,6 +103,13 @@ def skip_to(log: "Log", offset: int, now_ms: int) -> None:
 def _check_idle(log: "Log") -> None:
     assert log.job is None, "a job is under way"
     assert not log.has_staged, "batches are staged"
+
+
+def _abort_cleaning(log: "Log") -> None:
+    """Reject the segments that a cleaner has made of the log as it was; settle one that began."""
+    if log.replacement is not None:
+        log.replacement.settle()
+    log.truncations += 1
 
 
 def _vouch(log: "Log", segments: list[Segment], recovery_point: int) -> None:

@@ -84,6 +84,9 @@ def next_job(log: "Log", now_ms: int) -> LogJob | None:
         return None
     job = LogJob(log.files)
     try:
+        if log.replacement is not None:
+            # The checkpoint below describes the old segments: start-up must not replace them.
+            log.replacement.add_undo(job)
         if is_short_of_space:
             _add_removals(log, job)
         _add_syncs(log, job, flushes)

@@ -98,8 +98,8 @@ class CleanerChild:
 
 def _understood(message: dict[str, Any]) -> CleanedSegment | Outcome:
     if "cleaned" in message:
-        facts, replaced = message["cleaned"]
-        return CleanedSegment(SegmentFacts(*facts), replaced)
+        facts, replaced, truncations = message["cleaned"]
+        return CleanedSegment(SegmentFacts(*facts), replaced, truncations)
     if "outcome" in message:
         return Outcome(*message["outcome"])
     if "failed" in message:

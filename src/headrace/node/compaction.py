@@ -150,7 +150,7 @@ class Compaction:
 
     def _finish(self, run: "_Run", outcome: Outcome) -> None:
         log = run.log
-        if not log.is_closed:
+        if not (log.is_closed or run.is_outrun()):
             log.first_dirty_offset = outcome.end_offset
             self._files_worker.submit(self._logs.cleaner_checkpoint_job().run, _done)
             _LOG.info(
@@ -186,7 +186,7 @@ class Compaction:
     def _replace(self, run: "_Run", replacement: Replacement) -> None:
         log = run.log
         if self._is_stopping or not replacement.is_possible():
-            # Retention was quicker, or the partition is gone.
+            # Retention or a truncation changed the log, or the partition is deleted.
             self._end(run)
         elif log.job is not None or log.has_staged:
             self._loop.call_later(_BUSY_SECONDS, self._replace, run, replacement)
@@ -253,11 +253,14 @@ class _Run:
     def __init__(self, found: Cleanable, child: CleanerChild) -> None:
         self.log = found.log
         self.child = child
+        self._truncations = found.log.truncations
         self._sources = {int(segment.base_offset): segment for segment in found.sources}
 
     def is_outrun(self) -> bool:
-        """Whether retention has dropped what was to be cleaned: then its files are not there."""
-        return bool(self.log.segments[0].base_offset > min(self._sources))
+        """Whether retention dropped, or a truncation changed, the segments being cleaned."""
+        log = self.log
+        is_dropped = bool(log.segments[0].base_offset > min(self._sources))
+        return is_dropped or bool(log.truncations != self._truncations)
 
     def replacement_for(self, cleaned: CleanedSegment) -> Replacement:
         return Replacement(
