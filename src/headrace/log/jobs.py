@@ -134,9 +134,9 @@ class LogJob:
         """Write a derived file. It is not synced: it has a checksum, and can be made again."""
         self._steps.append(partial(self._files.write_file, path, data, sync=False))
 
-    def write_later(self, path: str, make: Callable[[], Bytes]) -> None:
-        """The same with what `make` gives; it runs in the worker."""
-        self._steps.append(partial(_write_made, self._files, path, make))
+    def write_later(self, path: str, make: Callable[[], Bytes], *, sync: bool) -> None:
+        """Write the bytes that `make` returns; the worker calls it."""
+        self._steps.append(partial(_write_made, self._files, path, make, sync))
 
     def sync_later(self, path: str) -> None:
         """Sync a derived file after all, if it is there."""
@@ -163,8 +163,8 @@ class LogJob:
 # None of these holds the job: it must go, with its open files, when its last user lets go of it.
 
 
-def _write_made(files: Files, path: str, make: Callable[[], Bytes]) -> None:
-    files.write_file(path, make(), sync=False)
+def _write_made(files: Files, path: str, make: Callable[[], Bytes], sync: bool) -> None:
+    files.write_file(path, make(), sync=sync)
 
 
 def _sync_path(files: Files, path: str) -> None:

@@ -4,9 +4,9 @@ One job is under way at a time for each log. It is built on the loop from finish
 it changes of the log is taken over in `done`, on the loop again.
 
 1. The order inside of a job is the order in which things must not be lost: log files and their
-   names, the checkpoint that vouches for them, and only then removals. Index files and snapshots
-   are written in between, and not synced: the checkpoint has their checksums, and what a power
-   cut takes is made again from the log.
+   names, the producers' snapshots, the checkpoint that covers all of them, and only then removals.
+   A snapshot must survive the segments that it summarises. Index files are not synced: the
+   checkpoint has their checksums, and they can be rebuilt from the log.
 2. The recovery point moves with the checkpoint, never before it.
 """
 
@@ -25,6 +25,7 @@ from headrace.log.checkpoints import (
     encode_log_checkpoint,
 )
 from headrace.log.jobs import FULL, PASSING, LogJob
+from headrace.log.producers import ProducerEntry
 from headrace.log.replay import snapshot_path
 from headrace.log.segment import Segment
 from headrace.log.snapshots import encode_snapshot
@@ -158,7 +159,7 @@ def _add_checkpoint(log: "Log", job: LogJob, with_active: bool) -> None:
     for segment in job.settled:
         _add_derived_files(job, segment)
     for offset, entries in log.rolled:
-        _add_snapshot(log, job, offset, partial(encode_snapshot, entries))
+        _add_snapshot(log, job, offset, entries)
     job.rolled = len(log.rolled)
     vouched = log.vouched if log.recovery_point > active.base_offset else None
     recovery_point = max(log.recovery_point, active.base_offset)
@@ -169,7 +170,7 @@ def _add_checkpoint(log: "Log", job: LogJob, with_active: bool) -> None:
         _add_derived_files(job, active)
         vouched = facts_of(active, log.written_size)
         entries = dict(log.producers.entries)
-        _add_snapshot(log, job, recovery_point, partial(encode_snapshot, entries))
+        _add_snapshot(log, job, recovery_point, entries)
     epochs = log.epochs.entries_from(start)
     job.write(f"{log.path}/{LEADER_EPOCHS}", encode_epochs(epochs))
     facts = [facts_of(segment, segment.size) for segment in sealed]
@@ -194,9 +195,11 @@ def _add_derived_files(job: LogJob, segment: Segment) -> None:
         job.write(path, data)
 
 
-def _add_snapshot(log: "Log", job: LogJob, offset: int, encode: "partial[bytes]") -> None:
+def _add_snapshot(log: "Log", job: LogJob, offset: int, entries: dict[int, ProducerEntry]) -> None:
     if offset not in log.snapshots and offset not in job.snapshots:
-        job.write_later(snapshot_path(log.path, offset), encode)
+        # Without producers a snapshot that is lost costs nothing: it needs no sync.
+        encode = partial(encode_snapshot, entries)
+        job.write_later(snapshot_path(log.path, offset), encode, sync=bool(entries))
         job.snapshots.append(offset)
 
 
