@@ -1,5 +1,6 @@
 """Disks of a live cluster that rot and fail, and a client that takes itself for a replica."""
 
+import json
 import os
 import resource
 import socket
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from headrace.testing.cluster import ClusterBroker, RunningCluster
 from headrace.wire.codec import decode_response, encode_request
@@ -15,7 +17,6 @@ from tests.cluster.history import Load, Topic, check, wait_for
 
 SETTINGS = {
     "zookeeper.session.timeout.ms": "2000",
-    "replica.lag.time.max.ms": "3000",
     "headrace.scrub.interval.ms": "200",
     "headrace.scrub.bytes.per.second": "100000000",
 }
@@ -81,23 +82,54 @@ def test_what_rots_on_a_disk_is_fetched_anew(
     topic.wait_until_in_sync()
 
 
-def test_a_disk_that_fails_under_a_leader_moves_leadership(
+def test_a_leader_whose_disk_fails_leaves_the_isr_until_it_restarts(
     cluster: RunningCluster, topic: Topic
 ) -> None:
-    with Load(topic) as load:
+    with Load(topic) as load, StoredIsrs(cluster, topic) as stored_isrs:
         load.wait_for_more(100)
         victim = topic.leader()
         broker = cluster.brokers[victim]
-        # Every write fails from now on, and not for want of space.
+        # Every write fails from now on, and not for lack of space.
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (0, 0))
         wait_for("another leader", lambda: topic.leader() != victim)
+        wait_for("an ISR without it", lambda: victim not in stored_isrs.seen[-1])
+        removed = len(stored_isrs.seen) - 1
+        load.wait_for_more(300)
+        assert not any(victim in isr for isr in stored_isrs.seen[removed:]), stored_isrs.seen
+        # A second fault: the next leader fails while the disk is still offline.
+        second = topic.leader()
+        cluster.kill(second)
+        wait_for("a third leader", lambda: topic.leader() not in (victim, second))
+        broker.kill()
+        cluster.start_brokers()
         load.wait_for_more(100)
     check(load)
     assert not load.failed
-    broker.kill()
-    cluster.start_brokers()
     topic.wait_until_in_sync()
     wait_until_identical(cluster, topic)
+
+
+class StoredIsrs:
+    """Records every ISR of partition 0 that the store shows."""
+
+    def __init__(self, cluster: RunningCluster, topic: Topic) -> None:
+        self.seen: list[list[int]] = []
+        self._path = f"/brokers/topics/{topic.name}/state-0"
+        self._client = KazooClient(cluster.zookeeper.connect)
+
+    def __enter__(self) -> "StoredIsrs":
+        self._client.start(timeout=10)
+        self._client.DataWatch(self._path, self._changed)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.stop()
+        self._client.close()
+
+    def _changed(self, data: bytes | None, _stat: object) -> None:
+        if data is not None:
+            isr = json.loads(data)["partitions"][0][3]
+            self.seen.append([node for node, _ in isr])
 
 
 def test_a_client_that_fetches_as_a_replica_moves_neither_isr_nor_high_watermark(
@@ -165,8 +197,6 @@ def ask(
 
 
 def broker_epoch(cluster: RunningCluster, node_id: int) -> int:
-    from kazoo.client import KazooClient
-
     client = KazooClient(cluster.zookeeper.connect)
     client.start(timeout=10)
     try:

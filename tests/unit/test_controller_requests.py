@@ -235,6 +235,18 @@ async def test_a_lost_disk_costs_its_leadership_and_a_new_controller_is_told(
     await until(lambda: cluster.leader.state("u").leader == NO_LEADER)
 
 
+@cluster_of(3)
+async def test_a_broker_with_a_lost_disk_does_not_rejoin_the_isr(cluster: Cluster) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
+    await cluster.agree()
+    cluster.members[3].controller.replica_offline("t", 0)
+    await until(lambda: cluster.leader.state().isr == (2,))
+    await cluster.agree()
+    slot = await alter(cluster, cluster.members[2], (2, 3))
+    assert slot["error_code"] == ErrorCode.INELIGIBLE_REPLICA
+    assert cluster.leader.state().isr == (2,)
+
+
 async def ask(member: Member, api_key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
     """As a client of this broker."""
     frame = encode_request(api_key, version, 7, "a-client", body)

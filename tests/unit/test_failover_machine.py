@@ -272,6 +272,15 @@ def test_nobody_joins_an_isr_who_is_away_leaving_or_another_incarnation_b6_b7() 
     assert alter_isr(state, change, live) == ErrorCode.INELIGIBLE_REPLICA
 
 
+def test_alter_isr_rejects_members_with_an_offline_log() -> None:
+    state = state_of((2, 3), 2)
+    live = dict.fromkeys(NODES, SAME)
+    change = asked((1, 2, 3), leader=2)
+    assert isinstance(alter_isr(state, change, live), PartitionState)
+    assert alter_isr(state, change, live, offline=[1]) == ErrorCode.INELIGIBLE_REPLICA
+    assert isinstance(alter_isr(state, asked((2,), leader=2), live, offline=[1]), PartitionState)
+
+
 def test_a_shrink_below_what_writes_need_has_successors_among_the_live() -> None:
     live = dict.fromkeys(NODES, SAME)
     state = state_of((1, 2, 3), 1)

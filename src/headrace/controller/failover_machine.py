@@ -9,8 +9,8 @@ next state or an error code. It must not know of stores, links or clocks.
 3. The last ISR is never emptied: where none of its members counts, it stays and nobody leads until
    the logs were compared; of fewer members than min.insync.replicas all replicas' logs are.
 4. A broker that registered anew, cleanly or not, leads only under a new leader epoch (B7).
-5. The ISR grows only by a request of its leader, in its own epochs, and only by brokers that are
-   live under the epoch it names and are not leaving (B6, B7).
+5. The ISR grows only by a request of its leader, in its own epochs. Each member that the request
+   names is live under the named epoch, is not leaving, and has no failed log (B6, B7).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -186,9 +186,15 @@ def elect_preferred(
 
 
 def alter_isr(
-    state: PartitionState, asked: IsrChange, live: Mapping[int, Live]
+    state: PartitionState,
+    asked: IsrChange,
+    live: Mapping[int, Live],
+    offline: Collection[int] = (),
 ) -> PartitionState | ErrorCode:
-    """The state that a leader's request leads to; the same state if it was carried out before."""
+    """Return the state after a leader's request, or the same state if it was already applied.
+
+    `offline` are brokers whose log of this partition has failed.
+    """
     if asked.leader_epoch != state.leader_epoch:
         is_old = asked.leader_epoch < state.leader_epoch
         # An epoch that is not there yet: this controller is behind, the next one may know it.
@@ -211,7 +217,7 @@ def alter_isr(
         return ErrorCode.INVALID_REQUEST
     for node, epoch in asked.isr:
         broker = live.get(node)
-        if broker is None or broker.epoch != epoch:
+        if broker is None or broker.epoch != epoch or node in offline:
             return ErrorCode.INELIGIBLE_REPLICA
         if broker.is_leaving and node not in state.isr:
             return ErrorCode.INELIGIBLE_REPLICA

@@ -168,7 +168,8 @@ class Requests:
         answering: Collection[int],
         handovers: list[Handover],
     ) -> Message:
-        after = machine.alter_isr(state, change, self._failover.live())
+        offline = self._failover.offline_on(where)
+        after = machine.alter_isr(state, change, self._failover.live(), offline)
         if isinstance(after, ErrorCode):
             if after is ErrorCode.INELIGIBLE_REPLICA:
                 states.put(*where, machine.renumber(state))
