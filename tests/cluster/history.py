@@ -119,9 +119,12 @@ class Topic:
 class Load:
     """One idempotent producer that writes until it is told to stop, and remembers every answer."""
 
-    def __init__(self, topic: Topic, prefix: str = "", /, **settings: Any) -> None:
-        """The values are numbers; where there are several loads, each has its own first digits."""
+    def __init__(
+        self, topic: Topic, prefix: str = "", /, interval_s: float = 0.004, **settings: Any
+    ) -> None:
+        """The values are numbers. With several loads, each needs its own prefix of digits."""
         self.topic = topic
+        self._interval_s = interval_s
         self._prefix = prefix.encode()
         self.acked: dict[bytes, tuple[int, int]] = {}
         self.failed: dict[bytes, KafkaError] = {}
@@ -160,7 +163,14 @@ class Load:
                 partition=number % self.topic.partitions,
                 on_delivery=self._told,
             )
-            self._producer.poll(0.004)
+            self._pause()
+
+    def _pause(self) -> None:
+        """Handle delivery reports until the next record is due."""
+        end = time.monotonic() + self._interval_s
+        self._producer.poll(self._interval_s)
+        while (left := end - time.monotonic()) > 0 and not self._stopping.is_set():
+            self._producer.poll(left)
 
     def _told(self, error: KafkaError | None, message: Message) -> None:
         value = message.value()
@@ -238,13 +248,14 @@ def read_all(topic: Topic) -> dict[int, list[tuple[int, bytes]]]:
         }
     )
     try:
-        ends = {
-            index: wait_for("the end of the log", partial(_end, consumer, topic.name, index))[1]
+        bounds = {
+            index: wait_for("the end of the log", partial(_bounds, consumer, topic.name, index))
             for index in range(topic.partitions)
         }
+        ends = {index: high for index, (_, high) in bounds.items()}
         found: dict[int, list[tuple[int, bytes]]] = {index: [] for index in ends}
         consumer.assign([TopicPartition(topic.name, index, OFFSET_BEGINNING) for index in ends])
-        left = {index for index, end in ends.items() if end > 0}
+        left = {index for index, (low, high) in bounds.items() if high > low}
         deadline = time.monotonic() + DEADLINE_S
         while left:
             assert time.monotonic() < deadline, f"partitions {left} cannot be read to their ends"
@@ -263,29 +274,58 @@ def read_all(topic: Topic) -> dict[int, list[tuple[int, bytes]]]:
         consumer.close()
 
 
-def _end(consumer: Consumer, topic: str, index: int) -> tuple[int, int]:
+def _bounds(consumer: Consumer, topic: str, index: int) -> tuple[int, int]:
     # librdkafka never asks again for partitions that it once took for unknown.
     consumer.list_topics(topic, timeout=5)
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=5)
     return low, high
 
 
-def check(*loads: Load) -> dict[int, list[tuple[int, bytes]]]:
-    """I1, I2, I3, I5: nothing lost, moved, changed, out of order or twice."""
+class Deletions:
+    """DeleteRecords requests of a test: how far records may and must be deleted."""
+
+    def __init__(self) -> None:
+        self.requested: dict[int, int] = {}
+        self.acknowledged: dict[int, int] = {}
+
+    def request(self, topic: Topic, partition: int, before: int) -> bool:
+        """Whether the cluster acknowledges that all records before this offset are deleted."""
+        self.requested[partition] = max(before, self.requested.get(partition, 0))
+        asked = TopicPartition(topic.name, partition, before)
+        try:
+            found = topic.admin.delete_records([asked], request_timeout=10)[asked].result(20)
+        except KafkaException:
+            return False
+        start = found.low_watermark
+        self.acknowledged[partition] = max(start, self.acknowledged.get(partition, 0))
+        return True
+
+    def check_start(self, partition: int, start: int) -> None:
+        must, may = self.acknowledged.get(partition, 0), self.requested.get(partition, 0)
+        assert must <= start <= may, f"partition {partition} starts at {start}, not {must}..{may}"
+
+
+def check(*loads: Load, deletions: Deletions | None = None) -> dict[int, list[tuple[int, bytes]]]:
+    """I1, I2, I3, I5: no record is lost, moved, changed, out of order or duplicated."""
     for load in loads:
         load.stop()
     final = read_all(loads[0].topic)
+    deletions = deletions or Deletions()
+    starts: dict[int, int] = {}
     at: dict[bytes, tuple[int, int]] = {}
     order: dict[tuple[int, bytes], list[bytes]] = defaultdict(list)
     for index, records in final.items():
         offsets = [offset for offset, _ in records]
-        assert offsets == list(range(len(offsets))), f"partition {index} has gaps"
+        start = starts[index] = offsets[0] if offsets else deletions.requested.get(index, 0)
+        deletions.check_start(index, start)
+        assert offsets == list(range(start, start + len(offsets))), f"partition {index} has gaps"
         for offset, value in records:
             assert value not in at, f"{value!r} is at {at[value]} and at {(index, offset)}"
             at[value] = (index, offset)
             order[(index, value[:-9])].append(value)
     for load in loads:
-        lost = {value: where for value, where in load.acked.items() if at.get(value) != where}
+        kept = {v: where for v, where in load.acked.items() if where[1] >= starts[where[0]]}
+        lost = {value: where for value, where in kept.items() if at.get(value) != where}
         some = list(lost.items())[:5]
         assert not lost, f"{len(lost)} acknowledged records are lost or moved: {some}"
     for where, values in order.items():

@@ -1,17 +1,12 @@
-"""Brokers each on a disk of its own that loses its power, or has no room left."""
+"""Brokers on separate disks that lose power or run out of space."""
 
-import fcntl
 import os
-import shutil
-import struct
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from headrace.testing.cluster import RunningCluster
+from tests.cluster.disks import Disk, DisksUnavailable, mounted
 from tests.cluster.history import Load, Topic, check, wait_for
 
 SETTINGS = {
@@ -21,86 +16,19 @@ SETTINGS = {
 }
 DISK_BYTES = 64 << 20
 CYCLES = int(os.environ.get("HEADRACE_POWER_CYCLES", "1"))
-SHUTDOWN = 0x8004587D
-"""FS_IOC_SHUTDOWN."""
-WITHOUT_FLUSHING = struct.pack("I", 2)
 
 pytestmark = pytest.mark.timeout(180 + 20 * CYCLES)
-
-
-class Disk:
-    """An ext4 in a file, mounted at `place`."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self._image = place.with_name(f"{place.name}.img")
-        with self._image.open("wb") as file:
-            file.truncate(DISK_BYTES)
-        _run("mkfs.ext4", "-q", "-F", "-m", "0", str(self._image))
-        place.mkdir()
-        self.mount()
-        (place / "lost+found").rmdir()
-
-    def mount(self) -> None:
-        # Nothing but what is synced gets to the disk by itself.
-        options = "loop,commit=300"
-        _run("mount", "-t", "ext4", "-o", options, str(self._image), str(self.place))
-
-    def unmount(self) -> None:
-        _run("umount", str(self.place))
-
-    def lose_power(self) -> None:
-        """What was not synced is gone, and every write fails from now on."""
-        with self._directory() as directory:
-            fcntl.ioctl(directory, SHUTDOWN, WITHOUT_FLUSHING)
-
-    def fill(self) -> None:
-        chunk = 1 << 20
-        with (self.place / "balloon").open("wb") as file:
-            while chunk >= 4096:
-                try:
-                    os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), chunk)
-                except OSError:
-                    chunk //= 2
-
-    def empty(self) -> None:
-        (self.place / "balloon").unlink()
-        # Else it would be back after a loss of power.
-        with self._directory() as directory:
-            os.fsync(directory)
-
-    @contextmanager
-    def _directory(self) -> Iterator[int]:
-        directory = os.open(self.place, os.O_RDONLY)
-        try:
-            yield directory
-        finally:
-            os.close(directory)
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
 
 
 @pytest.fixture(scope="module")
 def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Disk]]:
     directory = tmp_path_factory.mktemp("power")
-    what = "not run: power loss and full disks of a cluster's brokers"
-    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
-        pytest.skip(f"{what} (needs root, and mkfs.ext4 from the Debian package e2fsprogs)")
-    made: dict[int, Disk] = {}
+    places = [directory / f"broker-{node}" for node in (1, 2, 3)]
     try:
-        for node in (1, 2, 3):
-            try:
-                made[node] = Disk(directory / f"broker-{node}")
-            except AssertionError as error:
-                pytest.skip(f"{what} ({error})")
-        yield made
-    finally:
-        for disk in made.values():
-            # Each of them, whatever became of the others.
-            subprocess.run(["umount", str(disk.place)], timeout=60, check=False)
+        with mounted(places, DISK_BYTES) as found:
+            yield dict(enumerate(found, start=1))
+    except DisksUnavailable as error:
+        pytest.skip(f"not run: power loss and full disks of a cluster's brokers ({error})")
 
 
 @pytest.fixture(scope="module")

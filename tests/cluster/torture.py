@@ -1,27 +1,31 @@
-"""`python -m tests.cluster.torture --hours 1`: a live cluster under faults, one after the other.
+"""`python -m tests.cluster.torture --hours 1`: faults in a live cluster, one at a time.
 
-Four brokers, a ZooKeeper, proxies between them, two idempotent producers, and partitions that move.
-Every few seconds another fault, a quarter of the time none. At the end of each round the cluster
-must be whole again, nothing on the move or left behind, and every acknowledged record where it was;
-the result is written as JSON and as a section of docs/RELIABILITY.md.
+Starts four brokers on separate disks, one ZooKeeper node and proxies between them. Two idempotent
+producers write and three readers read while faults happen; a quarter of the time there is none.
+At the end of each round the cluster must be complete again: all replicas in sync, no reassignment
+in progress, no directory without a replica, every acknowledged record at its offset, and no
+contradiction between any two reads. The result goes to docs/RELIABILITY.md and to a JSON file.
 """
 
 import argparse
 import datetime
 import json
+import os
 import random
 import re
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from headrace.client import ClientError, TopicPartition, connect
 from headrace.testing.cluster import RunningCluster
-from headrace.testing.links import ZOOKEEPER
-from tests.cluster.history import Load, Topic, check
+from tests.cluster.disks import Disk, DisksUnavailable, mounted
+from tests.cluster.history import Deletions, Load, Topic, check
+from tests.cluster.observers import EndSampler, Observations, RecordReader
 from tests.cluster.placement import wait_until_nothing_is_left_behind
+from tests.cluster.torture_faults import FAULTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "RELIABILITY.md"
@@ -30,59 +34,111 @@ SETTINGS = {
     "replica.lag.time.max.ms": "2000",
     "zookeeper.connection.timeout.ms": "30000",
 }
-HEADING = "## In processes"
+HEADING = "## Live cluster"
 BROKERS = 4
-ROUND_SECONDS = 120.0
-# Where a record times out librdkafka begins a new epoch, and sends again what was written without
-# an answer: no broker can tell that from new records (docs/RELIABILITY.md).
+DISK_BYTES = 1 << 30
+ROUND_SECONDS = 180.0
+# If a record times out, librdkafka starts a new producer epoch and resends records whose
+# acknowledgement it missed. No broker can detect those duplicates (docs/RELIABILITY.md).
 PATIENCE = {"delivery.timeout.ms": 3_600_000}
+BUSY_INTERVAL_S = 0.004
+IDLE_INTERVAL_S = 1.0
 
 
 class Torture:
-    def __init__(self, cluster: RunningCluster, seed: int) -> None:
+    def __init__(self, cluster: RunningCluster, disks: dict[int, Disk], seed: int) -> None:
         self.cluster = cluster
+        self.disks = disks
         self.random = random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.longest_s: dict[str, float] = {}
         self.acknowledged = 0
         self.failed = 0
-        self.rounds = 0
+        self.deleted = 0
+        self.reads = 0
+        self.rounds: Counter[str] = Counter()
+        self.deletions = Deletions()
+        self._loads: list[Load] = []
+        self._is_idle = False
 
     def run_round(self, seconds: float) -> None:
-        """One topic, faults for a while, then everything is healed and checked."""
-        self.rounds += 1
-        topic = Topic(self.cluster, f"torture-{self.rounds}", 4, min_insync_replicas="2")
-        end = time.monotonic() + seconds
-        with Load(topic, **PATIENCE) as one, Load(topic, "9", **PATIENCE) as other:
-            one.wait_for_more(20)
+        """Create a topic, run faults for a while, heal, and check everything."""
+        self._is_idle = self.random.random() < 0.25
+        self.rounds["idle" if self._is_idle else "busy"] += 1
+        name = f"torture-{self.rounds.total()}"
+        topic = Topic(self.cluster, name, 4, min_insync_replicas="2")
+        self.deletions = Deletions()
+        seen = Observations()
+        interval_s = IDLE_INTERVAL_S if self._is_idle else BUSY_INTERVAL_S
+        with ExitStack() as stack:
+            self._loads = [
+                stack.enter_context(Load(topic, prefix, interval_s=interval_s, **PATIENCE))
+                for prefix in ("", "9")
+            ]
+            for reader in (
+                RecordReader(topic, seen),
+                RecordReader(topic, seen, replays=True),
+                EndSampler(topic, seen),
+            ):
+                stack.enter_context(reader)
+            self.wait_for_writes()
+            end = time.monotonic() + seconds
             while time.monotonic() < end:
-                self._one_fault(topic, one)
+                self._one_fault(topic)
+                seen.check()
             self._heal()
             topic.wait_until_in_sync()
             wait_until_nothing_is_left_behind(self.cluster, topic)
-            other.wait_for_more(20)
-            one.stop()
-            other.stop()
-        check(one, other)
-        self.acknowledged += len(one.acked) + len(other.acked)
-        self.failed += len(one.failed) + len(other.failed)
+            self.wait_for_writes()
+            for load in self._loads:
+                load.stop()
+        seen.check_against(check(*self._loads, deletions=self.deletions))
+        self._count(seen)
+        topic.admin.delete_topics([name])[name].result(60)
 
-    def _one_fault(self, topic: Topic, load: Load) -> None:
+    def _count(self, seen: Observations) -> None:
+        self.acknowledged += sum(len(load.acked) for load in self._loads)
+        self.failed += sum(len(load.failed) for load in self._loads)
+        self.deleted += sum(self.deletions.acknowledged.values())
+        self.reads += seen.reads
+        assert seen.samples, "no broker returned the end of a log"
+
+    def _one_fault(self, topic: Topic) -> None:
         if self.random.random() < 0.25:
             time.sleep(self.random.uniform(3, 8))
             return
-        name = self.random.choice(sorted(FAULTS))
-        say(f"{name} ...")
+        names = [name for name in sorted(FAULTS) if self.disks or "full disk" not in name]
+        name = self.random.choice(names)
+        self.say(f"{name} ...")
         FAULTS[name](self, topic)
-        waited = load.wait_for_more(20, timeout_s=90)
+        waited = self.wait_for_writes()
         self.counts[name] += 1
         self.longest_s[name] = max(self.longest_s.get(name, 0.0), waited)
         time.sleep(self.random.uniform(0, 5))
         self._heal()
-        say(f"... writes went on after {waited:.1f} s")
+        self.say(f"... writes resumed after {waited:.1f} s")
+
+    def wait_for_writes(self) -> float:
+        """Wait until more writes are acknowledged; return the time in seconds."""
+        return self._loads[0].wait_for_more(3 if self._is_idle else 20, timeout_s=120)
+
+    def acknowledged_offsets(self, partition: int) -> list[int]:
+        found = [dict(load.acked).values() for load in self._loads]
+        return [offset for values in found for index, offset in values if index == partition]
+
+    def any_broker(self) -> int:
+        return self.random.choice(sorted(self.cluster.brokers))
+
+    def others(self, node: int) -> list[int]:
+        return [each for each in self.cluster.brokers if each != node]
+
+    def say(self, text: str) -> None:
+        print(f"{datetime.datetime.now(datetime.UTC):%H:%M:%S} {text}", flush=True)
 
     def _heal(self) -> None:
         self.cluster.links.heal()
+        for disk in self.disks.values():
+            disk.empty()
         for broker in self.cluster.brokers.values():
             if broker.is_running:
                 broker.resume()
@@ -90,159 +146,79 @@ class Torture:
             self.cluster.zookeeper.start()
         self.cluster.start_brokers(timeout_s=60)
 
-    def move(self, topic: Topic) -> None:
-        """Begin to move one partition from one broker to another; a move under way is turned."""
-        index = self.random.randrange(topic.partitions)
-        target = self.random.sample(sorted(self.cluster.brokers), 3)
-        self._ask_to_move(topic, {index: target})
 
-    def cancel_moves(self, topic: Topic) -> None:
-        self._ask_to_move(topic, dict.fromkeys(range(topic.partitions)))
-
-    def _ask_to_move(self, topic: Topic, targets: Mapping[int, Sequence[int] | None]) -> None:
-        asked = {TopicPartition(topic.name, index): nodes for index, nodes in targets.items()}
-        try:
-            with connect(self.cluster.bootstrap) as client:
-                client.alter_reassignments(asked)
-        except ClientError as error:
-            say(f"nobody moves anything now: {error}")
-
-    def any_broker(self) -> int:
-        return self.random.choice(sorted(self.cluster.brokers))
-
-
-def _kill_leader(torture: Torture, topic: Topic) -> None:
-    torture.cluster.kill(topic.leader(torture.random.randrange(topic.partitions)))
-
-
-def _kill_any(torture: Torture, _topic: Topic) -> None:
-    torture.cluster.kill(torture.any_broker())
-
-
-def _kill_all(torture: Torture, _topic: Topic) -> None:
-    torture.cluster.kill(*torture.cluster.brokers)
-    torture.cluster.start_brokers(timeout_s=60)
-
-
-def _restart_one(torture: Torture, topic: Topic) -> None:
-    topic.wait_until_in_sync()
-    torture.cluster.brokers[torture.any_broker()].restart()
-
-
-def _pause(torture: Torture, topic: Topic) -> None:
-    torture.cluster.brokers[topic.leader()].pause()
-
-
-def _cut_leader(torture: Torture, topic: Topic) -> None:
-    leader = topic.leader()
-    others = [node for node in torture.cluster.brokers if node != leader]
-    torture.cluster.links.cut(leader, *others)
-
-
-def _cut_store(torture: Torture, _topic: Topic) -> None:
-    torture.cluster.links.cut(torture.any_broker(), ZOOKEEPER)
-
-
-def _isolate(torture: Torture, topic: Topic) -> None:
-    leader = topic.leader()
-    others = [node for node in torture.cluster.brokers if node != leader]
-    torture.cluster.links.cut(leader, ZOOKEEPER, *others)
-
-
-def _move(torture: Torture, topic: Topic) -> None:
-    torture.move(topic)
-
-
-def _kill_in_move(torture: Torture, topic: Topic) -> None:
-    torture.move(topic)
-    torture.cluster.kill(torture.any_broker())
-
-
-def _cancel_move(torture: Torture, topic: Topic) -> None:
-    torture.move(topic)
-    torture.cancel_moves(topic)
-
-
-FAULTS: dict[str, Callable[[Torture, Topic], None]] = {
-    "kill -9 of a leader": _kill_leader,
-    "kill -9 of any broker": _kill_any,
-    "kill -9 of all brokers": _kill_all,
-    "restart of a broker": _restart_one,
-    "SIGSTOP of a leader": _pause,
-    "a leader cut from its followers": _cut_leader,
-    "a broker cut from ZooKeeper": _cut_store,
-    "a leader cut from everybody": _isolate,
-    "a partition moved": _move,
-    "kill -9 of any broker during a move": _kill_in_move,
-    "a move begun and given up": _cancel_move,
-}
-
-
-def say(text: str) -> None:
-    print(f"{datetime.datetime.now(datetime.UTC):%H:%M:%S} {text}", flush=True)
-
-
-def section(torture: Torture, hours: float, command: str) -> str:
+def section(torture: Torture, hours: float, seed: int, command: str) -> str:
     rows = [
-        f"| {name} | {count} | {torture.longest_s[name]:.1f} s |"
+        f"| {name} | {count:,} | {torture.longest_s[name]:.1f} s |"
         for name, count in sorted(torture.counts.items())
     ]
-    return "\n".join(
-        [
-            HEADING,
-            "",
-            "A cluster of four brokers in processes of their own. Idempotent producers"
-            " (librdkafka, acks=all, min.insync.replicas=2) write all the time to topics of three"
-            " replicas; faults come one after the other; every few minutes the cluster is healed"
-            " and every acknowledged record is looked for, at its offset, once, in order. No move"
-            " may be unfinished then, and no directory left that is not a replica's.",
-            "",
-            f"Command: `{command}`. ZooKeeper's session timeout is 2 s.",
-            "",
-            f"- Time: {hours:.2f} hours, {torture.rounds} rounds",
-            f"- Records acknowledged: {torture.acknowledged}",
-            "- Lost, moved, changed or duplicated: 0",
-            f"- Told to have failed: {torture.failed}",
-            "",
-            "| Fault | Times | Longest pause until 20 more writes were acknowledged |",
-            "|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
+    rounds = torture.rounds
+    text = f"""{HEADING}
+
+`{command}` (seed {seed}) runs four brokers as processes, each on its own disk. Idempotent producers
+(librdkafka, acks=all) write to a topic with three replicas and min.insync.replicas=2. Two readers
+and a sampler of log ends compare everything that they see. One fault follows another. At the end of
+each round, every acknowledged record that was not deleted must be at its offset, once and in order.
+The ZooKeeper session timeout and replica.lag.time.max.ms are 2 s.
+
+- Time: {hours:.2f} hours; {rounds["busy"]:,} rounds under load, {rounds["idle"]:,} nearly idle
+  (one record per second and producer)
+- Faults: {torture.counts.total():,}
+- Records acknowledged: {torture.acknowledged:,}; deleted by DeleteRecords: {torture.deleted:,}
+- Records read during faults: {torture.reads:,}; contradictions: 0
+- Lost, moved, changed or duplicated: 0
+- Reported to a producer as failed: {torture.failed:,}
+
+| Fault | Times | Longest wait for acknowledgements |
+|---|---|---|
+"""
+    return text + "\n".join(rows) + "\n"
 
 
 def with_section(page: str, section: str) -> str:
-    """The page with this section in place of the one of that heading, or at its end."""
+    """Replace the section of this heading, or append it."""
     parts = re.split(r"(?m)^(?=## )", page)
-    kept = [part for part in parts if not part.startswith(HEADING)]
-    return "".join([*(part.rstrip() + "\n\n" for part in kept), section])
+    index = next((i for i, part in enumerate(parts) if part.startswith(HEADING)), len(parts))
+    parts[index : index + 1] = [section]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.torture", description=__doc__)
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--directory", help="keep the brokers' data and logs here")
-    parser.add_argument("--json", type=Path, help="write the counts here, too")
+    parser.add_argument("--directory", type=Path, help="keep data and logs of the brokers here")
+    parser.add_argument("--json", type=Path, help="also write the counts to this file")
     args = parser.parse_args()
+    with ExitStack() as stack:
+        directory = args.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        directory.mkdir(parents=True, exist_ok=True)
+        run(args, directory, stack)
+    return 0
+
+
+def run(args: argparse.Namespace, directory: Path, stack: ExitStack) -> None:
+    disks: dict[int, Disk] = {}
+    try:
+        places = [directory / f"broker-{node}" for node in range(1, BROKERS + 1)]
+        disks = dict(enumerate(stack.enter_context(mounted(places, DISK_BYTES)), start=1))
+    except DisksUnavailable as error:
+        print(f"without the fault 'full disk': {error}", flush=True)
+    cluster = stack.enter_context(
+        RunningCluster.start(directory, brokers=BROKERS, settings=SETTINGS, links=True)
+    )
+    torture = Torture(cluster, disks, args.seed)
     began = time.monotonic()
-    with RunningCluster.start(
-        args.directory, brokers=BROKERS, settings=SETTINGS, links=True
-    ) as cluster:
-        torture = Torture(cluster, args.seed)
-        while time.monotonic() - began < args.hours * 3600:
-            left = args.hours * 3600 - (time.monotonic() - began)
-            torture.run_round(min(ROUND_SECONDS, max(left, 10.0)))
-            say(f"round {torture.rounds}: {torture.acknowledged} acknowledged, none lost")
+    while (left := args.hours * 3600 - (time.monotonic() - began)) > 0:
+        torture.run_round(min(ROUND_SECONDS, max(left, 10.0)))
+        torture.say(f"{torture.rounds.total()} rounds, {torture.acknowledged:,} acknowledged")
     hours = (time.monotonic() - began) / 3600
-    found_here = section(torture, hours, f"make torture HOURS={args.hours:g}")
-    PAGE.write_text(with_section(PAGE.read_text(encoding="utf-8"), found_here), encoding="utf-8")
+    text = section(torture, hours, args.seed, f"make torture HOURS={args.hours:g}")
+    PAGE.write_text(with_section(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")
     if args.json is not None:
         found = {"hours": hours, "faults": torture.counts, "acknowledged": torture.acknowledged}
         args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    say(f"wrote {PAGE.relative_to(ROOT)}")
-    return 0
+    torture.say(f"wrote {os.path.relpath(PAGE, ROOT)}")
 
 
 if __name__ == "__main__":
