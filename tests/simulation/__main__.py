@@ -1,7 +1,8 @@
-"""Seeds in the simulator: so many (--seeds), or as many as the time allows (--seconds).
+"""Runs seeds in the simulator: a number of them (--seeds), or until a time is up (--seconds).
 
-One of them again: --seed 17 --verbose. With --mutations each rule that prevents a known bug is
-switched off in turn, and it is told in how many seeds that was noticed.
+To repeat one: --seed 17 --verbose. With --mutations each rule that prevents a known bug is
+switched off in turn, and the seeds that detect it are counted. --without wipe,retention leaves out
+faults and features by name.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from tests.simulation.mutations import MUTATIONS, ROOT, mutated
@@ -23,27 +25,30 @@ from tests.simulation.scenario import Result, run
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, help="how many seeds")
-    parser.add_argument("--seconds", type=float, help="begin no more seeds after this time")
+    parser.add_argument("--seeds", type=int, help="number of seeds")
+    parser.add_argument("--seconds", type=float, help="start no seed after this time")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
-    parser.add_argument("--mutations", action="store_true", help="see who notices broken rules")
-    parser.add_argument("--verbose", action="store_true", help="show the brokers' own logs")
+    parser.add_argument("--without", default="", help="faults and features to leave out")
+    parser.add_argument("--mutations", action="store_true", help="count seeds that detect them")
+    parser.add_argument("--mutation", action="append", help="only this one")
+    parser.add_argument("--verbose", action="store_true", help="show the brokers' logs")
     args = parser.parse_args()
     level = logging.INFO if args.verbose else logging.CRITICAL
     logging.basicConfig(level=level, format="%(message)s")
+    without = frozenset(filter(None, args.without.split(",")))
     if args.seed is not None:
-        result = run(args.seed)
+        result = run(args.seed, without=without)
         print(*result.faults, sep="\n")
-        print(result)
+        print(replace(result, faults=[]))
         return 0
     if args.mutations:
         return _try_mutations(args)
     seeds = _seeds(args.first, args.seeds, args.seconds)
-    failed = _run_all(seeds, args.jobs)
+    failed = _run_all(seeds, args.jobs, without)
     if failed:
-        print(f"Again: python -m tests.simulation --seed {failed[0]} --verbose")
+        print(f"Repeat: python -m tests.simulation --seed {failed[0]} --verbose")
     return 1 if failed else 0
 
 
@@ -56,12 +61,12 @@ def _seeds(first: int, count: int | None, seconds: float | None) -> Iterator[int
         yield seed if count is None else first + seed
 
 
-def _run_all(seeds: Iterable[int], jobs: int) -> list[int]:
-    """Run them all, tell how it went, and return those that failed."""
+def _run_all(seeds: Iterable[int], jobs: int, without: frozenset[str]) -> list[int]:
+    """Run them all, print a summary, and return those that failed."""
     began, done, acknowledged, elections, virtual_s = time.monotonic(), 0, 0, 0, 0.0
     failed: list[int] = []
     with multiprocessing.Pool(jobs, maxtasksperchild=20) as pool:
-        waiting = _with_few_ahead(pool, seeds, jobs)
+        waiting = _with_few_ahead(pool, seeds, jobs, without)
         for seed, result, trouble in waiting:
             done += 1
             if result is None:
@@ -82,12 +87,12 @@ def _run_all(seeds: Iterable[int], jobs: int) -> list[int]:
 
 
 def _with_few_ahead(
-    pool: "multiprocessing.pool.Pool", seeds: Iterable[int], jobs: int
+    pool: "multiprocessing.pool.Pool", seeds: Iterable[int], jobs: int, without: frozenset[str]
 ) -> Iterator[tuple[int, Result | None, str]]:
-    """No more under way than there are jobs: the time is looked at before each begins."""
+    """At most one seed per job at a time: the time limit is checked before each starts."""
     under_way = []
     for seed in seeds:
-        under_way.append(pool.apply_async(_try, (seed,)))
+        under_way.append(pool.apply_async(_try, (seed, without)))
         while len(under_way) >= jobs:
             ready = [each for each in under_way if each.ready()]
             for each in ready:
@@ -99,20 +104,23 @@ def _with_few_ahead(
         yield each.get()
 
 
-def _try(seed: int) -> tuple[int, Result | None, str]:
+def _try(seed: int, without: frozenset[str]) -> tuple[int, Result | None, str]:
     logging.disable(logging.CRITICAL)
     try:
-        return seed, run(seed), ""
-    except BaseException:  # noqa: BLE001 (a failing seed is reported with all that is known of it)
+        return seed, run(seed, without=without), ""
+    except BaseException:  # noqa: BLE001 (a failing seed is reported with its traceback)
         return seed, None, traceback.format_exc()
 
 
 def _try_mutations(args: argparse.Namespace) -> int:
     for mutation in MUTATIONS:
+        if args.mutation and mutation.name not in args.mutation:
+            continue
         with tempfile.TemporaryDirectory() as directory:
             where = mutated(mutation, Path(directory))
             command = [sys.executable, "-m", "tests.simulation", "--jobs", str(args.jobs)]
             command += ["--first", str(args.first), "--seeds", str(args.seeds or 100)]
+            command += ["--without", args.without]
             ended = subprocess.run(
                 command,
                 cwd=ROOT,

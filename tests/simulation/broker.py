@@ -6,7 +6,7 @@ handlers and the same dispatch as they do behind the real server.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 from headrace.config.broker import BrokerConfig
@@ -14,6 +14,7 @@ from headrace.coordination.port import Store
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.dispatch import handle_frame
 from headrace.handlers.fetch import FetchHandler
+from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.partitions import PartitionTable
 from headrace.handlers.produce import ProduceHandler
 from headrace.handlers.replica_fetch import ReplicaFetchHandler
@@ -23,59 +24,16 @@ from headrace.node.broker import Broker, CannotStart
 from headrace.runtime.exchange import Exchange, Peer
 from headrace.server.plane import _skip_header
 from headrace.testing.disk import SimulatedFiles
-from headrace.wire.apis import FETCH, PRODUCE
+from headrace.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
 from headrace.wire.cursor import MalformedRequest
 from headrace.wire.header import read_header
 from tests.simulation.ensemble import Ensemble, SimulatedStore
 from tests.simulation.network import ProcessNetwork, Simulated, Wire
+from tests.simulation.threads import SimulatedWorker
 from tests.simulation.world import Process, World, WorldClock
 
 CLIENT_PORT = 9092
 _FIRST_FREE_PORT = 40000
-
-
-class SimulatedWorker:
-    """A thread, as the loop sees one: a job takes time, and its end is told later."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._free_at = 0.0
-
-    def submit(
-        self, job: Callable[[], object], done: Callable[[object, BaseException | None], None]
-    ) -> None:
-        world = self._process.world
-        took = world.random.uniform(0.0002, 0.02)
-        begins = max(world.now, self._free_at)
-        self._free_at = begins + took
-
-        def run() -> None:
-            result: object = None
-            error: BaseException | None = None
-            try:
-                result = job()
-            except Exception as raised:  # noqa: BLE001 (as the real worker does)
-                error = raised
-            self._process.at(begins + took, done, result, error)
-
-        self._process.at(begins + took * world.random.random(), run)
-
-    def run(self, job: Callable[[], Any]) -> "asyncio.Future[Any]":
-        future: asyncio.Future[Any] = self._process.loop.create_future()
-
-        def done(result: object, error: BaseException | None) -> None:
-            if future.cancelled():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self.submit(job, done)
-        return future
-
-    def stop(self, *, finish: bool = True) -> None:
-        pass
 
 
 class SimulatedPeer(Peer):
@@ -152,6 +110,7 @@ class SimulatedFront:
             partitions, self.turn, reader, process.loop.call_later, outside.clock.monotonic
         )
         self._produce = ProduceHandler(partitions, self.turn, outside.worker("check"))
+        self._commits = CommitHandler(context.image, self.turn, context.groups)
         self._keep_up()
 
     def listen(self, name: str, host: str, port: int) -> int:
@@ -221,6 +180,10 @@ class SimulatedFront:
             if not peer.is_internal or not self.replica_fetch.handle(*asked):
                 self.fetch.handle(*asked)
             return
+        if key == OFFSET_COMMIT:
+            body = _skip_header(frame, 8, len(frame), version >= 8)
+            self._commits.handle(peer, header.correlation_id, version, frame, body, len(frame))
+            return
         exchange = Exchange(peer, 0, 0)
         peer.exchanges.append(exchange)
         context = RequestContext(
@@ -262,12 +225,20 @@ class SimulatedFront:
 
 class SimulatedOutside:
     def __init__(
-        self, process: Process, network: Simulated, ensemble: Ensemble, files: SimulatedFiles
+        self,
+        process: Process,
+        network: Simulated,
+        ensemble: Ensemble,
+        files: SimulatedFiles,
+        clock: WorldClock,
+        boot_id: str,
     ) -> None:
         self.process = process
         self.simulated = network
-        self.clock = WorldClock(process.world)
+        self.clock = clock
         self.files = files
+        self.boot_id = boot_id
+        """Another one after each power loss."""
         self.network = ProcessNetwork(network, process)
         self.store: SimulatedStore | None = None
         self.former_session: int | None = None
@@ -277,8 +248,8 @@ class SimulatedOutside:
     def entropy(self, size: int) -> bytes:
         return self.process.world.random.randbytes(size)
 
-    def worker(self, _name: str) -> Any:
-        return SimulatedWorker(self.process)
+    def worker(self, name: str) -> Any:
+        return SimulatedWorker(self.process, name)
 
     def front(self, context: BrokerContext, partitions: PartitionTable) -> SimulatedFront:
         return SimulatedFront(self, context, partitions)
@@ -293,7 +264,7 @@ class SimulatedOutside:
 
 
 class SimulatedBroker:
-    """One broker over all its lives, with the disk that it keeps."""
+    """One broker with all its incarnations, on a machine with a disk and a wall clock."""
 
     def __init__(
         self,
@@ -308,11 +279,15 @@ class SimulatedBroker:
         self.name = f"broker-{node_id}"
         self.host = f"10.0.0.{node_id}"
         self.files = SimulatedFiles(world.random.randrange(1 << 30))
+        self.clock = WorldClock(world)
+        self.backup: SimulatedFiles | None = None
+        """An older copy of the data directory."""
         self.process: Process | None = None
         self.broker: Broker | None = None
         self.outside: SimulatedOutside | None = None
         self.ends_former_session = False
-        """As a broker does whose data directory proves that its last process is gone."""
+        """As a broker does whose data directory proves that its last process has ended."""
+        self._boots = 0
         self._network = network
         self._ensemble = ensemble
         self._settings = {
@@ -328,11 +303,23 @@ class SimulatedBroker:
     def is_running(self) -> bool:
         return self.process is not None and self.process.is_alive
 
+    @property
+    def is_paused(self) -> bool:
+        return self.process is not None and self.process.paused_until > self.world.now
+
     def start(self) -> None:
         assert not self.is_running
         former, process = self.outside, Process(self.world, self.name)
         self.process = process
-        self.outside = SimulatedOutside(process, self._network, self._ensemble, self.files)
+        self.files.wall_ms = self.clock.wall_ms()
+        self.outside = SimulatedOutside(
+            process,
+            self._network,
+            self._ensemble,
+            self.files,
+            self.clock,
+            f"boot-{self.node_id}-{self._boots}",
+        )
         if self.ends_former_session and former is not None and former.store is not None:
             self.outside.former_session = former.store.session_id
         broker = self.broker = Broker(BrokerConfig.load(self._settings), self.outside)
@@ -341,18 +328,18 @@ class SimulatedBroker:
     async def _run(self, process: Process, broker: Broker) -> None:
         try:
             await broker.start()
-        except CannotStart:
-            # As whoever watches over a process would do.
+        except (CannotStart, OSError):
+            # A supervisor restarts the process one second later.
             self._end(process)
             self.files = self.files.killed()
-            self.world.processes[0].at(self.world.now + 1.0, self._start_again)
+            self.world.processes[0].at(self.world.now + 1.0, self.start_again)
 
-    def _start_again(self) -> None:
+    def start_again(self) -> None:
         if not self.is_running:
             self.start()
 
     def kill(self) -> None:
-        """As kill -9 does: what was written is in the page cache."""
+        """As kill -9 does: everything that was written stays in the page cache."""
         if self.process is not None and self.is_running:
             self._end(self.process)
             self.files = self.files.killed()
@@ -360,10 +347,16 @@ class SimulatedBroker:
     def lose_power(self) -> None:
         if self.process is not None and self.is_running:
             self._end(self.process)
-            self.files = self.files.power_lost(self.world.random.randrange(1 << 30))
+            self.lose_unsynced()
+
+    def lose_unsynced(self) -> None:
+        """The machine of a broker that has ended loses power."""
+        assert not self.is_running
+        self._boots += 1
+        self.files = self.files.power_lost(self.world.random.randrange(1 << 30))
 
     def stop(self) -> None:
-        """As SIGTERM does: drained, flushed, marked."""
+        """As SIGTERM does: the broker drains, flushes and writes its clean-shutdown marker."""
         process, broker = self.process, self.broker
         if process is None or broker is None or not self.is_running:
             return
@@ -378,6 +371,26 @@ class SimulatedBroker:
     def pause(self, seconds: float) -> None:
         if self.process is not None:
             self.process.paused_until = self.world.now + seconds
+
+    def wipe(self) -> None:
+        """Replace the disk with an empty one; the broker must not run."""
+        assert not self.is_running
+        self.files = SimulatedFiles(self.world.random.randrange(1 << 30))
+
+    def back_up(self) -> None:
+        """Copy the disk as it is at this moment."""
+        self.backup = self.files.copied()
+
+    def restore(self) -> None:
+        """Replace the disk with the older copy; the broker must not run."""
+        assert not self.is_running
+        assert self.backup is not None
+        self.files = self.backup.copied()
+
+    def heal_disk(self) -> None:
+        self.files.capacity = None
+        self.files.open_max = None
+        self.files.fail_at.clear()
 
     def _end(self, process: Process) -> None:
         if process.is_alive:

@@ -1,22 +1,23 @@
-"""A cluster of simulated brokers, and what must hold of it at every moment and at the end."""
+"""A cluster of simulated brokers: its options, its topics, and the state that checks look at."""
 
-import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from headrace.coordination import layout
-from headrace.coordination.port import Set
 from headrace.log.directory import STRAY_SUFFIX
-from headrace.model.topics import PartitionState
-from headrace.record.decode import read_batches
+from headrace.model.topics import PartitionState, TopicPartition
 from headrace.replication.partition import Partition
 from tests.simulation.broker import SimulatedBroker
-from tests.simulation.clients import TOPIC
+from tests.simulation.checks import Checks, members
 from tests.simulation.ensemble import Ensemble
-from tests.simulation.history import History, Violation
+from tests.simulation.history import History
 from tests.simulation.moves import Mover
 from tests.simulation.network import Simulated
+from tests.simulation.operations import Throttler
+from tests.simulation.topics import BRIEF, EVENTS, STATE, Topic
 from tests.simulation.world import World
+
+_FOREVER = str(2**63 - 1)
 
 
 @dataclass
@@ -34,9 +35,22 @@ class Options:
     syncs: bool = False
     noise: bool = True
     ends_former_sessions: bool = True
+    in_flight_max: int = 1
+    """Batches of one producer for one partition."""
+    retention_ms: int = 0
+    retention_bytes: int = 0
+    """Of the topic of events; 0 for the default."""
+    restart_s_max: float = 5.0
+    slow_replica: int = 0
+    """A broker whose connections to others are slow."""
+    features: tuple[str, ...] = ()
+    """Clients and operators beyond producers and one consumer, see FEATURES."""
     faults: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     """Of all brokers, beyond those of the simulator."""
+
+
+FEATURES = ("delete_records", "compaction", "recreation", "groups", "rereads")
 
 
 class Cluster:
@@ -52,6 +66,11 @@ class Cluster:
             "replica.socket.timeout.ms": "1000",
             "offsets.topic.num.partitions": "2",
             "num.replica.fetchers": "1",
+            "min.insync.replicas": str(options.min_insync_replicas),
+            "log.cleaner.enable": str("compaction" in options.features).lower(),
+            "log.cleaner.backoff.ms": "200",
+            "log.flush.interval.messages": "1" if options.syncs else _FOREVER,
+            "log.retention.check.interval.ms": "1000",
             **options.settings,
         }
         self.brokers = [
@@ -60,149 +79,162 @@ class Cluster:
         ]
         for broker in self.brokers:
             broker.ends_former_session = options.ends_former_sessions
+        if options.slow_replica:
+            self.network.slow.add(f"broker-{options.slow_replica}")
+        self.topics = {topic.name: topic for topic in _topics(options)}
         self.history = History()
-        self.mover = Mover(
-            world, self.network, "mover", [b.host for b in self.brokers], self.history
-        )
+        self.history.compacted = {t.name for t in self.topics.values() if t.is_compacted}
+        hosts = [broker.host for broker in self.brokers]
+        self.mover = Mover(world, self.network, "mover", hosts, self.history)
+        self.throttler = Throttler(world, self.network, "throttler", hosts, self.history)
         self.calm_until = 0.0
-        """Nothing else may go wrong before: this would be more than was promised to survive."""
+        """No fault before this time: it would be more than the cluster promises to survive."""
+        self.waits_for_sync = False
+        """No fault until all replicas are in sync again."""
+        self.absent_until = 0.0
+        """A broker that is down for minutes starts at this time."""
         self.log: list[str] = []
-        self._controller_epoch = 0
-        self._written = 0
-        self._leaders: dict[tuple[int, int], int] = {}
+        self.checks = Checks(self)
+        self._states: dict[str, tuple[tuple[int, int], list[PartitionState]]] = {}
 
     def note(self, what: str) -> None:
         self.log.append(f"{self.world.now:9.3f} {what}")
 
+    def is_calm(self) -> bool:
+        """Whether this is no time for another fault."""
+        if self.waits_for_sync and self.is_in_full_sync():
+            self.waits_for_sync = False
+        return self.waits_for_sync or self.world.now < self.calm_until
+
     def partitions_of(self, broker: SimulatedBroker) -> list[Partition]:
         if not broker.is_running or broker.broker is None:
             return []
-        return list(broker.broker._table.by_topic.get(TOPIC, {}).values())
+        return list(broker.broker._table)
 
-    def check_now(self) -> None:
-        """What must hold at every moment: I9, I10, I11."""
-        stored = self.stored()
+    def replicas(self) -> Iterator[tuple[SimulatedBroker, Partition]]:
+        """All replicas on brokers that run."""
         for broker in self.brokers:
             for partition in self.partitions_of(broker):
-                if not partition.is_leader:
-                    continue
-                index, epoch = int(partition.index), int(partition.leader_epoch)
-                leader = self._leaders.setdefault((index, epoch), broker.node_id)
-                if leader != broker.node_id:
-                    raise Violation(f"I10: {leader} and {broker.node_id} lead {index} in {epoch}")
-                if stored[index].leader_epoch == epoch:
-                    told = stored[index].isr
-                    maximal = {*partition.isr, *(partition.proposed or ())}
-                    # The controller alone renews the epoch of a member that restarted cleanly.
-                    if not set(told) <= _members(maximal):
-                        raise Violation(f"I9: {index}: {told} is stored, {maximal} is heeded")
-        for _, op in self.ensemble.history[self._written :]:
-            if isinstance(op, Set) and op.path == layout.CONTROLLER_EPOCH:
-                epoch = layout.decode_controller_epoch(op.data)
-                if epoch <= self._controller_epoch:
-                    raise Violation(
-                        f"I11: controller epoch {epoch} follows {self._controller_epoch}"
-                    )
-                self._controller_epoch = epoch
-        self._written = len(self.ensemble.history)
+                yield broker, partition
 
-    def stored(self) -> list[PartitionState]:
-        """The partitions as the ensemble has them."""
+    def log_end(self, where: TopicPartition) -> int:
+        """The greatest log end offset of all replicas that run."""
+        ends = [
+            int(partition.log.log_end_offset)
+            for _, partition in self.replicas()
+            if (partition.topic, partition.index) == where
+        ]
+        return max(ends, default=0)
+
+    def topic_names(self) -> list[str]:
+        """The topics that exist in the store."""
+        tree = self.ensemble.tree
+        return sorted(tree.children(layout.TOPICS)) if layout.TOPICS in tree.nodes else []
+
+    def stored(self, name: str = EVENTS) -> list[PartitionState]:
+        """The partitions of a topic as the ensemble has them."""
         nodes = self.ensemble.tree.nodes
-        topic = nodes.get(layout.topic_path(TOPIC))
-        path = layout.states_path(TOPIC, 0)
+        topic = nodes.get(layout.topic_path(name))
+        path = layout.states_path(name, 0)
         if topic is None or path not in nodes:
             return []
-        topic_id, assignment, moves = layout.decode_topic(TOPIC, topic.data)
+        version = (topic.stat.mzxid, nodes[path].stat.mzxid)
+        known = self._states.get(name)
+        if known is not None and known[0] == version:
+            return known[1]
+        topic_id, assignment, moves = layout.decode_topic(name, topic.data)
         states = layout.decode_states(path, nodes[path].data, topic_id, assignment)
         for index, (adding, removing) in moves.items():
             states[index] = replace(states[index], adding=adding, removing=removing)
+        self._states[name] = version, states
         return states
 
     def controller_id(self) -> int | None:
         node = self.ensemble.tree.nodes.get(layout.CONTROLLER)
         return None if node is None else layout.decode_controller(node.data)
 
-    def is_healthy(self) -> bool:
+    def leaders(self) -> dict[tuple[str, int], Partition]:
+        """The leaders, as far as they know of it themselves."""
+        found = {}
+        for _, partition in self.replicas():
+            where = (partition.topic, int(partition.index))
+            states = self.stored(partition.topic)
+            if (
+                partition.is_leader
+                and where[1] < len(states)
+                and partition.leader_epoch == states[where[1]].leader_epoch
+            ):
+                found[where] = partition
+        return found
+
+    def is_healthy(self, *, is_final: bool = False) -> bool:
         """Every partition has a leader, and all its replicas are in sync."""
-        leaders: dict[int, Partition] = {}
-        for broker in self.brokers:
-            for partition in self.partitions_of(broker):
-                if partition.is_leader:
-                    leaders[int(partition.index)] = partition
-        stored = self.stored()
-        return len(leaders) == self.options.partitions and all(
-            _members(partition.isr) == {*stored[index].replicas}
-            and partition.proposed is None
-            and partition.high_watermark == partition.log.log_end_offset
-            for index, partition in leaders.items()
-        )
+        leaders, names = self.leaders(), self.topic_names()
+        for name in names:
+            for index, state in enumerate(self.stored(name)):
+                partition = leaders.get((name, index))
+                if (
+                    partition is None
+                    or members(partition.isr) != {*state.replicas}
+                    or {*state.isr} != {*state.replicas}
+                    or partition.proposed is not None
+                ):
+                    return False
+                if is_final and partition.high_watermark != partition.log.log_end_offset:
+                    return False
+        return set(self.topics) <= {*names, BRIEF}
 
     def is_in_full_sync(self) -> bool:
-        return all(broker.is_running for broker in self.brokers) and self.is_healthy()
+        return (
+            all(broker.is_running and not broker.is_paused for broker in self.brokers)
+            and not any(partition.log.is_offline for _, partition in self.replicas())
+            and self.is_healthy()
+        )
 
     def has_settled(self) -> bool:
-        """No move is under way, and no broker has a directory that is not a replica's.
+        """No reassignment is in progress, and no broker has a directory that is not a replica's.
 
-        But for those that a power loss made nameless: they are kept for whoever can read them.
+        Except those that a power loss left without a name: they are kept for an operator.
         """
-        stored = self.stored()
-        wanted = [(node, f"{TOPIC}-{i}") for i, s in enumerate(stored) for node in s.replicas]
-        found = [
-            (broker.node_id, info.name)
-            for broker in self.brokers
-            for info in broker.files.list_directory("/data")
-            if info.name.startswith(f"{TOPIC}-") and not info.name.endswith(STRAY_SUFFIX)
-        ]
-        is_moving = any(state.adding or state.removing for state in stored)
-        return not is_moving and sorted(found) == sorted(wanted)
-
-    def check_replicas(self) -> None:
-        """I8 and I14: below the lowest high watermark all replicas have the same bytes."""
-        replicas: dict[int, list[tuple[int, Partition]]] = {}
-        for broker in self.brokers:
-            for partition in self.partitions_of(broker):
-                replicas.setdefault(int(partition.index), []).append((broker.node_id, partition))
-        for index, held in replicas.items():
-            low = min(int(partition.high_watermark) for _, partition in held)
-            contents = {node: _digest(_bytes_of(partition, low)) for node, partition in held}
-            if len(set(contents.values())) != 1:
-                raise Violation(f"I8: the replicas of partition {index} differ: {contents}")
-            for node, partition in held:
-                _check_epochs(node, partition)
+        for name in (EVENTS, STATE):
+            stored = self.stored(name)
+            wanted = [(node, f"{name}-{i}") for i, s in enumerate(stored) for node in s.replicas]
+            found = [
+                (broker.node_id, info.name)
+                for broker in self.brokers
+                for info in broker.files.list_directory("/data")
+                if info.name.startswith(f"{name}-") and not info.name.endswith(STRAY_SUFFIX)
+            ]
+            is_moving = any(state.adding or state.removing for state in stored)
+            if is_moving or sorted(found) != sorted(wanted):
+                return False
+        return True
 
 
-def _members(isr: Iterable[tuple[int, int]]) -> set[int]:
-    return {member for member, _ in isr}
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _bytes_of(partition: Partition, end: int) -> bytes:
-    log, offset, pieces = partition.log, int(partition.log.log_start_offset), []
-    while offset < end:
-        found = log.read(offset, 1 << 30, end, True)
-        assert found is not None
-        data = found.read()
-        pieces.append(data)
-        for batch in read_batches(data):
-            offset = int(batch.base_offset + batch.last_offset_delta) + 1
-    return b"".join(pieces)
-
-
-def _check_epochs(node: int, partition: Partition) -> None:
-    log = partition.log
-    scanned: list[tuple[int, int]] = []
-    for batch in read_batches(_bytes_of(partition, int(log.written_end_offset))):
-        epoch = int(batch.leader_epoch)
-        if scanned and epoch < scanned[-1][0]:
-            raise Violation(f"I14: epochs fall in {partition.index} of {node}: {scanned}, {epoch}")
-        if not scanned or epoch != scanned[-1][0]:
-            scanned.append((epoch, int(batch.base_offset)))
-    if log.epochs.entries() != scanned:
-        raise Violation(
-            f"I14: the cache of {partition.index} of {node} is {log.epochs.entries()}, "
-            f"the log has {scanned}"
-        )
+def _topics(options: Options) -> list[Topic]:
+    common = {
+        "min.insync.replicas": str(options.min_insync_replicas),
+        "internal.segment.bytes": str(options.segment_bytes),
+        "flush.messages": "1" if options.syncs else _FOREVER,
+        "message.timestamp.after.max.ms": _FOREVER,
+        "leader.replication.throttled.replicas": "*",
+        "follower.replication.throttled.replicas": "*",
+    }
+    retention = {}
+    if options.retention_ms:
+        retention["retention.ms"] = str(options.retention_ms)
+    if options.retention_bytes:
+        retention["retention.bytes"] = str(options.retention_bytes)
+    topics = [Topic(EVENTS, options.partitions, {**common, **retention})]
+    if "compaction" in options.features:
+        compacted = {
+            **common,
+            "internal.segment.bytes": str(min(options.segment_bytes, 1000)),
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.01",
+            "delete.retention.ms": str(365 * 86_400_000),
+        }
+        topics.append(Topic(STATE, 1, compacted, is_compacted=True))
+    if "recreation" in options.features:
+        topics.append(Topic(BRIEF, 1, common, is_recreated=True, incarnation=None))
+    return topics

@@ -61,6 +61,7 @@ class Ensemble:
         self.is_down = False
         self.history: list[tuple[float, Op]] = []
         """Every write that was carried out, for the checkers."""
+        self._created_ms: dict[str, int] = {}
         self.process.at(0, self._tick)
 
     def reaches(self, name: str) -> bool:
@@ -93,10 +94,18 @@ class Ensemble:
         if commit.changes:
             self.zxid += 1
         self.history += [(self.world.now, op) for op in ops]
+        now_ms = self.world.wall_ms()
+        self._created_ms.update((op.path, now_ms) for op in ops if isinstance(op, Create))
         for event in commit.events:
             for session in self.sessions.values():
                 self._fire(session, event)
         return commit.results
+
+    def stat_of(self, path: str) -> Stat | None:
+        node = self.tree.nodes.get(path)
+        if node is None:
+            return None
+        return node.stat._replace(created_ms=self._created_ms.get(path, 0))
 
     def _fire(self, session: _Session, event: WatchEvent) -> None:
         watches: dict[Watch, None] = {}
@@ -294,8 +303,7 @@ class SimulatedStore:
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         def carry_out(session: _Session) -> Stat | None:
             _arm(session.data_watches, path, watch)
-            node = self._ensemble.tree.nodes.get(path)
-            return None if node is None else node.stat
+            return self._ensemble.stat_of(path)
 
         stat: Stat | None = await self._ask(carry_out, writes=False)
         return stat

@@ -1,11 +1,12 @@
-"""What goes wrong in the simulated cluster, and how much of it in one seed."""
+"""Faults of processes, networks and the store, and the options of a seed."""
 
 from collections.abc import Callable
 from random import Random
 
 from tests.simulation.broker import SimulatedBroker
-from tests.simulation.cluster import Cluster, Options
+from tests.simulation.cluster import FEATURES, Cluster, Options
 from tests.simulation.ensemble import NAME as ZOOKEEPER
+from tests.simulation.machines import MACHINE_FAULTS, restart_later
 
 CALM_S = 15.0
 """Longer than a controller waits for replicas that may come back."""
@@ -17,22 +18,17 @@ def _pick(cluster: Cluster) -> SimulatedBroker:
     return cluster.world.random.choice(cluster.brokers)
 
 
-def _restart_later(cluster: Cluster, broker: SimulatedBroker) -> None:
-    after = cluster.world.random.uniform(0.05, 5.0)
-    cluster.ensemble.process.at(cluster.world.now + after, broker._start_again)
-
-
 def _kill(cluster: Cluster) -> str:
     broker = _pick(cluster)
     broker.kill()
-    _restart_later(cluster, broker)
+    restart_later(cluster, broker)
     return f"kill {broker.name}"
 
 
 def _kill_all(cluster: Cluster) -> str:
     for broker in cluster.brokers:
         broker.kill()
-        _restart_later(cluster, broker)
+        restart_later(cluster, broker)
     return "kill all"
 
 
@@ -41,14 +37,14 @@ def _lose_power(cluster: Cluster) -> str:
     if not cluster.options.syncs and not cluster.is_in_full_sync():
         return ""  # The page cache of another may be the only one with a record.
     broker.lose_power()
-    _restart_later(cluster, broker)
+    restart_later(cluster, broker)
     return f"power loss of {broker.name}"
 
 
 def _stop(cluster: Cluster) -> str:
     broker = _pick(cluster)
     broker.stop()
-    _restart_later(cluster, broker)
+    restart_later(cluster, broker)
     return f"stop {broker.name}"
 
 
@@ -147,7 +143,7 @@ def _kill_in_move(cluster: Cluster) -> str:
         if kinds:
             victim = by_id[generator.choice(generator.choice(kinds))]
             victim.kill()
-            _restart_later(cluster, victim)
+            restart_later(cluster, victim)
             cluster.note(f"kill {victim.name}, which takes part")
 
     cluster.ensemble.process.at(cluster.world.now + generator.uniform(0, 0.3), kill)
@@ -164,12 +160,59 @@ def _kill_all_and_tear_one(cluster: Cluster) -> str:
     cluster.network.heal()
     cluster.ensemble.is_down = False
     told = _kill_all(cluster)
-    _restart_later(cluster, torn)
+    restart_later(cluster, torn)
     cluster.calm_until = cluster.world.now + CALM_S
     return f"{told}, with a power loss of {torn.name}"
 
 
+def _elections(cluster: Cluster) -> str:
+    """Three leaders of one partition within two seconds, each killed soon after its election."""
+    generator, times = cluster.world.random, 3
+    index = generator.randrange(cluster.options.partitions)
+
+    def kill_leader(left: int) -> None:
+        leader = cluster.stored()[index].leader
+        if 0 < leader <= len(cluster.brokers):
+            broker = cluster.brokers[leader - 1]
+            broker.kill()
+            cluster.ensemble.process.at(
+                cluster.world.now + generator.uniform(0.05, 0.6), broker.start_again
+            )
+        if left > 1:
+            when = cluster.world.now + generator.uniform(0.2, 0.9)
+            cluster.ensemble.process.at(when, kill_leader, left - 1)
+
+    kill_leader(times)
+    return f"kill the leaders of partition {index} {times} times"
+
+
+def _reboot(cluster: Cluster) -> str:
+    """A power loss, and a start so soon after it that nobody noticed."""
+    if not cluster.options.syncs and not cluster.is_in_full_sync():
+        return ""
+    broker = _pick(cluster)
+    broker.lose_power()
+    when = cluster.world.now + cluster.world.random.uniform(0.0, 0.05)
+    cluster.ensemble.process.at(when, broker.start_again)
+    return f"reboot {broker.name}"
+
+
+def _lag(cluster: Cluster) -> str:
+    """Hold back what one broker receives from another, so that it falls behind."""
+    one, other = cluster.world.random.sample(cluster.brokers, 2)
+    cluster.network.cut(other.name, one.name)
+    seconds = cluster.world.random.uniform(0.3, 2.0)
+    cluster.ensemble.process.at(
+        cluster.world.now + seconds, cluster.network.heal_one, other.name, one.name
+    )
+    return f"hold back frames from {other.name} to {one.name} for {seconds:.1f} s"
+
+
 FAULTS: dict[str, Callable[[Cluster], str]] = {
+    **MACHINE_FAULTS,
+    "elections": _elections,
+    "reboot": _reboot,
+    "lag": _lag,
     "kill": _kill,
     "kill_all": _kill_all,
     "power": _lose_power,
@@ -189,8 +232,8 @@ FAULTS: dict[str, Callable[[Cluster], str]] = {
 }
 
 
-def options_of(generator: Random) -> Options:
-    """A swarm: seeds differ in kind, and not only in detail."""
+def options_of(generator: Random, without: frozenset[str] = frozenset()) -> Options:
+    """A swarm: seeds differ in kind, and not only in detail. Some of them have a theme."""
     options = Options(
         brokers=generator.choice((3, 3, 4, 4)),
         partitions=generator.choice((1, 2, 3)),
@@ -203,9 +246,28 @@ def options_of(generator: Random) -> Options:
         syncs=generator.random() < 0.3,
         noise=generator.random() < 0.7,
         ends_former_sessions=generator.random() < 0.5,
+        in_flight_max=generator.choice((1, 1, 3, 5)),
+        restart_s_max=generator.choice((0.5, 5.0, 5.0, 120.0)),
+        slow_replica=generator.choice((0, 0, 0, 1, 2, 3)),
+        features=tuple(each for each in FEATURES if generator.random() < 0.35),
     )
+    _choose_retention(options, generator)
     kinds = list(FAULTS)
     options.faults = tuple(
         sorted(generator.sample(kinds, generator.randint(2, len(kinds)))),
     )
+    options.features = tuple(each for each in options.features if each not in without)
+    options.faults = tuple(each for each in options.faults if each not in without) or ("kill",)
+    if "retention" in without:
+        options.retention_ms = options.retention_bytes = 0
     return options
+
+
+def _choose_retention(options: Options, generator: Random) -> None:
+    kind = generator.choice(("", "", "", "ms", "bytes"))
+    if kind == "ms":
+        options.retention_ms = generator.choice((8_000, 15_000))
+    elif kind == "bytes":
+        options.retention_bytes = generator.choice((2_000, 20_000))
+    if kind:
+        options.segment_bytes = min(options.segment_bytes, 4096)

@@ -16,6 +16,8 @@ from typing import Protocol
 from headrace.runtime.link import Answered, Link, LinkBroken, Refused
 from tests.simulation.world import Process, World
 
+SLOW_S = 0.3
+
 
 class Server(Protocol):
     """A process that listens."""
@@ -57,7 +59,8 @@ class Wire:
             self._held.append((kind, data))
             network.holding[self] = None
             return
-        when = max(network.world.now + network.delay(), self._free_at)
+        delay = network.delay_between(self.process.name, other.process.name)
+        when = max(network.world.now + delay, self._free_at)
         self._free_at = when + 1e-6
         if other.process.is_alive:
             other.process.at(when, other.arrive, kind, data)
@@ -97,6 +100,8 @@ class Simulated:
         self.cuts: set[tuple[str, str]] = set()
         self.refusals: set[tuple[str, str]] = set()
         """Who is refused by whom although it lives: (from, to)."""
+        self.slow: set[str] = set()
+        """Processes whose frames take longer."""
         self.wires: list[Wire] = []
         self.holding: dict[Wire, None] = {}
         self.frames = 0
@@ -109,6 +114,12 @@ class Simulated:
             return generator.uniform(0.0001, 0.002)
         return generator.uniform(0.001, self.delay_s_max)
 
+    def delay_between(self, source: str, target: str) -> float:
+        delay = self.delay()
+        if self.slow and (source in self.slow or target in self.slow):
+            delay += self.world.random.uniform(0, SLOW_S)
+        return delay
+
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self.cuts
 
@@ -120,6 +131,13 @@ class Simulated:
         self.refusals.clear()
         for wire in list(self.holding):
             wire.release()
+
+    def heal_one(self, source: str, target: str) -> None:
+        """End one cut, in one direction."""
+        self.cuts.discard((source, target))
+        for wire in list(self.holding):
+            if wire.process.name == source:
+                wire.release()
 
     def reset_some(self, share: float) -> None:
         self.wires = [wire for wire in self.wires if wire.is_open]
@@ -207,6 +225,11 @@ class SimulatedLink:
 
     def _lost(self) -> None:
         self.is_lost = True
+        self._ended()
+
+    def reset(self) -> None:
+        """End the connection; data in flight does not arrive."""
+        self._wire.reset()
         self._ended()
 
     def _ended(self) -> None:

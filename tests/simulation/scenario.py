@@ -11,16 +11,22 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+from headrace.model.topics import TopicPartition
 from tests.simulation.clients import Client, Consumer, Producer
 from tests.simulation.cluster import Cluster, Options
 from tests.simulation.faults import FAULTS, heal, options_of
-from tests.simulation.history import Violation
+from tests.simulation.history import Seen, Violation
+from tests.simulation.operations import Committer, Recreator, Trimmer
+from tests.simulation.threads import simulated_threads
+from tests.simulation.topics import BRIEF, EVENTS
 from tests.simulation.world import World
 
 HEAL_S = 60.0
 CHECK_S = 0.1
+CALM_S_MAX = 600.0
+"""How long an outage may last beyond the time of faults."""
 
 
 @dataclass
@@ -43,80 +49,217 @@ class Play(Protocol):
     ) -> None: ...
 
 
-def run(seed: int, options: Options | None = None, play: Play | None = None) -> Result:
-    """Raises Violation, or whatever a bug raises; prints nothing. A play is random by default."""
-    # What was killed is collected at the end, and its coroutines complain that they are not run.
+def run(
+    seed: int,
+    options: Options | None = None,
+    play: Play | None = None,
+    without: frozenset[str] = frozenset(),
+) -> Result:
+    """Raises Violation, or the exception of a bug; prints nothing. A play is random by default."""
+    # Killed processes are collected at the end, and their coroutines warn that they never ran.
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             try:
-                return _run_noted(seed, options, play or _break_things)
+                return _run_noted(seed, options, play or _break_things, without)
             finally:
                 gc.collect()
     finally:
         sys.unraisablehook = hook
 
 
-def _run_noted(seed: int, options: Options | None, play: Play) -> Result:
+def _run_noted(seed: int, options: Options | None, play: Play, without: frozenset[str]) -> Result:
     world = World(seed)
-    options = options or options_of(world.random)
+    options = options or options_of(world.random, without)
     cluster = Cluster(world, options)
     try:
-        return _run(seed, world, options, cluster, play)
+        with simulated_threads(world):
+            return _Run(seed, world, cluster).run(play)
     except BaseException as error:
         error.add_note(f"seed {seed}: {options}")
-        for line in cluster.log[-40:]:
+        for line in cluster.log[-60:]:
             error.add_note(line)
         raise
     finally:
         world.close()
 
 
-def _run(seed: int, world: World, options: Options, cluster: Cluster, play: Play) -> Result:
-    hosts = [broker.host for broker in cluster.brokers]
-    for broker in cluster.brokers:
-        broker.start()
-    admin = Client(world, cluster.network, "admin", hosts, cluster.history)
-    configs = {
-        "min.insync.replicas": str(options.min_insync_replicas),
-        "internal.segment.bytes": str(options.segment_bytes),
-        "flush.messages": "1" if options.syncs else str(2**63 - 1),
-    }
-    made = admin.process.spawn(admin.create_topic(options.partitions, options.replicas, configs))
-    world.run(world.now + 60, made.done)
-    made.result()
-    world.run(world.now + 30, cluster.is_healthy)
-    if not cluster.is_healthy():
-        raise Violation("I32: the cluster did not come up")
-    cluster.mover.begin(cluster.stored())
-    shared = (world, cluster.network)
-    producers = [
-        Producer(*shared, "one", hosts, cluster.history, partitions=options.partitions),
-        Producer(*shared, "two", hosts, cluster.history, partitions=options.partitions),
-    ]
-    if options.noise:
-        producers.append(
-            Producer(
-                *shared,
-                "noise",
-                hosts,
-                cluster.history,
-                partitions=options.partitions,
-                is_noise=True,
-            )
+class _Run:
+    """The clients of one seed, from the first topic to the verdict."""
+
+    def __init__(self, seed: int, world: World, cluster: Cluster) -> None:
+        self._seed = seed
+        self._world = world
+        self._cluster = cluster
+        self._hosts = [broker.host for broker in cluster.brokers]
+        self._producers: list[Producer] = []
+        self._operators: list[Trimmer | Recreator | Committer] = []
+        self._running: list[asyncio.Task[None]] = []
+
+    def _shared(self, name: str) -> tuple[Any, ...]:
+        cluster = self._cluster
+        return self._world, cluster.network, name, self._hosts, cluster.history
+
+    def run(self, play: Play) -> Result:
+        world, cluster = self._world, self._cluster
+        for broker in cluster.brokers:
+            broker.start()
+        self._create_topics()
+        cluster.mover.begin(cluster.stored())
+        self._start_clients()
+        play(world, cluster, self._running)
+        self._heal()
+        self._check_final()
+        return _result(self._seed, world, cluster)
+
+    def _create_topics(self) -> None:
+        world, cluster = self._world, self._cluster
+        admin = Client(*self._shared("admin"))
+
+        async def create() -> None:
+            for topic in cluster.topics.values():
+                topic_id = await admin.create_topic(topic, cluster.options.replicas)
+                if topic.is_recreated:
+                    topic.incarnation = topic_id
+
+        created = admin.process.spawn(create())
+        world.run(world.now + 60, created.done)
+        created.result()
+        world.run(world.now + 30, cluster.is_healthy)
+        if not cluster.is_healthy():
+            raise Violation("I32: the cluster did not come up")
+
+    def _start_clients(self) -> None:
+        cluster, options = self._cluster, self._cluster.options
+        in_flight_max = options.in_flight_max
+        for topic in cluster.topics.values():
+            for name in ("one", "two") if topic.name == EVENTS else ("one",):
+                shared = self._shared(name if topic.name == EVENTS else f"{name}-{topic.name}")
+                producer = Producer(*shared, topic=topic, in_flight_max=in_flight_max)
+                self._producers.append(producer)
+            if options.noise:
+                name = "noise" if topic.name == EVENTS else f"noise-{topic.name}"
+                noise = Producer(*self._shared(name), topic=topic, is_noise=True)
+                self._producers.append(noise)
+            self._spawn(Consumer(*self._shared(f"consumer-{topic.name}"), topic=topic))
+        for each in self._producers:
+            self._spawn(each)
+        self._start_operators()
+
+    def _start_operators(self) -> None:
+        cluster, options = self._cluster, self._cluster.options
+        events = cluster.topics[EVENTS]
+        if "rereads" in options.features:
+            for topic in cluster.topics.values():
+                shared = self._shared(f"rereader-{topic.name}")
+                self._spawn(Consumer(*shared, topic=topic, rereads=True))
+        if "delete_records" in options.features:
+            trimmer = Trimmer(*self._shared("trimmer"), topic=events, log_end=cluster.log_end)
+            self._operators.append(trimmer)
+        if "recreation" in options.features:
+            shared, brief = self._shared("recreator"), cluster.topics[BRIEF]
+            self._operators.append(Recreator(*shared, topic=brief, replicas=options.replicas))
+        if "groups" in options.features:
+            for group in ("readers", "writers"):
+                self._operators.append(Committer(*self._shared(group), topic=events, group=group))
+        for each in self._operators:
+            self._spawn(each)
+
+    def _spawn(self, client: Producer | Consumer | Trimmer | Recreator | Committer) -> None:
+        self._running.append(client.process.spawn(client.run()))
+
+    # The end.
+
+    def _heal(self) -> None:
+        world, cluster = self._world, self._cluster
+        cluster.note("heal everything")
+        cluster.ensemble.is_down = False
+        cluster.network.heal()
+        cluster.network.slow.clear()
+        cluster.throttler.limit(None)
+        for client in (*self._producers, *self._operators):
+            client.is_stopping = True
+        for broker in cluster.brokers:
+            broker.clock.step_ms = 0
+            broker.heal_disk()
+            if broker.process is not None:
+                broker.process.paused_until = 0.0
+            if any(partition.log.is_offline for partition in cluster.partitions_of(broker)):
+                broker.kill()  # A log whose disk failed stays offline until its broker restarts.
+        if not run_checked(world, cluster, self._running, world.now + HEAL_S, self._is_quiet):
+            raise Violation(f"I32: not healed after {HEAL_S} s: {self._state()}")
+        cluster.mover.check_final(cluster.stored())
+
+    def _is_quiet(self) -> bool:
+        cluster = self._cluster
+        for broker in cluster.brokers:
+            broker.start_again()
+        return (
+            cluster.is_in_full_sync()
+            and cluster.is_healthy(is_final=True)
+            and cluster.has_settled()
+            and cluster.mover.has_heard()
+            and cluster.throttler.is_done
+            and all(producer.unanswered == 0 for producer in self._producers)
+            and all(each.is_done for each in self._operators if not isinstance(each, Trimmer))
         )
-    consumer = Consumer(*shared, "consumer", hosts, cluster.history, partitions=options.partitions)
-    running = [producer.process.spawn(producer.run()) for producer in producers]
-    running.append(consumer.process.spawn(consumer.run()))
-    play(world, cluster, running)
-    _heal_everything(world, cluster, producers, running)
-    final = Consumer(*shared, "final", hosts, cluster.history, partitions=options.partitions)
-    running.append(final.process.spawn(final.run()))
-    _read_all(world, cluster, final, running)
-    cluster.history.check_final(final.records)
-    cluster.check_replicas()
-    return _result(seed, world, options, cluster)
+
+    def _state(self) -> str:
+        cluster = self._cluster
+        lines = [""]
+        for name in cluster.topic_names():
+            lines += [f"{name}-{at}: {state}" for at, state in enumerate(cluster.stored(name))]
+        for broker, partition in cluster.replicas():
+            log = partition.log
+            lines.append(
+                f"{broker.name} {partition.topic}-{partition.index}: leads={partition.is_leader} "
+                f"epoch={partition.leader_epoch} isr={partition.isr} "
+                f"proposed={partition.proposed} start={log.log_start_offset} "
+                f"high_watermark={partition.high_watermark} end={log.log_end_offset} "
+                f"offline={log.is_offline}"
+            )
+        lines += [f"{p.process.name} waits" for p in self._producers if p.unanswered]
+        for each in self._operators:
+            if not isinstance(each, Trimmer) and not each.is_done:
+                lines.append(f"{each.process.name} waits")
+        lines.append(f"settled={cluster.has_settled()} throttler={cluster.throttler.is_done}")
+        return "\n".join(lines)
+
+    def _check_final(self) -> None:
+        cluster = self._cluster
+        final: dict[TopicPartition, list[tuple[int, Seen]]] = {}
+        starts: dict[TopicPartition, int] = {}
+        for topic in cluster.topics.values():
+            reader = Consumer(*self._shared(f"final-{topic.name}"), topic=topic)
+            self._spawn(reader)
+            self._read_all(reader)
+            if not topic.is_recreated:
+                final.update(reader.records)
+                starts.update(reader.starts)
+            elif reader.topic_id == topic.incarnation:
+                for partition, records in reader.records.items():
+                    final[TopicPartition(topic.log_name, partition.partition)] = records
+        cluster.history.check_final(final, starts)
+        cluster.checks.check_replicas()
+
+    def _read_all(self, reader: Consumer) -> None:
+        world, cluster = self._world, self._cluster
+        ends = {
+            index: int(partition.high_watermark)
+            for (topic, index), partition in cluster.leaders().items()
+            if topic == reader.topic
+        }
+
+        def is_done() -> bool:
+            return all(reader.positions[index] >= end for index, end in ends.items())
+
+        before: dict[int, int] = {}
+        # Small segments are read slowly: it may take long, as long as it makes progress.
+        while not run_checked(world, cluster, self._running, world.now + HEAL_S, is_done):
+            if reader.positions == before:
+                raise Violation(f"the final read stopped at {reader.positions} of {ends}")
+            before = dict(reader.positions)
 
 
 def run_checked(
@@ -128,7 +271,7 @@ def run_checked(
 ) -> bool:
     while world.now < until:
         world.run(min(world.now + CHECK_S, until))
-        cluster.check_now()
+        cluster.checks.check_now()
         for task in running:
             if task.done():
                 task.result()
@@ -140,10 +283,11 @@ def run_checked(
 def _break_things(world: World, cluster: Cluster, running: "list[asyncio.Task[None]]") -> None:
     options = cluster.options
     end = world.now + options.fault_s
-    while world.now < end:
+    last = end + CALM_S_MAX
+    while world.now < max(end, cluster.absent_until) or (cluster.is_calm() and world.now < last):
         gap = world.random.expovariate(1 / options.fault_gap_s)
-        run_checked(world, cluster, running, min(world.now + gap, end))
-        if world.now < cluster.calm_until:
+        run_checked(world, cluster, running, world.now + gap)
+        if world.now >= end or cluster.is_calm():
             continue
         kind = world.random.choice((*options.faults, "heal"))
         what = heal(cluster) if kind == "heal" else FAULTS[kind](cluster)
@@ -151,77 +295,14 @@ def _break_things(world: World, cluster: Cluster, running: "list[asyncio.Task[No
             cluster.note(what)
 
 
-def _heal_everything(
-    world: World,
-    cluster: Cluster,
-    producers: list[Producer],
-    running: "list[asyncio.Task[None]]",
-) -> None:
-    cluster.note("heal everything")
-    cluster.ensemble.is_down = False
-    cluster.network.heal()
-    for producer in producers:
-        producer.is_stopping = True
-    for broker in cluster.brokers:
-        if broker.process is not None:
-            broker.process.paused_until = 0.0
-
-    def is_quiet() -> bool:
-        for broker in cluster.brokers:
-            broker._start_again()
-        is_whole = cluster.is_in_full_sync() and cluster.has_settled() and cluster.mover.has_heard()
-        return is_whole and all(p.unanswered == 0 for p in producers)
-
-    if not run_checked(world, cluster, running, world.now + HEAL_S, is_quiet):
-        states = {
-            broker.name: [
-                (
-                    int(p.index),
-                    p.is_leader,
-                    int(p.leader_epoch),
-                    p.isr,
-                    p.proposed,
-                    int(p.high_watermark),
-                    int(p.log.log_end_offset),
-                )
-                for p in cluster.partitions_of(broker)
-            ]
-            for broker in cluster.brokers
-        }
-        waiting = {p.process.name: p.unanswered for p in producers}
-        stored = cluster.stored()
-        raise Violation(f"I32: not healed after {HEAL_S} s: {stored} {states} {waiting}")
-    cluster.mover.check_final(cluster.stored())
-
-
-def _read_all(
-    world: World, cluster: Cluster, final: Consumer, running: "list[asyncio.Task[None]]"
-) -> None:
-    ends: dict[int, int] = {}
-    for broker in cluster.brokers:
-        for partition in cluster.partitions_of(broker):
-            if partition.is_leader:
-                ends[int(partition.index)] = int(partition.high_watermark)
-
-    def is_done() -> bool:
-        return all(final.positions[index] >= end for index, end in ends.items())
-
-    before: dict[int, int] = {}
-    # Small segments are read slowly: it may take long, as long as it goes on.
-    while not run_checked(world, cluster, running, world.now + HEAL_S, is_done):
-        if final.positions == before:
-            raise Violation(f"the final read stopped at {final.positions} of {ends}")
-        before = dict(final.positions)
-
-
-def _result(seed: int, world: World, options: Options, cluster: Cluster) -> Result:
+def _result(seed: int, world: World, cluster: Cluster) -> Result:
     history = cluster.history
     content = repr((history.acked, sorted(history.shown.items()), cluster.log)).encode()
     return Result(
         seed,
-        options,
+        cluster.options,
         len(history.acked),
-        len(cluster._leaders),
+        len(cluster.checks.leaders),
         world.steps,
         world.now - 1000.0,
         hashlib.sha256(content).hexdigest(),

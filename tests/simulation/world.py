@@ -34,6 +34,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._selector = _NoSelector()
         self._clock_resolution = 1e-9
         self.world = world
+        self.process: Process | None = None
+        """The process that this loop runs."""
         self.set_exception_handler(world.on_exception)
 
     def time(self) -> float:
@@ -46,8 +48,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         pass
 
     def next_time(self) -> float:
-        if self._ready:  # type: ignore[attr-defined]
-            return self.world.now
+        """When the earliest timer is due."""
         scheduled = self._scheduled  # type: ignore[attr-defined]
         while scheduled and scheduled[0]._cancelled:
             handle = heapq.heappop(scheduled)
@@ -70,6 +71,7 @@ class Process:
         self.world = world
         self.name = name
         self.loop = VirtualLoop(world)
+        self.loop.process = self
         self.is_alive = True
         self.paused_until = 0.0
         world.processes.append(self)
@@ -107,10 +109,13 @@ class World:
         while is_done is None or not is_done():
             chosen: Process | None = None
             when = until
+            now = self.now
             for process in self.processes:
-                at = max(process.loop.next_time(), process.paused_until)
+                at = now if process.loop._ready else process.loop.next_time()  # type: ignore[attr-defined]
                 if at < when:
-                    chosen, when = process, at
+                    at = max(at, process.paused_until)
+                    if at < when:
+                        chosen, when = process, at
             if chosen is None:
                 self.now = max(self.now, until)
                 return
@@ -119,6 +124,10 @@ class World:
             chosen.loop.run_once()
             if self.errors:
                 raise AssertionError(self.errors[0])
+
+    def wall_ms(self) -> int:
+        """The true time, in milliseconds since 1970."""
+        return START_WALL_MS + int(self.now * 1000)
 
     def on_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -136,11 +145,14 @@ class World:
 
 
 class WorldClock:
+    """The clocks of one machine. Its wall clock can be stepped."""
+
     def __init__(self, world: World) -> None:
+        self.step_ms = 0
         self._world = world
 
     def wall_ms(self) -> int:
-        return START_WALL_MS + int(self._world.now * 1000)
+        return self._world.wall_ms() + self.step_ms
 
     def monotonic(self) -> float:
         return self._world.now

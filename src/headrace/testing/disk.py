@@ -81,6 +81,10 @@ class SimulatedFiles:
         generator = random.Random(seed)
         return self._successor(_power_lost(self._root, generator))
 
+    def copied(self) -> "SimulatedFiles":
+        """A backup: another disk with everything that processes see on this one, synced."""
+        return self._successor(_copied(self._root))
+
     def _successor(self, root: _Directory) -> "SimulatedFiles":
         successor = SimulatedFiles(self.random.randrange(1 << 30), self.capacity)
         successor.wall_ms = self.wall_ms
@@ -98,6 +102,12 @@ class SimulatedFiles:
 
     def open_count(self) -> int:
         return len(self._open)
+
+    def open_descriptors(self) -> set[int]:
+        return set(self._open)
+
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        self._file(path).modified_ms = modified_ms
 
     # Operations
 
@@ -339,6 +349,20 @@ class SimulatedFiles:
         if not isinstance(node, _File):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return node
+
+
+def _copied(directory: _Directory) -> _Directory:
+    copy = _Directory()
+    for name, node in directory.cached.items():
+        if isinstance(node, _Directory):
+            copy.cached[name] = _copied(node)
+            continue
+        file = copy.cached[name] = _File()
+        file.cached = bytearray(node.cached)
+        file.durable = bytes(node.cached)
+        file.modified_ms = node.modified_ms
+    copy.durable = dict(copy.cached)
+    return copy
 
 
 def _size_of(directory: _Directory) -> int:

@@ -1,0 +1,201 @@
+"""Checks of the brokers' own state: at every moment of a run, and of all replicas at its end."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.coordination import layout
+from headrace.coordination.port import Set
+from headrace.model.topics import TopicPartition
+from headrace.record.decode import read_batches, read_records
+from headrace.replication.partition import Partition
+from tests.simulation.history import Violation, seen
+from tests.simulation.topics import Topic
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+EXPLAINED_S = 5.0
+"""How long a new log start may lack an explanation: the leader that chose it may be dead."""
+CLOCK_MS = 6000
+"""How much earlier than its time retention may delete: small clock steps are tolerated."""
+
+
+class Checks:
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self._controller_epoch = 0
+        self._written = 0
+        self.leaders: dict[tuple[UUID, int, int], int] = {}
+        """By topic id, partition and epoch."""
+        self._ends: dict[tuple[UUID, int, int], int] = defaultdict(int)
+        self._unexplained: dict[TopicPartition, float] = {}
+
+    def check_now(self) -> None:
+        """The rules I6 (for leaders), I9, I10 and I11."""
+        for broker in self._cluster.brokers:
+            broker.files.wall_ms = broker.clock.wall_ms()
+        for broker, partition in self._cluster.replicas():
+            if partition.is_leader:
+                self._check_leader(broker.node_id, partition)
+        self._check_controllers()
+        self._check_starts()
+
+    def _check_leader(self, node_id: int, partition: Partition) -> None:
+        index, epoch = int(partition.index), int(partition.leader_epoch)
+        key = partition.topic_id, index, epoch
+        where = f"{partition.topic}-{index}"
+        leader = self.leaders.setdefault(key, node_id)
+        if leader != node_id:
+            raise Violation(f"I10: {leader} and {node_id} are leaders of {where} in epoch {epoch}")
+        end = int(partition.log.written_end_offset)
+        if end < self._ends[key]:
+            raise Violation(
+                f"I6: the log of {where} ended at {self._ends[key]} and ends at {end} in {epoch}"
+            )
+        self._ends[key] = end
+        states = self._cluster.stored(partition.topic)
+        if index >= len(states) or states[index].leader_epoch != epoch:
+            return
+        maximal = {*partition.isr, *(partition.proposed or ())}
+        # The controller alone renews the epoch of a member that restarted cleanly.
+        if not set(states[index].isr) <= members(maximal):
+            raise Violation(f"I9: {where}: {states[index].isr} is stored, {maximal} is considered")
+        deleted_to = self._cluster.history.deleted_to[TopicPartition(partition.topic, index)]
+        if partition.log.log_start_offset < deleted_to:
+            raise Violation(
+                f"I6: records of {where} were deleted up to offset {deleted_to}, and the log of "
+                f"its leader {node_id} starts at {partition.log.log_start_offset}"
+            )
+
+    def _check_controllers(self) -> None:
+        ensemble = self._cluster.ensemble
+        for _, op in ensemble.history[self._written :]:
+            if isinstance(op, Set) and op.path == layout.CONTROLLER_EPOCH:
+                epoch = layout.decode_controller_epoch(op.data)
+                if epoch <= self._controller_epoch:
+                    raise Violation(
+                        f"I11: controller epoch {epoch} follows {self._controller_epoch}"
+                    )
+                self._controller_epoch = epoch
+        self._written = len(ensemble.history)
+
+    # Where logs start.
+
+    def _check_starts(self) -> None:
+        cluster = self._cluster
+        starts: dict[TopicPartition, list[Partition]] = defaultdict(list)
+        for _, partition in cluster.replicas():
+            where = TopicPartition(partition.topic, int(partition.index))
+            topic = cluster.topics.get(partition.topic)
+            if (
+                topic is not None
+                and not topic.is_recreated
+                and partition.log.log_start_offset > cluster.history.removed_to[where]
+            ):
+                starts[where].append(partition)
+        for where, partitions in starts.items():
+            self._check_start(where, cluster.topics[where.topic], partitions)
+        self._unexplained = {
+            where: since for where, since in self._unexplained.items() if where in starts
+        }
+
+    def _check_start(
+        self, where: TopicPartition, topic: Topic, partitions: list[Partition]
+    ) -> None:
+        history, now = self._cluster.history, self._cluster.world.now
+        start = max(int(partition.log.log_start_offset) for partition in partitions)
+        furthest = [each for each in partitions if each.log.log_start_offset == start]
+        if self._is_old(where, topic, start) or _is_excess(topic, furthest):
+            history.removed_to[where] = start
+            return
+        since = self._unexplained.setdefault(where, now)
+        if now - since > EXPLAINED_S:
+            raise Violation(f"I1: {where} starts at {start}, which nothing explains")
+
+    def _is_old(self, where: TopicPartition, topic: Topic, start: int) -> bool:
+        """Whether all records below an offset are as old as retention.ms demands."""
+        history = self._cluster.history
+        newest_ms = self._cluster.world.wall_ms() - topic.retention_ms + CLOCK_MS
+        return all(
+            acked.timestamp <= newest_ms
+            for acked in history.acked
+            if acked.partition == where and history.removed_to[where] <= acked.offset < start
+        )
+
+    # The end.
+
+    def check_replicas(self) -> None:
+        """I8 and I14: below the lowest high watermark all replicas have the same records."""
+        held: dict[tuple[str, int], list[tuple[int, Partition]]] = defaultdict(list)
+        for broker, partition in self._cluster.replicas():
+            held[partition.topic, int(partition.index)].append((broker.node_id, partition))
+        for (topic, index), replicas in held.items():
+            start = max(int(partition.log.log_start_offset) for _, partition in replicas)
+            end = min(int(partition.high_watermark) for _, partition in replicas)
+            is_compacted = replicas[0][1].config.compacts
+            content = _last_values if is_compacted else _digest
+            contents = {node: content(partition, start, end) for node, partition in replicas}
+            if any(each != contents[replicas[0][0]] for each in contents.values()):
+                raise Violation(f"I8: the replicas of {topic}-{index} differ: {contents}")
+            for node, partition in replicas:
+                _check_epochs(node, partition, is_compacted)
+
+
+def members(isr: Iterable[tuple[int, int]]) -> set[int]:
+    return {member for member, _ in isr}
+
+
+def _is_excess(topic: Topic, partitions: list[Partition]) -> bool:
+    """Whether one of these logs is still as large as retention.bytes allows, or nearly so."""
+    if topic.retention_bytes < 0:
+        return False
+    slack = 2 * int(topic.configs["internal.segment.bytes"]) + 1000
+    return any(each.log.size_bytes() + slack >= topic.retention_bytes for each in partitions)
+
+
+def _digest(partition: Partition, start: int, end: int) -> object:
+    return hashlib.sha256(_bytes_of(partition, start, end)).hexdigest()
+
+
+def _last_values(partition: Partition, start: int, end: int) -> object:
+    """The last record of each key, with its offset."""
+    return {
+        bytes(record.key or b""): (int(record.offset), seen(record.key, record.value))
+        for batch in read_batches(_bytes_of(partition, start, end))
+        for record in read_records(batch)
+    }
+
+
+def _bytes_of(partition: Partition, start: int, end: int) -> bytes:
+    log, offset, pieces = partition.log, start, []
+    while offset < end:
+        found = log.read(offset, 1 << 30, end, True)
+        assert found is not None
+        data = found.read()
+        if not data:
+            break
+        pieces.append(data)
+        for batch in read_batches(data):
+            offset = int(batch.base_offset + batch.last_offset_delta) + 1
+    return b"".join(pieces)
+
+
+def _check_epochs(node: int, partition: Partition, is_compacted: bool) -> None:
+    log = partition.log
+    start = int(log.log_start_offset)
+    scanned: list[tuple[int, int]] = []
+    for batch in read_batches(_bytes_of(partition, start, int(log.written_end_offset))):
+        epoch = int(batch.leader_epoch)
+        if scanned and epoch < scanned[-1][0]:
+            raise Violation(f"I14: epochs fall in {partition.index} of {node}: {scanned}, {epoch}")
+        if not scanned or epoch != scanned[-1][0]:
+            scanned.append((epoch, max(int(batch.base_offset), start)))
+    # Compaction may remove the first batch of an epoch, or all of them.
+    if not is_compacted and scanned and log.epochs.entries() != scanned:
+        raise Violation(
+            f"I14: the cache of {partition.index} of {node} is {log.epochs.entries()}, "
+            f"the log has {scanned}"
+        )
