@@ -1,21 +1,20 @@
-"""What a follower asks of one leader, and what it does with the answers. Pure.  # HOT
+"""Fetches from one leader and applies its responses to the logs. Pure.  # HOT
 
-Owns one incremental fetch session (KIP-227) over some of the partitions that one broker leads. It
-touches their logs and nothing else; time is an argument, in milliseconds that never jump (`now_ms`)
-or of the wall clock (`wall_ms`, for the logs). The service around it has the link and the timers.
+Owns one incremental fetch session (KIP-227) over partitions that one broker leads. Touches their
+logs and nothing else. Time is an argument: monotonic milliseconds (`now_ms`) or the wall clock
+(`wall_ms`, for the logs). The service around it owns the link and the timers.
 
-F1  an answer counts for a partition only in the leader epoch that it was asked in (B3), and only
-    if nothing but an append has changed the log since
-F2  a log is cut only where the leader's epochs say so: to the end of the largest epoch that both
-    know, again and again until they agree (B1, B2); or where it lies outside of the leader's log
-F3  a request names what changed since the last one: its work, and that of an answer, does not grow
-    with the partitions that are followed
-F4  what the topic wants synced is not asked beyond before it is: the leader takes the question for
-    a promise
-F5  a log that is damaged below what is committed is cut only when this replica is not in the ISR:
-    until then it asks for what it lost, and the leader lets it go (B15)
-F6  one request is outstanding; a second one only to name a partition that cannot wait, and a leader
-    ends the first for it
+F1  A response applies to a partition only in the leader epoch of its request (B3), and only if
+    nothing but an append has changed the log since.
+F2  A log is truncated only to the end of the largest epoch that both replicas know, repeatedly until
+    they agree (B1, B2), or if it ends outside of the leader's log.
+F3  A request names the partitions that changed since the last one. Neither its cost nor that of a
+    response grows with the number of followed partitions.
+F4  A fetch offset acknowledges all records before it. If the topic requires a sync, it comes first.
+F5  A log with damage below the high watermark is truncated only when this replica is not in the ISR:
+    until then it fetches the lost records, and the leader removes it from the ISR (B15).
+F6  One request is in flight. A second one only names partitions that cannot wait; the leader then
+    ends the first one.
 """
 
 import logging
@@ -51,7 +50,7 @@ _OF_THE_MOMENT: Final = frozenset(
         int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     }
 )
-"""One of the two does not know yet what the other does: nothing to write home about."""
+"""One of the two brokers has an older image: not worth a log line."""
 
 
 @final
@@ -60,9 +59,9 @@ class FollowerMachine:
         self, request: ReplicaFetchRequest, backoff_ms_max: i64, throttle: Throttle
     ) -> None:
         self.written: list[Partition] = []
-        """Whose logs have changed, or have work to do; for the caller to take."""
+        """Partitions whose logs changed or need a job; the caller takes them."""
         self.held: list[Partition] = []
-        """Who wait for their logs: `resume` them after the next job; for the caller to take."""
+        """Partitions to `resume` after their next job; the caller takes them."""
         self.count: i64 = 0
         """How many partitions are followed."""
         self._request = request
@@ -453,24 +452,19 @@ class FollowerMachine:
         log = partition.log
         if target >= log.log_end_offset or target < 0:
             if followed.failures == 0:
-                _LOG.warning("%s: the leader says that it diverges, and not where", log.partition)
+                _LOG.warning("no common offset with the leader: partition=%s", log.partition)
             self._back_off(followed, now_ms)
             return
         if log.job is not None:
             self._hold(followed)
             return
         if target < partition.high_watermark:
-            _LOG.warning(
-                "%s: offsets from %d on were committed, and the leader does not have them",
-                log.partition,
-                target,
-            )
+            message = "truncating committed records that the leader lacks: partition=%s offset=%d"
+            _LOG.warning(message, log.partition, target)
         if target < log.log_start_offset:
             log.start_at(target, wall_ms)
         else:
             log.truncate_to(target, wall_ms)
-        if partition.high_watermark > log.log_end_offset:
-            partition.high_watermark = log.log_end_offset
         self._moved(followed)
 
     def _repair(self, followed: Followed, part: FetchedPart, wall_ms: i64, now_ms: i64) -> None:
@@ -491,13 +485,14 @@ class FollowerMachine:
         else:
             log.truncate_to(partition.damaged_from, wall_ms)
         partition.damaged_from = -1
-        if partition.high_watermark > log.log_end_offset:
-            partition.high_watermark = log.log_end_offset
         self._moved(followed)
 
     def _moved(self, followed: Followed) -> None:
-        """What was asked before is of another log now."""
+        """Discard the requests in flight: they are for the log before the truncation."""
+        partition = followed.partition
+        if partition.high_watermark > partition.log.log_end_offset:
+            partition.high_watermark = partition.log.log_end_offset
         followed.asked = NEVER
         followed.failures = 0
         self._changed[followed] = None
-        self.written.append(followed.partition)
+        self.written.append(partition)
