@@ -87,9 +87,10 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "queued.max.request.bytes",
         LONG,
         "268435456",
-        "The memory that requests in flight may take together. When it is full, incomplete "
-        "requests that make no progress are closed, largest first; requests of up to 64 KiB "
-        "never wait. A number below 1 sets no limit.",
+        "Memory for all requests in flight. When it is used up, incomplete requests that make no "
+        "progress are closed, largest first. Requests of up to 64 KiB do not wait for memory. "
+        "When half of it is used by requests that wait for followers, the broker reads no more "
+        "from connections with unanswered requests. A number below 1 sets no limit.",
         kafka_default="-1",
     ),
     Setting(

@@ -1,10 +1,15 @@
-"""Produce (key 0), versions 3 to 13; 0 to 2 are advertised and refused (KAFKA-18659).  # HOT
+"""Produce (key 0), versions 3 to 13; 0 to 2 are advertised and rejected (KAFKA-18659).  # HOT
 
-A batch is checked whole before it is staged: header, CRC, and every record's frame, after a
-bounded decompression where it is compressed. Compressed batches of more than 64 KiB, and smaller
-ones that unfold to more than 1 MiB, leave the loop; the connection waits so that its requests keep
-their order. One partition's trouble is an error in its own slot. Transactions are not built: a
-transactional producer gets a fatal error.
+- Checks a batch completely before staging it: header, CRC and the frame of every record, after a
+  bounded decompression.
+- A worker thread decompresses batches of more than 64 KiB, and smaller ones that expand to more
+  than 1 MiB. The connection waits, so that its requests keep their order.
+- An error of one partition is returned in the result of that partition.
+- With acks=all, waits for followers up to timeout_ms. A waiting request keeps its partition results
+  only. The wait ends when the client disconnects.
+
+Gaps: transactions; a transactional producer gets a fatal error. With acks=all a timeout_ms above
+900000 counts as 900000; Kafka has no limit.
 """
 
 import logging
@@ -155,6 +160,9 @@ class ProduceHandler:
             return
         part.base_offset = base_offset
         part.end_offset = base_offset + batch.last_offset_delta + 1
+        part.producer_id = batch.producer_id
+        part.producer_epoch = batch.producer_epoch
+        part.base_sequence = batch.base_sequence
         part.log_start_offset = partition.log.log_start_offset
         if batch.is_log_append_time():
             part.append_time_ms = batch.max_timestamp

@@ -14,10 +14,19 @@ from headrace.log.producers import SEQUENCE_MAX
 from headrace.record.batch import HEADER_SIZE, Batch
 from headrace.replication.partition import Partition
 from headrace.runtime.exchange import Exchange, Peer, Refusal
-from headrace.wire.produce import ProducePart, ProduceRequest, write_produce_response
+from headrace.wire.produce import (
+    NOT_STAGED,
+    ProducePart,
+    ProduceRequest,
+    write_produce_response,
+)
 
 _REFUSALS_MAX: Final = 1000
 _TOPIC_BYTES_MAX: Final = 249
+EXCHANGE_BYTES: Final = 1024
+"""Memory of a waiting exchange without its rows, rounded up."""
+PART_BYTES: Final = 512
+"""Memory of a row, and of its entry among the waiting acknowledgements, rounded up."""
 
 
 @final
@@ -33,6 +42,7 @@ class ProduceExchange(Exchange):
         super().__init__(peer, correlation_id, version)
         self.request = request
         self.data = data
+        """The frame, until the records are written."""
         self.next: i64 = 0
         """The first part of the request that was not looked at yet."""
         self.parts: list[ProducePart] = []
@@ -57,13 +67,29 @@ class ProduceExchange(Exchange):
         refusals = self.peer.refusals
         if len(refusals) >= _REFUSALS_MAX or len(part.key) > _TOPIC_BYTES_MAX:
             return
-        if part.end - part.start < HEADER_SIZE:
-            return
-        batch = Batch(self.data, part.start, part.end)
-        if batch.producer_id >= 0:
+        if part.producer_id == NOT_STAGED:
+            if part.end - part.start < HEADER_SIZE:
+                return
+            batch = Batch(self.data, part.start, part.end)
+            part.producer_id = batch.producer_id
+            part.producer_epoch = batch.producer_epoch
+            part.base_sequence = batch.base_sequence
+        if part.producer_id >= 0:
             refusals[(part.key, part.index)] = Refusal(
-                batch.producer_id, batch.producer_epoch, batch.base_sequence, code
+                part.producer_id, part.producer_epoch, part.base_sequence, code
             )
+
+    def release(self) -> i64:
+        """Drop the frame once its records are written; returns the size of what is left.
+
+        The rest is what the response needs: a row per topic and partition.
+        """
+        self.data = b""
+        request = self.request
+        size: i64 = EXCHANGE_BYTES + len(request.parts) * PART_BYTES
+        for topic in request.topics:
+            size += PART_BYTES + len(topic.key)
+        return size
 
     def refusal_before(self, part: ProducePart, batch: Batch, partition: Partition) -> i64:
         """Why a batch before this one was refused, if it is missing for that; else 0."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from headrace.runtime.worker import Worker
 
 ACKS_ALL: Final = -1
+TIMEOUT_MS_MAX: Final = 900_000
+"""Longest wait of acks=all: 15 minutes, the largest request.timeout.ms of librdkafka."""
 
 
 def _never() -> bool:
@@ -34,6 +36,10 @@ def _never() -> bool:
 
 
 def _ignore(_partition: Partition) -> None:
+    pass
+
+
+def _forget(_exchange: ProduceExchange) -> None:
     pass
 
 
@@ -48,6 +54,8 @@ class Turn:
         """Whether others may lead by now what this broker leads, for all that it knows."""
         self.start_moved: Callable[[Partition], None] = _ignore
         """Called when a job has moved the log start of a partition that this broker follows."""
+        self.deferred: Callable[[ProduceExchange], None] = _forget
+        """Called with a request whose records are written and whose response has to wait."""
         self.takes_jobs = True
         """Cleared when the broker stops: what is left to do is done when the logs are closed."""
         self.now_ms: i64 = clock.wall_ms()
@@ -203,10 +211,15 @@ class Turn:
                 partition.parked.append(Parked(part.end_offset, exchange))
         if exchange.waiting == 0:
             self.complete(exchange)
+        else:
+            self.deferred(exchange)
 
     def _await(self, exchange: ProduceExchange, partition: Partition, offset: i64) -> None:
         if exchange.waiting == 0:
-            exchange.deadline = self.clock.monotonic() + int(exchange.request.timeout_ms) / 1000
+            timeout_ms: i64 = exchange.request.timeout_ms
+            if timeout_ms > TIMEOUT_MS_MAX:
+                timeout_ms = TIMEOUT_MS_MAX
+            exchange.deadline = self.clock.monotonic() + int(timeout_ms) / 1000
         exchange.waiting += 1
         partition.awaiting.append(Parked(offset, exchange))
         self.awaited[partition] = None
@@ -272,7 +285,7 @@ class Turn:
             self.awaited.pop(partition, None)
 
     def expire(self) -> None:
-        """Answer those whose followers did not come in the time that they gave."""
+        """End the waits for followers that have timed out, or whose client has disconnected."""
         if not self.awaited:
             return
         now: float = self.clock.monotonic()
@@ -282,7 +295,7 @@ class Turn:
             for parked in waiting:
                 exchange = parked.exchange
                 assert isinstance(exchange, ProduceExchange)
-                if exchange.deadline > now:
+                if exchange.deadline > now and not exchange.peer.closed:
                     partition.awaiting.append(parked)
                     continue
                 self._fail(partition, parked, ErrorCode.REQUEST_TIMED_OUT)

@@ -54,4 +54,6 @@ class Exchange:
         self.must_answer = False
         """Whether its wait is over: the next attempt responds with the records at hand."""
         self.request_bytes: i64 = 0
-        """What a large request holds of the memory for requests, until it is answered."""
+        """The size of a large request in the memory budget, until it is answered or released."""
+        self.deferred_bytes: i64 = 0
+        """The memory that a released request still takes, until it is answered."""

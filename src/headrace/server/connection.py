@@ -122,6 +122,7 @@ class Connection(Peer):
             or self.closed
             or self.out_bytes > self.plane.response_bytes_max
             or len(self.exchanges) >= EXCHANGES_MAX
+            or (len(self.exchanges) > 0 and self.plane.memory.defers_too_much())
         )
 
     def readable(self) -> None:

@@ -1,14 +1,18 @@
-"""The budget for requests that take more than a little memory.
+"""The memory budget of requests (queued.max.request.bytes).
 
-An announced size is no reason to allocate: a large frame's buffer grows with the bytes that came.
-Frames of up to 64 KiB never wait for the budget. When it is full, growing frames wait, and frames
-that make no progress are closed, largest first, so that silent peers cannot hold up the others.
-What a large request takes is given back when it is answered. The oldest frame under way has first
-call on what is free, so that honest peers who are many get through one after the other.
+The buffer of a large frame grows with the bytes received, not with the announced size. Frames of
+up to 64 KiB never wait for memory. When the budget is used up, growing frames wait. Frames that
+make no progress are then closed, largest first. A large request is counted until it is answered.
+The oldest incomplete frame has priority for free memory, so that frames complete one by one.
+
+A Produce request whose response waits for followers or a sync releases its frame. The rest, a row
+per partition, is counted in `deferred`. Above half of the budget the broker reads nothing more from
+connections that have unanswered requests. A connection without one can always send the next.
 
 M1  used == the sum of what all connections hold
 M2  used <= bytes_max
-M3  nobody but the oldest frame takes what it lacks to be whole
+M3  only the oldest frame takes the memory that it needs to complete
+M4  deferred <= bytes_max / 2 + the requests of one loop iteration + one request per connection
 """
 
 from typing import TYPE_CHECKING, final
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
 STALL_SECONDS = 1.0
 ROOM_SHARE = 4
+DEFERRED_SHARE = 2
 UNLIMITED = 1 << 62
 
 
@@ -28,6 +33,8 @@ class RequestMemory:
     def __init__(self, bytes_max: i64) -> None:
         self.bytes_max: i64 = bytes_max if bytes_max > 0 else UNLIMITED
         self.used: i64 = 0
+        self.deferred: i64 = 0
+        """Of released Produce requests that wait for their responses."""
         self.held: dict[Connection, int] = {}
         self.waiting: dict[Connection, None] = {}
         self.under_way: dict[Connection, None] = {}
@@ -35,7 +42,7 @@ class RequestMemory:
 
     def grow(self, connection: "Connection", size: i64) -> bool:
         """Take `size` bytes more for a connection; False: there is no room now."""
-        room: i64 = self.bytes_max - self.used
+        room: i64 = self.bytes_max - self.used - self.deferred
         for oldest in self.under_way:
             if oldest is not connection:
                 room -= oldest.large_size - oldest.large_held
@@ -45,6 +52,9 @@ class RequestMemory:
         self.used += size
         self.held[connection] = self.held.get(connection, 0) + size
         return True
+
+    def defers_too_much(self) -> bool:
+        return self.deferred > self.bytes_max // DEFERRED_SHARE
 
     def wait(self, connection: "Connection") -> None:
         """Have a connection try again when there is room."""
@@ -81,7 +91,7 @@ class RequestMemory:
         if not self.waiting:
             return []
         candidates: list[Connection] = []
-        can_move = False
+        can_move = self.deferred > 0  # Memory that the next responses release.
         for connection in self.held:
             if connection in self.waiting:
                 continue

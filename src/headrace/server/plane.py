@@ -111,6 +111,7 @@ class Plane:
         self.requests: i64 = 0
         """Taken in this turn."""
         self.is_draining = False
+        turn.deferred = self._defer
 
     # One turn.
 
@@ -196,6 +197,8 @@ class Plane:
                     connection = exchange.peer
                     assert isinstance(connection, Connection)
                     self.queue(connection)
+                    self.memory.deferred -= exchange.deferred_bytes
+                    exchange.deferred_bytes = 0
                     if connection.closed and exchange.request_bytes > 0:
                         self.release_memory(connection, exchange.request_bytes)
                         exchange.request_bytes = 0
@@ -208,6 +211,16 @@ class Plane:
                     self._serve(connection)
                 except Exception:  # noqa: BLE001 (others are served on)
                     self._fault(connection)
+
+    def _defer(self, exchange: ProduceExchange) -> None:
+        """Replace the frame of a request in the memory budget by what is left of it."""
+        exchange.deferred_bytes = exchange.release()
+        self.memory.deferred += exchange.deferred_bytes
+        if exchange.request_bytes > 0:
+            connection = exchange.peer
+            assert isinstance(connection, Connection)
+            self.release_memory(connection, exchange.request_bytes)
+            exchange.request_bytes = 0
 
     def queue(self, connection: Connection) -> None:
         if not connection.is_sending and not connection.closed:

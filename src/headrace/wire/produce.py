@@ -26,11 +26,12 @@ OLDEST: Final = 3
 NEWEST: Final = 13
 FLEXIBLE_SINCE: Final = 9
 TOPIC_IDS_SINCE: Final = 13
+NOT_STAGED: Final = -2
 
 
 @final
 class ProducePart:
-    """One partition of a request: where its records lie, and, later, what became of them."""
+    """One partition of a request: the range of its records in the frame, and its result."""
 
     def __init__(self, key: bytes, index: i64, start: i64, end: i64) -> None:
         self.key = key
@@ -40,6 +41,10 @@ class ProducePart:
         self.error: i64 = 0
         self.base_offset: i64 = -1
         self.end_offset: i64 = -1
+        self.producer_id: i64 = NOT_STAGED
+        self.producer_epoch: i64 = -1
+        self.base_sequence: i64 = -1
+        """From the header of the staged batch: an error can follow after the frame is released."""
         self.append_time_ms: i64 = -1
         self.log_start_offset: i64 = -1
         self.message: str | None = None
