@@ -16,8 +16,8 @@ from headrace.runtime.worker import Worker
 from headrace.server.connection import Connection
 from headrace.server.plane import Plane
 from headrace.wire.codec import decode_response
-from tests.storage.log_scenario import ManualClock, frame
-from tests.unit.replication_world import TOPIC, Node, elect, epoch_of
+from tests.storage.log_scenario import ManualClock, frame, topic_config
+from tests.unit.replication_world import TOPIC, Node, elect, epoch_of, state
 
 PRODUCE, VERSION = 0, 9
 PRODUCER = 7
@@ -99,6 +99,12 @@ class Scene:
     @property
     def memory(self) -> Any:
         return self.plane.memory
+
+    def shrink_isr(self, *isr: int) -> None:
+        """The controller has accepted a smaller ISR."""
+        assert self.partition.settle(state(1, 1, isr, partition_epoch=2), 0)
+        self.node.turn.commit(self.partition)
+        self.plane.deliver()
 
     def replicate(self) -> None:
         """The follower has fetched everything."""
@@ -196,3 +202,38 @@ def test_batch_after_one_that_timed_out_gets_the_same_error(scene: Scene, client
     ((key, refusal),) = client.connection.refusals.items()
     assert key == (TOPIC.encode(), 0)
     assert (refusal.producer_id, refusal.epoch, refusal.sequence) == (PRODUCER, 0, 0)
+
+
+def test_request_fails_when_the_isr_shrinks_below_the_minimum(scene: Scene, client: Client) -> None:
+    scene.partition.configure(topic_config(min_insync_replicas=2))
+    client.produce()
+    client.produce()
+    assert scene.partition.log.written_end_offset == 2
+    scene.shrink_isr(1)
+    error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert client.results() == [(1, error), (2, error)]
+    client.produce()
+    assert client.results() == [(3, ErrorCode.NOT_ENOUGH_REPLICAS)]
+    assert scene.partition.log.written_end_offset == 2
+
+
+def test_request_fails_below_the_minimum_before_its_records_are_committed(
+    scene: Scene, client: Client
+) -> None:
+    scene.partition.retire()
+    elect(scene.node, 2, isr=(1, 2, 3))
+    scene.partition.configure(topic_config(min_insync_replicas=3))
+    client.produce()
+    assert scene.partition.settle(state(1, 2, (1, 2), partition_epoch=3), 0)
+    scene.node.turn.commit(scene.partition)
+    scene.plane.deliver()
+    assert scene.partition.high_watermark == 0
+    assert client.results() == [(1, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]
+    assert not scene.partition.awaiting
+
+
+def test_request_succeeds_when_the_isr_shrinks_to_the_minimum(scene: Scene, client: Client) -> None:
+    scene.partition.configure(topic_config(min_insync_replicas=1))
+    client.produce()
+    scene.shrink_isr(1)
+    assert client.results() == [(1, 0)]

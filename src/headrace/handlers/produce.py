@@ -6,7 +6,8 @@
   than 1 MiB. The connection waits, so that its requests keep their order.
 - An error of one partition is returned in the result of that partition.
 - With acks=all, waits for followers up to timeout_ms. A waiting request keeps its partition results
-  only. The wait ends when the client disconnects.
+  only. The wait ends when the client disconnects, or with NOT_ENOUGH_REPLICAS_AFTER_APPEND when the
+  ISR shrinks below min.insync.replicas.
 
 Gaps: transactions; a transactional producer gets a fatal error. With acks=all a timeout_ms above
 900000 counts as 900000; Kafka has no limit.

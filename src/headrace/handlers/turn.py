@@ -119,12 +119,12 @@ class Turn:
         self.commit(partition)
 
     def commit(self, partition: Partition) -> None:
-        """Raise the high watermark if it can be, and tell everybody who waits for that."""
-        if not partition.advance():
-            return
-        if partition.awaiting:
+        """Raise the high watermark if possible, and respond to the requests that wait for it."""
+        has_risen = partition.advance()
+        if partition.awaiting and (has_risen or partition.is_short()):
             self._release_awaiting(partition)
-        self.wake(partition)
+        if has_risen:
+            self.wake(partition)
 
     def replicated(self, partition: Partition) -> None:
         """A follower has written what its leader sent, or learnt what is committed."""
@@ -275,8 +275,10 @@ class Turn:
 
     def _release_awaiting(self, partition: Partition) -> None:
         awaiting = partition.awaiting
+        # The ISR has shrunk below min.insync.replicas since the append: the high watermark may
+        # never reach the records, and the client must learn why before its request times out.
         is_short = partition.is_short()
-        while awaiting and awaiting[0].offset <= partition.high_watermark:
+        while awaiting and (is_short or awaiting[0].offset <= partition.high_watermark):
             parked = awaiting.popleft()
             if is_short:
                 self._fail(partition, parked, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)

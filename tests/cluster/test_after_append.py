@@ -1,0 +1,33 @@
+"""A request with acks=all that waits while the ISR shrinks below min.insync.replicas."""
+
+from pathlib import Path
+
+from headrace.model.errors import ErrorCode
+from headrace.testing.cluster import RunningCluster
+from tests.broker.raw import RawConnection, one_batch
+from tests.cluster.history import Topic
+
+SETTINGS = {
+    "zookeeper.session.timeout.ms": "60000",
+    "replica.lag.time.max.ms": "2000",
+}
+"""The follower stays registered, and leaves the ISR because it lags."""
+
+
+def test_waiting_request_gets_not_enough_replicas_after_append(tmp_path: Path) -> None:
+    with RunningCluster.start(tmp_path, brokers=2, settings=SETTINGS) as cluster:
+        topic = Topic(cluster, "short", 2, 2, min_insync_replicas="2")
+        # The paused broker must not be the controller, which removes it from the ISR.
+        leader = cluster.brokers[topic.controller()]
+        (index,) = [each for each in range(2) if topic.leader(each) == leader.node_id]
+        (follower,) = [each for each in cluster.brokers.values() if each is not leader]
+        host, _, port = leader.address.rpartition(":")
+        with RawConnection(int(port), host=host) as connection:
+            first = connection.produce(topic.name, one_batch(b"a"), partition=index, acks=-1)
+            assert (first["error_code"], first["base_offset"]) == (0, 0)
+            follower.pause()
+            second = connection.produce(topic.name, one_batch(b"b"), partition=index, acks=-1)
+            assert second["error_code"] == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            third = connection.produce(topic.name, one_batch(b"c"), partition=index, acks=-1)
+            assert third["error_code"] == ErrorCode.NOT_ENOUGH_REPLICAS
+            follower.resume()
