@@ -2,18 +2,22 @@
 
 import socket
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from headrace.client.produce_codec import PartitionBatch, TopicBatches, encode_produce
+from headrace.group.service import GroupService
 from headrace.handlers.fetch import FetchHandler
+from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
 from headrace.handlers.produce_exchange import EXCHANGE_BYTES, PART_BYTES, ProduceExchange
 from headrace.handlers.turn import TIMEOUT_MS_MAX
+from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ErrorCode
 from headrace.runtime.worker import Worker
 from headrace.server.connection import Connection
+from headrace.server.memory import RequestMemory
 from headrace.server.plane import Plane
 from headrace.wire.codec import decode_response
 from tests.storage.log_scenario import ManualClock, frame, topic_config
@@ -26,6 +30,10 @@ DEFERRED_BYTES = EXCHANGE_BYTES + 2 * PART_BYTES + len(TOPIC)
 LIMIT = 10
 """So many waiting requests fit into half of the memory budget."""
 INT32_MAX = 0x7FFFFFFF
+
+
+def _no_groups() -> GroupService:
+    raise NotImplementedError
 
 
 class Client:
@@ -83,8 +91,8 @@ class Scene:
             ProduceHandler(node.table, node.turn, worker),
             FetchHandler(node.table, node.turn, worker, node._call_later, int, 1 << 20, 10),
             node.handler,
-            cast(Any, None),
-            cast(Any, None),
+            CommitHandler(ClusterImage("cluster"), node.turn, _no_groups),
+            lambda *_: b"",
             worker,
             self.clock.monotonic,
             1 << 20,
@@ -97,7 +105,7 @@ class Scene:
         node.turn.deliver = self.plane.deliver
 
     @property
-    def memory(self) -> Any:
+    def memory(self) -> RequestMemory:
         return self.plane.memory
 
     def shrink_isr(self, *isr: int) -> None:
