@@ -1,5 +1,7 @@
 """Recovery of a log whose start is beyond its recovery point (DeleteRecords, truncation)."""
 
+import errno
+
 import pytest
 
 from headrace.config.topic import TopicConfig
@@ -134,3 +136,93 @@ def test_a_log_that_lost_all_records_before_its_synced_start_continues_there() -
     work(found)
     assert found.base_offsets == [10]
     assert values(open_log(image.killed(), CONFIG)) == ["new"]
+
+
+# A full disk
+
+SMALL = topic_config(segment_bytes=400, retention_bytes=500)
+
+
+def filled(files: SimulatedFiles, *, is_settled: bool = True) -> Log:
+    """Six segments, on a disk that is full."""
+    log = open_log(files, SMALL)
+    checkpoint(log)
+    while len(log.segments) < 6:
+        append(log, f"{log.log_end_offset}", producer=(1, 0, int(log.log_end_offset)))
+        if is_settled:
+            work(log)
+    files.capacity = files.used_bytes()
+    return log
+
+
+def free(log: Log) -> None:
+    """Let retention make room."""
+    log.apply_retention(NOW_MS, log.log_end_offset)
+    for _ in range(6):
+        job = log.next_job(NOW_MS)
+        if job is not None:
+            job.run()
+            log.done(job)
+
+
+def operations_of_free(is_settled: bool) -> int:
+    files = SimulatedFiles()
+    log = filled(files, is_settled=is_settled)
+    before = files.operations
+    free(log)
+    assert not log.is_offline
+    assert log.log_start_offset > 0
+    assert not files.exists(f"{PATH}/{0:020d}.log")
+    if is_settled:
+        assert not [i.name for i in files.list_directory(PATH) if i.name.endswith(".start")]
+    return files.operations - before
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_retention_on_a_full_disk_survives_a_crash_at_any_operation(is_settled: bool) -> None:
+    for operation in range(1, operations_of_free(is_settled) + 1):
+        for power_is_lost in (False, True):
+            files = SimulatedFiles(operation)
+            log = filled(files, is_settled=is_settled)
+            files.crash_at = files.operations + operation
+            with pytest.raises(SimulatedCrash):
+                free(log)
+            image = files.power_lost(operation) if power_is_lost else files.killed()
+            image.capacity = None
+            found = open_log(image, SMALL)
+            start, end = int(found.log_start_offset), int(found.log_end_offset)
+            assert end == log.log_end_offset or power_is_lost
+            assert end >= log.synced_offset
+            assert values(found) == [f"{n}" for n in range(start, end)]
+            entry = found.producers.entries.get(1)
+            if is_settled or entry is not None:
+                # Sequences can be lost if no snapshot could be written. They are never stale.
+                assert entry is not None
+                assert entry.last_sequence() == end - 1
+            assert append(found, "next", producer=(1, 0, end)) == end
+            work(found)
+            again = open_log(image.killed(), SMALL)
+            assert again.log_start_offset == start
+            assert again.log_end_offset == end + 1
+
+
+def test_a_full_disk_without_room_for_a_name_reuses_an_index_file() -> None:
+    files = SimulatedFiles()
+    log = filled(files)
+    log.apply_retention(NOW_MS, log.log_end_offset)
+    first = log.next_job(NOW_MS)
+    assert first is not None
+    first.run()
+    log.done(first)
+    assert first.error is not None
+    create = files.operations + 1
+    files.fail_at = {create: errno.ENOSPC}
+    second = log.next_job(NOW_MS)
+    assert second is not None
+    second.run()
+    log.done(second)
+    assert second.error is None
+    assert files.trace[create - 1].endswith(".start")
+    start = int(log.log_start_offset)
+    assert start > 0
+    assert open_log(files.killed(), SMALL).log_start_offset == start

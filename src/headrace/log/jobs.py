@@ -145,6 +145,10 @@ class LogJob:
     def replace(self, path: str, data: Bytes) -> None:
         self._steps.append(partial(self._files.replace_file, path, data))
 
+    def note(self, path: str, spare: list[str]) -> None:
+        """Create an empty file; if the disk has no room for it, rename a spare file."""
+        self._steps.append(partial(_note, self._files, path, spare))
+
     def remove(self, path: str) -> None:
         self._steps.append(partial(self._files.remove, path))
 
@@ -165,6 +169,16 @@ class LogJob:
 
 def _write_made(files: Files, path: str, make: Callable[[], Bytes], sync: bool) -> None:
     files.write_file(path, make(), sync=sync)
+
+
+def _note(files: Files, path: str, spare: list[str]) -> None:
+    try:
+        files.write_file(path, b"", sync=False)
+    except OSError as error:
+        existing = [each for each in spare if files.exists(each)]
+        if error.errno not in FULL or not existing:
+            raise
+        files.rename(existing[0], path)
 
 
 def _sync_path(files: Files, path: str) -> None:

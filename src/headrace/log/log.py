@@ -91,6 +91,7 @@ class Log:
         self.replacement: Replacement | None = None
         """The compacted segment that is being put into the log, or whose files are left over."""
         self.truncations: i64 = 0
+        self.noted_start: i64 = state.noted_start
         self.checkpoint_asked: bool = state.is_changed
         self.vouched: SegmentFacts | None = state.vouched
         """What the checkpoint says of the active segment, if the recovery point is inside of it."""

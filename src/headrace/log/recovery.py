@@ -30,7 +30,7 @@ from headrace.log.replay import producers_at, replay_segment, snapshot_path
 from headrace.log.scan import Walk
 from headrace.log.segment import RELATIVE_OFFSET_MAX, SUFFIXES, Segment
 from headrace.log.state import LogSettings, LogState
-from headrace.log.swap import offset_of, tidy
+from headrace.log.swap import START, offset_of, tidy
 from headrace.log.upkeep import take_facts
 from headrace.log.verify import verify_segment
 
@@ -94,6 +94,7 @@ class _Recovery:
         self.producers = ProducerTable(settings.producers_max)
         self.checkpoint: LogCheckpoint | None = None
         self.start = 0
+        self.noted_start = -1
         self.end_offset = 0
         self.scanned_bytes = 0
         self.vouched: SegmentFacts | None = None
@@ -131,6 +132,7 @@ class _Recovery:
             self.vouched,
             is_named=self.checkpoint is not None,
             is_changed=self.is_changed,
+            noted_start=self.noted_start,
         )
 
     # What is there
@@ -143,6 +145,9 @@ class _Recovery:
                 logs[offset] = info
             elif offset >= 0 and info.name.endswith(".snapshot"):
                 self.snapshots.append(offset)
+            elif offset >= 0 and info.name.endswith(START):
+                self.noted_start = max(self.noted_start, offset)
+                self.is_changed = True
         for info in listing:
             offset = offset_of(info.name)
             if offset >= 0 and info.name.endswith(SUFFIXES[1:]) and offset not in logs:
@@ -155,8 +160,8 @@ class _Recovery:
 
     def _log_start_offset(self) -> int:
         if self.checkpoint is not None:
-            return self.checkpoint.log_start_offset
-        return self.hints.log_start_offset
+            return max(self.checkpoint.log_start_offset, self.noted_start)
+        return max(self.hints.log_start_offset, self.noted_start)
 
     def _is_dropped(self, segments: list[Segment], at: int) -> bool:
         """Whether every offset of a segment is below the log start."""
@@ -172,6 +177,9 @@ class _Recovery:
     def _recover_from(self, checkpoint: LogCheckpoint) -> int:
         """Believe what is below the recovery point, scan what is beyond; returns that point."""
         point = checkpoint.recovery_point
+        if self.segments and point < self.segments[0].base_offset <= self.start:
+            # The segments up to there were deleted. Their snapshot was synced before.
+            point = int(self.segments[0].base_offset)
         # Those were not synced when it was written.
         self._drop_snapshots_beyond(point)
         facts = {each.base_offset: each for each in checkpoint.segments}

@@ -46,3 +46,5 @@ class LogState(NamedTuple):
     """False for a partition that was just made, and not synced yet."""
     is_changed: bool
     """Whether recovery found anything that a new checkpoint should say."""
+    noted_start: int
+    """The offset of the `.start` file; -1 if none exists."""

@@ -20,6 +20,15 @@ CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED = ".deleted"
 TEMPORARY = ".tmp"
+START = ".start"
+"""A file `<offset>.start` means: the log starts at this offset or later.
+
+A job writes it on a full disk, instead of a checkpoint.
+"""
+
+
+def start_path(directory: str, offset: int) -> str:
+    return f"{directory}/{offset:020d}{START}"
 
 
 def offset_of(name: str) -> int:

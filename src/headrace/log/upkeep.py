@@ -8,6 +8,8 @@ it changes of the log is taken over in `done`, on the loop again.
    A snapshot must survive the segments that it summarises. Index files are not synced: the
    checkpoint has their checksums, and they can be rebuilt from the log.
 2. The recovery point moves with the checkpoint, never before it.
+3. On a full disk a new log start is made durable without a checkpoint (`_start_job`), so that the
+   segments below it can be removed.
 """
 
 import logging
@@ -29,6 +31,7 @@ from headrace.log.producers import ProducerEntry
 from headrace.log.replay import snapshot_path
 from headrace.log.segment import Segment
 from headrace.log.snapshots import encode_snapshot
+from headrace.log.swap import start_path
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
@@ -72,14 +75,13 @@ def next_job(log: "Log", now_ms: int) -> LogJob | None:
     if log.job is not None or log.is_offline or log.is_closed or log.has_staged:
         return None
     log.wants_job = False
-    is_short_of_space = log.job_errno in FULL
-    if is_short_of_space:
-        # Retention is what makes room: let go before the checkpoint, rather than never.
-        retention.start_here(log, log.target_start_offset)
+    starts = log.target_start_offset > log.log_start_offset
+    if starts and log.job_errno in FULL:
+        log.job = _start_job(log)
+        return log.job
     drops = _is_drop_due(log, now_ms)
     checkpoints = log.checkpoint_asked
     settles = bool(log.unsettled or log.doomed)
-    starts = log.target_start_offset > log.log_start_offset
     flushes = is_flush_due(log, now_ms) or drops or checkpoints
     if not (flushes or settles or starts) and (log.is_named or is_blank(log)):
         return None
@@ -88,15 +90,12 @@ def next_job(log: "Log", now_ms: int) -> LogJob | None:
         if log.replacement is not None:
             # The checkpoint below describes the old segments: start-up must not replace them.
             log.replacement.add_undo(job)
-        if is_short_of_space:
-            _add_removals(log, job)
+        _add_removals(log, job)
         _add_syncs(log, job, flushes)
         if flushes:
             log.synced_ms = now_ms
         if checkpoints or settles or starts:
             _add_checkpoint(log, job, checkpoints)
-            if not is_short_of_space:
-                _add_removals(log, job)
             _add_stray_snapshots(log, job)
         if drops:
             _add_drop(log, job)
@@ -187,6 +186,8 @@ def _add_checkpoint(log: "Log", job: LogJob, with_active: bool) -> None:
     job.recovery_point = recovery_point
     job.vouched = vouched
     job.start_offset = start
+    if log.noted_start >= 0:
+        job.remove(start_path(log.path, log.noted_start))
     log.checkpoint_asked = False
 
 
@@ -206,14 +207,32 @@ def _add_snapshot(log: "Log", job: LogJob, offset: int, entries: dict[int, Produ
 def _add_removals(log: "Log", job: LogJob) -> None:
     """Remove the files of dropped segments, oldest first: a crash leaves no hole.
 
-    As a rule after the checkpoint that no longer names them; where the disk is full they have to
-    go before it.
+    The log start beyond them is durable: an earlier job has synced it.
     """
     for path in log.doomed:
         job.rename(path, path + ".deleted")
     for path in log.doomed:
         job.remove(path + ".deleted")
     job.doomed = len(log.doomed)
+
+
+def _start_job(log: "Log") -> LogJob:
+    """Make a new log start durable on a full disk, which has no room for a checkpoint.
+
+    An empty file has the offset as its name. The checkpoint that has the start replaces it. If
+    possible the start is at a snapshot, so that a crash does not cost the producers' sequences.
+    """
+    start, target = log.log_start_offset, int(log.target_start_offset)
+    covered = [each for each in log.base_offsets if start < each <= target]
+    offset = max((each for each in covered if each in log.snapshots), default=target)
+    job = LogJob(log.files)
+    spare = [log.segments[0].stem + ".timeindex", log.segments[0].stem + ".index"]
+    job.note(start_path(log.path, offset), spare)
+    job.sync_directory(log.path)
+    if log.noted_start >= 0:
+        job.remove(start_path(log.path, log.noted_start))
+    job.start_offset = offset
+    return job
 
 
 def _add_stray_snapshots(log: "Log", job: LogJob) -> None:
@@ -246,6 +265,10 @@ def done(log: "Log", job: LogJob) -> None:
         log.recovery_point = max(log.recovery_point, job.recovery_point)
         retention.start_here(log, job.start_offset)
         log.vouched = job.vouched
+        log.noted_start = -1
+    elif job.start_offset >= 0:
+        log.noted_start = job.start_offset
+        retention.start_here(log, job.start_offset)
     log.wants_job = bool(
         log.unsettled
         or log.doomed
