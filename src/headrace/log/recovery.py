@@ -202,6 +202,8 @@ class _Recovery:
             return point
         last = below[-1]
         known = facts.get(last.base_offset)
+        if known is None and not (beyond and beyond[0].base_offset == point):
+            return self._scan_again(last, beyond)
         if known is not None and last.size < known.size:
             return self._recover_lost(last, beyond)
         size = last.size
@@ -215,6 +217,17 @@ class _Recovery:
             self._scan([last, *beyond], position, checked=True)
         else:
             self._scan(beyond, 0, checked=True)
+        return point
+
+    def _scan_again(self, last: Segment, beyond: list[Segment]) -> int:
+        """The recovery point is inside a segment of unknown size: scan all of that segment."""
+        self.segments.pop()
+        self.unsettled = [each for each in self.unsettled if each is not last]
+        point = self.end_offset = int(last.base_offset)
+        self.epochs.cut_end(point)
+        self.producers = self._producers_at(point)
+        self.is_changed = True
+        self._scan([last, *beyond], 0, checked=True)
         return point
 
     def _recover_lost(self, last: Segment, beyond: list[Segment]) -> int:

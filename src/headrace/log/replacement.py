@@ -205,8 +205,11 @@ class Replacement:
             and segment not in log.unsettled
         ]
         facts = [facts_of(segment, segment.size) for segment in sealed]
-        if log.vouched is not None and point > log.active().base_offset:
-            facts.append(log.vouched)
+        vouched = log.vouched
+        if vouched is not None and vouched.base_offset in log.base_offsets:
+            # The recovery point is inside this segment. It is the active one, or it was when the
+            # checkpoint was written, and no job has succeeded since.
+            facts.append(vouched)
         return encode_log_checkpoint(
             LogCheckpoint(
                 log.topic_id,
