@@ -21,8 +21,8 @@ TWINS: list[tuple[type, type]] = [
 ]
 
 
-BLOCKING_ONLY = {"partition_count", "send_batch"}
-"""For programs that build batches themselves, in threads: there is no loop to share there."""
+BLOCKING_ONLY = {"partition_count", "report_waiting", "send_batch"}
+"""For programs that build batches in threads, and for commands: they have no loop."""
 
 
 def offered(client: type) -> dict[str, list[tuple[str, object, object]]]:

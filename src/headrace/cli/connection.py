@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,9 @@ def connected(args: argparse.Namespace) -> Iterator["Client"]:
 
     address = args.bootstrap_server or os.environ.get(VARIABLE) or FALLBACK
     try:
-        with connect(address, client_id="headrace-cli") as client:
+        client = connect(address, client_id="headrace-cli")
+        client.report_waiting(_report_waiting)
+        with client:
             yield client
     except ClientError as error:
         raise Failure(describe(error)) from error
@@ -62,6 +65,12 @@ def connected(args: argparse.Namespace) -> Iterator["Client"]:
         raise Failure(f"{error.object!r} is not UTF-8", 2) from error
     except ValueError as error:
         raise Failure(str(error), 2) from error
+
+
+def _report_waiting(seconds: float, reason: str) -> None:
+    # On a terminal, replace a line that shows progress.
+    start = "\r\x1b[K" if sys.stderr.isatty() else ""
+    print(f"{start}headrace: waiting for {seconds:.0f} s: {reason}", file=sys.stderr, flush=True)
 
 
 def describe(error: Exception) -> str:

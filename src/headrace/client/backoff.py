@@ -7,6 +7,7 @@
 
 from math import inf
 
+from headrace.client.errors import ClientError
 from headrace.client.metadata import Cluster
 
 _METADATA_MS_MAX = 5_000.0
@@ -15,24 +16,43 @@ _METADATA_MS_MAX = 5_000.0
 class Backoff:
     """The pause of one partition."""
 
-    __slots__ = ("_tried", "_version", "at_ms", "failures")
+    __slots__ = ("_tried", "_version", "at_ms", "failures", "reason", "since_ms")
 
     def __init__(self) -> None:
         self.failures = 0
         self.at_ms = 0.0
+        self.reason = ""
+        """Why the partition waits: the last error since `since_ms`."""
+        self.since_ms = 0.0
         self._tried: tuple[int, int] | None = None
         self._version: int | None = None
 
     def failed(
-        self, cluster: Cluster, topic: str, index: int, *, until_ms: float, stale: bool
+        self,
+        cluster: Cluster,
+        topic: str,
+        index: int,
+        error: ClientError,
+        now_ms: float,
+        until_ms: float,
     ) -> None:
         self.failures += 1
         self.at_ms = until_ms
         self._tried = _leadership(cluster, topic, index)
-        self._version = cluster.version if stale else None
+        self._version = cluster.version if error.stale_metadata else None
+        self._note(str(error), now_ms)
+
+    def no_leader(self, now_ms: float, until_ms: float) -> None:
+        self.pause(until_ms)
+        self._note("it has no leader", now_ms)
+
+    def _note(self, reason: str, now_ms: float) -> None:
+        if not self.reason:
+            self.since_ms = now_ms
+        self.reason = reason
 
     def pause(self, until_ms: float) -> None:
-        """Wait, whatever metadata says meanwhile."""
+        """Wait, whatever metadata arrives in the meantime."""
         self.at_ms = until_ms
         self._tried = None
         self._version = None
@@ -43,6 +63,7 @@ class Backoff:
 
     def clear(self) -> None:
         self.failures = 0
+        self.reason = ""
         self.pause(0.0)
 
     def is_over(self, cluster: Cluster, topic: str, index: int, now_ms: float) -> bool:

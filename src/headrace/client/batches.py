@@ -12,6 +12,7 @@ from typing import final
 from headrace.client.backoff import Backoff
 from headrace.client.errors import ClientError
 from headrace.client.values import Headers, RecordMetadata
+from headrace.client.waiting import Waiting
 from headrace.record.batch import read_batch
 from headrace.record.build import BatchBuilder
 from headrace.record.decode import read_records
@@ -217,6 +218,13 @@ class PartitionQueue:
             batch.closed = True
         self.batches.append(batch)
         return batch
+
+    def trouble(self) -> Waiting | None:
+        """The retriable error that holds up its batches, if there is one."""
+        if not self.backoff.reason or not (self.batches or self.in_flight):
+            return None
+        reason = f"cannot write to {self.topic}-{self.partition}: {self.backoff.reason}"
+        return Waiting(self.backoff.since_ms, reason)
 
     def is_numbered(self) -> bool:
         """Whether a batch has a sequence of the producer id and epoch in use."""

@@ -12,7 +12,7 @@ Errors are those of `headrace.client.errors`.
 """
 
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -73,6 +73,7 @@ class Client:
     ) -> None:
         self._options = client_options(bootstrap, settings)
         self._driver: Driver | None = None
+        self._report: Callable[[float, str], None] | None = None
         self._producer: Producer | None = None
 
     def __enter__(self) -> Self:
@@ -87,9 +88,17 @@ class Client:
     ) -> None:
         self.close()
 
+    def report_waiting(self, report: Callable[[float, str], None]) -> None:
+        """Have `report(seconds, reason)` called while a call waits: after 2 s, then less often.
+
+        For commands and programs with a user; call it before the client is opened.
+        """
+        self._report = report
+
     def open(self) -> None:
         """Reach a broker; Unreachable when none of the addresses answers."""
         self._driver = Driver(self._options)
+        self._driver.report = self._report
         try:
             self._driver.run(offsets.connect(self._driver.engine))
         except BaseException:

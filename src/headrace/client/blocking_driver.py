@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 from struct import Struct
@@ -25,6 +25,7 @@ from headrace.client.network import Effect, Open, Write
 from headrace.client.operation import Operation, Outcome
 from headrace.client.options import ClientOptions
 from headrace.client.transport import describe_failure, tune
+from headrace.client.waiting import Patience, Waiting
 
 T = TypeVar("T")
 _READ_SIZE = 1 << 20
@@ -34,6 +35,7 @@ _STALL_MS_MAX = 20
 _TIMEVAL = Struct("ll")
 _PIECES_MAX = 64
 _GAP_MS_MAX = 1_000.0
+_LOOK_MS = 500.0
 _ONE_THREAD = "a blocking client is for one thread at a time"
 
 
@@ -50,6 +52,10 @@ class Driver:
         self.engine = Engine(options, random=Random(), now_ms=self.now_ms())
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[int, _Socket] = {}
+        self.report: Callable[[float, str], None] | None = None
+        """Called while a call waits: for how many seconds, and why."""
+        self._patience = Patience()
+        self._look_ms = 0.0
 
     def now_ms(self) -> float:
         """The engine's time."""
@@ -85,10 +91,16 @@ class Driver:
         self.work_until(outcome)
         return outcome.result()
 
-    def work_until(self, awaited: Awaited, deadline_ms: float | None = None) -> bool:
-        """Do I/O until something is done or the time is up; whether it is done."""
+    def work_until(
+        self, awaited: Awaited, deadline_ms: float | None = None, *, is_poll: bool = False
+    ) -> bool:
+        """Do I/O until something is done or the time is up; whether it is done.
+
+        A poll can wait long without a problem: only errors are reported, not slow responses.
+        """
         with self._working():
             self._select(0)
+            started_ms = self.now_ms()
             while True:
                 self._carry_out(self.engine.poll(self.now_ms()))
                 if awaited.done:
@@ -97,8 +109,25 @@ class Driver:
                 if deadline_ms is not None and now_ms >= deadline_ms:
                     return False
                 times = [self.engine.next_wakeup_ms(), deadline_ms]
+                if self.report is not None:
+                    self._look(None if is_poll else started_ms, now_ms)
+                    times.append(self._look_ms)
                 wake_ms = min((at_ms for at_ms in times if at_ms is not None), default=None)
                 self._select(None if wake_ms is None else max(wake_ms - now_ms, 0) / 1000)
+
+    def _look(self, started_ms: float | None, now_ms: float) -> None:
+        """Report why a call waits. With `started_ms`, a missing response is a reason, too."""
+        if now_ms < self._look_ms:
+            return
+        self._look_ms = now_ms + _LOOK_MS
+        waiting = self.engine.trouble()
+        if started_ms is not None:
+            reason = waiting.reason if waiting is not None else self.engine.unanswered()
+            waiting = Waiting(started_ms, reason) if reason else None
+        if self._patience.is_due(now_ms, None if waiting is None else waiting.since_ms):
+            assert self.report is not None
+            assert waiting is not None
+            self.report((now_ms - waiting.since_ms) / 1000, waiting.reason)
 
     def work(self) -> None:
         """Do the I/O that is possible without waiting."""

@@ -104,7 +104,7 @@ class GroupConsumer:
                     return taken
                 ready = member.ready()
                 is_waiting = True
-                if not driver.work_until(ready, deadline_ms):
+                if not driver.work_until(ready, deadline_ms, is_poll=True):
                     ready.abandoned = True
                     return None
         finally:

@@ -250,7 +250,7 @@ class Consumer:
                 self._driver.work()
                 return taken
             ready = self._machine.ready()
-            if not self._driver.work_until(ready, deadline_ms):
+            if not self._driver.work_until(ready, deadline_ms, is_poll=True):
                 ready.abandoned = True
                 return None
 

@@ -90,6 +90,7 @@ class ClassicMember:
             self._membership.lose()
             raise error
         self._membership.doubt_coordinator(error)
+        self._port.note_retry("joining the group", error)
         yield Pause(backoff_ms(self._port, attempt))
 
     def _ask(

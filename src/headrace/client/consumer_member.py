@@ -93,6 +93,7 @@ class ConsumerMember:
             self._start_anew()
         elif error.retriable or self._may_be_released(code):
             self._membership.doubt_coordinator(error)
+            self._port.note_retry("joining the group", error)
             yield Pause(backoff_ms(self._port, attempt))
         else:
             self._membership.lose()

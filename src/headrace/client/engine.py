@@ -33,6 +33,7 @@ from headrace.client.operation import (
     Wait,
 )
 from headrace.client.options import ClientOptions
+from headrace.client.waiting import Waiting
 from headrace.wire.apis import METADATA
 
 T = TypeVar("T")
@@ -52,6 +53,9 @@ class Engine:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_count = 0
         self._running: dict[Outcome[Any], Operation[Any]] = {}
+        self._current: Outcome[Any] | None = None
+        self._retries: dict[Outcome[Any], Waiting] = {}
+        """The last retriable error of operations, and since when they fail."""
         self._refresh_waiters: list[Resume] = []
         self._next_refresh_waiters: list[Resume] = []
 
@@ -132,6 +136,7 @@ class Engine:
     def cancel(self, outcome: Outcome[Any]) -> None:
         """Stop an operation that nobody waits for any more."""
         operation = self._running.pop(outcome, None)
+        self._retries.pop(outcome, None)
         if operation is not None:
             operation.close()
 
@@ -145,15 +150,50 @@ class Engine:
         if outcome not in self._running:
             return
         try:
-            step = operation.send(value) if error is None else operation.throw(error)
+            step = self._advance(outcome, operation, value, error)
         except StopIteration as stop:
-            del self._running[outcome]
+            self._ended(outcome)
             outcome.succeed(stop.value)
         except ClientError as failure:
-            del self._running[outcome]
+            self._ended(outcome)
             outcome.fail(failure)
         else:
             self._begin(step, lambda value, error: self._resume(outcome, operation, value, error))
+
+    def _advance(
+        self,
+        outcome: Outcome[T],
+        operation: Operation[T],
+        value: Any,
+        error: ClientError | None,
+    ) -> Step:
+        # An operation can start another one while it runs.
+        before, self._current = self._current, outcome
+        try:
+            return operation.send(value) if error is None else operation.throw(error)
+        finally:
+            self._current = before
+
+    def _ended(self, outcome: Outcome[Any]) -> None:
+        del self._running[outcome]
+        self._retries.pop(outcome, None)
+
+    def note_retry(self, what: str, error: ClientError) -> None:
+        """Remember why the running operation tries again; `trouble` returns it."""
+        if self._current is not None:
+            known = self._retries.get(self._current)
+            since_ms = self.now_ms if known is None else known.since_ms
+            self._retries[self._current] = Waiting(since_ms, f"{what} failed: {error}")
+
+    def trouble(self) -> Waiting | None:
+        """The oldest failure that is being retried, with its last error."""
+        machines = (machine.trouble() for machine in self._machines)
+        found = [*self._retries.values(), *(each for each in machines if each is not None)]
+        return min(found, default=None)
+
+    def unanswered(self) -> str:
+        """What the oldest request waits for, or nothing."""
+        return self._network.unanswered()
 
     def _begin(self, step: Step, resume: Resume) -> None:
         if isinstance(step, Ask):

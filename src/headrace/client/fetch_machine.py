@@ -37,6 +37,7 @@ from headrace.client.operation import Outcome
 from headrace.client.options import ConsumerOptions
 from headrace.client.reading import Reading
 from headrace.client.values import ListedOffset, Record
+from headrace.client.waiting import Waiting
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import FETCH
@@ -206,6 +207,13 @@ class FetchMachine:
         self._errors.append(error)
         self.announce()
 
+    def trouble(self) -> Waiting | None:
+        for reading in self._readings.values():
+            if reading.backoff.reason and not reading.paused:
+                reason = f"cannot read {reading.partition}: {reading.backoff.reason}"
+                return Waiting(reading.backoff.since_ms, reason)
+        return None
+
     def _wake(self, at_ms: float) -> None:
         if at_ms < inf and (self._wakeup_ms is None or at_ms < self._wakeup_ms):
             self._wakeup_ms = at_ms
@@ -223,7 +231,7 @@ class FetchMachine:
         leader = reading.node_to_ask(self._port.cluster, now_ms)
         if leader is None:
             self._port.want_metadata()
-            reading.backoff.pause(now_ms + _LEADERLESS_PAUSE_MS)
+            reading.backoff.no_leader(now_ms, now_ms + _LEADERLESS_PAUSE_MS)
             self._check_absent(reading, now_ms)
             self._wake(reading.backoff.at_ms)
             return None
@@ -360,10 +368,7 @@ class FetchMachine:
             options.retry_backoff_ms_max,
         )
         reading.backoff.failed(
-            self._port.cluster,
-            *reading.partition,
-            until_ms=now_ms + pause_ms,
-            stale=error.stale_metadata,
+            self._port.cluster, *reading.partition, error, now_ms, now_ms + pause_ms
         )
 
     def _stop(self, reading: Reading, error: ClientError) -> None:

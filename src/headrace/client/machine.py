@@ -8,6 +8,7 @@ from headrace.client.errors import ClientError
 from headrace.client.metadata import Cluster
 from headrace.client.operation import Operation, Outcome
 from headrace.client.options import ClientOptions
+from headrace.client.waiting import Waiting
 
 T = TypeVar("T")
 
@@ -20,6 +21,8 @@ class Machine(Protocol):
 
     def next_wakeup_ms(self) -> float | None: ...
     def close(self, error: ClientError, now_ms: float) -> None: ...
+    def trouble(self) -> Waiting | None:
+        """The retriable error that holds the machine up, if there is one."""
 
 
 class Port(Protocol):
@@ -42,3 +45,4 @@ class Port(Protocol):
     def cancel(self, outcome: Outcome[Any]) -> None: ...
     def unreachable(self) -> ClientError | None: ...
     def forget_topic(self, topic: str) -> None: ...
+    def note_retry(self, what: str, error: ClientError) -> None: ...

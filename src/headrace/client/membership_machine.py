@@ -335,6 +335,7 @@ class Membership:
                 if not (error.retriable or isinstance(error, TimedOut | UnknownTopic)):
                     self.fetching.show(error)
                     return
+                self.port.note_retry("reading committed offsets", error)
                 yield Pause(backoff_ms(self.port, attempt))
                 attempt += 1
                 continue

@@ -26,6 +26,7 @@ from headrace.client.errors import (
 )
 from headrace.client.options import Address, ClientOptions
 from headrace.client.values import Node
+from headrace.wire.apis import APIS
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,16 @@ class Network:
         return Unreachable(
             f"cannot reach any of {self._options.bootstrap_text}: {text}; is the broker running?"
         )
+
+    def unanswered(self) -> str:
+        """What the oldest request on a shared connection waits for, or nothing."""
+        for peer in [*self._nodes.values(), *self._bootstrap]:
+            sent = peer.connection.unfinished() if peer.connection is not None else []
+            if sent:
+                return f"no response from {peer.address} to {APIS[sent[0].api_key].name}"
+            if peer.waiting:
+                return f"no connection to {peer.address}" + (peer.reason and f": {peer.reason}")
+        return ""
 
     def next_wakeup_ms(self) -> float | None:
         """When `poll` has something to do though nothing happened."""

@@ -61,6 +61,7 @@ def connect(session: Session) -> Operation[ClusterInfo]:
                 raise
             if session.now_ms >= deadline_ms:
                 raise TimedOut(f"cannot connect: {error}") from error
+            session.note_retry("connecting", error)
             yield Pause(backoff_ms(session, attempt))
             attempt += 1
         else:
@@ -94,6 +95,8 @@ def ensure_topics(session: Session, topics: Iterable[str], create: bool) -> Oper
                     raise trouble
         if waited_ms >= session.options.operation_timeout_ms:
             raise session.unreachable() or TimedOut(f"no metadata of {missing[0]!r}: {trouble}")
+        if trouble is not None:
+            session.note_retry("reading metadata", trouble)
         yield Pause(backoff_ms(session, attempt))
         attempt += 1
 

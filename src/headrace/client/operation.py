@@ -80,6 +80,9 @@ class Session(Protocol):
     def unreachable(self) -> ClientError | None:
         """The error to show when no broker answers, if none does."""
 
+    def note_retry(self, what: str, error: ClientError) -> None:
+        """Remember why the running operation tries again."""
+
     def forget_topic(self, topic: str) -> None:
         """Ask about a topic no more."""
 
@@ -155,6 +158,7 @@ def retrying(
             if not error.retriable:
                 raise
             trouble = error
+        session.note_retry(what, trouble)
         pause_ms = backoff_ms(session, number)
         if session.now_ms + pause_ms >= deadline_ms:
             unreachable = session.unreachable()

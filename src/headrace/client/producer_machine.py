@@ -40,6 +40,7 @@ from headrace.client.produce_codec import (
 )
 from headrace.client.producer_id import ProducerId, init_producer_id
 from headrace.client.values import Headers
+from headrace.client.waiting import Waiting
 from headrace.model.errors import ErrorCode
 from headrace.record.build import BatchBuilder, record_size_max
 from headrace.wire.apis import PRODUCE
@@ -173,6 +174,9 @@ class ProducerMachine:
     def next_wakeup_ms(self) -> float | None:
         return self._wakeup_ms
 
+    def trouble(self) -> Waiting | None:
+        return next(filter(None, (queue.trouble() for queue in self._queues.values())), None)
+
     def _wake(self, at_ms: float) -> None:
         if self._wakeup_ms is None or at_ms < self._wakeup_ms:
             self._wakeup_ms = at_ms
@@ -274,7 +278,7 @@ class ProducerMachine:
                 self._finish(batch, error)
                 return
         self._port.want_metadata()
-        queue.backoff.pause(now_ms + _LEADERLESS_PAUSE_MS)
+        queue.backoff.no_leader(now_ms, now_ms + _LEADERLESS_PAUSE_MS)
         self._wake(queue.backoff.at_ms)
 
     def _is_due(self, queue: PartitionQueue, now_ms: float) -> bool:
@@ -424,13 +428,8 @@ class ProducerMachine:
             return
         batch.trouble = error
         queue.requeue(batch)
-        queue.backoff.failed(
-            self._port.cluster,
-            queue.topic,
-            queue.partition,
-            until_ms=now_ms + backoff_ms(self._port, batch.attempts - 1),
-            stale=error.stale_metadata,
-        )
+        cluster, until_ms = self._port.cluster, now_ms + backoff_ms(self._port, batch.attempts - 1)
+        queue.backoff.failed(cluster, queue.topic, queue.partition, error, now_ms, until_ms)
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         if batch.done:
