@@ -56,13 +56,13 @@ class Checks:
                 f"I6: the log of {where} ended at {self._ends[key]} and ends at {end} in {epoch}"
             )
         self._ends[key] = end
-        states = self._cluster.stored(partition.topic)
-        if index >= len(states) or states[index].leader_epoch != epoch:
+        state = self._cluster.current_state(partition)
+        if state is None:
             return
         maximal = {*partition.isr, *(partition.proposed or ())}
         # The controller alone renews the epoch of a member that restarted cleanly.
-        if not set(states[index].isr) <= members(maximal):
-            raise Violation(f"I9: {where}: {states[index].isr} is stored, {maximal} is considered")
+        if not set(state.isr) <= members(maximal):
+            raise Violation(f"I9: {where}: {state.isr} is stored, {maximal} is considered")
         deleted_to = self._cluster.history.deleted_to[TopicPartition(partition.topic, index)]
         if partition.log.log_start_offset < deleted_to:
             raise Violation(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 from headrace.coordination import layout
 from headrace.log.directory import STRAY_SUFFIX
@@ -91,11 +92,13 @@ class Cluster:
         """No fault before this time: it would be more than the cluster promises to survive."""
         self.waits_for_sync = False
         """No fault until all replicas are in sync again."""
+        self.elections_until = 0.0
+        """A fault waits so long for a new leader, to kill it."""
         self.absent_until = 0.0
         """A broker that is down for minutes starts at this time."""
         self.log: list[str] = []
         self.checks = Checks(self)
-        self._states: dict[str, tuple[tuple[int, int], list[PartitionState]]] = {}
+        self._states: dict[str, tuple[tuple[int, int], UUID, list[PartitionState]]] = {}
 
     def note(self, what: str) -> None:
         self.log.append(f"{self.world.now:9.3f} {what}")
@@ -141,13 +144,25 @@ class Cluster:
         version = (topic.stat.mzxid, nodes[path].stat.mzxid)
         known = self._states.get(name)
         if known is not None and known[0] == version:
-            return known[1]
+            return known[2]
         topic_id, assignment, moves = layout.decode_topic(name, topic.data)
         states = layout.decode_states(path, nodes[path].data, topic_id, assignment)
         for index, (adding, removing) in moves.items():
             states[index] = replace(states[index], adding=adding, removing=removing)
-        self._states[name] = version, states
+        self._states[name] = version, topic_id, states
         return states
+
+    def current_state(self, partition: Partition) -> PartitionState | None:
+        """The stored state that a replica's own belongs to; None if a later one is stored."""
+        states = self.stored(partition.topic)
+        index = int(partition.index)
+        if (
+            index >= len(states)
+            or self._states[partition.topic][1] != partition.topic_id
+            or states[index].leader_epoch != partition.leader_epoch
+        ):
+            return None
+        return states[index]
 
     def controller_id(self) -> int | None:
         node = self.ensemble.tree.nodes.get(layout.CONTROLLER)
@@ -157,14 +172,8 @@ class Cluster:
         """The leaders, as far as they know of it themselves."""
         found = {}
         for _, partition in self.replicas():
-            where = (partition.topic, int(partition.index))
-            states = self.stored(partition.topic)
-            if (
-                partition.is_leader
-                and where[1] < len(states)
-                and partition.leader_epoch == states[where[1]].leader_epoch
-            ):
-                found[where] = partition
+            if partition.is_leader and self.current_state(partition) is not None:
+                found[partition.topic, int(partition.index)] = partition
         return found
 
     def is_healthy(self, *, is_final: bool = False) -> bool:

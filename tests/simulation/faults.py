@@ -7,6 +7,7 @@ from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import FEATURES, Cluster, Options
 from tests.simulation.ensemble import NAME as ZOOKEEPER
 from tests.simulation.machines import MACHINE_FAULTS, restart_later
+from tests.simulation.topics import EVENTS
 
 CALM_S = 15.0
 """Longer than a controller waits for replicas that may come back."""
@@ -166,33 +167,71 @@ def _kill_all_and_tear_one(cluster: Cluster) -> str:
 
 
 def _elections(cluster: Cluster) -> str:
-    """Three leaders of one partition within two seconds, each killed soon after its election."""
-    generator, times = cluster.world.random, 3
-    index = generator.randrange(cluster.options.partitions)
+    """Kill the leader of a partition as soon as it has written, three times within seconds."""
+    index = cluster.world.random.randrange(cluster.options.partitions)
+    _kill_leaders(cluster, index, 3)
+    return f"kill three leaders of partition {index}"
 
-    def kill_leader(left: int) -> None:
-        leader = cluster.stored()[index].leader
-        if 0 < leader <= len(cluster.brokers):
-            broker = cluster.brokers[leader - 1]
-            broker.kill()
-            cluster.ensemble.process.at(
-                cluster.world.now + generator.uniform(0.05, 0.6), broker.start_again
+
+def _kill_leaders(cluster: Cluster, index: int, left: int, epoch: int = -1) -> None:
+    """Kill the leader once it has records of its own epoch, and then its successor."""
+    generator, ensemble = cluster.world.random, cluster.ensemble
+    leader = cluster.leaders().get((EVENTS, index))
+    if (
+        leader is None
+        or leader.leader_epoch <= epoch
+        or (epoch >= 0 and leader.log.log_end_offset == leader.epoch_start_offset)
+    ):
+        if cluster.world.now < cluster.elections_until:
+            ensemble.process.at(
+                cluster.world.now + 0.02, _kill_leaders, cluster, index, left, epoch
             )
-        if left > 1:
-            when = cluster.world.now + generator.uniform(0.2, 0.9)
-            cluster.ensemble.process.at(when, kill_leader, left - 1)
+        return
+    broker = cluster.brokers[int(leader.node_id) - 1]
+    broker.kill()
+    restart_after = generator.choice((0.05, 0.3, 2.0))
+    ensemble.process.at(cluster.world.now + restart_after, broker.start_again)
+    if left > 1:
+        cluster.elections_until = cluster.world.now + 3.0
+        epoch = int(leader.leader_epoch)
+        ensemble.process.at(
+            cluster.world.now + 0.02, _kill_leaders, cluster, index, left - 1, epoch
+        )
 
-    kill_leader(times)
-    return f"kill the leaders of partition {index} {times} times"
+
+def _diverge(cluster: Cluster) -> str:
+    """Let two leaders in a row write records that the next leader does not have (KIP-279).
+
+    A frame from the leader to one follower is held back, and all of that follower to the others.
+    """
+    generator, network = cluster.world.random, cluster.network
+    index = generator.randrange(cluster.options.partitions)
+    state = cluster.stored()[index]
+    others = [node for node in state.isr if node != state.leader]
+    if state.leader < 0 or not others:
+        return ""
+    names = {broker.node_id: broker.name for broker in cluster.brokers}
+    behind = generator.choice(others)
+    network.cut(names[state.leader], names[behind])
+    for other in others:
+        if other != behind:
+            network.cut(names[behind], names[other])
+    when = cluster.world.now + generator.uniform(0.1, 0.4)
+    cluster.ensemble.process.at(when, _kill_leaders, cluster, index, 2)
+    cluster.ensemble.process.at(when + generator.uniform(0.5, 2.5), network.heal)
+    return f"let the logs of partition {index} diverge: broker-{behind} is behind"
 
 
 def _reboot(cluster: Cluster) -> str:
-    """A power loss, and a start so soon after it that nobody noticed."""
+    """A power loss, and a start so soon that no broker has noticed. Often of the controller."""
+    generator = cluster.world.random
     if not cluster.options.syncs and not cluster.is_in_full_sync():
         return ""
-    broker = _pick(cluster)
+    broker, controller_id = _pick(cluster), cluster.controller_id()
+    if controller_id is not None and generator.random() < 0.5:
+        broker = cluster.brokers[controller_id - 1]
     broker.lose_power()
-    when = cluster.world.now + cluster.world.random.uniform(0.0, 0.05)
+    when = cluster.world.now + generator.uniform(0.0, 0.05)
     cluster.ensemble.process.at(when, broker.start_again)
     return f"reboot {broker.name}"
 
@@ -213,6 +252,7 @@ FAULTS: dict[str, Callable[[Cluster], str]] = {
     "elections": _elections,
     "reboot": _reboot,
     "lag": _lag,
+    "diverge": _diverge,
     "kill": _kill,
     "kill_all": _kill_all,
     "power": _lose_power,
@@ -230,6 +270,16 @@ FAULTS: dict[str, Callable[[Cluster], str]] = {
     "kill_in_move": _kill_in_move,
     "kill_all_and_tear_one": _kill_all_and_tear_one,
 }
+
+
+THEMES: tuple[tuple[str, ...], ...] = (
+    ("elections", "diverge", "diverge", "lag", "kill"),
+    ("reboot", "reboot", "power", "expire", "kill"),
+    ("lag", "isolate", "suspend", "store_down", "kill", "pause"),
+    ("outage", "wipe", "restore", "back_up", "back_up", "kill"),
+    ("kill_all_and_tear_one", "kill_all", "power", "kill", "outage"),
+)
+"""Faults that belong together: each needs the others to do harm."""
 
 
 def options_of(generator: Random, without: frozenset[str] = frozenset()) -> Options:
@@ -252,10 +302,17 @@ def options_of(generator: Random, without: frozenset[str] = frozenset()) -> Opti
         features=tuple(each for each in FEATURES if generator.random() < 0.35),
     )
     _choose_retention(options, generator)
+    if generator.random() < 0.3:
+        # Catching up takes many requests.
+        options.settings["replica.fetch.max.bytes"] = "300"
+        options.settings["replica.fetch.response.max.bytes"] = "300"
     kinds = list(FAULTS)
     options.faults = tuple(
         sorted(generator.sample(kinds, generator.randint(2, len(kinds)))),
     )
+    if generator.random() < 0.5:
+        options.faults = generator.choice(THEMES)
+        options.noise = True
     options.features = tuple(each for each in options.features if each not in without)
     options.faults = tuple(each for each in options.faults if each not in without) or ("kill",)
     if "retention" in without:

@@ -47,7 +47,7 @@ def test_a_torn_tail_of_the_last_in_sync_costs_nothing_that_was_acknowledged(
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     options = Options(partitions=1, noise=False, faults=())
-    run(1, options, _tear_the_last_in_sync)
+    run(2, options, _tear_the_last_in_sync)
 
 
 @pytest.mark.parametrize("is_on", [True, False])

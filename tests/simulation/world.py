@@ -140,6 +140,7 @@ class World:
 
     def close(self) -> None:
         for process in [*self.processes, *self.dead]:
+            process.loop.process = None  # Or the loop is collected too late, with a warning.
             for task in asyncio.all_tasks(process.loop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
 
