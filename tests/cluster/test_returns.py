@@ -1,6 +1,7 @@
 """Brokers that come back with less than they had, or at odds with the time of day."""
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from headrace.coordination import layout
 from headrace.coordination.zookeeper import ZooKeeperStore
+from headrace.log.incarnation import MARKER
 from headrace.testing.cluster import ClusterBroker, RunningCluster
 from tests.cluster.history import Load, Topic, check, wait_for
 
@@ -56,6 +58,13 @@ def garble(path: Path, count: int) -> None:
         file.write(bytes(byte ^ 0x5A for byte in rest))
 
 
+def lose_page_cache(broker: ClusterBroker) -> None:
+    """Make a broker find another boot id, as after a power loss, which is what tears tails."""
+    path = broker.data_dir / MARKER
+    content = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**content, "page_cache_id": "of another boot"}))
+
+
 def test_a_torn_tail_of_one_replica_costs_nothing_that_was_acknowledged(
     cluster: RunningCluster,
 ) -> None:
@@ -73,6 +82,8 @@ def test_a_torn_tail_of_one_replica_costs_nothing_that_was_acknowledged(
             follower = next(node for node in states[partition].replicas if node != leader)
             victim = cluster.brokers[follower if place else leader]
             tear(active_segment(victim, topic, partition), count)
+        for broker in cluster.brokers.values():
+            lose_page_cache(broker)
         cluster.start_brokers()
         load.wait_for_more(100)
         topic.wait_until_in_sync()

@@ -136,7 +136,7 @@ MUTATIONS = (
         "headrace/node/replicas.py",
         (
             (
-                "        if state.leader == self._node_id and self._names_this_life(state):\n",
+                "        if state.leader == self._node_id and self._can_lead(partition, state):\n",
                 "        if state.leader == self._node_id:\n",
             ),
         ),

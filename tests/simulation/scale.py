@@ -186,7 +186,10 @@ class ThinMember(Member):
 
     async def _start(self) -> None:
         document = layout.encode_broker(self.endpoints, None)
-        await membership.register(self.store, self.node_id, document, [], 10.0, _nobody_is_dead)
+        origin = membership.Origin()
+        await membership.register(
+            self.store, self.node_id, lambda _: document, origin, [], 10.0, _nobody_is_dead
+        )
         await self.store.exists(layout.CONTROLLER, _ignore)
         await self._read_brokers()
         self._seen = (await reading.read_changes(self.store, self._changed)).last

@@ -15,9 +15,9 @@ from tests.simulation.world import World
 def _tear_the_last_in_sync(
     world: World, cluster: Cluster, running: "list[asyncio.Task[None]]"
 ) -> None:
-    """All are killed. One is back at once and takes the others for alive, so that the ISR shrinks
-    to one that is dead; then it is killed, too. The last in sync comes back with a torn tail, and
-    before the others, which have everything.
+    """All are killed, and one of them loses power. It restarts first and takes the others for
+    alive, so that the ISR shrinks to one that is dead; then it is killed again. The last in sync
+    also loses power, and restarts before the third, which has everything.
     """
 
     def until(is_so: Callable[[], bool]) -> None:
@@ -28,6 +28,7 @@ def _tear_the_last_in_sync(
     for broker in cluster.brokers:
         broker.kill()
     first = cluster.brokers[1]
+    first.files = first.files.power_lost(1)
     first.start()
     until(lambda: cluster.stored()[0].leader == NO_LEADER and len(cluster.stored()[0].isr) == 1)
     last = cluster.brokers[cluster.stored()[0].isr[0] - 1]

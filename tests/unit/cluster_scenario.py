@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from headrace.controller.changes import ImageChange
+from headrace.controller.membership import Origin
 from headrace.controller.service import Controller
 from headrace.coordination.embedded import EmbeddedServer, EmbeddedStore
 from headrace.model.cluster import Endpoint
@@ -49,12 +50,12 @@ class Member:
         self.changes: list[ImageChange] = []
         self.controller.on_change(self.changes.append)
 
-    async def start(self, previous_epoch: int = -1) -> None:
+    async def start(self, origin: Origin | None = None) -> None:
         endpoints = (
             Endpoint("PLAINTEXT", "127.0.0.1", 19090 + self.node_id),
             Endpoint("INTERNAL", "127.0.0.1", self.port),
         )
-        await self.controller.start(endpoints, rack=self.rack, previous_epoch=previous_epoch)
+        await self.controller.start(endpoints, rack=self.rack, origin=origin or Origin())
 
     async def vanish(self) -> None:
         """Stop as a process does that is killed: nothing is told to anybody."""
@@ -89,7 +90,16 @@ class Cluster:
         self.network = MemoryNetwork()
         self.members: dict[int, Member] = {}
 
-    async def add(self, node_id: int, rack: str | None = None, previous_epoch: int = -1) -> Member:
+    async def add(
+        self,
+        node_id: int,
+        rack: str | None = None,
+        previous_epoch: int = -1,
+        *,
+        directory_id: str = "",
+        last_epoch: int | None = None,
+    ) -> Member:
+        """Start a broker whose data directory proves this, see `Origin`."""
         member = self.members[node_id] = Member(
             self.server,
             self.network,
@@ -99,7 +109,9 @@ class Cluster:
             self.balance_interval_s,
             self.imbalance_max,
         )
-        await member.start(previous_epoch)
+        if last_epoch is None:
+            last_epoch = previous_epoch
+        await member.start(Origin(directory_id, previous_epoch, last_epoch))
         await self.agree()
         return member
 

@@ -1,6 +1,7 @@
 """Several brokers on one store: they see the same, one of them writes, and it can be any."""
 
 from functools import partial
+from typing import Any
 
 from headrace.controller.changes import changed_partitions
 from headrace.coordination import layout
@@ -95,6 +96,35 @@ async def test_a_broker_that_returns_unclean_is_in_no_isr_i12(cluster: Cluster) 
         member = await cluster.add(2, previous_epoch=epoch if clean else -1)
         assert member.controller.broker_epoch > epoch
         assert cluster.leader.state().isr == (1,)
+
+
+@cluster_of(1)
+async def test_a_registration_shows_which_data_another_directory_has(cluster: Cluster) -> None:
+    def lost_until() -> int:
+        return cluster.leader.controller.image.brokers[2].lost_until
+
+    first = await add_and_kill(cluster, directory_id="a")
+    second = await add_and_kill(cluster, first, directory_id="a")
+    # After a power loss the directory is still the last one.
+    third = await add_and_kill(cluster, directory_id="a", last_epoch=second)
+    assert first < second < third
+    await cluster.add(2, directory_id="b")
+    assert lost_until() == third
+    fourth = await cluster.kill(2)
+    await cluster.add(2, previous_epoch=fourth, directory_id="b")
+    assert lost_until() == third
+    fifth = await cluster.kill(2)
+    # An older copy of the same directory.
+    await cluster.add(2, previous_epoch=fourth, directory_id="b")
+    assert lost_until() == fifth
+
+
+async def add_and_kill(cluster: Cluster, previous_epoch: int = -1, **origin: Any) -> int:
+    await cluster.add(2, previous_epoch=previous_epoch, **origin)
+    assert cluster.leader.controller.image.brokers[2].lost_until == -1
+    epoch = await cluster.kill(2)
+    await cluster.agree()
+    return epoch
 
 
 @cluster_of(2)

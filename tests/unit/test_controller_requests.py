@@ -3,10 +3,11 @@
 import asyncio
 from typing import Any
 
+from headrace.coordination import layout
 from headrace.handlers.context import RequestContext
 from headrace.handlers.dispatch import handle_frame
 from headrace.model.errors import ErrorCode
-from headrace.model.topics import NO_LEADER
+from headrace.model.topics import NO_LEADER, TopicPartition
 from headrace.runtime.link import LinkBroken
 from headrace.wire.apis import ALTER_PARTITION, CREATE_TOPICS, DELETE_TOPICS
 from headrace.wire.codec import decode_response, encode_request
@@ -233,6 +234,24 @@ async def test_a_lost_disk_costs_its_leadership_and_a_new_controller_is_told(
     await cluster.leader.controller.create_topic("w")
     await cluster.agree()
     await until(lambda: cluster.leader.state("u").leader == NO_LEADER)
+
+
+@cluster_of(2)
+async def test_a_lost_disk_is_reported_under_each_new_registration(cluster: Cluster) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [2]})
+    await cluster.agree()
+    member = cluster.members[2]
+    member.controller.replica_offline("t", 0)
+    await until(lambda: cluster.leader.state().leader == NO_LEADER)
+    before = member.controller.broker_epoch
+    await cluster.leader.store.delete(layout.broker_path(2))
+    await until(lambda: member.controller.broker_epoch > before)
+    await cluster.agree()
+    info = cluster.leader.controller.image.brokers[2]
+    assert (info.previous_epoch, info.is_restarted) == (-1, False)
+    offline_on = cluster.leader.controller._failover.offline_on
+    await until(lambda: list(offline_on(TopicPartition("t", 0))) == [2])
+    assert cluster.leader.state().leader == NO_LEADER
 
 
 @cluster_of(3)

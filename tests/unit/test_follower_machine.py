@@ -436,21 +436,6 @@ def test_a_disk_that_fails_stops_its_partition_and_no_other() -> None:
     assert scene.log.log_end_offset == 0
 
 
-def test_a_former_leader_with_an_offline_log_does_not_fetch() -> None:
-    scene = Scene(partitions=2)
-    scene.wire.run()
-    scene.wire.machine.unfollow(scene.follower.partition())
-    scene.log.go_offline(OSError(errno.EIO, "failed"))
-    elect(scene.leader, 2, scene.follower)
-    scene.wire.machine.follow(scene.follower.partition())
-    requests = len(scene.wire.requests)
-    scene.wire.run()
-    scene.pass_ms(100_000)
-    scene.wire.run()
-    named = [scene.asked(at) for at in range(requests, len(scene.wire.requests))]
-    assert not any(0 in partitions for partitions in named)
-
-
 def test_where_the_topic_wants_a_sync_the_next_question_waits_for_it() -> None:
     scene = Scene(isr=(1, 2), flush_messages=1)
     scene.wire.run()

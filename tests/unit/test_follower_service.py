@@ -1,6 +1,7 @@
 """Followers over links that a test holds: dialling, asking, breaking, and beginning again."""
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -287,3 +288,19 @@ def test_an_answer_that_cannot_be_read_ends_its_link(caplog: pytest.LogCaptureFi
 
     run(scenario())
     assert "cannot be read" in caplog.text
+
+
+def test_a_former_leader_with_an_offline_log_does_not_fetch() -> None:
+    async def scenario() -> None:
+        world = World(partitions=2)
+        world.node.partition(0).log.go_offline(OSError(errno.EIO, "failed"))
+        world.scene.leader.append("a")
+        world.scene.leader.append("b", index=1)
+        world.follow()
+        await world.until(lambda: end_of(world.node, 1) == 1)
+        assert end_of(world.node, 0) == 0
+        followers = world.scene.leader.partition(0).followers
+        assert followers[2].end_offset == -1, "it has fetched"
+        world.followers.stop()
+
+    run(scenario())

@@ -1,5 +1,7 @@
 """Deaths that are seen by links: refused dials, silence, and brokers that are alive after all."""
 
+from dataclasses import replace
+
 from headrace.controller.liveness_machine import Liveness
 from headrace.coordination import layout
 from headrace.model.cluster import BrokerInfo
@@ -177,6 +179,15 @@ def test_a_mistake_delays_readmission_each_time_longer_and_a_crash_does_not() ->
     late = info(16, previous_epoch=15)
     assert not liveness.reached(late, now + 1000)
     assert liveness.reached(late, now + 1001)
+
+
+def test_a_killed_broker_that_kept_its_data_is_admitted_immediately() -> None:
+    liveness = Liveness(1)
+    liveness.take_over({2: info(10)})
+    for epoch in range(10, 20):
+        liveness.put_out(2, epoch)
+        back = replace(info(epoch + 1, previous_epoch=epoch), is_restarted=True)
+        assert liveness.reached(back, 0.0)
 
 
 def test_a_broker_that_left_and_restarted_cleanly_is_let_in_at_once() -> None:

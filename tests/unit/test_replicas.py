@@ -81,6 +81,12 @@ def test_a_leadership_of_a_former_life_is_not_taken_up() -> None:
     assert scene.told(replace(LED, leader_epoch=6)) == (True, False)
 
 
+def test_a_broker_does_not_lead_with_an_offline_log() -> None:
+    scene = Scene()
+    scene.partition.log.go_offline(OSError(5, "failed"))
+    assert scene.told(LED) == (False, False)
+
+
 def test_a_lower_leader_epoch_is_never_taken() -> None:
     scene = Scene()
     scene.told(LED)

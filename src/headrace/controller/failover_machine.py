@@ -27,6 +27,8 @@ class Live(NamedTuple):
     epoch: int
     previous_epoch: int = -1
     is_leaving: bool = False
+    lost_until: int = -1
+    """Data of registrations up to this epoch was in another, or in a newer, data directory."""
 
 
 Member = tuple[int, int]

@@ -3,8 +3,8 @@
 Pure: time and the image's brokers are arguments. A new controller believes in all that are
 registered; a broker that registers later is let in when it has answered.
 
-1. A broker that was put out by mistake, and is therefore back with all that it had, is let in again
-   only after a wait that doubles each time: elections must not follow a bad link.
+1. A broker that was marked dead by mistake, so that the same process is back, is admitted again
+   only after a wait that doubles each time: a bad link must not cause elections again and again.
 2. A controller that most others are silent to is itself the one that is cut off: it must not put
    them out, nor let a leader go on without them.
 """
@@ -47,7 +47,12 @@ class Liveness:
 
     def live(self, brokers: Mapping[int, BrokerInfo]) -> dict[int, Live]:
         return {
-            node: Live(info.epoch, info.previous_epoch, self._leaving.get(node) == info.epoch)
+            node: Live(
+                info.epoch,
+                info.previous_epoch,
+                self._leaving.get(node) == info.epoch,
+                info.lost_until,
+            )
             for node, info in brokers.items()
             if self.is_admitted(node, info.epoch)
         }
@@ -64,7 +69,8 @@ class Liveness:
         self._silent.pop(node_id, None)
         if self.is_admitted(node_id, info.epoch):
             return True
-        if self._put_out.get(node_id) in (info.epoch, info.previous_epoch):
+        is_same = self._put_out.get(node_id) in (info.epoch, info.previous_epoch)
+        if is_same and not info.is_restarted:
             self._note_mistake(info, now)
             count, since, _ = self._mistakes[node_id]
             if now - since < min(READMISSION_S_MIN * 2 ** (count - 1), READMISSION_S_MAX):

@@ -9,6 +9,7 @@ service does.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import NamedTuple
 
@@ -31,9 +32,20 @@ from headrace.model.cluster import BrokerInfo
 from headrace.model.errors import ApiError, ErrorCode
 
 _ATTEMPTS_MAX = 20
+_log = logging.getLogger(__name__)
 
 
 LooksDead = Callable[[BrokerInfo], Awaitable[bool]]
+
+
+class Origin(NamedTuple):
+    """A data directory, as its broker registers it."""
+
+    directory_id: str = ""
+    kept_epoch: int = -1
+    """The registration under which all that was written is still there; -1 if unproven."""
+    last_epoch: int = -1
+    """The last registration of the directory; -1 if unknown."""
 
 
 class Election(NamedTuple):
@@ -68,24 +80,26 @@ async def prepare(store: Store, cluster_id: str) -> None:
 async def register(
     store: Store,
     node_id: int,
-    document: bytes,
+    document_of: Callable[[int], bytes],
+    origin: Origin,
     former_sessions: list[int],
     wait_s: float,
     looks_dead: LooksDead,
 ) -> Stat:
     """Register this broker and return its node, whose creation id is its epoch.
 
-    The session of a former life that is plainly gone joins `former_sessions`.
+    `document_of` takes `BrokerInfo.lost_until`. The session of a former process that is plainly
+    dead is added to `former_sessions`.
     """
     path = layout.broker_path(node_id)
     for _ in range(_ATTEMPTS_MAX):
-        # In this order: who registers after the first read fails the `multi` below.
-        incarnation = await _next_incarnation(store, node_id)
+        # Read this node first: if the broker registers later elsewhere, the `multi` below fails.
+        incarnation, lost_until = await _next_incarnation(store, node_id, origin)
         gone = asyncio.Event()
         stat = await store.exists(path, _setting(gone))
         if stat is not None and stat.ephemeral_owner == store.session_id:
             return stat
-        ops: list[Op] = [Create(path, document, ephemeral=True), incarnation]
+        ops: list[Op] = [Create(path, document_of(lost_until), ephemeral=True), incarnation]
         if stat is not None and stat.ephemeral_owner in former_sessions:
             ops.insert(0, Delete(path, stat.version))
         elif stat is not None:
@@ -94,6 +108,15 @@ async def register(
             else:
                 await _wait_until_gone(gone, node_id, wait_s)
             continue
+        if lost_until > origin.last_epoch:
+            _log.warning(
+                "data directory is older than the last registration, or is another one: "
+                "broker=%d directory_id=%s epoch=%d last_epoch=%d",
+                node_id,
+                origin.directory_id,
+                origin.last_epoch,
+                lost_until,
+            )
         try:
             await store.multi(ops)
         except (MultiFailed, UnknownOutcome):
@@ -108,10 +131,19 @@ def _setting(event: asyncio.Event) -> Watch:
     return watch
 
 
-async def _next_incarnation(store: Store, node_id: int) -> Op:
+async def _next_incarnation(store: Store, node_id: int, origin: Origin) -> tuple[Op, int]:
+    """The next state of the broker's incarnation node, and `BrokerInfo.lost_until`."""
     path = layout.incarnation_path(node_id)
-    stat = await store.exists(path)
-    return Create(path) if stat is None else Set(path, b"", stat.version)
+    try:
+        data, stat = await store.get(path)
+    except NoNode:
+        return Create(path, layout.encode_incarnation(origin.directory_id, -1)), -1
+    former_id, lost_until = layout.decode_incarnation(node_id, data)
+    is_known = former_id and origin.directory_id
+    if is_known and (former_id, stat.mzxid) != (origin.directory_id, origin.last_epoch):
+        lost_until = stat.mzxid
+    document = layout.encode_incarnation(origin.directory_id or former_id, lost_until)
+    return Set(path, document, stat.version), lost_until
 
 
 async def _is_plainly_gone(store: Store, node_id: int, epoch: int, looks_dead: LooksDead) -> bool:

@@ -57,11 +57,15 @@ class Presence:
         registration_wait_s: float,
         looks_dead: membership.LooksDead,
         elected: Callable[[bool], None],
+        registered: Callable[[int], None],
     ) -> None:
         """`elected` is called when this broker, as the controller, has read everything: with True
-        if it has become it only now."""
+        if it has become it only now. `registered` is called with each new epoch.
+        """
         self.broker_epoch = -1
         self.last_epoch = -1
+        self._origin = membership.Origin()
+        self._has_lost_data = False
         self.registered_ms = 0
         """By the store's clock; 0 if it has none of its own."""
         self.election = Election(-1, 0, None)
@@ -72,6 +76,7 @@ class Presence:
         self._locks = locks
         self._registration_wait_s = registration_wait_s
         self._elected = elected
+        self._registered = registered
         self._endpoints: tuple[Endpoint, ...] = ()
         self._rack: str | None = None
         self._looks_dead = looks_dead
@@ -88,11 +93,11 @@ class Presence:
         """Until then this broker does not stand for election."""
 
     async def start(
-        self, endpoints: Iterable[Endpoint], rack: str | None, previous_epoch: int
+        self, endpoints: Iterable[Endpoint], rack: str | None, origin: membership.Origin
     ) -> None:
         self._endpoints = tuple(endpoints)
         self._rack = rack
-        self.last_epoch = previous_epoch
+        self._origin = origin
         # Before the first step: what happens during it must not be missed.
         self._store.on_session(self._session_changed)
         await self._join()
@@ -115,6 +120,10 @@ class Presence:
         self._askers.append(asker)
         self._look_at(_CHANGES)
         await asker
+
+    def lose_data(self) -> None:
+        """A log of this process has failed: later registrations prove nothing."""
+        self._has_lost_data = True
 
     def look_for_controller(self, dead: Election | None = None) -> None:
         """Find out who is the controller; `dead` is one whose process is known to be gone."""
@@ -202,11 +211,11 @@ class Presence:
         stat = await self._store.exists(layout.broker_path(self._node_id))
         if stat is None or stat.czxid != self.broker_epoch:
             self._drop_registration()
-            document = layout.encode_broker(self._endpoints, self._rack, self.last_epoch)
             stat = await membership.register(
                 self._store,
                 self._node_id,
-                document,
+                self._document,
+                self._origin,
                 self._former_sessions,
                 self._registration_wait_s,
                 self._looks_dead,
@@ -214,11 +223,22 @@ class Presence:
             self._session_id = self._store.session_id
             self.broker_epoch = self.last_epoch = stat.czxid
             self.registered_ms = stat.created_ms
+            self._origin = self._origin._replace(kept_epoch=stat.czxid, last_epoch=stat.czxid)
+            self._registered(stat.czxid)
         await self._picture.read_brokers(self._saw_brokers)
         if not self._is_registered():
             # It was removed in between: no event will tell.
             self._look_at(_BROKERS)
         await self._find_controller(doubts_all=True)
+
+    def _document(self, lost_until: int) -> bytes:
+        return layout.encode_broker(
+            self._endpoints,
+            self._rack,
+            -1 if self._has_lost_data else self._origin.kept_epoch,
+            lost_until,
+            is_restarted=self.last_epoch == -1,
+        )
 
     async def _find_controller(self, *, doubts_all: bool = False) -> None:
         suspect, self._suspect = self._suspect, None

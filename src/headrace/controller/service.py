@@ -47,6 +47,9 @@ from headrace.runtime.link import Network
 _log = logging.getLogger(__name__)
 
 
+_UNKNOWN_ORIGIN = membership.Origin()
+
+
 def _anything_goes(*_: object) -> None:
     pass
 
@@ -70,12 +73,14 @@ class Controller:
         ask_timeout_s: float = 30.0,
         balance_interval_s: float | None = None,
         imbalance_max: float = 0.1,
+        registered: Callable[[int], None] = _anything_goes,
     ) -> None:
         """Without a network there is no way to other brokers: for a broker that is alone.
 
         `silence_s` is how long a broker may be silent to the controller: a session's timeout.
         With `balance_interval_s` leadership returns to preferred replicas by itself, when others
-        lead more than `imbalance_max` of what prefers a broker.
+        lead more than `imbalance_max` of what prefers a broker. `registered` is called with each
+        new epoch of this broker, before anything else uses it.
         """
         self.node_id = node_id
         self._store = store
@@ -125,6 +130,7 @@ class Controller:
         )
         self._holds = Holds(self.image, self._clock)
         self._lookout = self._make_lookout(silence_s)
+        self._note_registered = registered
         self._presence = self._make_presence(registration_wait_s)
         self._lookout.presence = self._presence
         self._producer_ids = ProducerIds(self._caller.producer_id_block)
@@ -153,7 +159,13 @@ class Controller:
             registration_wait_s,
             self._peers.looks_dead,
             self._lookout.elected,
+            self._registered,
         )
+
+    def _registered(self, epoch: int) -> None:
+        self._note_registered(epoch)
+        # The controller knows a failed log only under the epoch of its report.
+        self._caller.report_offline()
 
     @property
     def is_controller(self) -> bool:
@@ -196,17 +208,17 @@ class Controller:
         *,
         rack: str | None = None,
         cluster_id: str = "",
-        previous_epoch: int = -1,
+        origin: membership.Origin = _UNKNOWN_ORIGIN,
     ) -> None:
         """Register, become the controller if there is none, load the image, elect leaders.
 
         `cluster_id` is for a store that has none yet; afterwards the image has the true one.
-        `previous_epoch` is what a valid clean marker names. Raises StoreUnavailable, LayoutError,
-        or ApiError where the id is taken.
+        `origin` is this broker's data directory. Raises StoreUnavailable, LayoutError, or ApiError
+        if the id is taken.
         """
         await membership.prepare(self._store, cluster_id or layout.id_text(self._admin.new_id()))
         self.image.cluster_id = await reading.read_cluster_id(self._store)
-        await self._presence.start(endpoints, rack, previous_epoch)
+        await self._presence.start(endpoints, rack, origin)
         await self._lead_at_once()
         self._picture.telling = True
         self._picture.on_change(self._changed)
@@ -381,6 +393,7 @@ class Controller:
 
     def replica_offline(self, topic: str, index: int) -> None:
         """This broker's log of a partition is lost until it restarts: another must lead it."""
+        self._presence.lose_data()
         self._caller.replica_offline(topic, index)
 
     def hold(self, partitions: Iterable[TopicPartition], names: int) -> Awaitable[None] | None:

@@ -7,9 +7,10 @@ does not know is left alone.
     /cluster/id               {"id"}: made once
     /controller               ephemeral {"broker"}: who is the controller
     /controller_epoch         a number; its node's version fences every write of a controller (B8)
-    /brokers/ids/N            ephemeral {"endpoints", "rack", "previous_epoch"}; its czxid is the
-                              broker's epoch (B6), the previous one is that whose data it still has
-    /brokers/incarnations/N   empty; its node's version counts the registrations of broker N
+    /brokers/ids/N            ephemeral {"endpoints", "rack", "previous_epoch", "lost_until",
+                              "restarted"}; its czxid is the broker's epoch (B6), see BrokerInfo
+    /brokers/incarnations/N   {"directory_id", "lost_until"} of the last registration of broker N;
+                              the node's version counts registrations, its mzxid is the last epoch
     /brokers/topics/T         {"topic_id", "assignment", "moves"}: the replicas of each partition;
                               of those under way to others, which come and which go
     /brokers/topics/T/state-F states of partitions F to F+99, see encode_states
@@ -204,13 +205,26 @@ def decode_controller_epoch(data: bytes) -> int:
 
 
 def encode_broker(
-    endpoints: Iterable[Endpoint], rack: str | None, previous_epoch: int = -1
+    endpoints: Iterable[Endpoint],
+    rack: str | None,
+    previous_epoch: int = -1,
+    lost_until: int = -1,
+    *,
+    is_restarted: bool = False,
 ) -> bytes:
     rows = [
         {"listener": e.listener, "host": e.host, "port": e.port, "protocol": e.protocol}
         for e in endpoints
     ]
-    return _encode({"endpoints": rows, "rack": rack, "previous_epoch": previous_epoch})
+    return _encode(
+        {
+            "endpoints": rows,
+            "rack": rack,
+            "previous_epoch": previous_epoch,
+            "lost_until": lost_until,
+            "restarted": is_restarted,
+        }
+    )
 
 
 def decode_broker(node_id: int, data: bytes, epoch: int) -> BrokerInfo:
@@ -219,8 +233,27 @@ def decode_broker(node_id: int, data: bytes, epoch: int) -> BrokerInfo:
         Endpoint(row["listener"], row["host"], row["port"], row["protocol"])
         for row in document["endpoints"]
     )
-    previous_epoch = document.get("previous_epoch", -1)
-    return BrokerInfo(node_id, endpoints, document["rack"], epoch, previous_epoch)
+    return BrokerInfo(
+        node_id,
+        endpoints,
+        document["rack"],
+        epoch,
+        document.get("previous_epoch", -1),
+        document.get("lost_until", -1),
+        document.get("restarted", False),
+    )
+
+
+def encode_incarnation(directory_id: str, lost_until: int) -> bytes:
+    return _encode({"directory_id": directory_id, "lost_until": lost_until})
+
+
+def decode_incarnation(node_id: int, data: bytes) -> tuple[str, int]:
+    """Return the directory id, "" if unknown, and `BrokerInfo.lost_until`."""
+    if not data:
+        return "", -1  # Written by an earlier version.
+    document = _decode(incarnation_path(node_id), data)
+    return document["directory_id"], document["lost_until"]
 
 
 def encode_topic(topic: TopicDocument) -> bytes:

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 Bytes = bytes | bytearray | memoryview
 """What can be written."""
 
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _PIECES_MAX = 1024
 """writev takes no more pieces in one call (IOV_MAX on Linux)."""
 _JOINED_BYTES_MAX = 65_536
@@ -94,6 +95,15 @@ class Files(Protocol):
         """What is there, by name."""
 
     def exists(self, path: str) -> bool: ...
+
+    def identity(self, path: str) -> str:
+        """Return an identity of a file that a copy of it does not have."""
+
+    def page_cache_id(self, path: str) -> str:
+        """Identify the page cache of the file system at `path`; "" if unknown.
+
+        While it is the same, everything that any process wrote there can be read.
+        """
 
     def read_file(self, path: str) -> bytes: ...
 
@@ -235,6 +245,19 @@ class SystemFiles:
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def identity(self, path: str) -> str:
+        stat = os.stat(path)
+        return f"{stat.st_ino}:{stat.st_ctime_ns}"
+
+    def page_cache_id(self, path: str) -> str:
+        try:
+            with open(_BOOT_ID, encoding="ascii") as file:
+                boot_id = file.read().strip()
+            device = os.stat(path).st_dev
+        except OSError:
+            return ""
+        return f"{boot_id}:{device}:{_mount_id(device)}"
+
     def read_file(self, path: str) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -289,6 +312,25 @@ class SystemFiles:
         os.ftruncate(fd, 0)
         os.pwrite(fd, holder.encode(), 0)
         return fd
+
+
+def _mount_id(device: int) -> int:
+    """Return a number that is new for each mount of a file system; 0 if it has none.
+
+    The kernel creates /sys/fs/TYPE/DEVICE when it mounts the file system, with a new inode number.
+    A mount id would not do: each container, and each service with its own mounts, has another one.
+    """
+    block = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
+    try:
+        name = os.path.basename(os.readlink(block))
+    except OSError:
+        return 0
+    for kind in ("ext4", "xfs", "f2fs"):
+        try:
+            return os.stat(f"/sys/fs/{kind}/{name}").st_ino
+        except OSError:
+            continue
+    return 0
 
 
 def _temporary(path: str) -> str:

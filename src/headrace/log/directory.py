@@ -3,12 +3,13 @@
 Loop thread only, like the logs; start-up, `create` and `close` wait for the disk.
 
 1. One process at a time: the lock is held from `open` to `close`.
-2. The clean-shutdown marker is written last of all, and is gone before anything can be appended;
-   it counts only if its broker epoch is the one that is expected (I17).
+2. The clean-shutdown marker is written last, and is removed before anything can be appended. It is
+   valid only under the expected broker epoch (I17). A kill leaves `incarnation`'s marker instead.
 3. A directory is served only for the topic id that it was made for (B10). One of an unknown topic
    is left to `remove_stray`; one whose partition was reassigned to other brokers is removed.
 """
 
+import errno
 import json
 import logging
 import os
@@ -20,12 +21,13 @@ from headrace.config.topic import TopicConfig
 from headrace.env.clock import Clock, Trust
 from headrace.env.complaints import Complaint
 from headrace.env.files import DirectoryInUse, Files
-from headrace.log import checkpoints, closing, errors, upkeep
+from headrace.log import checkpoints, closing, errors, incarnation, upkeep
 from headrace.log.directory_jobs import RemoveDirectories, WriteCheckpoints
 from headrace.log.file import OpenSegments
+from headrace.log.incarnation import Incarnation
 from headrace.log.log import Log
 from headrace.log.recovery import Hints, read_log_checkpoint, recover
-from headrace.log.state import LogSettings
+from headrace.log.state import LogSettings, report_failure
 from headrace.log.swap import offset_of
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition, check_topic_name
@@ -80,14 +82,22 @@ class LogDirectory:
         self.files = files
         self.clock = clock
         self.trust = Trust(clock)
-        self.settings = settings or LogSettings()
+        self.settings = (settings or LogSettings())._replace(failed=self._log_failed)
         self.cache = OpenSegments(open_max)
         self._unwritable = Complaint(_LOG, clock.monotonic)
         self.was_clean = False
         """Whether the last broker that was here shut down cleanly."""
         self.previous_broker_epoch = -1
+        self.incarnation = Incarnation()
+        """What the marker of the last registration proves."""
+        self._broker_epoch = -1
+        """The present registration."""
+        self._has_failed = False
+        """Whether a log of this process has failed."""
         self.identity: dict[str, str] = {}
         """What meta.properties says: cluster.id, node.id, directory.id."""
+        self.directory_id = checkpoints.encode_uuid(uuid.uuid4())
+        """A new directory has a new id."""
         self.found: list[TopicPartition] = []
         """Partition directories on disk that are not opened yet."""
         self.strays: list[str] = []
@@ -122,7 +132,9 @@ class LogDirectory:
                 "choose another directory."
             ) from None
         self.identity = checkpoints.decode_meta_properties(self._read(checkpoints.META_PROPERTIES))
+        self.directory_id = self.identity.get("directory.id") or self.directory_id
         self._read_marker(expected_broker_epoch)
+        self.incarnation = incarnation.read(self.files, self.path)
         self._read_hints()
         for info in self.files.list_directory(self.path):
             if info.is_directory and info.name.endswith(DELETE_SUFFIX):
@@ -149,14 +161,38 @@ class LogDirectory:
             "version": "1",
             "cluster.id": cluster_id,
             "node.id": str(node_id),
-            "directory.id": self.identity.get("directory.id")
-            or checkpoints.encode_uuid(uuid.uuid4()),
+            "directory.id": self.directory_id,
             **more,
         }
         if identity != self.identity:
             data = checkpoints.encode_meta_properties(identity)
             self.files.replace_file(self._file(checkpoints.META_PROPERTIES), data)
             self.identity = identity
+
+    @property
+    def kept_epoch(self) -> int:
+        """The registration under which all that was written is still here; -1 if unproven."""
+        if self.was_clean:
+            return self.previous_broker_epoch
+        return self.incarnation.broker_epoch if self.incarnation.is_cached else -1
+
+    @property
+    def last_epoch(self) -> int:
+        """The last registration of this directory, whatever was lost since; -1 if unknown."""
+        return self.previous_broker_epoch if self.was_clean else self.incarnation.broker_epoch
+
+    def registered(self, broker_epoch: int) -> None:
+        """Record the registration under which the logs are written from now on."""
+        if not self._has_failed:
+            self._broker_epoch = broker_epoch
+            incarnation.write(self.files, self.path, broker_epoch)
+
+    def _log_failed(self, partition: TopicPartition, error: OSError) -> None:
+        """Withdraw the proof: the kernel may have dropped pages that were not written."""
+        report_failure(partition, error)
+        if not self._has_failed:
+            self._has_failed = True
+            incarnation.withdraw(self.files, self.path, self._broker_epoch)
 
     def load(
         self,
@@ -234,6 +270,7 @@ class LogDirectory:
         aside = self._aside_name(str(partition), STRAY_SUFFIX)
         self.files.rename(path, aside)
         self.files.sync_directory(self.path)
+        self.high_watermarks.pop(partition, None)
         self.strays.append(os.path.basename(aside))
         _LOG.warning("replica of a former topic moved: from=%s to=%s", path, aside)
         return False
@@ -266,6 +303,11 @@ class LogDirectory:
         log = Log(self.files, self.cache, path, partition, topic_id, config, state, settings)
         if hints is not None:
             log.first_dirty_offset = hints.first_dirty_offset
+        committed = self.high_watermarks.get(partition, 0)
+        if self.kept_epoch >= 0 and log.log_end_offset < committed:
+            # No kill explains this: the log was removed, cut, or replaced by an older one.
+            reason = f"it ends at offset {log.log_end_offset}, below its high watermark {committed}"
+            log.go_offline(OSError(errno.EIO, f"committed records are missing: {reason}"))
         return log
 
     def create(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:

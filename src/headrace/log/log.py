@@ -12,7 +12,6 @@ Loop thread only; no locks, no waiting. A worker thread runs the jobs that wait 
 4. recovery_point <= synced_offset <= written_end_offset <= log_end_offset.
 """
 
-import logging
 from typing import TYPE_CHECKING, Final, final
 from uuid import UUID
 
@@ -35,8 +34,6 @@ from headrace.record.batch import PREFIX_SIZE, Batch, crc32c
 
 if TYPE_CHECKING:
     from headrace.log.replacement import Replacement
-
-_LOG: Final = logging.getLogger(__name__)
 
 _COPY_BYTES_MAX: Final = 8192
 """Up to here a copied slice of a frame is cheaper than a memoryview of it."""
@@ -310,7 +307,7 @@ class Log:
     def go_offline(self, error: OSError) -> None:
         if not self.is_offline:
             self.is_offline = True
-            _LOG.error("%s is offline until the broker restarts: %s", self.partition, error)
+            self.settings.failed(self.partition, error)
 
     def _refusal(self) -> ApiError:
         return self._staged_error or errors.offline(self.partition)

@@ -1,15 +1,24 @@
 """What a log is made of when it is opened, and the few numbers that it is run with."""
 
+import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.log.checkpoints import SegmentFacts
 from headrace.log.epochs import EpochCache
 from headrace.log.producers import PRODUCERS_MAX, ProducerEntry, ProducerTable
 from headrace.log.segment import Segment
+from headrace.model.topics import TopicPartition
+
+_LOG = logging.getLogger(__name__)
+
+
+def report_failure(partition: TopicPartition, error: OSError) -> None:
+    _LOG.error("log is offline until the broker restarts: partition=%s error=%s", partition, error)
 
 
 class LogSettings(NamedTuple):
-    """Broker-wide settings of the log engine; each one is a `headrace.*` setting."""
+    """Broker-wide settings of the log engine: `headrace.*` settings, and who learns of failures."""
 
     drop_behind_bytes: int = 0
     """How much of a fast partition stays in the page cache; 0 leaves the whole cache alone."""
@@ -23,6 +32,8 @@ class LogSettings(NamedTuple):
     """What a batch may grow to when a timestamp is looked for inside of it."""
     checkpoint_bytes: int = 16 << 20
     """A new checkpoint is worth its writes once this much was synced since the last."""
+    failed: Callable[[TopicPartition, OSError], None] = report_failure
+    """Called once when a log goes offline because its disk has failed."""
 
 
 class LogState(NamedTuple):

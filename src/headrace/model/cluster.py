@@ -27,7 +27,11 @@ class BrokerInfo:
     rack: str | None = None
     epoch: int = 0
     previous_epoch: int = -1
-    """The epoch of its former life, if it still has all that it held then; otherwise -1."""
+    """The epoch of its last registration, if it still has all data of that time; otherwise -1."""
+    lost_until: int = -1
+    """Data of registrations up to this epoch was in another, or in a newer, data directory."""
+    is_restarted: bool = False
+    """Whether this is the first registration of a process."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.config.broker import BrokerConfig
 from headrace.config.changes import check_broker_config, check_topic_config
 from headrace.controller.failover import TopicRules
+from headrace.controller.membership import Origin
 from headrace.controller.service import Controller
 from headrace.controller.topics_machine import TopicLimits
 from headrace.coordination.database import StoreFileError
@@ -131,7 +132,7 @@ class Broker:
             endpoints,
             rack=config.rack,
             cluster_id=self._logs.identity.get("cluster.id", ""),
-            previous_epoch=self._logs.previous_broker_epoch if self._logs.was_clean else -1,
+            origin=Origin(self._logs.directory_id, self._logs.kept_epoch, self._logs.last_epoch),
         )
         self._controller = controller
         if controller.registered_ms:
@@ -199,6 +200,7 @@ class Broker:
             check_broker_config=_check_broker_config,
             # Longer than a session of this broker's former life can last.
             registration_wait_s=1 + config.get_int("zookeeper.session.timeout.ms") * 1.5 / 1000,
+            registered=self._logs.registered,
         )
 
     async def _load(self, controller: Controller, context: BrokerContext, server: Front) -> None:

@@ -239,7 +239,7 @@ class Replicas:
         following = self._following
         if following is not None:
             following.unfollow(partition)
-        if state.leader == self._node_id and self._names_this_life(state):
+        if state.leader == self._node_id and self._can_lead(partition, state):
             self._resign(partition, partition.retire)
             partition.lead(state, self._broker_epoch(), self._now_ms())
             self._turn.commit(partition)
@@ -248,10 +248,10 @@ class Replicas:
         if following is not None and state.leader not in (self._node_id, NO_LEADER):
             following.follow(partition)
 
-    def _names_this_life(self, state: PartitionState) -> bool:
-        return (self._node_id, self._broker_epoch()) in zip(
-            state.isr, state.isr_epochs, strict=True
-        )
+    def _can_lead(self, partition: Partition, state: PartitionState) -> bool:
+        """Whether a state elects this registration, and the log is intact: followers copy it."""
+        members = zip(state.isr, state.isr_epochs, strict=True)
+        return (self._node_id, self._broker_epoch()) in members and not partition.log.is_offline
 
     def _resign(self, partition: Partition, step_down: Callable[[], None]) -> None:
         was_leader = partition.is_leader

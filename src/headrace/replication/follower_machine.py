@@ -103,10 +103,7 @@ class FollowerMachine:
         followed.leader_epoch = partition.leader_epoch
         followed.asked = NEVER
         followed.failures = 0
-        if partition.log.is_offline:
-            # A fetch would acknowledge records that a restart may not find on the failed disk.
-            self._stop(followed)
-        elif not followed.is_held and not followed.is_stopped:
+        if not followed.is_held and not followed.is_stopped:
             self._wake(followed)
             self._is_urgent = True
 

@@ -147,7 +147,8 @@ class Followers:
 
     def _choose(self, partition: Partition) -> "_Session | None":
         leader = int(partition.leader_id)
-        if leader < 0 or leader == self.node_id:
+        # With a failed log, a fetch would acknowledge records that a restart may not find.
+        if leader < 0 or leader == self.node_id or partition.log.is_offline:
             return None
         number = 0
         if self.settings.sessions > 1:

@@ -12,6 +12,7 @@ count them, and then again with a crash or an error at each.
 """
 
 import errno
+import itertools
 import os
 import random
 from collections.abc import Sequence
@@ -25,10 +26,14 @@ class SimulatedCrash(BaseException):
     """The machine stops here. Not an Exception: nothing may handle it."""
 
 
+_inodes = itertools.count(1)
+
+
 class _File:
-    __slots__ = ("cached", "durable", "modified_ms")
+    __slots__ = ("cached", "durable", "inode", "modified_ms")
 
     def __init__(self) -> None:
+        self.inode = next(_inodes)
         self.cached = bytearray()
         self.durable = b""
         self.modified_ms = 0
@@ -65,6 +70,8 @@ class SimulatedFiles:
         """Kind and path of every operation."""
         self.uncached: set[str] = set()
         """Paths that `pread_cached` would have to wait for."""
+        self.boots = 0
+        """How often the machine lost power."""
         self._root = _Directory()
         self._open: dict[int, tuple[_File, str]] = {}
         self._next_fd = 1000
@@ -79,7 +86,9 @@ class SimulatedFiles:
     def power_lost(self, seed: int = 0) -> "SimulatedFiles":
         """The disk after the power is back."""
         generator = random.Random(seed)
-        return self._successor(_power_lost(self._root, generator))
+        successor = self._successor(_power_lost(self._root, generator))
+        successor.boots += 1
+        return successor
 
     def copied(self) -> "SimulatedFiles":
         """A backup: another disk with everything that processes see on this one, synced."""
@@ -88,6 +97,7 @@ class SimulatedFiles:
     def _successor(self, root: _Directory) -> "SimulatedFiles":
         successor = SimulatedFiles(self.random.randrange(1 << 30), self.capacity)
         successor.wall_ms = self.wall_ms
+        successor.boots = self.boots
         successor._root = root
         return successor
 
@@ -288,6 +298,13 @@ class SimulatedFiles:
             return False
         return name in directory.cached
 
+    def identity(self, path: str) -> str:
+        return f"{self._file(path).inode:016x}"
+
+    def page_cache_id(self, path: str) -> str:
+        assert self.exists(path)
+        return f"boot-{self.boots}"
+
     def read_file(self, path: str) -> bytes:
         self._want_descriptor(path)
         self.uncached.discard(path)
@@ -405,6 +422,7 @@ def _renamed_together(directory: _Directory) -> dict[str, list[str]]:
 def _torn(file: _File, generator: random.Random) -> _File:
     """What is left of a file: each sector, and its size, old or new."""
     survivor = _File()
+    survivor.inode = file.inode
     survivor.modified_ms = file.modified_ms
     old, new = file.durable, bytes(file.cached)
     if old == new:

@@ -1,0 +1,85 @@
+"""Proves that a data directory still holds everything that its last broker process wrote.
+
+Owns `headrace-incarnation`, which a broker writes each time it registers, and a witness file that
+this marker names. Waits for the disk.
+
+1. After a kill the page cache still holds all writes. The marker proves them while the page cache
+   is the same one: same boot of the machine, same mount of the file system.
+2. A copy of a directory cannot keep the inode number and the change time of the witness. So a
+   restored copy, which can be older than the last write, proves nothing.
+3. The proof is withdrawn when a log fails, because the kernel drops unwritten pages then.
+
+Limits: a file system snapshot that is rolled back without unmounting keeps the witness. A file
+system without an entry in /sys/fs has no identity of its mount, only that of the boot.
+"""
+
+import json
+import logging
+from typing import NamedTuple
+
+from headrace.env.files import Files
+
+MARKER = "headrace-incarnation"
+_WITNESS_PREFIX = "headrace-witness-"
+_VERSION = 1
+_LOG = logging.getLogger(__name__)
+
+
+class Incarnation(NamedTuple):
+    broker_epoch: int = -1
+    """The registration that the directory was last written under; -1 if this is a copy."""
+    is_cached: bool = False
+    """Whether the page cache still holds all that was written under it."""
+
+
+def read(files: Files, directory: str) -> Incarnation:
+    """Return what the marker in a directory proves."""
+    try:
+        content = json.loads(files.read_file(f"{directory}/{MARKER}"))
+        broker_epoch = int(content["broker_epoch"])
+        witness = str(content["witness"])
+        if files.identity(f"{directory}/{witness}") != content["witness_identity"]:
+            return Incarnation()
+        page_cache_id = files.page_cache_id(directory)
+        is_cached = page_cache_id != "" and page_cache_id == content["page_cache_id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return Incarnation()
+    return Incarnation(broker_epoch, is_cached)
+
+
+def write(files: Files, directory: str, broker_epoch: int) -> None:
+    """Record that the directory is written under this registration from now on."""
+    witness = f"{_WITNESS_PREFIX}{broker_epoch}"
+    try:
+        files.write_file(f"{directory}/{witness}", b"", sync=True)
+        _write(files, directory, broker_epoch, witness, files.page_cache_id(directory))
+        for info in files.list_directory(directory):
+            if info.name.startswith(_WITNESS_PREFIX) and info.name != witness:
+                files.remove(f"{directory}/{info.name}")
+    except OSError as error:
+        _LOG.warning("incarnation marker not written: directory=%s error=%s", directory, error)
+
+
+def withdraw(files: Files, directory: str, broker_epoch: int) -> None:
+    """Prove nothing about the page cache until another process registers."""
+    witness = f"{_WITNESS_PREFIX}{broker_epoch}"
+    try:
+        _write(files, directory, broker_epoch, witness, "")
+    except OSError:
+        try:
+            files.remove(f"{directory}/{MARKER}")
+        except OSError as error:
+            _LOG.warning("incarnation marker not removed: directory=%s error=%s", directory, error)
+
+
+def _write(
+    files: Files, directory: str, broker_epoch: int, witness: str, page_cache_id: str
+) -> None:
+    content = {
+        "version": _VERSION,
+        "broker_epoch": broker_epoch,
+        "page_cache_id": page_cache_id,
+        "witness": witness,
+        "witness_identity": files.identity(f"{directory}/{witness}"),
+    }
+    files.replace_file(f"{directory}/{MARKER}", json.dumps(content).encode())
