@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -163,8 +163,18 @@ def from_archive(archive: Path) -> dict[str, str]:
     }
 
 
+def without(directory: Path) -> list[str]:
+    """A command that runs another one in a mount namespace with an empty directory there.
+
+    A process in it sees the directory as one of another machine: its files are not shared.
+    """
+    namespace = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
+    hide = f'mount -t tmpfs none "{directory}" && exec "$@"'
+    return ["unshare", *namespace, "--propagation", "private", "sh", "-c", hide, "sh"]
+
+
 @contextmanager
-def standalone(place: Path) -> Iterator[str]:
+def standalone(place: Path, hidden_from_worker: Path | None = None) -> Iterator[str]:
     """A master and a worker from the PySpark package; gives the master's address."""
     spec = find_spec("pyspark")
     assert spec is not None
@@ -182,9 +192,9 @@ def standalone(place: Path) -> Iterator[str]:
     }
     running = []
 
-    def start(what: str, *options: str) -> Path:
+    def start(what: str, *options: str, under: Sequence[str] = ()) -> Path:
         log = place / f"{what}.log"
-        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}"]
+        command = [*under, str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}"]
         command += ["--host", "127.0.0.1", "--webui-port", "0", *options]
         with log.open("wb") as output:
             running.append(
@@ -198,7 +208,8 @@ def standalone(place: Path) -> Iterator[str]:
         log = start("master.Master", "--port", "0")
         address = _wait_for(log, r"Starting Spark master at (spark://\S+)")
         resources = ["--cores", "2", "--memory", "1g", "--work-dir", str(place / "work")]
-        start("worker.Worker", *resources, address)
+        under = () if hidden_from_worker is None else without(hidden_from_worker)
+        start("worker.Worker", *resources, address, under=under)
         _wait_for(log, r"(Registering worker)")
         yield address
     finally:

@@ -22,8 +22,9 @@ from headrace.cli.failure import Failure
 from headrace.cli.output import plural, print_json, print_table
 
 if TYPE_CHECKING:
+    from headrace.pipelines.outcome import Outcome
     from headrace.pipelines.project import Project
-    from headrace.pipelines.running import Outcome, Request, Runner
+    from headrace.pipelines.running import Request, Runner
     from headrace.pipelines.trouble import Trouble
 
 _PAUSE_S = 10.0
@@ -181,7 +182,7 @@ def _round(args: argparse.Namespace, runner: "Runner", request: "Request") -> "O
 def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
     """Spark, started or found, and what runs a pipeline there."""
     from headrace.cli.pipeline_screen import screen
-    from headrace.pipelines.project import open_project
+    from headrace.pipelines.project import WAREHOUSE, open_project
 
     project = open_project(Path(args.directory))
     if not project.files():
@@ -190,6 +191,8 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
         )
     for_server, for_session = _given(args, project)
     configuration = project.configuration(_bootstrap(args), for_session)
+    if WAREHOUSE in configuration:
+        for_server.setdefault("spark.sql.warehouse.dir", configuration[WAREHOUSE])
     # As Ctrl-C: what was started has to end.
     signal.signal(signal.SIGTERM, _interrupt)
     with screen(quiet=args.json) as show:
@@ -202,8 +205,8 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
             try:
                 with session(address, configuration) as spark:
                     show.say("Loading the definitions")
-                    warehouse = project.warehouse if args.remote is None else None
-                    yield Runner(project, spark, configuration, warehouse=warehouse, show=show)
+                    own = args.remote is None
+                    yield Runner(project, spark, configuration, is_own_server=own, show=show)
             except RunFailed as failure:
                 raise Failure(failure.message) from failure
             finally:

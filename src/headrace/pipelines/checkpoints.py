@@ -30,18 +30,19 @@ class Checkpoint:
 
 def read_checkpoint(checkpoints: Path, target: str, flow: str) -> Checkpoint | None:
     """A flow's newest checkpoint: each full refresh of it begins another."""
-    newest = _newest(checkpoints, target, flow)
+    newest = newest_checkpoint(checkpoints, target, flow)
     return None if newest is None else _read(newest)
 
 
 def begin_checkpoint(checkpoints: Path, target: str, flow: str) -> None:
     """Let a flow's next run read from the start: Spark takes the checkpoint of highest number."""
-    newest = _newest(checkpoints, target, flow)
+    newest = newest_checkpoint(checkpoints, target, flow)
     if newest is not None:
         newest.with_name(str(int(newest.name) + 1)).mkdir()
 
 
-def _newest(checkpoints: Path, target: str, flow: str) -> Path | None:
+def newest_checkpoint(checkpoints: Path, target: str, flow: str) -> Path | None:
+    """The directory of a flow's newest checkpoint; None if the flow has none."""
     target, flow = target.rpartition(".")[2], flow.rpartition(".")[2]
     found = [path for path in checkpoints.glob(f"**/{target}/{flow}/*") if path.name.isdigit()]
     return max(found, key=lambda path: int(path.name), default=None)

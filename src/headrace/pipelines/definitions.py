@@ -97,8 +97,7 @@ class Definitions:
 
     @property
     def prefix(self) -> str:
-        spec = self.project.spec
-        return f"{spec.catalog or 'spark_catalog'}.{spec.database or 'default'}."
+        return self.project.prefix
 
     def short(self, name: str) -> str:
         plain = sql.plain_name(name)

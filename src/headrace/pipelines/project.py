@@ -16,6 +16,8 @@ from typing import Any
 
 BOOTSTRAP = "headrace.bootstrap"
 """The setting by which transformations learn where the broker is."""
+WAREHOUSE = "headrace.warehouse"
+"""The setting for the directory of tables: a path or a URI that Hadoop knows."""
 FALLBACK_BOOTSTRAP = "localhost:9092"
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 _KEYS = {"name", "storage", "catalog", "database", "schema", "configuration", "libraries"}
@@ -49,7 +51,13 @@ class Project:
 
     @property
     def warehouse(self) -> Path:
+        """The default directory of tables."""
         return self.state / "warehouse"
+
+    @property
+    def prefix(self) -> str:
+        """The catalog and the database of the tables, with a dot after each."""
+        return f"{self.spec.catalog or 'spark_catalog'}.{self.spec.database or 'default'}."
 
     @property
     def last_run(self) -> Path:

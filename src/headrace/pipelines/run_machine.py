@@ -106,6 +106,11 @@ class Run:
             flow.error = error
         return flow
 
+    def fail(self, name: str, error: str) -> None:
+        """Mark a flow as failed that Spark has completed."""
+        flow = self.flows.setdefault(name, FlowRun(name))
+        flow.state, flow.error = FAILED, flow.error or error
+
     def progressed(self, name: str, rows_read: int, rows_written: int | None) -> FlowRun | None:
         """A micro-batch is done. A sink that does not count its rows says None."""
         flow = self.flows.get(self.short(name))

@@ -1,34 +1,27 @@
-"""One run of a pipeline on a Spark Connect server, from its files to its outcome.
+"""Run a pipeline once on a Spark Connect server.
 
-Owns the session and the conversation with Spark. It shows nothing: a `Show` is told.
+Owns the session and the requests to Spark. A `Show` displays the progress.
 
-1. A flow whose definition is wrong, and what reads it, is left out; the others run.
+1. A flow with an invalid definition, and the flows that read it, are skipped; the others run.
 2. A run ends with an outcome, written to `.headrace/last-run.json`, also if Ctrl-C ended it.
+3. No flow starts before executors have proved that they share the storage with the driver.
 """
 
-import threading
 import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyspark.sql.connect.proto as proto
 from pyspark.errors import PySparkException
 from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
 
 from headrace.client import ClientError, connect
+from headrace.pipelines.accounts import Accounts, Incomplete
 from headrace.pipelines.checkpoints import (
     REACH_TIMEOUT_MS,
     begin_checkpoint,
@@ -37,6 +30,8 @@ from headrace.pipelines.checkpoints import (
 )
 from headrace.pipelines.definitions import Definitions, load
 from headrace.pipelines.graph import SINK, TABLE, TEMPORARY_VIEW, VIEW, Flow, Graph
+from headrace.pipelines.listening import ProgressListener, Show, SilentListener
+from headrace.pipelines.outcome import Outcome
 from headrace.pipelines.project import BOOTSTRAP, Project, write_json
 from headrace.pipelines.run_machine import (
     BROKEN,
@@ -50,8 +45,9 @@ from headrace.pipelines.run_machine import (
     FlowRun,
     Run,
 )
-from headrace.pipelines.trouble import Trouble, sentence
-from headrace.pipelines.written import Files, rows_in, table_files
+from headrace.pipelines.storage import NotShared, is_local, prove_shared
+from headrace.pipelines.tables import Tables
+from headrace.pipelines.trouble import sentence
 
 _LAST_NEWS_TIMEOUT_S = 300.0
 _LAST_NEWS_AFTER_FAILURE_TIMEOUT_S = 10.0
@@ -71,64 +67,11 @@ class RunFailed(Exception):
         self.detail = detail
 
 
-class Show(Protocol):
-    def begins(self, run: Run) -> None: ...
-
-    def changed(self, flow: FlowRun) -> None: ...
-
-
 @dataclass(frozen=True)
 class Request:
     dry: bool = False
     full_refresh: tuple[str, ...] = ()
     full_refresh_all: bool = False
-
-
-@dataclass
-class Outcome:
-    pipeline: str
-    dry: bool
-    started: datetime
-    graph: Graph
-    flows: dict[str, FlowRun] = field(default_factory=dict)
-    troubles: list[Trouble] = field(default_factory=list)
-    seconds: float = 0.0
-    state: str = COMPLETED
-    lags: dict[str, int] = field(default_factory=dict)
-    """How far behind their topics flows are that read any; without those that nobody could tell."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "pipeline": self.pipeline,
-            "dry_run": self.dry,
-            "started": self.started.isoformat(timespec="seconds"),
-            "seconds": round(self.seconds, 3),
-            "state": self.state,
-            "flows": [
-                {
-                    "flow": flow.name,
-                    "target": self._target(flow.name),
-                    "state": flow.state,
-                    "rows_read": flow.rows_read,
-                    "rows_written": flow.rows_written,
-                    "seconds": _rounded(flow.seconds(flow.ended_s or 0.0)),
-                    "rows_per_s": _rounded(flow.rows_per_s(flow.ended_s or 0.0)),
-                    "lag": self.lags.get(flow.name),
-                }
-                for flow in self.flows.values()
-            ],
-            "errors": [
-                {"flow": each.flow, "file": each.file, "line": each.line, "message": each.message}
-                for each in self.troubles
-            ],
-        }
-
-    def _target(self, name: str) -> str | None:
-        return self.graph.flows[name].target if name in self.graph.flows else None
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
 
 
 @contextmanager
@@ -144,7 +87,7 @@ def session(address: str, configuration: Mapping[str, str]) -> Iterator[Any]:
     try:
         # With the last listener gone, PySpark 4.3 waits for news that are under way and holds the
         # lock that they need: for ever, if there are any. This one stays.
-        spark.streams.addListener(_Deaf())
+        spark.streams.addListener(SilentListener())
         yield spark
     finally:
         # That nothing can be heard any more is what it warns of.
@@ -160,16 +103,19 @@ class Runner:
         spark: Any,
         configuration: Mapping[str, str],
         *,
-        warehouse: Path | None,
+        is_own_server: bool,
         show: Show,
     ) -> None:
-        """`warehouse` is where tables are, if they are on this machine."""
+        """`is_own_server`: the driver runs on this machine, with the files of this process."""
         self._project = project
         self._spark = spark
         self._configuration = dict(configuration)
-        self._warehouse = warehouse
         self._show = show
         self._graph_id = ""
+        self._is_own_server = is_own_server
+        self._is_storage_proved = False
+        self._tables = Tables(spark, project.prefix, is_own_server=is_own_server)
+        self._accounts = Accounts(self._tables, project.checkpoints)
 
     def run(self, request: Request) -> Outcome:
         """Load the definitions anew and run them once."""
@@ -184,13 +130,23 @@ class Runner:
         outcome.troubles += definitions.troubles
         try:
             self._check_brokers(definitions)
-            before = self._files(definitions.graph)
+            if not request.dry:
+                self._prove_storage()
+            to_refresh = self._to_refresh(definitions, request)
+            self._accounts.begin(definitions.graph, to_refresh, dry=request.dry)
             run = self._run_what_can(definitions, request, outcome)
-            self._count_written(run, before, definitions.graph)
+            self._accounts.end(run, definitions.graph)
+            failed = [flow for flow in run.flows.values() if flow.error is not None]
+            outcome.troubles += [
+                definitions.trouble(each.name, each.error or "") for each in failed
+            ]
+        except (NotShared, Incomplete) as error:
+            raise RunFailed(str(error)) from error
         except KeyboardInterrupt:
             outcome.state = STOPPED
             raise
         finally:
+            self._accounts.close()
             outcome.seconds = time.monotonic() - began_s
             self._finish(definitions, outcome)
             if not request.dry:
@@ -207,6 +163,20 @@ class Runner:
         self._graph_id = create_dataflow_graph(
             self._spark, spec.catalog, spec.database, {RETRIES: "0", **self._configuration}
         )
+
+    def _prove_storage(self) -> None:
+        """Create the database, and prove once that executors share its files with the driver."""
+        if self._is_storage_proved:
+            return
+        database = self._project.spec.database
+        if self._is_own_server and database is not None and self._project.spec.catalog is None:
+            self._spark.sql(f"CREATE DATABASE IF NOT EXISTS `{database}`")
+        if not is_local(self._spark.conf.get("spark.master", "")):
+            storage = self._project.storage
+            roots = [self._tables.database_location(), storage, f"{storage}/_checkpoints"]
+            self._show.say("Checking that executors share the storage")
+            prove_shared(self._spark, [root for root in roots if root is not None])
+        self._is_storage_proved = True
 
     def _check_brokers(self, definitions: Definitions) -> None:
         """Spark's own attempts take minutes until they give up."""
@@ -239,8 +209,6 @@ class Runner:
             anew = {name for name in refreshed if waves[name] == wave}
             self._run_wave(run, definitions, request, earlier | later, wrong, anew, outcome)
             wrong |= {flow.name for flow in run.flows.values() if flow.state == FAILED}
-        failed = [flow for flow in run.flows.values() if flow.error is not None]
-        outcome.troubles += [definitions.trouble(flow.name, flow.error or "") for flow in failed]
         outcome.flows = run.flows
         return run
 
@@ -290,15 +258,24 @@ class Runner:
             else:
                 return
 
+    def _to_refresh(self, definitions: Definitions, request: Request) -> set[str]:
+        """The tables and sinks to fill from the start: the named ones and their dependents."""
+        graph = definitions.graph
+        if request.full_refresh_all:
+            return set(graph.nodes)
+        targets = {self._known(graph, definitions.short(name)) for name in request.full_refresh}
+        flows = {flow.name for flow in graph.flows.values() if flow.target in targets}
+        return {graph.flows[name].target for name in flows | graph.dependents(flows)}
+
     def _refreshed(self, graph: Graph, request: Request, definitions: Definitions) -> set[str]:
-        """The tables to fill anew: those that were named, and what is made of them.
+        """The tables to name to Spark for a full refresh.
 
         A flow into a sink gets a new checkpoint: it would take the new rows for old ones.
         """
-        targets = {self._known(graph, definitions.short(name)) for name in request.full_refresh}
-        flows = {flow.name for flow in graph.flows.values() if flow.target in targets}
-        tables = set()
-        for name in flows | graph.dependents(flows):
+        if request.full_refresh_all:
+            return set()
+        tables, targets = set(), self._to_refresh(definitions, request)
+        for name in [flow.name for flow in graph.flows.values() if flow.target in targets]:
             target = graph.nodes[graph.flows[name].target]
             if target.kind == SINK and self._project.checkpoints is not None:
                 begin_checkpoint(self._project.checkpoints, target.name, name)
@@ -333,7 +310,7 @@ class Runner:
         for name in names:
             run.flows.setdefault(name, FlowRun(name))
         self._show.begins(run)
-        listener = _Listener(run, self._show)
+        listener = ProgressListener(run, self._show)
         self._spark.streams.addListener(listener)
         try:
             self._follow(run, definitions.graph, request, refreshed)
@@ -367,7 +344,7 @@ class Runner:
                 raise RunFailed(sentence(str(error)), str(error)) from error
             run.unresolved |= dict.fromkeys(blamed, str(error))
 
-    def _wait_for_last_news(self, run: Run, listener: "_Listener", graph: Graph) -> None:
+    def _wait_for_last_news(self, run: Run, listener: ProgressListener, graph: Graph) -> None:
         """What a query did is told after the run has ended."""
         streaming = [
             flow
@@ -389,30 +366,6 @@ class Runner:
 
     def _is_temporary(self, graph: Graph, flow: Flow) -> bool:
         return flow.target in graph.nodes and graph.nodes[flow.target].kind == TEMPORARY_VIEW
-
-    def _table(self, name: str) -> Path | None:
-        if self._warehouse is None:
-            return None
-        database = self._project.spec.database or "default"
-        folder = self._warehouse if database == "default" else self._warehouse / f"{database}.db"
-        return folder / name
-
-    def _files(self, graph: Graph) -> dict[str, Files]:
-        found = {}
-        for name, node in graph.nodes.items():
-            table = self._table(name)
-            if table is not None and node.kind in (TABLE, VIEW):
-                found[name] = table_files(table)
-        return found
-
-    def _count_written(self, run: Run, before: Mapping[str, Files], graph: Graph) -> None:
-        after = self._files(graph)
-        targets = [flow.target for flow in graph.flows.values()]
-        for flow in run.flows.values():
-            target = graph.flows[flow.name].target if flow.name in graph.flows else ""
-            # Which of several flows wrote a file is not to be seen.
-            if flow.state == COMPLETED and target in after and targets.count(target) == 1:
-                flow.rows_written = rows_in(after[target] - before[target])
 
     def _finish(self, definitions: Definitions, outcome: Outcome) -> None:
         """Give every flow its last state, and the run its own."""
@@ -447,45 +400,3 @@ class Runner:
     def _incomplete(outcome: Outcome) -> bool:
         good = (COMPLETED, UNCHECKED, "valid")
         return any(flow.state not in good for flow in outcome.flows.values())
-
-
-class _Deaf(StreamingQueryListener):
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        pass
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        pass
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        pass
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        pass
-
-
-class _Listener(_Deaf):
-    """Counts what streaming queries read. Spark calls it on a thread of its own."""
-
-    def __init__(self, run: Run, show: Show) -> None:
-        self._run = run
-        self._show = show
-        self._changed = threading.Condition()
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        progress = event.progress
-        written = progress.sink.numOutputRows
-        flow = self._run.progressed(
-            progress.name or "", progress.numInputRows, written if written >= 0 else None
-        )
-        if flow is not None:
-            self._show.changed(flow)
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        with self._changed:
-            self._run.ended_queries.add(str(event.runId))
-            self._changed.notify_all()
-
-    def wait_for(self, queries: int, seconds: float) -> bool:
-        """Whether that many queries have ended within that time."""
-        with self._changed:
-            return self._changed.wait_for(lambda: len(self._run.ended_queries) >= queries, seconds)

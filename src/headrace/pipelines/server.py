@@ -23,6 +23,7 @@ from urllib.parse import urlparse
 from headrace.ensemble.child import Child, ChildFailed
 from headrace.pipelines.project import Project, ProjectError
 from headrace.spark.sessions import (
+    CHECKPOINT_MANAGER,
     LOCAL_SETTINGS,
     MARK,
     SETTINGS,
@@ -67,7 +68,7 @@ def running_server(
     conf.mkdir(exist_ok=True)
     token, mark = secrets.token_urlsafe(), secrets.token_hex()
     (conf / "log4j2.properties").write_text(_LOGGING)
-    wanted = {**_settings(state, scratch, master, token), **(settings or {})}
+    wanted = {**_settings(project, scratch, master, token), **(settings or {})}
     _write_settings(conf / "spark-defaults.conf", wanted)
     child = Child("Spark", _command(master), state / "server.log")
     try:
@@ -109,11 +110,15 @@ def _environment(conf: Path, scratch: Path, master: str, mark: str) -> list[str]
     return ["env", *taken_away, *(f"{name}={value}" for name, value in wanted.items())]
 
 
-def _settings(state: Path, scratch: Path, master: str, token: str) -> dict[str, str]:
-    is_local = master.startswith("local")
+def _settings(project: Project, scratch: Path, master: str, token: str) -> dict[str, str]:
+    is_local, state = master.startswith("local"), project.state
+    here = {**LOCAL_SETTINGS, **socket_settings()} if is_local else {}
+    if project.checkpoints is None:
+        # Spark knows how to write checkpoints to other file systems.
+        here.pop(CHECKPOINT_MANAGER, None)
     return {
         **SETTINGS,
-        **({**LOCAL_SETTINGS, **socket_settings()} if is_local else {}),
+        **here,
         **({"spark.driver.host": "127.0.0.1"} if is_local else {}),
         "spark.connect.authenticate.token": token,
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -127,7 +132,7 @@ def _settings(state: Path, scratch: Path, master: str, token: str) -> dict[str, 
             f"jdbc:derby:;databaseName={state / 'metastore'};create=true"
         ),
         "spark.sql.catalogImplementation": "hive",
-        "spark.sql.warehouse.dir": str(state / "warehouse"),
+        "spark.sql.warehouse.dir": str(project.warehouse),
         "spark.ui.enabled": "false",
     }
 

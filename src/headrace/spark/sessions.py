@@ -52,6 +52,7 @@ export PYTHONPATH="${{path#:}}"
 exec '{python}' "$@"
 """
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
+CHECKPOINT_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 SETTINGS: dict[str, str] = {
     # Else PySpark refuses readers with the option pushFilters.
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -59,9 +60,7 @@ SETTINGS: dict[str, str] = {
 }
 LOCAL_SETTINGS: dict[str, str] = {
     # Checkpoints on a local disk take a tenth of the time, and a micro-batch half of it.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
-    ),
+    CHECKPOINT_MANAGER: f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager",
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     # Two hundred tasks for each shuffle are for clusters.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),

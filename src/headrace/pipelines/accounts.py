@@ -1,0 +1,149 @@
+"""Compare the rows that Spark committed with the files of the tables, after each run.
+
+Owns the listing of a run's tables before and after it, and the undoing of flows that lost rows.
+
+1. A flow whose rows are not in its table has failed, and so has every flow that reads them.
+2. Checkpoints of such flows are reset to the state before the run, if this process can reach
+   them. Otherwise the next run refuses to start.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from headrace.pipelines.graph import TABLE, VIEW, Graph
+from headrace.pipelines.rollback import Snapshot
+from headrace.pipelines.run_machine import COMPLETED, FlowRun, Run
+from headrace.pipelines.tables import Files, Table, Tables
+
+_ALWAYS_WRITE_A_FILE = ("parquet", "orc")
+
+
+class Incomplete(Exception):
+    """A table lacks files that an earlier run committed; the text says what to do."""
+
+
+class Accounts:
+    def __init__(self, tables: Tables, checkpoints: Path | None) -> None:
+        self._tables = tables
+        self._checkpoints = checkpoints
+        self._before: dict[str, Files] = {}
+        self._snapshot: Snapshot | None = None
+
+    def begin(self, graph: Graph, refreshed: Collection[str], *, dry: bool) -> None:
+        """List the tables; `refreshed` are filled from the start, so they may lack files."""
+        self._before = {}
+        for name in _stored(graph):
+            table = self._tables.find(name)
+            self._before[name] = Files() if table is None else self._tables.files(table)
+            missing = self._before[name].missing
+            if missing and name not in refreshed and not dry:
+                raise Incomplete(
+                    f"table {name} lacks {len(missing)} files that an earlier run committed, "
+                    f"such as {missing[0]}. Restore them, or fill the table again from its "
+                    f"sources: headrace pipeline run --full-refresh {name}"
+                )
+        self._snapshot = None if dry or self._checkpoints is None else self._taken(graph)
+
+    def _taken(self, graph: Graph) -> Snapshot:
+        assert self._checkpoints is not None
+        snapshot = Snapshot(self._checkpoints)
+        for flow in graph.flows.values():
+            if graph.is_streaming(flow.name):
+                snapshot.take_flow(flow)
+        for name, directory in self._directories(graph, _stored(graph)).items():
+            snapshot.take_table(name, directory)
+        return snapshot
+
+    def _directories(self, graph: Graph, names: Collection[str]) -> dict[str, Path]:
+        """Directories of streaming tables that this process can reach."""
+        found = {}
+        for name in names:
+            table = self._tables.find(name)
+            if table is None or graph.nodes[name].kind != TABLE:
+                continue
+            path = self._tables.path(table.location)
+            if path is not None:
+                found[name] = path
+        return found
+
+    def end(self, run: Run, graph: Graph) -> None:
+        """Fail the flows that lost rows, undo them, and count the rows of the others."""
+        after = self._count(run, graph)
+        lost = {
+            flow.name: reason
+            for flow in run.flows.values()
+            if flow.started_s is not None and (reason := self._loss(flow, graph, after))
+        }
+        later = graph.dependents(lost)
+        for name, reason in lost.items():
+            run.fail(name, f"{reason} {self._consequence(graph, name)}")
+        for name in later:
+            run.fail(name, f"it reads rows of {', '.join(sorted(lost))} that are missing")
+        if lost and self._snapshot is not None:
+            undone = [graph.flows[name] for name in {*lost, *later} if graph.is_streaming(name)]
+            targets = {flow.target for flow in undone}
+            self._snapshot.restore(undone, self._directories(graph, targets & after.keys()))
+        self.close()
+
+    def close(self) -> None:
+        """Remove what was kept for undoing."""
+        if self._snapshot is not None:
+            self._snapshot.drop()
+        self._snapshot = None
+
+    def _count(self, run: Run, graph: Graph) -> dict[str, Files]:
+        after: dict[str, Files] = {}
+        targets = [flow.target for flow in graph.flows.values()]
+        for flow in run.flows.values():
+            target = graph.flows[flow.name].target if flow.name in graph.flows else ""
+            table = self._tables.find(target) if target in self._before else None
+            if flow.started_s is None or table is None or not table.has_files:
+                continue
+            after[target] = self._tables.files(table)
+            # Files do not show which of several flows wrote them.
+            counts = flow.state == COMPLETED and targets.count(target) == 1
+            if counts and not after[target].missing:
+                new = after[target].uris - self._before[target].uris
+                flow.rows_written = self._tables.rows(table, new)
+        return after
+
+    def _loss(self, flow: FlowRun, graph: Graph, after: dict[str, Files]) -> str | None:
+        """Why the files of a flow's table prove that rows are missing."""
+        target = graph.flows[flow.name].target if flow.name in graph.flows else ""
+        if target not in after:
+            return None
+        files = after[target]
+        if files.missing:
+            return (
+                f"rows are lost: the driver does not find {len(files.missing)} of "
+                f"{len(files.uris)} files that executors committed to table {target}, "
+                f"such as {files.missing[0]}."
+            )
+        table = self._tables.find(target)
+        is_view = graph.nodes[target].kind == VIEW and flow.state == COMPLETED
+        if is_view and table is not None and not files.uris:
+            return _empty(table)
+        return None
+
+    def _consequence(self, graph: Graph, flow: str) -> str:
+        if not graph.is_streaming(flow):
+            return "Check that driver and executors share this directory."
+        if self._snapshot is None:
+            name = graph.flows[flow].target
+            return f"Restore the files, or run again with --full-refresh {name}."
+        return (
+            "The checkpoint is reset, and the next run reads these rows again. "
+            "Check that driver and executors share this directory."
+        )
+
+
+def _empty(table: Table) -> str | None:
+    if table.format not in _ALWAYS_WRITE_A_FILE or table.is_partitioned:
+        return None
+    # Spark writes a file also for a result without rows.
+    return f"rows are lost: the driver finds no file in {table.location} after the flow completed."
+
+
+def _stored(graph: Graph) -> list[str]:
+    """Tables and views that have rows of their own."""
+    return [name for name, node in graph.nodes.items() if node.kind in (TABLE, VIEW)]

@@ -1,0 +1,56 @@
+"""The result of a run: the last state of each flow, errors, lag; also as JSON. Pure."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from headrace.pipelines.graph import Graph
+from headrace.pipelines.run_machine import COMPLETED, FlowRun
+from headrace.pipelines.trouble import Trouble
+
+
+@dataclass
+class Outcome:
+    pipeline: str
+    dry: bool
+    started: datetime
+    graph: Graph
+    flows: dict[str, FlowRun] = field(default_factory=dict)
+    troubles: list[Trouble] = field(default_factory=list)
+    seconds: float = 0.0
+    state: str = COMPLETED
+    lags: dict[str, int] = field(default_factory=dict)
+    """Records from the checkpoint to the end of the topics, of flows for which both are known."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "dry_run": self.dry,
+            "started": self.started.isoformat(timespec="seconds"),
+            "seconds": round(self.seconds, 3),
+            "state": self.state,
+            "flows": [
+                {
+                    "flow": flow.name,
+                    "target": self._target(flow.name),
+                    "state": flow.state,
+                    "rows_read": flow.rows_read,
+                    "rows_written": flow.rows_written,
+                    "seconds": _rounded(flow.seconds(flow.ended_s or 0.0)),
+                    "rows_per_s": _rounded(flow.rows_per_s(flow.ended_s or 0.0)),
+                    "lag": self.lags.get(flow.name),
+                }
+                for flow in self.flows.values()
+            ],
+            "errors": [
+                {"flow": each.flow, "file": each.file, "line": each.line, "message": each.message}
+                for each in self.troubles
+            ],
+        }
+
+    def _target(self, name: str) -> str | None:
+        return self.graph.flows[name].target if name in self.graph.flows else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,0 +1,79 @@
+"""Undo the records of a run by which the next one would skip rows that did not arrive.
+
+Owns hard links to Spark's logs: offsets, commits and seen files of a checkpoint, committed files
+of a table. Spark never changes such a file in place.
+
+1. A table's log is restored last. Until then it lists files that are missing, and a run refuses
+   to start.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from headrace.pipelines.checkpoints import newest_checkpoint
+from headrace.pipelines.graph import Flow
+from headrace.pipelines.written import LOG
+
+_COPY = "_headrace_before"
+_CHECKPOINT_LOGS = ("offsets", "commits", "sources")
+
+
+class Snapshot:
+    """The logs of flows and tables as they are before a run."""
+
+    def __init__(self, checkpoints: Path) -> None:
+        self._checkpoints = checkpoints
+        self._newest: dict[str, Path | None] = {}
+        self._tables: dict[str, Path] = {}
+        self._copies: set[Path] = set()
+
+    def take_flow(self, flow: Flow) -> None:
+        newest = newest_checkpoint(self._checkpoints, flow.target, flow.name)
+        self._newest[flow.name] = newest
+        if newest is not None:
+            self._copy(newest, _CHECKPOINT_LOGS)
+
+    def take_table(self, name: str, directory: Path) -> None:
+        self._tables[name] = directory
+        self._copy(directory, (LOG,))
+
+    def _copy(self, directory: Path, logs: Iterable[str]) -> None:
+        copy = directory / _COPY
+        shutil.rmtree(copy, ignore_errors=True)
+        self._copies.add(copy)
+        for name in logs:
+            if (directory / name).is_dir():
+                shutil.copytree(directory / name, copy / name, copy_function=os.link)
+
+    def restore(self, flows: Iterable[Flow], tables: dict[str, Path]) -> None:
+        """Reset these flows, and the tables that they write, whose directories are given."""
+        begun = set()
+        for flow in flows:
+            newest = newest_checkpoint(self._checkpoints, flow.target, flow.name)
+            if newest is None:
+                continue
+            if newest != self._newest.get(flow.name):
+                # This run began the checkpoint: the next one reads from the start again.
+                begun.add(flow.target)
+                shutil.rmtree(newest)
+                newest.mkdir()
+            else:
+                self._put_back(newest, _CHECKPOINT_LOGS)
+        for name, directory in tables.items():
+            if name in begun:
+                shutil.rmtree(directory / LOG, ignore_errors=True)
+            else:
+                self._put_back(directory, (LOG,))
+
+    def _put_back(self, directory: Path, logs: Iterable[str]) -> None:
+        for name in logs:
+            shutil.rmtree(directory / name, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                (directory / _COPY / name).rename(directory / name)
+
+    def drop(self) -> None:
+        for copy in self._copies:
+            shutil.rmtree(copy, ignore_errors=True)

@@ -1,0 +1,172 @@
+"""A pipeline's tables in Spark's catalog, and the files that hold their rows.
+
+Owns the locations of tables and the listing of their files as the driver sees them.
+
+1. Files in a directory that this process shares with the driver are read directly. All others are
+   listed by Spark, so a table can be on any file system that Hadoop knows.
+2. A listing is the driver's: a file that only an executor can see is not part of it.
+"""
+
+import json
+import uuid
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+
+from headrace.pipelines.written import (
+    LOG,
+    committed,
+    local_path,
+    missing_files,
+    rows_in,
+    table_files,
+)
+
+_FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
+_ALL_FILES = {"recursiveFileLookup": "true"}
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    location: str
+    """A URI."""
+    format: str
+    is_managed: bool
+    is_partitioned: bool
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the rows are in plain files, without a table format that commits them."""
+        return self.format in _FILE_FORMATS
+
+
+@dataclass(frozen=True)
+class Files:
+    """The data files of a table: `missing` were committed by Spark and are not visible."""
+
+    uris: frozenset[str] = frozenset()
+    missing: tuple[str, ...] = ()
+
+
+class Tables:
+    def __init__(self, spark: Any, prefix: str, *, is_own_server: bool) -> None:
+        """`prefix` is the catalog and the database, with a dot after each."""
+        self._spark = spark
+        self._prefix = prefix
+        self._is_own_server = is_own_server
+        self._found: dict[str, Table] = {}
+        self._shared: dict[str, bool] = {}
+
+    def find(self, name: str) -> Table | None:
+        """A table of the catalog; None if it does not exist."""
+        if name not in self._found:
+            with suppress(PySparkException):
+                if self._spark.catalog.tableExists(self._prefix + name):
+                    self._found[name] = self._describe(name)
+        return self._found.get(name)
+
+    def forget(self, name: str) -> None:
+        self._found.pop(name, None)
+
+    def _describe(self, name: str) -> Table:
+        query = f"DESCRIBE TABLE EXTENDED {self.quoted(name)} AS JSON"
+        about = json.loads(self._spark.sql(query).collect()[0][0])
+        return Table(
+            name,
+            about.get("location", ""),
+            about.get("provider", "").lower(),
+            about.get("type") == "MANAGED",
+            bool(about.get("partition_columns")),
+        )
+
+    def quoted(self, name: str) -> str:
+        return ".".join(f"`{part}`" for part in f"{self._prefix}{name}".split("."))
+
+    def database_location(self) -> str | None:
+        """Where new tables are created; None if the catalog does not report it."""
+        with suppress(PySparkException):
+            name = self._prefix.rstrip(".")
+            return str(self._spark.catalog.getDatabase(name).locationUri or "") or None
+        return None
+
+    def path(self, uri: str) -> Path | None:
+        """The directory of a location, if this process sees the same files as the driver."""
+        if uri.partition(":")[0] != "file":
+            return None
+        path = local_path(uri)
+        if self._is_own_server:
+            return path
+        parent = str(path.parent)
+        if parent not in self._shared:
+            self._shared[parent] = self._is_shared(path.parent)
+        return path if self._shared[parent] else None
+
+    def _is_shared(self, directory: Path) -> bool:
+        """Whether the driver finds a file that this process creates in a directory."""
+        mark = directory / f"headrace-probe-{uuid.uuid4().hex}"
+        try:
+            mark.touch()
+        except OSError:
+            return False
+        try:
+            return bool(self._spark.read.text(f"file://{mark}").inputFiles())
+        except PySparkException:
+            return False
+        finally:
+            mark.unlink()
+
+    def files(self, table: Table) -> Files:
+        if not table.has_files:
+            return Files()
+        path = self.path(table.location)
+        if path is None:
+            return self._listed(table.location)
+        found = frozenset(each.as_uri() for each in table_files(path))
+        return Files(found, tuple(each.as_uri() for each in missing_files(path)))
+
+    def _listed(self, location: str) -> Files:
+        visible = self._visible(location)
+        texts = self._log(location)
+        if not texts:
+            return Files(frozenset(visible.values()))
+        listed = committed(texts)
+        missing = [uri for uri in listed if local_path(uri) not in visible]
+        return Files(frozenset(listed), tuple(sorted(missing)))
+
+    def _visible(self, location: str) -> dict[Path, str]:
+        """The data files below a directory, by the path in their URI."""
+        try:
+            # With a pattern Spark lists the files, and not what its own log contains.
+            every = self._spark.read.options(**_ALL_FILES).text(f"{location}/*").inputFiles()
+        except PySparkException:
+            return {}
+        paths = {local_path(uri): uri for uri in every}
+        hidden, root = ("_", "."), local_path(location)
+        return {
+            path: uri
+            for path, uri in paths.items()
+            if not any(part.startswith(hidden) for part in path.relative_to(root).parts)
+        }
+
+    def _log(self, location: str) -> dict[str, str]:
+        try:
+            whole = self._spark.read.text(f"{location}/{LOG}", wholetext=True)
+            rows = whole.select("_metadata.file_name", "value").collect()
+        except PySparkException:
+            return {}
+        return dict(rows)
+
+    def rows(self, table: Table, uris: Collection[str]) -> int | None:
+        """The rows in some files of a table; None if they cannot be counted."""
+        if self.path(table.location) is not None and table.format == "parquet":
+            return rows_in(frozenset(map(local_path, uris)))
+        if not uris:
+            return 0
+        with suppress(PySparkException):
+            return int(self._spark.read.format(table.format).load(sorted(uris)).count())
+        return None

@@ -1,0 +1,164 @@
+"""Rows that Spark committed and that no file holds fail a run, and are read again by the next."""
+
+import json
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.pipelines.accounts import Accounts, Incomplete
+from headrace.pipelines.checkpoints import read_checkpoint
+from headrace.pipelines.graph import SINK, TABLE, VIEW, Flow, Graph, Node
+from headrace.pipelines.run_machine import COMPLETED, FAILED, FlowRun, Run
+from headrace.pipelines.tables import Files, Table, Tables
+from headrace.pipelines.written import missing_files, table_files
+
+NODES = {"bronze": TABLE, "sizes": VIEW, "out": SINK, "other": TABLE}
+FLOWS = {"bronze": (), "sizes": ("bronze",), "grind": ("bronze",), "other": ()}
+
+
+class LocalTables:
+    """Tables in directories, without a catalog."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self._warehouse = warehouse
+
+    def find(self, name: str) -> Table | None:
+        path = self._warehouse / name
+        found = Table(name, path.as_uri(), "parquet", is_managed=True, is_partitioned=False)
+        return found if path.is_dir() else None
+
+    def path(self, uri: str) -> Path:
+        return Path(uri.removeprefix("file://"))
+
+    def files(self, table: Table) -> Files:
+        path = self.path(table.location)
+        uris = frozenset(each.as_uri() for each in table_files(path))
+        return Files(uris, tuple(each.as_uri() for each in missing_files(path)))
+
+    def rows(self, table: Table, uris: frozenset[str]) -> int:
+        return sum(pq.read_metadata(self.path(uri)).num_rows for uri in uris)
+
+
+class Lines:
+    """A pipeline of four flows, whose batches a test writes as Spark does."""
+
+    def __init__(self, place: Path) -> None:
+        self.warehouse, self.checkpoints = place / "warehouse", place / "_checkpoints"
+        self.graph = Graph("mill", {name: Node(name, kind) for name, kind in NODES.items()})
+        for name, reads in FLOWS.items():
+            target = "out" if name == "grind" else name
+            self.graph.flows[name] = Flow(name, target, reads, "a.py", 1)
+        tables = cast(Tables, LocalTables(self.warehouse))
+        self.accounts = Accounts(tables, self.checkpoints)
+
+    def begin(self, *refreshed: str) -> None:
+        self.accounts.begin(self.graph, refreshed, dry=False)
+
+    def end(self) -> Run:
+        run = Run("")
+        run.flows = {name: FlowRun(name, COMPLETED, started_s=0.0) for name in FLOWS}
+        self.accounts.end(run, self.graph)
+        return run
+
+    def batch(self, name: str, number: int, *, writes: bool = True) -> Path:
+        """A micro-batch of two rows into a streaming table; its file."""
+        log = self.warehouse / name / "_spark_metadata"
+        log.mkdir(parents=True, exist_ok=True)
+        path = self.warehouse / name / f"part-{number}.parquet"
+        pq.write_table(pa.table({"n": [1, 2]}), path)
+        entry = {"path": path.as_uri(), "size": path.stat().st_size, "action": "add"}
+        (log / str(number)).write_text(f"v1\n{json.dumps(entry)}")
+        self.commit(name, name, number)
+        if not writes:
+            path.unlink()
+        return path
+
+    def commit(self, target: str, flow: str, number: int) -> None:
+        for kind in ("offsets", "commits"):
+            log = self.checkpoints / target / flow / "0" / kind
+            log.mkdir(parents=True, exist_ok=True)
+            (log / str(number)).write_text("v1\n{}\n{}")
+
+    def view(self) -> None:
+        (self.warehouse / "sizes").mkdir(exist_ok=True)
+        pq.write_table(pa.table({"n": [1]}), self.warehouse / "sizes" / "part-0.parquet")
+
+    def last_batch(self, target: str, flow: str) -> int | None:
+        found = read_checkpoint(self.checkpoints, target, flow)
+        return None if found is None else found.batch
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Lines:
+    """After a first run that lost nothing."""
+    lines = Lines(tmp_path)
+    lines.begin()
+    for name in ("bronze", "other"):
+        lines.batch(name, 0)
+    lines.commit("out", "grind", 0)
+    lines.view()
+    run = lines.end()
+    assert {flow.state for flow in run.flows.values()} == {COMPLETED}
+    assert (run.flows["bronze"].rows_written, run.flows["sizes"].rows_written) == (2, 1)
+    return lines
+
+
+def test_missing_file_fails_its_flow_and_all_that_read_it(lines: Lines) -> None:
+    lines.begin()
+    lost = lines.batch("bronze", 1, writes=False)
+    lines.batch("other", 1)
+    lines.commit("out", "grind", 1)
+    run = lines.end()
+    states = {name: flow.state for name, flow in run.flows.items()}
+    assert states == {"bronze": FAILED, "sizes": FAILED, "grind": FAILED, "other": COMPLETED}
+    assert lost.as_uri() in (run.flows["bronze"].error or "")
+    assert run.flows["other"].rows_written == 2
+
+
+def test_flows_that_lost_rows_are_reset_to_the_batch_before_the_run(lines: Lines) -> None:
+    lines.begin()
+    lines.batch("bronze", 1, writes=False)
+    lines.batch("other", 1)
+    lines.commit("out", "grind", 1)
+    lines.end()
+    assert lines.last_batch("bronze", "bronze") == 0
+    assert lines.last_batch("out", "grind") == 0
+    assert lines.last_batch("other", "other") == 1
+    assert missing_files(lines.warehouse / "bronze") == []
+    assert len(table_files(lines.warehouse / "bronze")) == 1
+    assert not list(lines.checkpoints.rglob("_headrace_before"))
+    lines.begin()
+
+
+def test_first_run_that_lost_rows_leaves_no_batch(tmp_path: Path) -> None:
+    lines = Lines(tmp_path)
+    lines.begin()
+    lines.batch("bronze", 0, writes=False)
+    assert lines.end().flows["bronze"].state == FAILED
+    assert lines.last_batch("bronze", "bronze") is None
+    assert table_files(lines.warehouse / "bronze") == frozenset()
+    lines.begin()
+
+
+def test_file_of_another_size_is_missing(lines: Lines) -> None:
+    lines.begin()
+    lines.batch("bronze", 1).write_bytes(b"PAR1")
+    assert lines.end().flows["bronze"].state == FAILED
+
+
+def test_view_without_a_file_has_failed(lines: Lines) -> None:
+    lines.begin()
+    (lines.warehouse / "sizes" / "part-0.parquet").unlink()
+    run = lines.end()
+    assert run.flows["sizes"].state == FAILED
+    assert run.flows["bronze"].state == COMPLETED
+
+
+def test_run_does_not_start_on_a_table_that_lacks_files(lines: Lines) -> None:
+    lines.batch("bronze", 1, writes=False)
+    with pytest.raises(Incomplete, match="--full-refresh bronze"):
+        lines.begin()
+    lines.begin("bronze")
