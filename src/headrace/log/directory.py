@@ -429,21 +429,9 @@ class LogDirectory:
             log.apply_retention(now_ms, high_watermarks.get(partition, 0), by_time)
 
     def expire_producers(self, expiration_ms: int) -> int:
-        """Forget idempotent producers that were silent so long; returns how many.
-
-        Measured by offsets: who has not appended since a mark that is old enough. So neither the
-        wall clock nor a producer's own timestamps expire anybody (I31).
-        """
+        """Forget idempotent producers that were silent for this long; returns how many."""
         now = self.clock.monotonic()
-        count = 0
-        for log in self._logs.values():
-            if log.expiry_time >= 0 and now - log.expiry_time < expiration_ms / 1000:
-                continue
-            if log.expiry_time >= 0 and not log.has_staged:
-                count += log.producers.expire(log.expiry_offset)
-            log.expiry_offset = log.log_end_offset
-            log.expiry_time = now
-        return count
+        return sum(upkeep.expire_producers(log, now, expiration_ms) for log in self.logs())
 
     def checkpoint_job(self, high_watermarks: Mapping[TopicPartition, int]) -> WriteCheckpoints:
         """Kafka's checkpoint files as of now."""

@@ -326,3 +326,19 @@ def is_ahead(log: "Log") -> bool:
         or log.log_start_offset != log.target_start_offset
         or bool(log.unsettled)
     )
+
+
+def expire_producers(log: "Log", now: float, expiration_ms: int) -> int:
+    """Forget producers that appended nothing between two marks this far apart.
+
+    Measured in offsets, so neither the wall clock nor a producer's timestamps expire one (I31).
+    """
+    count = 0
+    if log.expiry_time >= 0:
+        if now - log.expiry_time < expiration_ms / 1000:
+            return 0
+        if not log.has_staged:
+            count = log.producers.expire(log.expiry_offset)
+    log.expiry_offset = log.log_end_offset
+    log.expiry_time = now
+    return count

@@ -6,13 +6,13 @@ logs and nothing else. Time is an argument: monotonic milliseconds (`now_ms`) or
 
 F1  A response applies to a partition only in the leader epoch of its request (B3), and only if
     nothing but an append has changed the log since.
-F2  A log is truncated only to the end of the largest epoch that both replicas know, repeatedly until
-    they agree (B1, B2), or if it ends outside of the leader's log.
+F2  A log is truncated only to the end of the largest epoch that both replicas know, repeatedly
+    until they agree (B1, B2), or if it ends outside of the leader's log.
 F3  A request names the partitions that changed since the last one. Neither its cost nor that of a
     response grows with the number of followed partitions.
 F4  A fetch offset acknowledges all records before it. If the topic requires a sync, it comes first.
-F5  A log with damage below the high watermark is truncated only when this replica is not in the ISR:
-    until then it fetches the lost records, and the leader removes it from the ISR (B15).
+F5  A log with damage below the high watermark is truncated only when this replica is not in the
+    ISR. Until then it fetches the lost records, and the leader removes it from the ISR (B15).
 F6  One request is in flight. A second one only names partitions that cannot wait; the leader then
     ends the first one.
 """
