@@ -55,6 +55,8 @@ class LogCheckpoint(NamedTuple):
     """Everything below is synced, is in `segments` and in a snapshot, and need not be scanned."""
     epochs: list[tuple[int, int]]
     segments: list[SegmentFacts]
+    discard_from: int = -1
+    """A truncation is removing offsets from here on, and start-up finishes it; -1 if none is."""
 
 
 def encode_log_checkpoint(checkpoint: LogCheckpoint) -> bytes:
@@ -63,6 +65,8 @@ def encode_log_checkpoint(checkpoint: LogCheckpoint) -> bytes:
         f"log_start_offset {checkpoint.log_start_offset}",
         f"recovery_point {checkpoint.recovery_point}",
     ]
+    if checkpoint.discard_from >= 0:
+        lines.append(f"discard_from {checkpoint.discard_from}")
     lines += [f"epoch {epoch} {offset}" for epoch, offset in checkpoint.epochs]
     lines += ["segment " + " ".join(map(str, facts)) for facts in checkpoint.segments]
     body = "".join(line + "\n" for line in lines).encode()
@@ -91,6 +95,7 @@ def decode_log_checkpoint(data: bytes) -> LogCheckpoint | None:
         numbers["recovery_point"],
         epochs,
         segments,
+        numbers.get("discard_from", -1),
     )
 
 

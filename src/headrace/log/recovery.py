@@ -25,6 +25,7 @@ from headrace.log.checkpoints import (
 )
 from headrace.log.epochs import EpochCache
 from headrace.log.file import OpenSegments
+from headrace.log.interrupted import finish_truncation
 from headrace.log.producers import ProducerEntry, ProducerTable
 from headrace.log.replay import producers_at, replay_segment, snapshot_path
 from headrace.log.scan import Walk
@@ -105,6 +106,9 @@ class _Recovery:
         self.checkpoint = read_log_checkpoint(self.files, self.path)
         if self.checkpoint is None:
             self.files.remove(f"{self.path}/{LOG_CHECKPOINT}")
+        elif self.checkpoint.discard_from >= 0:
+            self.checkpoint = finish_truncation(self.files, self.path, self.checkpoint)
+            listing = self.files.list_directory(self.path)
         self._find_files(listing)
         self.start = self._log_start_offset()
         if self.checkpoint is None:

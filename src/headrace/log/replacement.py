@@ -24,18 +24,13 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.log.checkpoints import (
-    LOG_CHECKPOINT,
-    LogCheckpoint,
-    SegmentFacts,
-    encode_log_checkpoint,
-)
+from headrace.log.checkpoints import LOG_CHECKPOINT, SegmentFacts, encode_log_checkpoint
 from headrace.log.cleaning import CleanedSegment
 from headrace.log.jobs import PASSING, LogJob
 from headrace.log.replay import snapshot_path
 from headrace.log.segment import SUFFIXES, Segment
 from headrace.log.swap import CLEANED, SWAP
-from headrace.log.upkeep import facts_of, take_facts
+from headrace.log.upkeep import checkpoint_below, take_facts
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
@@ -74,7 +69,8 @@ class Replacement:
         assert log.job is None, "a job is under way"
         job = LogJob(log.files)
         job.sync_later(snapshot_path(log.path, vouching_snapshot(log)))
-        job.replace(f"{log.path}/{LOG_CHECKPOINT}", self._checkpoint_without_sources())
+        checkpoint = checkpoint_below(log, int(log.recovery_point), without=self._sources)
+        job.replace(f"{log.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(checkpoint))
         for suffix in reversed(SUFFIXES):
             path = self._segment.stem + suffix
             job.rename(path + CLEANED, path + SWAP)
@@ -193,32 +189,6 @@ class Replacement:
             return self._log.segments.index(self._sources[0])
         except ValueError:
             return -1
-
-    def _checkpoint_without_sources(self) -> bytes:
-        log = self._log
-        start, point = int(log.log_start_offset), int(log.recovery_point)
-        sealed = [
-            segment
-            for segment in log.segments[:-1]
-            if segment.base_offset < point
-            and segment not in self._sources
-            and segment not in log.unsettled
-        ]
-        facts = [facts_of(segment, segment.size) for segment in sealed]
-        vouched = log.vouched
-        if vouched is not None and vouched.base_offset in log.base_offsets:
-            # The recovery point is inside this segment. It is the active one, or it was when the
-            # checkpoint was written, and no job has succeeded since.
-            facts.append(vouched)
-        return encode_log_checkpoint(
-            LogCheckpoint(
-                log.topic_id,
-                start,
-                point,
-                [each for each in log.epochs.entries() if each[1] < point or each[1] <= start],
-                facts,
-            )
-        )
 
     def _failed(self, error: OSError | None) -> None:
         """What passes costs this cleaning; anything else may have cost more."""

@@ -1,18 +1,28 @@
-"""Taking the end off a log, or all of it: what a follower does when its leader says so.
+"""Truncation: removes the end of a log, or all of it, when a follower has to.
 
-Rare, and it waits for the disk: the checkpoint must stop vouching for what goes before it goes.
-No job may be under way and nothing staged.
+Rare, and it waits for the disk. No job may be running and nothing staged.
+
+1. A checkpoint with `discard_from` is durable before the first change, and one without it before
+   the next append. In between, start-up finishes the truncation (`interrupted`).
+2. If writing the first checkpoint fails, nothing has changed, and the caller can try again. If a
+   later step fails, whatever the reason, the log goes offline: it is never used half-truncated.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import EIO
 from typing import TYPE_CHECKING
 
 from headrace.log import errors, upkeep
 from headrace.log.checkpoints import LOG_CHECKPOINT, LogCheckpoint, encode_log_checkpoint
+from headrace.log.file import LogFile
+from headrace.log.interrupted import is_of_a_log
 from headrace.log.producers import ProducerTable
-from headrace.log.replay import producers_at, snapshot_path
+from headrace.log.replay import producers_at, rebuild_aborted, snapshot_path
 from headrace.log.scan import Walk
 from headrace.log.segment import Segment
+from headrace.log.swap import TEMPORARY
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
@@ -24,60 +34,76 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
     _check_idle(log)
     if offset >= log.log_end_offset:
         return
-    _abort_cleaning(log)
     if offset <= log.base_offsets[0]:
         start_at(log, offset, now_ms)
         return
+    _prepare(log)
     kept = [segment for segment in log.segments if segment.base_offset < offset]
     removed = log.segments[len(kept) :]
     last = kept[-1]
-    if log.recovery_point > last.base_offset:
-        _vouch(log, kept[:-1], last.base_offset)
-    for segment in reversed(removed):
-        _remove(log, segment)
-    # Or a power cut brings back a file in the place of a new one of that name.
-    log.files.sync_directory(log.path)
     position, _ = last.locate(offset, last.size, True)
     cut = Walk(log.files, last.open().fd, position, last.size, False).next()
     if cut is not None:
-        # A batch goes whole: then the log ends with the one before.
-        offset = min(offset, cut.base_offset)
-    aborted = [each for each in last.aborted() or [] if each.last_offset < offset]
-    last.file = None
-    last.is_sealed = False
-    log.files.truncate(last.open().fd, position)
-    log.files.sync(last.open().fd)
-    last.size = position
-    last.reindex(log.config.index_interval_bytes)
-    last.set_aborted(aborted)
-    _cut_snapshots(log, offset)
-    log.producers = producers_at(
+        # A batch is removed completely: the log ends with the batch before it.
+        offset = min(offset, int(cut.base_offset))
+    if offset < log.log_start_offset:
+        start_at(log, offset, now_ms)
+        return
+    aborted = last.aborted()
+    if aborted is None:
+        aborted = rebuild_aborted(log, last)
+    aborted = [each for each in aborted if each.last_offset < offset]
+    producers = producers_at(
         log.files, log.path, kept, log.snapshots, offset, log.settings.producers_max
     )
+    file = LogFile(log.files, last.path(".log"), log.files.open(last.path(".log"), write=True))
+    point = min(int(log.recovery_point), int(last.base_offset))
+    checkpoint = upkeep.checkpoint_below(log, point)
+    checkpoint = checkpoint._replace(epochs=[e for e in checkpoint.epochs if e[1] < offset])
+    with _discarding(log, checkpoint, offset):
+        for segment in reversed(removed):
+            _remove(log, segment)
+        _cut_snapshots(log, offset)
+        # Otherwise a power loss could restore a segment over a new one of the same name.
+        log.files.sync_directory(log.path)
+        log.files.truncate(file.fd, position)
+        log.files.sync(file.fd)
+        last.file = file
+        last.is_sealed = False
+        last.size = position
+        last.reindex(log.config.index_interval_bytes)
+    last.set_aborted(aborted)
+    log.producers = producers
     log.epochs.cut_end(offset)
     log.unsettled = [segment for segment in log.unsettled if segment in kept[:-1]]
     log.rolled = [each for each in log.rolled if each[0] <= last.base_offset]
     _take(log, kept, offset)
-    _LOG.info("%s: truncated to offset %d", log.partition, offset)
+    _LOG.info("log truncated: partition=%s offset=%d", log.partition, offset)
 
 
 def start_at(log: "Log", offset: int, now_ms: int) -> None:
     _check_idle(log)
-    _abort_cleaning(log)
-    log.log_start_offset = offset
-    _vouch(log, [], offset)
-    for segment in reversed(log.segments):
-        _remove(log, segment)
-    _cut_snapshots(log, -1)
-    log.files.sync_directory(log.path)
+    _prepare(log)
+    checkpoint = LogCheckpoint(log.topic_id, offset, offset, [], [])
     segment = Segment(log.files, log.cache, log.path, offset, now_ms)
-    segment.create()
+    with _discarding(log, checkpoint, 0):
+        for each in log.segments:
+            each.forget()
+        for info in reversed(log.files.list_directory(log.path)):
+            if is_of_a_log(info.name):
+                log.files.remove(f"{log.path}/{info.name}")
+        log.files.sync_directory(log.path)
+        segment.create()
+    log.snapshots.clear()
+    log.doomed.clear()
+    log.noted_start = -1
+    log.log_start_offset = log.target_start_offset = offset
     log.producers = ProducerTable(log.settings.producers_max)
     log.epochs.cut_end(0)
     log.unsettled.clear()
     log.rolled.clear()
     _take(log, [segment], offset)
-    _LOG.info("%s: starts anew at offset %d", log.partition, offset)
+    _LOG.info("log emptied: partition=%s log_start_offset=%d", log.partition, offset)
 
 
 def skip_to(log: "Log", offset: int, now_ms: int) -> None:
@@ -93,10 +119,15 @@ def skip_to(log: "Log", offset: int, now_ms: int) -> None:
     log.rolled = [(offset if at == empty.base_offset else at, e) for at, e in log.rolled]
     _take(log, [*log.segments[:-1], segment], offset)
     log.checkpoint_asked = True
-    job = upkeep.next_job(log, now_ms)
-    if job is not None:
-        job.run()
-        upkeep.done(log, job)
+    while log.recovery_point < offset and not log.is_offline:
+        job = upkeep.next_job(log, now_ms)
+        if job is not None:
+            job.run()
+            upkeep.done(log, job)
+        if job is None or job.error is not None:
+            # Without a checkpoint beyond it, start-up would take the hole for lost segments.
+            log.go_offline((job and job.error) or OSError(EIO, "no checkpoint could be written"))
+            raise errors.offline(log.partition)
     _remove(log, empty)
 
 
@@ -105,27 +136,33 @@ def _check_idle(log: "Log") -> None:
     assert not log.has_staged, "batches are staged"
 
 
-def _abort_cleaning(log: "Log") -> None:
+def _prepare(log: "Log") -> None:
     """Reject the segments that a cleaner has made of the log as it was; settle one that began."""
     if log.replacement is not None:
         log.replacement.settle()
     log.truncations += 1
+    if not log.is_named:
+        # The checkpoint below must not be the first: with one, the directory counts as durable.
+        upkeep.name_now(log)
 
 
-def _vouch(log: "Log", segments: list[Segment], recovery_point: int) -> None:
-    """Durably take back what the checkpoint says of offsets that are about to change."""
-    checkpoint = LogCheckpoint(
-        log.topic_id,
-        log.log_start_offset,
-        recovery_point,
-        [entry for entry in log.epochs.entries() if entry[1] < recovery_point],
-        [upkeep.facts_of(segment, segment.size) for segment in segments],
-    )
-    log.files.replace_file(f"{log.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(checkpoint))
-    log.recovery_point = recovery_point
-    log.synced_offset = min(log.synced_offset, recovery_point)
-    log.target_start_offset = log.log_start_offset
-    log.vouched = None
+@contextmanager
+def _discarding(log: "Log", checkpoint: LogCheckpoint, offset: int) -> Iterator[None]:
+    """Make the removal of offsets from here on atomic. If a step fails, the log goes offline."""
+    path = f"{log.path}/{LOG_CHECKPOINT}"
+    first = encode_log_checkpoint(checkpoint._replace(discard_from=offset))
+    log.files.write_file(path + TEMPORARY, first, sync=True)
+    try:
+        log.files.rename(path + TEMPORARY, path)
+        log.files.sync_directory(log.path)
+        yield
+        log.files.replace_file(path, encode_log_checkpoint(checkpoint))
+    except OSError as error:
+        log.go_offline(error)
+        raise
+    log.recovery_point = checkpoint.recovery_point
+    if log.vouched is not None and log.vouched.base_offset >= checkpoint.recovery_point:
+        log.vouched = None
 
 
 def _remove(log: "Log", segment: Segment) -> None:
@@ -148,6 +185,7 @@ def _take(log: "Log", segments: list[Segment], log_end_offset: int) -> None:
     log.log_end_offset = log_end_offset
     log.written_end_offset = log_end_offset
     log.synced_offset = min(log.synced_offset, log_end_offset)
+    log.target_start_offset = min(log.target_start_offset, log_end_offset)
     log.first_dirty_offset = min(log.first_dirty_offset, log_end_offset)
     log.leader_epoch = log.epochs.latest()
     log.use_active(segments[-1])

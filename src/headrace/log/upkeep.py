@@ -14,6 +14,7 @@ it changes of the log is taken over in `done`, on the loop again.
 
 import logging
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,23 @@ def take_facts(segment: Segment, facts: SegmentFacts) -> None:
     segment.aborted_size = facts.aborted_size
     segment.aborted_crc = facts.aborted_crc
     segment.indexes_on_disk = True
+
+
+def checkpoint_below(log: "Log", point: int, without: Sequence[Segment] = ()) -> LogCheckpoint:
+    """A checkpoint with a recovery point that is not beyond the log's own."""
+    start = int(log.log_start_offset)
+    facts = [
+        facts_of(segment, segment.size)
+        for segment in log.segments[:-1]
+        if segment.base_offset < point and segment not in without and segment not in log.unsettled
+    ]
+    vouched = log.vouched
+    if vouched is not None and vouched.base_offset < point:
+        # The recovery point is inside this segment. It is the active one, or it was when the
+        # checkpoint was written, and no job has succeeded since.
+        facts += [vouched] if vouched.base_offset in log.base_offsets else []
+    epochs = [each for each in log.epochs.entries() if each[1] < point or each[1] <= start]
+    return LogCheckpoint(log.topic_id, start, point, epochs, facts)
 
 
 def next_job(log: "Log", now_ms: int) -> LogJob | None:
