@@ -320,26 +320,6 @@ def test_a_replacement_that_had_not_begun_is_undone() -> None:
     assert not [i.name for i in found.files.list_directory(PATH) if i.name.endswith("swap")]
 
 
-def test_a_file_that_lost_synced_bytes_is_not_believed_again_after_new_appends() -> None:
-    files = SimulatedFiles()
-    log = open_log(files)
-    for number in range(6):
-        append(log, f"value {number}")
-    checkpoint(log)
-    path = f"{PATH}/{0:020d}.log"
-    data = files.read_file(path)
-    files.write_file(path, data[: len(data) // 2 + 7], sync=True)
-    found = open_log(files.killed())
-    assert offsets(found) == [0, 1, 2]
-    for number in range(6):
-        append(found, f"other {number}")
-    torn = found.files.killed()  # type: ignore[attr-defined]
-    torn.patch(path, len(data) - 20, b"\xff\xff")
-    last = open_log(torn)
-    assert offsets(last) == list(range(last.log_end_offset))
-    assert last.log_end_offset < 9
-
-
 def test_producers_beyond_the_limit_are_dropped_and_the_loudest_stay() -> None:
     files = SimulatedFiles()
     log = open_log(files, settings=LogSettings(producers_max=50))

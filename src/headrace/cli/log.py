@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_json_argument(dump)
     dump.set_defaults(run_action=_dump)
-    summary = "verify every checksum and index under a data or partition directory"
+    summary = "verify every checksum and index, and list the files that recovery has set aside"
     check = actions.add_parser("check", help=summary, description=summary)
     check.add_argument("directory", metavar="DIR")
     add_json_argument(check)
@@ -59,7 +59,7 @@ def _check(args: argparse.Namespace) -> int:
     else:
         for name, report in reports.items():
             _print_report(name, report)
-    return 1 if any(report.problems for report in reports.values()) else 0
+    return 1 if any(report.problems or report.lost for report in reports.values()) else 0
 
 
 def _progress(progress: Progress, name: str) -> Callable[[int], None]:
@@ -97,6 +97,7 @@ def _as_json(report: Any) -> dict[str, Any]:
         "first_offset": report.log_start_offset,
         "log_end_offset": report.log_end_offset,
         "problems": [problem._asdict() for problem in report.problems],
+        "lost": [{"file": info.name, "size_bytes": info.size} for info in report.lost],
     }
 
 
@@ -109,3 +110,5 @@ def _print_report(name: str, report: Any) -> None:
     )
     for problem in report.problems:
         print(f"  {problem}")
+    for info in report.lost:
+        print(f"  {info.name}: set aside by recovery, {plural(info.size, 'byte')}")

@@ -13,12 +13,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.env.files import Files
-from headrace.log.checkpoints import LEADER_EPOCHS, decode_epochs
+from headrace.env.files import FileInfo, Files
+from headrace.log.checkpoints import (
+    LEADER_EPOCHS,
+    LOG_CHECKPOINT,
+    LogCheckpoint,
+    decode_epochs,
+    decode_log_checkpoint,
+)
 from headrace.log.epochs import EpochCache
 from headrace.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
+from headrace.log.lost import contradiction, lost_files
 from headrace.log.scan import Walk
 from headrace.log.snapshots import decode_snapshot
+from headrace.log.swap import START, SWAP
 from headrace.log.transactions import ENTRY_SIZE, decode_aborted
 from headrace.model.errors import ApiError
 from headrace.record.batch import Batch, read_batch
@@ -51,6 +59,8 @@ class Report:
     """The first segment's base offset: the log itself may start after it."""
     log_end_offset: int = 0
     problems: list[Problem] = field(default_factory=list)
+    lost: list[FileInfo] = field(default_factory=list)
+    """Files that recovery has set aside."""
 
 
 Progress = Callable[[int], None]
@@ -60,7 +70,10 @@ Progress = Callable[[int], None]
 def check_partition(files: Files, directory: str, progress: Progress | None = None) -> Report:
     """Check every segment of one partition, and the files beside them."""
     report = Report()
-    names = sorted(entry.name for entry in files.list_directory(directory))
+    _check_checkpoint(files, directory, report)
+    listing = files.list_directory(directory)
+    report.lost = lost_files(listing)
+    names = sorted(entry.name for entry in listing)
     epochs = _read_epochs(files, directory, names, report)
     bases = [name for name in names if name.endswith(".log") and _base_offset(name) >= 0]
     for number, name in enumerate(bases):
@@ -72,6 +85,34 @@ def check_partition(files: Files, directory: str, progress: Progress | None = No
             if decode_snapshot(data, _base_offset(name), _PRODUCERS_MAX) is None:
                 report.problems.append(Problem(name, -1, "the producers' snapshot is garbled"))
     return report
+
+
+def _check_checkpoint(files: Files, directory: str, report: Report) -> None:
+    """Whether the log would stay offline, because no crash explains its files."""
+    before = _read_checkpoint(files, directory)
+    listing = files.list_directory(directory)
+    if before is None or before.discard_from >= 0 or _read_checkpoint(files, directory) != before:
+        # A running broker can write a new checkpoint while the files are listed.
+        return
+    if any(info.name.endswith(SWAP) for info in listing):
+        return
+    sizes = {
+        _base_offset(info.name): info.size
+        for info in listing
+        if info.name.endswith(".log") and _base_offset(info.name) >= 0
+    }
+    noted = [_base_offset(info.name) for info in listing if info.name.endswith(START)]
+    reason = contradiction(before, max([before.log_start_offset, *noted]), sizes)
+    if reason:
+        what = f"{reason}; the log stays offline"
+        report.problems.append(Problem(LOG_CHECKPOINT, -1, what))
+
+
+def _read_checkpoint(files: Files, directory: str) -> LogCheckpoint | None:
+    try:
+        return decode_log_checkpoint(files.read_file(f"{directory}/{LOG_CHECKPOINT}"))
+    except FileNotFoundError:
+        return None
 
 
 def _base_offset(name: str) -> int:

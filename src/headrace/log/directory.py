@@ -102,6 +102,8 @@ class LogDirectory:
         """Partition directories on disk that are not opened yet."""
         self.strays: list[str] = []
         """Directories of former topics, which made way for a topic of the same name."""
+        self.lost_files = 0
+        """How many files recovery has set aside since the start."""
         self.high_watermarks: dict[TopicPartition, int] = {}
         """As checkpointed by the last broker."""
         self._deleted: dict[TopicPartition, Log] = {}
@@ -219,6 +221,9 @@ class LogDirectory:
             _LOG.warning(
                 "partitions of unknown topics: directory=%s partitions=%s", self.path, names
             )
+        if self.lost_files:
+            message = "recovery set files aside, 'headrace log check' lists them: dir=%s files=%d"
+            _LOG.error(message, self.path, self.lost_files)
         # From here on appends may come: no crash after this may look like a clean shutdown.
         if self.files.exists(self._file(checkpoints.CLEAN_SHUTDOWN)):
             self.files.remove(self._file(checkpoints.CLEAN_SHUTDOWN))
@@ -299,6 +304,7 @@ class LogDirectory:
         now_ms = self.clock.wall_ms()
         hints = self._hints.get(partition)
         state = recover(self.files, self.cache, path, config, self.settings, now_ms, hints)
+        self.lost_files += state.lost_files
         settings = self.settings
         log = Log(self.files, self.cache, path, partition, topic_id, config, state, settings)
         if hints is not None:

@@ -10,10 +10,16 @@ def not_written(partition: TopicPartition, error: OSError) -> ApiError:
     )
 
 
-def offline(partition: TopicPartition) -> ApiError:
+def offline(partition: TopicPartition, reason: str = "") -> ApiError:
+    if reason:
+        return ApiError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{partition} is offline: {reason}. Restore its files, or remove its "
+            "headrace-checkpoint to accept the loss, and restart the broker.",
+        )
     return ApiError(
         ErrorCode.KAFKA_STORAGE_ERROR,
-        f"The disk failed under {partition}: it takes no writes until the broker restarts.",
+        f"{partition} is offline: its disk failed. Repair the disk and restart the broker.",
     )
 
 

@@ -67,6 +67,7 @@ class Log:
         self.log_start_offset: i64 = state.log_start_offset
         self.log_end_offset: i64 = state.log_end_offset
         """Where the next batch goes: what is staged is below."""
+        self.offline_reason: str = state.offline_reason
         self.written_end_offset: i64 = state.log_end_offset
         self.synced_offset: i64 = state.recovery_point
         self.recovery_point: i64 = state.recovery_point
@@ -75,10 +76,9 @@ class Log:
         self.first_dirty_offset: i64 = state.log_start_offset
         """Where the last compaction ended."""
         self.has_staged: bool = False
-        self.is_offline: bool = False
+        self.is_offline: bool = bool(state.offline_reason)
         self.is_closed: bool = False
         self.wants_job: bool = bool(state.unsettled) or state.is_changed
-        """Whether `next_job` has something to do."""
         self.job: LogJob | None = None
         self.unsettled: list[Segment] = state.unsettled
         self.rolled: list[tuple[int, dict[int, ProducerEntry]]] = state.rolled
@@ -310,7 +310,7 @@ class Log:
             self.settings.failed(self.partition, error)
 
     def _refusal(self) -> ApiError:
-        return self._staged_error or errors.offline(self.partition)
+        return self._staged_error or errors.offline(self.partition, self.offline_reason)
 
     # Rolling
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from librt.strings import read_i32_be
 from mypy_extensions import i64
 
+from headrace.log import errors
 from headrace.log.file import FileSlice, LogFile, NotCached
 from headrace.record.batch import LENGTH_OVERHEAD
 
@@ -21,6 +22,9 @@ def read_sealed(
     segments = log.segments
     base_offsets = log.base_offsets
     at = bisect_right(base_offsets, offset) - 1
+    if at < 0:
+        # The log is offline: none of its segments could be opened.
+        raise errors.offline(log.partition, log.offline_reason)
     while at < len(segments):
         segment = segments[at]
         if segment.base_offset >= end:

@@ -1,13 +1,15 @@
-"""Opening a log: believe what a checkpoint vouches for, scan the rest, keep the longest sound part.
+"""Opens a log: trusts data covered by a checkpoint, scans the rest, keeps the longest valid prefix.
 
-Works on one partition's directory before anybody reads or writes it.
+Works on one partition's directory before any client reads or writes it.
 
 1. At and beyond the recovery point every batch's checksum is verified, offsets must rise, and
-   segments must follow one another; at the first thing that does not fit the log ends, and what
-   lies behind is removed (I15).
-2. Below it nothing is read again, unless a derived file there is missing or garbled; and nothing
-   is removed either: damage there is for the reader to meet, not for us to widen.
-3. Whatever is rebuilt is what was there before: every derived file can be lost (I16).
+   segments must follow one another. The log ends at the first batch that does not fit (I15).
+2. Below it nothing is read again, unless a derived file there is missing or damaged.
+3. Recovery deletes no record (`lost`). A batch that a kill has torn is cut off: it was never
+   acknowledged. Any other data beyond the end of the log is kept as a `.lost` file. Segments below
+   the log start stay in the log until its first job.
+4. If no crash explains the files, the log stays offline, and they stay unchanged.
+5. Every derived file can be lost, and is rebuilt with the same content (I16).
 """
 
 import logging
@@ -21,11 +23,11 @@ from headrace.log.checkpoints import (
     SegmentFacts,
     decode_epochs,
     decode_log_checkpoint,
-    encode_log_checkpoint,
 )
 from headrace.log.epochs import EpochCache
 from headrace.log.file import OpenSegments
 from headrace.log.interrupted import finish_truncation
+from headrace.log.lost import LogOffline, contradiction, cut_tail, set_aside
 from headrace.log.producers import ProducerEntry, ProducerTable
 from headrace.log.replay import producers_at, replay_segment, snapshot_path
 from headrace.log.scan import Walk
@@ -96,21 +98,38 @@ class _Recovery:
         self.checkpoint: LogCheckpoint | None = None
         self.start = 0
         self.noted_start = -1
+        self.lost_files = 0
         self.end_offset = 0
         self.scanned_bytes = 0
         self.vouched: SegmentFacts | None = None
         self.is_changed = False
 
     def run(self) -> LogState:
-        listing = tidy(self.files, self.path)
+        try:
+            return self._run()
+        except LogOffline as error:
+            _LOG.error(
+                "log is offline, no crash explains its files: directory=%s reason=%s",
+                self.path,
+                error,
+            )
+            return self._offline_state(str(error))
+
+    def _run(self) -> LogState:
+        listing, replaced = tidy(self.files, self.path)
         self.checkpoint = read_log_checkpoint(self.files, self.path)
         if self.checkpoint is None:
             self.files.remove(f"{self.path}/{LOG_CHECKPOINT}")
         elif self.checkpoint.discard_from >= 0:
             self.checkpoint = finish_truncation(self.files, self.path, self.checkpoint)
             listing = self.files.list_directory(self.path)
+        if self.checkpoint is not None and replaced:
+            facts = [each for each in self.checkpoint.segments if each.base_offset not in replaced]
+            self.checkpoint = self.checkpoint._replace(segments=facts)
         self._find_files(listing)
         self.start = self._log_start_offset()
+        self._check_files()
+        self._remove_indexes_without_log(listing)
         if self.checkpoint is None:
             point = self._recover_without_checkpoint()
         else:
@@ -137,6 +156,31 @@ class _Recovery:
             is_named=self.checkpoint is not None,
             is_changed=self.is_changed,
             noted_start=self.noted_start,
+            lost_files=self.lost_files,
+        )
+
+    def _offline_state(self, reason: str) -> LogState:
+        """A log that accepts and returns nothing. It is as long as its checkpoint says."""
+        assert self.checkpoint is not None
+        end = max(self.start, self.checkpoint.recovery_point)
+        active = Segment(self.files, self.cache, self.path, end, self.now_ms)
+        active.start_indexes()
+        return LogState(
+            [active],
+            self.start,
+            end,
+            end,
+            self.producers,
+            EpochCache(self.checkpoint.epochs),
+            [],
+            [],
+            [],
+            None,
+            is_named=True,
+            is_changed=False,
+            noted_start=self.noted_start,
+            lost_files=self.lost_files,
+            offline_reason=reason,
         )
 
     # What is there
@@ -152,15 +196,26 @@ class _Recovery:
             elif offset >= 0 and info.name.endswith(START):
                 self.noted_start = max(self.noted_start, offset)
                 self.is_changed = True
-        for info in listing:
-            offset = offset_of(info.name)
-            if offset >= 0 and info.name.endswith(SUFFIXES[1:]) and offset not in logs:
-                self.files.remove(f"{self.path}/{info.name}")
         for offset, info in sorted(logs.items()):
             segment = Segment(self.files, self.cache, self.path, offset, info.modified_ms)
             segment.size = info.size
             segment.is_sealed = True
             self.segments.append(segment)
+
+    def _remove_indexes_without_log(self, listing: list[FileInfo]) -> None:
+        bases = {int(segment.base_offset) for segment in self.segments}
+        for info in listing:
+            offset = offset_of(info.name)
+            if offset >= 0 and info.name.endswith(SUFFIXES[1:]) and offset not in bases:
+                self.files.remove(f"{self.path}/{info.name}")
+
+    def _check_files(self) -> None:
+        if self.checkpoint is None:
+            return
+        sizes = {int(each.base_offset): int(each.size) for each in self.segments}
+        reason = contradiction(self.checkpoint, self.start, sizes)
+        if reason:
+            raise LogOffline(reason)
 
     def _log_start_offset(self) -> int:
         if self.checkpoint is not None:
@@ -170,11 +225,6 @@ class _Recovery:
     def _is_dropped(self, segments: list[Segment], at: int) -> bool:
         """Whether every offset of a segment is below the log start."""
         return at + 1 < len(segments) and segments[at + 1].base_offset <= self.start
-
-    def _remove(self, segment: Segment) -> None:
-        segment.forget()
-        for suffix in SUFFIXES:
-            self.files.remove(segment.stem + suffix)
 
     # Below the recovery point
 
@@ -208,8 +258,6 @@ class _Recovery:
         known = facts.get(last.base_offset)
         if known is None and not (beyond and beyond[0].base_offset == point):
             return self._scan_again(last, beyond)
-        if known is not None and last.size < known.size:
-            return self._recover_lost(last, beyond)
         size = last.size
         if known is not None:
             last.size = known.size
@@ -234,36 +282,9 @@ class _Recovery:
         self._scan([last, *beyond], 0, checked=True)
         return point
 
-    def _recover_lost(self, last: Segment, beyond: list[Segment]) -> int:
-        """A file is shorter than when it was synced: keep what there is of it."""
-        _LOG.error("%s.log has lost its end, although that was synced", last.stem)
-        self.segments.pop()
-        point = self.end_offset = last.base_offset
-        self.epochs.cut_end(point)
-        self._vouch_less(self._log_start_offset(), point)
-        self.producers = self._producers_at(point)
-        self._scan([last, *beyond], 0, checked=True)
-        return point
-
-    def _vouch_less(self, start: int, point: int) -> None:
-        """Durably take back what the checkpoint says beyond a point, before it is written anew."""
-        assert self.checkpoint is not None
-        less = LogCheckpoint(
-            self.checkpoint.topic_id,
-            start,
-            point,
-            [each for each in self.checkpoint.epochs if each[1] < point],
-            [each for each in self.checkpoint.segments if each.base_offset < point],
-        )
-        self.files.replace_file(f"{self.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(less))
-        self.vouched = None
-        self.is_changed = True
-
     def _believe(self, segment: Segment, facts: SegmentFacts, *, is_last: bool) -> None:
         """Take over what is noted of a segment."""
         if not is_last:
-            if segment.size < facts.size:
-                _LOG.error("%s.log is damaged: it has lost its end", segment.stem)
             segment.size = min(segment.size, facts.size)
         take_facts(segment, facts)
 
@@ -303,7 +324,7 @@ class _Recovery:
         for at, segment in enumerate(segments):
             if segment.base_offset != self.end_offset and position == 0:
                 if not self._may_skip_to(segment, checked):
-                    self._cut(segments[at:], f"does not follow offset {self.end_offset - 1}")
+                    self._set_aside(segments[at:], f"does not follow offset {self.end_offset - 1}")
                     return
                 self.end_offset = segment.base_offset
             self.segments.append(segment)
@@ -316,15 +337,8 @@ class _Recovery:
             if error and self._is_dropped(segments, at):
                 self.producers = ProducerTable(self.settings.producers_max)
             elif error and not self._is_kept(segments, at):
-                _LOG.warning(
-                    "%s.log: cut off at byte %d, offset %d: %s",
-                    segment.stem,
-                    segment.size,
-                    self.end_offset,
-                    error,
-                )
-                self._truncate(segment)
-                self._cut(segments[at + 1 :], "lies behind a damaged one")
+                self._truncate(segment, error)
+                self._set_aside(segments[at + 1 :], "follows a segment that lost its end")
                 return
             if not is_last:
                 segment.seal()
@@ -394,25 +408,27 @@ class _Recovery:
         if self.scanned_bytes // _PROGRESS_BYTES > before:
             _LOG.info("%s: %d GiB scanned", self.path, self.scanned_bytes // _PROGRESS_BYTES)
 
-    def _truncate(self, segment: Segment) -> None:
-        """Let a file end with its last sound batch, durably: what follows must not come back."""
+    def _check_end(self) -> None:
+        """Raise LogOffline if the log would end before its recovery point: that was synced."""
+        if self.checkpoint is None or self.end_offset >= self.checkpoint.recovery_point:
+            return
+        raise LogOffline(
+            f"the records at offset {self.end_offset} are damaged, and all below "
+            f"{self.checkpoint.recovery_point} were synced"
+        )
+
+    def _truncate(self, segment: Segment, error: str) -> None:
+        self._check_end()
         self.is_changed = True
         segment.is_sealed = False
         segment.file = None
-        fd = segment.open().fd
-        self.files.truncate(fd, segment.size)
-        self.files.sync(fd)
+        self.lost_files += cut_tail(self.files, segment, self.end_offset, error, self.now_ms)
 
-    def _cut(self, segments: list[Segment], why: str) -> None:
+    def _set_aside(self, segments: list[Segment], reason: str) -> None:
         if segments:
+            self._check_end()
             self.is_changed = True
-            count, first = len(segments), segments[0]
-            _LOG.warning("%s.log %s: removing it (%d segments)", first.stem, why, count)
-        for segment in reversed(segments):
-            self._remove(segment)
-        if segments:
-            # Or a power cut brings one back in the place of a new one of that name.
-            self.files.sync_directory(self.path)
+            self.lost_files += set_aside(self.files, self.path, segments, reason, self.now_ms)
 
     # How it ends
 

@@ -59,3 +59,7 @@ class LogState(NamedTuple):
     """Whether recovery found anything that a new checkpoint should say."""
     noted_start: int
     """The offset of the `.start` file; -1 if none exists."""
+    lost_files: int
+    """How many files recovery has set aside."""
+    offline_reason: str = ""
+    """Why no crash explains the files; empty if the log could be opened."""

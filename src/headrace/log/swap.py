@@ -13,6 +13,7 @@ import logging
 
 from headrace.env.files import FileInfo, Files
 from headrace.log.scan import Walk
+from headrace.log.segment import SUFFIXES
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,42 +41,50 @@ def offset_of(name: str) -> int:
     return offset if offset < 1 << 63 else -1
 
 
-def tidy(files: Files, path: str) -> list[FileInfo]:
-    """Finish or undo what was under way; returns what is in the directory then."""
+def tidy(files: Files, path: str) -> tuple[list[FileInfo], range]:
+    """Finish or undo a replacement. Returns the files then, and the offsets that were replaced."""
     listing = files.list_directory(path)
     names = [info.name for info in listing if not info.is_directory]
     leftovers = [n for n in names if n.endswith((DELETED, TEMPORARY, CLEANED))]
     swapped = [name for name in names if name.endswith(SWAP)]
     cleaned = [offset_of(name) for name in leftovers if name.endswith(CLEANED)]
     if cleaned:
-        undone = [name for name in swapped if offset_of(name) >= min(cleaned)]
+        undone = [
+            name
+            for name in swapped
+            if offset_of(name) >= min(cleaned) and f"{name[:20]}.log" in names
+        ]
         leftovers += undone
         swapped = [name for name in swapped if name not in undone]
     if not leftovers and not swapped:
-        return listing
+        return listing, range(0)
     for name in leftovers:
         files.remove(f"{path}/{name}")
+    replaced = range(0)
     if swapped:
-        _finish(files, path, names, swapped)
+        replaced = _finish(files, path, names, swapped)
     files.sync_directory(path)
-    return files.list_directory(path)
+    return files.list_directory(path), replaced
 
 
-def _finish(files: Files, path: str, names: list[str], swapped: list[str]) -> None:
+def _finish(files: Files, path: str, names: list[str], swapped: list[str]) -> range:
     # The names may be in the page cache only: they must not be lost after the old segments are.
     files.sync_directory(path)
     logs = [name for name in swapped if name.endswith(".log" + SWAP)]
+    replaced = range(0)
     if logs:
         start = min(map(offset_of, logs))
         end = max(_end_of(files, f"{path}/{name}", offset_of(name)) for name in logs)
+        replaced = range(start, end)
         _LOG.info("%s: finishing to replace offsets %d to %d", path, start, end - 1)
         for name in names:
-            is_old = not name.endswith((SWAP, ".snapshot")) and start <= offset_of(name) < end
+            is_old = name.endswith(SUFFIXES) and start <= offset_of(name) < end
             if is_old and name + SWAP not in swapped:
                 files.remove(f"{path}/{name}")
         files.sync_directory(path)
     for name in swapped:
         files.rename(f"{path}/{name}", f"{path}/{name.removesuffix(SWAP)}")
+    return replaced
 
 
 def _end_of(files: Files, path: str, base_offset: int) -> int:

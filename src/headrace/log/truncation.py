@@ -117,6 +117,8 @@ def skip_to(log: "Log", offset: int, now_ms: int) -> None:
     except OSError as error:
         raise errors.not_written(log.partition, error) from None
     log.rolled = [(offset if at == empty.base_offset else at, e) for at, e in log.rolled]
+    if len(log.segments) == 1:
+        log.log_start_offset = log.target_start_offset = offset
     _take(log, [*log.segments[:-1], segment], offset)
     log.checkpoint_asked = True
     while log.recovery_point < offset and not log.is_offline:

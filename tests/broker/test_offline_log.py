@@ -1,0 +1,54 @@
+"""A partition that lost a synced file: the broker starts, and only this partition is offline."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.cli import main as cli
+from headrace.testing import RunningBroker
+from tests.broker.raw import RawConnection, one_batch, values_of
+
+STORAGE_ERROR = 56
+DAMAGED = "damaged"
+INTACT = "intact"
+COUNT = 6
+
+
+def fill(connection: RawConnection, topic: str) -> None:
+    connection.create_topic(topic, segment_bytes=str(1 << 20))
+    for number in range(COUNT):
+        sent = connection.produce(topic, one_batch(b"%d" % number + bytes(600_000)))
+        assert sent["error_code"] == 0, sent
+
+
+def test_a_partition_with_a_missing_segment_is_offline_and_others_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    with RunningBroker.start(data) as broker:
+        with RawConnection(broker.port) as connection:
+            for topic in (DAMAGED, INTACT):
+                fill(connection, topic)
+        broker.stop()
+        missing = data / f"{DAMAGED}-0" / f"{2:020d}.log"
+        content = missing.read_bytes()
+        missing.unlink()
+        before = sorted(path.name for path in missing.parent.iterdir())
+        broker.restart()
+        with RawConnection(broker.port) as connection:
+            assert connection.produce(DAMAGED, one_batch(b"x"))["error_code"] == STORAGE_ERROR
+            assert connection.fetch(DAMAGED, 0)["error_code"] == STORAGE_ERROR
+            assert connection.end_offset(DAMAGED) == COUNT
+            assert connection.produce(INTACT, one_batch(b"x"))["base_offset"] == COUNT
+        assert f"{missing.name} is missing" in broker.log()
+        assert cli.main(["log", "check", str(data)]) == 1
+        assert f"{missing.name} is missing; the log stays offline" in capsys.readouterr().out
+        broker.kill()
+        assert sorted(path.name for path in missing.parent.iterdir()) == before
+        missing.write_bytes(content)
+        broker.restart()
+        with RawConnection(broker.port) as connection:
+            assert connection.produce(DAMAGED, one_batch(b"x"))["base_offset"] == COUNT
+            found = connection.fetch(DAMAGED, 2, partition_max_bytes=1)
+            values = values_of(found["records"])
+            assert (values[0] or b"")[:1] == b"2"
