@@ -231,14 +231,11 @@ class SimulatedOutside:
         ensemble: Ensemble,
         files: SimulatedFiles,
         clock: WorldClock,
-        boot_id: str,
     ) -> None:
         self.process = process
         self.simulated = network
         self.clock = clock
         self.files = files
-        self.boot_id = boot_id
-        """Another one after each power loss."""
         self.network = ProcessNetwork(network, process)
         self.store: SimulatedStore | None = None
         self.former_session: int | None = None
@@ -287,7 +284,6 @@ class SimulatedBroker:
         self.outside: SimulatedOutside | None = None
         self.ends_former_session = False
         """As a broker does whose data directory proves that its last process has ended."""
-        self._boots = 0
         self._network = network
         self._ensemble = ensemble
         self._settings = {
@@ -313,12 +309,7 @@ class SimulatedBroker:
         self.process = process
         self.files.wall_ms = self.clock.wall_ms()
         self.outside = SimulatedOutside(
-            process,
-            self._network,
-            self._ensemble,
-            self.files,
-            self.clock,
-            f"boot-{self.node_id}-{self._boots}",
+            process, self._network, self._ensemble, self.files, self.clock
         )
         if self.ends_former_session and former is not None and former.store is not None:
             self.outside.former_session = former.store.session_id
@@ -352,7 +343,6 @@ class SimulatedBroker:
     def lose_unsynced(self) -> None:
         """The machine of a broker that has ended loses power."""
         assert not self.is_running
-        self._boots += 1
         self.files = self.files.power_lost(self.world.random.randrange(1 << 30))
 
     def stop(self) -> None:
@@ -375,7 +365,7 @@ class SimulatedBroker:
     def wipe(self) -> None:
         """Replace the disk with an empty one; the broker must not run."""
         assert not self.is_running
-        self.files = SimulatedFiles(self.world.random.randrange(1 << 30))
+        self._replace_disk(SimulatedFiles(self.world.random.randrange(1 << 30)))
 
     def back_up(self) -> None:
         """Copy the disk as it is at this moment."""
@@ -385,7 +375,12 @@ class SimulatedBroker:
         """Replace the disk with the older copy; the broker must not run."""
         assert not self.is_running
         assert self.backup is not None
-        self.files = self.backup.copied()
+        self._replace_disk(self.backup.copied())
+
+    def _replace_disk(self, files: SimulatedFiles) -> None:
+        files.boots = self.files.boots
+        files.capacity = None
+        self.files = files
 
     def heal_disk(self) -> None:
         self.files.capacity = None
