@@ -90,10 +90,6 @@ class SimulatedFiles:
         successor.boots += 1
         return successor
 
-    def copied(self) -> "SimulatedFiles":
-        """A backup: another disk with everything that processes see on this one, synced."""
-        return self._successor(_copied(self._root))
-
     def _successor(self, root: _Directory) -> "SimulatedFiles":
         successor = SimulatedFiles(self.random.randrange(1 << 30), self.capacity)
         successor.wall_ms = self.wall_ms
@@ -118,6 +114,10 @@ class SimulatedFiles:
 
     def set_modified(self, path: str, modified_ms: int) -> None:
         self._file(path).modified_ms = modified_ms
+
+    def copied(self) -> "SimulatedFiles":
+        """A backup: another disk with everything that processes see on this one, synced."""
+        return self._successor(_copied(self._root))
 
     # Operations
 
