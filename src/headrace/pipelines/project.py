@@ -18,6 +18,9 @@ BOOTSTRAP = "headrace.bootstrap"
 """The setting by which transformations learn where the broker is."""
 WAREHOUSE = "headrace.warehouse"
 """The setting for the directory of tables: a path or a URI that Hadoop knows."""
+VERSIONS = "headrace.view.versions"
+"""The setting for how many complete versions of a materialized view are kept."""
+VERSIONS_DEFAULT = "3"
 FALLBACK_BOOTSTRAP = "localhost:9092"
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 _KEYS = {"name", "storage", "catalog", "database", "schema", "configuration", "libraries"}
@@ -94,6 +97,13 @@ class Project:
         if bootstrap:
             wanted[BOOTSTRAP] = bootstrap
         return wanted
+
+    @staticmethod
+    def versions_kept(configuration: Mapping[str, str]) -> int:
+        kept = configuration.get(VERSIONS, VERSIONS_DEFAULT)
+        if not kept.isdigit() or int(kept) < 1:
+            raise ProjectError(f"{VERSIONS} is {kept!r}. Use a number from 1")
+        return int(kept)
 
     def files(self) -> list[Path]:
         """The files that define the pipeline, in order of their names."""

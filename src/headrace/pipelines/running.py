@@ -48,6 +48,7 @@ from headrace.pipelines.run_machine import (
 from headrace.pipelines.storage import NotShared, is_local, prove_shared
 from headrace.pipelines.tables import Tables
 from headrace.pipelines.trouble import sentence
+from headrace.pipelines.versions import Versions
 
 _LAST_NEWS_TIMEOUT_S = 300.0
 _LAST_NEWS_AFTER_FAILURE_TIMEOUT_S = 10.0
@@ -116,6 +117,7 @@ class Runner:
         self._is_storage_proved = False
         self._tables = Tables(spark, project.prefix, is_own_server=is_own_server)
         self._accounts = Accounts(self._tables, project.checkpoints)
+        self._versions = Versions(spark, self._tables, keep=project.versions_kept(configuration))
 
     def run(self, request: Request) -> Outcome:
         """Load the definitions anew and run them once."""
@@ -136,6 +138,7 @@ class Runner:
             self._accounts.begin(definitions.graph, to_refresh, dry=request.dry)
             run = self._run_what_can(definitions, request, outcome)
             self._accounts.end(run, definitions.graph)
+            self._versions.publish(self._complete_views(run, definitions.graph))
             failed = [flow for flow in run.flows.values() if flow.error is not None]
             outcome.troubles += [
                 definitions.trouble(each.name, each.error or "") for each in failed
@@ -147,6 +150,7 @@ class Runner:
             raise
         finally:
             self._accounts.close()
+            self._versions.leave()
             outcome.seconds = time.monotonic() - began_s
             self._finish(definitions, outcome)
             if not request.dry:
@@ -163,6 +167,12 @@ class Runner:
         self._graph_id = create_dataflow_graph(
             self._spark, spec.catalog, spec.database, {RETRIES: "0", **self._configuration}
         )
+
+    @staticmethod
+    def _complete_views(run: Run, graph: Graph) -> list[str]:
+        done = [flow.name for flow in run.flows.values() if flow.state == COMPLETED]
+        targets = [graph.flows[name].target for name in done if name in graph.flows]
+        return [name for name in targets if graph.nodes[name].kind == VIEW]
 
     def _prove_storage(self) -> None:
         """Create the database, and prove once that executors share its files with the driver."""
@@ -310,6 +320,10 @@ class Runner:
         for name in names:
             run.flows.setdefault(name, FlowRun(name))
         self._show.begins(run)
+        if not request.dry:
+            targets = [definitions.graph.flows[name].target for name in names]
+            kinds = definitions.graph.nodes
+            self._versions.begin([name for name in targets if kinds[name].kind == VIEW])
         listener = ProgressListener(run, self._show)
         self._spark.streams.addListener(listener)
         try:

@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,9 @@ class Tables:
                     self._found[name] = self._describe(name)
         return self._found.get(name)
 
-    def forget(self, name: str) -> None:
-        self._found.pop(name, None)
+    def move(self, name: str, location: str) -> None:
+        """Record the new location of a table."""
+        self._found[name] = replace(self._found[name], location=location)
 
     def _describe(self, name: str) -> Table:
         query = f"DESCRIBE TABLE EXTENDED {self.quoted(name)} AS JSON"

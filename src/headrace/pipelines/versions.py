@@ -1,0 +1,145 @@
+"""Publish materialized views atomically: a reader sees the last complete version of each.
+
+Spark empties a view before it fills it. So each run fills a new directory, and the path of the
+view is a symbolic link to the newest complete one:
+
+    warehouse/orders -> _versions/orders/7
+
+1. The catalog's location of a view is a version, never the link: Spark deletes its contents.
+2. The link moves after the flow has completed and its files were checked. A run that is
+   interrupted leaves it unchanged.
+3. Versions up to the published one are complete; a later one is a leftover, and is deleted.
+"""
+
+import shutil
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from headrace.pipelines.tables import Tables
+
+_VERSIONS = "_versions"
+
+
+class Versions:
+    def __init__(self, spark: Any, tables: Tables, *, keep: int) -> None:
+        """A reader lists files first and opens them later, so `keep` should be at least 2."""
+        self._spark = spark
+        self._tables = tables
+        self._keep = keep
+        self._begun: dict[str, View] = {}
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Let Spark fill a new version of these views. A view that is new has none yet."""
+        for name in names:
+            view = self._view(name)
+            if view is None or name in self._begun:
+                continue
+            self._begun[name] = view
+            self._locate(name, view.new_version())
+
+    def publish(self, names: Collection[str]) -> None:
+        """Show readers the new versions of these views, and discard those of all others."""
+        for name in names:
+            view = self._begun.pop(name, None) or self._view(name)
+            if view is None:
+                continue
+            if view.is_plain_directory:
+                # Its first run: Spark has created the directory.
+                self._locate(name, view.adopt())
+            else:
+                view.publish()
+            view.prune(self._keep)
+        for name, view in self._begun.items():
+            complete = view.published()
+            if complete is not None:
+                self._locate(name, complete)
+                view.drop_unpublished()
+        self._begun = {}
+
+    def leave(self) -> None:
+        """End without publishing. Spark might still write to a new version: the next run cleans."""
+        self._begun = {}
+
+    def _view(self, name: str) -> "View | None":
+        """A view whose versions this process can publish: a managed table of plain files."""
+        table = self._tables.find(name)
+        if table is None or not table.has_files or not table.is_managed:
+            return None
+        path = self._tables.path(table.location)
+        return None if path is None else View(_root(path, name) / name)
+
+    def _locate(self, name: str, directory: Path) -> None:
+        statement = f"ALTER TABLE {self._tables.quoted(name)} SET LOCATION 'file://{directory}'"
+        self._spark.sql(statement)
+        self._tables.move(name, f"file://{directory}")
+
+
+def _root(location: Path, name: str) -> Path:
+    """The directory of a view's database."""
+    if location.parent.name == name and location.parent.parent.name == _VERSIONS:
+        return location.parent.parent.parent
+    return location.parent
+
+
+class View:
+    """The directories of a view."""
+
+    def __init__(self, link: Path) -> None:
+        self.link = link
+        self._versions = link.parent / _VERSIONS / link.name
+
+    @property
+    def is_plain_directory(self) -> bool:
+        return self.link.is_dir() and not self.link.is_symlink()
+
+    def published(self) -> Path | None:
+        if not self.link.is_symlink():
+            return None
+        return self.link.parent / self.link.readlink()
+
+    def new_version(self) -> Path:
+        """An empty directory after all complete versions."""
+        if self.is_plain_directory:
+            self.adopt()
+        self.drop_unpublished()
+        new = self._versions / str(max(self._numbers(), default=0) + 1)
+        new.mkdir(parents=True)
+        return new
+
+    def adopt(self) -> Path:
+        """Make a plain directory, which Spark has created and filled, a published version."""
+        version = self._versions / str(max(self._numbers(), default=0) + 1)
+        self._versions.mkdir(parents=True, exist_ok=True)
+        self.link.rename(version)
+        self._point_at(version)
+        return version
+
+    def publish(self) -> None:
+        """Point the link at the newest version."""
+        self._point_at(self._versions / str(max(self._numbers())))
+
+    def _point_at(self, version: Path) -> None:
+        new = self._versions / "next"
+        new.unlink(missing_ok=True)
+        # Relative, so that the link is valid wherever the directory is mounted.
+        new.symlink_to(version.relative_to(self.link.parent))
+        new.replace(self.link)
+
+    def drop_unpublished(self) -> None:
+        published = self.published()
+        last = 0 if published is None else int(published.name)
+        for number in self._numbers():
+            if number > last:
+                shutil.rmtree(self._versions / str(number))
+
+    def prune(self, keep: int) -> None:
+        for number in sorted(self._numbers())[:-keep]:
+            shutil.rmtree(self._versions / str(number), ignore_errors=True)
+
+    def _numbers(self) -> list[int]:
+        found: list[Path] = []
+        with suppress(FileNotFoundError):
+            found = list(self._versions.iterdir())
+        return [int(path.name) for path in found if path.name.isdigit()]

@@ -1,0 +1,70 @@
+"""Versions of a materialized view: the link of readers always points at a complete one."""
+
+from pathlib import Path
+
+from headrace.pipelines.versions import View
+
+
+def fill(directory: Path, text: str) -> None:
+    (directory / "part-0").write_text(text)
+
+
+def read(view: View) -> list[str]:
+    return [path.read_text() for path in view.link.iterdir()]
+
+
+def kept(view: View) -> list[str]:
+    return sorted(path.name for path in (view.link.parent / "_versions" / "orders").iterdir())
+
+
+def first_run(place: Path) -> View:
+    view = View(place / "orders")
+    view.link.mkdir()
+    fill(view.link, "first")
+    view.adopt()
+    return view
+
+
+def test_directory_of_the_first_run_becomes_a_version(tmp_path: Path) -> None:
+    view = first_run(tmp_path)
+    assert view.link.is_symlink()
+    assert not view.link.readlink().is_absolute()
+    assert (read(view), kept(view)) == (["first"], ["1"])
+
+
+def test_readers_see_a_new_version_once_it_is_published(tmp_path: Path) -> None:
+    view = first_run(tmp_path)
+    new = view.new_version()
+    assert list(new.iterdir()) == []
+    fill(new, "second")
+    assert read(view) == ["first"]
+    view.publish()
+    assert read(view) == ["second"]
+    assert view.published() == new
+
+
+def test_version_of_an_interrupted_run_is_deleted_by_the_next(tmp_path: Path) -> None:
+    view = first_run(tmp_path)
+    fill(view.new_version(), "partial")
+    new = View(view.link).new_version()
+    assert list(new.iterdir()) == []
+    assert read(view) == ["first"]
+    assert kept(view) == ["1", "2"]
+
+
+def test_last_versions_are_kept(tmp_path: Path) -> None:
+    view = first_run(tmp_path)
+    for number in range(2, 6):
+        fill(view.new_version(), str(number))
+        view.publish()
+        view.prune(3)
+    assert (read(view), kept(view)) == (["5"], ["3", "4", "5"])
+
+
+def test_directory_of_an_earlier_release_is_adopted_before_the_next_run(tmp_path: Path) -> None:
+    view = View(tmp_path / "orders")
+    view.link.mkdir()
+    fill(view.link, "old")
+    new = view.new_version()
+    assert read(view) == ["old"]
+    assert new.name == "2"
