@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -110,3 +111,33 @@ def test_a_follower_cut_off_from_a_leader_holds_up_no_writes(
         topic.wait_until_in_sync()
     check(load)
     assert not load.failed
+
+
+def test_leader_cut_off_from_its_followers_only_leaves_the_isr(tmp_path: Path) -> None:
+    """With the default replica.lag.time.max.ms; the controller reaches all brokers."""
+    settings = {"min.insync.replicas": "2"}
+    with RunningCluster.start(tmp_path, brokers=4, settings=settings, links=True) as cluster:
+        topic = Topic(cluster, "cut", partitions=4)
+        topic.wait_until_in_sync()
+        controller = topic.controller()
+        topic.ask(controller)
+        partition, before = next(
+            (index, state)
+            for index, state in topic.states().items()
+            if controller not in state.replicas
+        )
+        victim = before.leader
+        with Load(topic) as load:
+            wait_for_more_in(load, partition)
+            cluster.links.cut(victim, *(each for each in before.replicas if each != victim))
+
+            def is_replaced() -> bool:
+                state = topic.states()[partition]
+                return state.leader not in (victim, -1) and victim not in state.isrs
+
+            wait_for("a leader and an ISR without the one that is cut off", is_replaced)
+            wait_for_more_in(load, partition)
+            cluster.links.heal()
+            topic.wait_until_in_sync()
+        check(load)
+        assert not load.failed

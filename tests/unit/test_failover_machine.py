@@ -14,6 +14,7 @@ from headrace.controller.failover_machine import (
     awaits_members,
     elect_alone,
     elect_preferred,
+    elect_responding,
     elect_unclean,
     furthest_member,
     goes_on_from,
@@ -293,5 +294,21 @@ def test_a_shrink_below_what_writes_need_has_successors_among_the_live() -> None
     # No more can be needed than there are.
     of_two = state_of((1, 2), 1, replicas=(1, 2))
     assert successors(of_two, asked((1,)), live, min_insync=3) == [2]
-    after = hand_over(state, 2, live)
+
+
+def test_hand_over_removes_the_former_leader_if_enough_members_remain() -> None:
+    live = dict.fromkeys(NODES, SAME)
+    state = state_of((1, 2, 3), 1)
+    after = hand_over(state, 2, live, min_insync=2)
+    assert after == PartitionState(2, 5, NODES, (2, 3), 8, (ROW_EPOCH,) * 2)
+    after = hand_over(state, 2, live, min_insync=3)
     assert after == PartitionState(2, 5, NODES, (1, 2, 3), 8, (ROW_EPOCH,) * 3)
+
+
+def test_resigned_leader_is_replaced_by_a_member_that_responds() -> None:
+    change = asked((2, 3))
+    resigned = alter_isr(state_of((1, 2, 3), 1), change, dict.fromkeys(NODES, SAME))
+    assert isinstance(resigned, PartitionState)
+    assert elect_responding(resigned, [2, 3]) == resigned
+    assert elect_responding(resigned, [3]) == replace(resigned, leader=3)
+    assert elect_responding(resigned, [1]) is None

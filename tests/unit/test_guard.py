@@ -143,6 +143,26 @@ async def test_a_controller_to_whom_most_are_silent_lets_another_be_it(cluster: 
 
 
 @cluster_of(3)
+async def test_former_controller_that_is_cut_off_loses_its_partitions_before_silence_s(
+    cluster: Cluster,
+) -> None:
+    """`silence_s` is longer than this test may take."""
+    await cluster.leader.controller.create_topic("t", assignment={0: [1, 3, 2]})
+    await cluster.agree()
+    former = cluster.leader
+    for node_id in (2, 3):
+        port = cluster.members[node_id].port
+        cluster.network.silent |= {(former.port, port), (port, former.port)}
+    cluster.network.break_links(former.port)
+    former.controller._presence.resign()
+    await until(lambda: former.controller.image.controller_id in (2, 3))
+    await until(lambda: cluster.members[2].state().leader == 3)
+    assert cluster.members[2].state().isr == (3, 2)
+    cluster.network.silent.clear()
+    await cluster.agree()
+
+
+@cluster_of(3)
 async def test_who_does_not_answer_is_no_better_leader(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic(
         "t", assignment={0: [2, 3, 1]}, configs={"min.insync.replicas": "2"}
@@ -152,6 +172,25 @@ async def test_who_does_not_answer_is_no_better_leader(cluster: Cluster) -> None
     slot = await alter(cluster, cluster.members[2], (2,))
     assert slot["error_code"] == ErrorCode.FENCED_LEADER_EPOCH
     assert cluster.leader.state().leader == 1
+
+
+@cluster_of(4)
+async def test_leader_that_resigns_is_replaced_by_a_member_that_responds(cluster: Cluster) -> None:
+    assert cluster.leader.node_id == 1
+    await cluster.leader.controller.create_topic("t", assignment={0: [2, 3, 4]})
+    await cluster.agree()
+    silence = {(cluster.leader.port, cluster.members[each].port) for each in (3, 4)}
+    cluster.network.silent |= silence
+    before = cluster.leader.state()
+    slot = await alter(cluster, cluster.members[2], (3, 4))
+    assert slot["error_code"] == ErrorCode.INELIGIBLE_REPLICA
+    await cluster.agree()
+    cluster.network.silent.clear()
+    cluster.network.silent.add((cluster.leader.port, cluster.members[3].port))
+    slot = await alter(cluster, cluster.members[2], (3, 4))
+    assert (slot["leader_id"], slot["isr"]) == (4, [3, 4])
+    after = cluster.leader.state()
+    assert (after.leader, after.isr, after.leader_epoch) == (4, (3, 4), before.leader_epoch + 1)
 
 
 def info(epoch: int, previous_epoch: int = -1) -> BrokerInfo:

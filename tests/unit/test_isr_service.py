@@ -8,6 +8,7 @@ import pytest
 
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.errors import ErrorCode
+from headrace.replication.contact_machine import CHECK_S
 from headrace.replication.isr_service import IsrKeeper
 from headrace.runtime.link import LinkBroken
 from tests.storage.log_scenario import ManualClock
@@ -380,6 +381,36 @@ def test_a_leader_whose_disk_is_damaged_asks_the_others_to_go_on_without_it() ->
         # It leads until it knows who does.
         assert world.partition.is_leader
         assert world.committed() == (1, 2)
+
+    run(scenario())
+
+
+def test_leader_that_most_of_the_isr_does_not_reach_requests_an_isr_without_itself() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2, 3))
+        world.answers = [refused(ErrorCode.INELIGIBLE_REPLICA)]
+
+        def check(fetching: tuple[int, ...]) -> None:
+            world.clock.advance(int(CHECK_S * 1000))
+            for node_id in fetching:
+                world.keeper.contacts.fetched(node_id, world.clock.monotonic())
+            world.keeper._check_contacts()
+
+        for _ in range(10):
+            check((2, 3))
+        for _ in range(10):
+            check((3,))
+        await world.settled()
+        assert world.asked == []
+        while not world.asked:
+            check(())
+            await world.settled()
+        part = world.asked[0]["topics"][0]["partitions"][0]
+        assert [member["broker_id"] for member in part["new_isr_with_epochs"]] == [2, 3]
+        await world.settled()
+        assert world.committed() == (1, 2, 3)
+        assert world.partition.proposed is None, "the controller rejected it"
+        world.keeper.stop()
 
     run(scenario())
 

@@ -129,7 +129,8 @@ class Failover:
             if node not in answering:
                 continue
             if now - turns.get(node, -HANDOVER_INTERVAL_S) >= HANDOVER_INTERVAL_S:
-                return Handover(where, state, machine.hand_over(state, node, live))
+                after = machine.hand_over(state, node, live, min_insync)
+                return Handover(where, state, after)
         return None
 
     def min_insync(self, topic: TopicState) -> int:

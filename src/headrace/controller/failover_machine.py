@@ -259,9 +259,24 @@ def successors(
     )
 
 
-def hand_over(state: PartitionState, leader: int, live: Mapping[int, Live]) -> PartitionState:
-    """Let another member lead; the ISR stays, for the former leader is as much in sync as it."""
-    return _next(state, leader, in_sync(state, live))
+def hand_over(
+    state: PartitionState, leader: int, live: Mapping[int, Live], min_insync: int
+) -> PartitionState:
+    """Elect another member, and remove the former leader from the ISR if enough members remain.
+
+    Every member has all committed records. A former leader that its followers cannot reach cannot
+    follow them either, and as a member it would delay all writes until it lags too far.
+    """
+    members = in_sync(state, live)
+    others = [member for member in members if member[0] != state.leader]
+    return _next(state, leader, others if len(others) >= _needed(state, min_insync) else members)
+
+
+def elect_responding(state: PartitionState, responding: Collection[int]) -> PartitionState | None:
+    """The state after a leader resigned, with the first member as leader that responds."""
+    members = (node for node in state.replicas if node in state.isr and node in responding)
+    leader = next(members, None)
+    return None if leader is None else replace(state, leader=leader)
 
 
 def _needed(state: PartitionState, min_insync: int) -> int:

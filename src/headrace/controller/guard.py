@@ -23,7 +23,8 @@ from headrace.wire.apis import API_VERSIONS
 
 _RETRY_S_MAX = 1.0
 _NOT_YET_S = 0.25
-SIGNS_PER_SILENCE = 3
+PROBES_PER_SILENCE = 6
+_PROBES_PER_TIMEOUT = 2
 
 _log = logging.getLogger(__name__)
 
@@ -104,29 +105,29 @@ class Guard:
 
     async def _watch_for_signs(self, info: BrokerInfo) -> None:
         """With probes: as the controller."""
-        heard_at = self._clock.monotonic()
-        is_silent = False
-        interval_s = self._silence_s / SIGNS_PER_SILENCE
+        silence = _Silence(self._silence_s, self._clock, lambda: self._silent(info))
+        interval_s = self._silence_s / PROBES_PER_SILENCE
         wait_s = REDIAL_S
         watched: Link | None = None
-        while True:
-            link = await self._link(info)
-            try:
-                if link is not None:
-                    if link is not watched:
-                        watched, ended = link, self._end_of(info, link)
-                    await call(link, API_VERSIONS, 0, {}, interval_s)
-                    heard_at, is_silent, wait_s = self._clock.monotonic(), False, REDIAL_S
-                    is_live = self._reached(info)
-                    await asyncio.wait([ended], timeout=interval_s if is_live else _NOT_YET_S)
-                    continue
-            except LinkBroken:
-                pass
-            if not is_silent and self._clock.monotonic() - heard_at >= self._silence_s:
-                is_silent = True
-                self._silent(info)
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _RETRY_S_MAX, interval_s)
+        try:
+            while True:
+                link = await self._link(info)
+                try:
+                    if link is not None:
+                        if link is not watched:
+                            watched, ended = link, self._end_of(info, link)
+                        await call(link, API_VERSIONS, 0, {}, _PROBES_PER_TIMEOUT * interval_s)
+                        silence.end()
+                        wait_s = REDIAL_S
+                        is_live = self._reached(info)
+                        await asyncio.wait([ended], timeout=interval_s if is_live else _NOT_YET_S)
+                        continue
+                except LinkBroken:
+                    pass
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _RETRY_S_MAX, interval_s)
+        finally:
+            silence.cancel()
 
     def _end_of(self, info: BrokerInfo, link: Link) -> "asyncio.Future[None]":
         """Done when the link has ended. Reports both its start and its loss."""
@@ -155,6 +156,40 @@ class Guard:
                 return None
         self._refused(info)
         return None
+
+
+class _Silence:
+    """Reports once that a broker has not responded for a time, at that time."""
+
+    def __init__(self, seconds: float, clock: Clock, report: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._report = report
+        self.end()
+
+    def end(self) -> None:
+        """The broker has responded."""
+        self.cancel()
+        self._arm(self._seconds)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self, seconds: float) -> None:
+        self._due = self._clock.monotonic() + seconds
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._fire)
+
+    def _fire(self) -> None:
+        patience_s = self._seconds / PROBES_PER_SILENCE
+        if self._clock.monotonic() - self._due > patience_s:
+            # This process was paused: the response may be in its socket.
+            self._arm(patience_s)
+        else:
+            self._report()
+
+    _due = 0.0
+    _timer: asyncio.TimerHandle | None = None
 
 
 def _report(task: "asyncio.Task[None]") -> None:

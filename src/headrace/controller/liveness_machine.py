@@ -109,5 +109,9 @@ class Liveness:
         heard = [node for node in others if self._heard.get(node, since - 1) >= since]
         return self._admits_all or 2 * len(heard) >= len(others)
 
+    def has_heard(self, node_id: int, since: float) -> bool:
+        """Whether a broker has responded since then."""
+        return self._heard.get(node_id, since - 1) >= since
+
     def leave(self, node_id: int, epoch: int) -> None:
         self._leaving[node_id] = epoch

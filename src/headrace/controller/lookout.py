@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from headrace.controller.failover import Failover
-from headrace.controller.guard import SIGNS_PER_SILENCE, Guard
+from headrace.controller.guard import PROBES_PER_SILENCE, Guard
 from headrace.controller.holds import Holds
 from headrace.controller.liveness_machine import Liveness
 from headrace.controller.peers import Peers
@@ -21,6 +21,9 @@ from headrace.coordination.port import Store
 from headrace.env.clock import Clock
 from headrace.model.cluster import BrokerInfo, ClusterImage
 
+_CONTACT_PROBES = 4
+_DOUBT_S = 1.0
+_PAIR = 2
 _log = logging.getLogger(__name__)
 
 
@@ -40,6 +43,7 @@ class Lookout:
     ) -> None:
         self.presence: Presence
         self._store = store
+        self._node_id = node_id
         self._image = image
         self._writer = writer
         self._clock = clock
@@ -47,6 +51,7 @@ class Lookout:
         self._failover = failover
         self._silence_s = silence_s
         self._verdict: asyncio.TimerHandle | None = None
+        self._doubted: asyncio.TimerHandle | None = None
         self._dead_controller: BrokerInfo | None = None
         self._removals: dict[asyncio.Task[None], None] = {}
         self._guard = Guard(
@@ -69,8 +74,9 @@ class Lookout:
 
     async def stop(self) -> None:
         await self._guard.stop()
-        if self._verdict is not None:
-            self._verdict.cancel()
+        for timer in (self._verdict, self._doubted):
+            if timer is not None:
+                timer.cancel()
         removals = list(self._removals)
         for removal in removals:
             removal.cancel()
@@ -81,6 +87,9 @@ class Lookout:
         """This broker has become the controller, or has read everything again as such."""
         if is_new:
             self._liveness.take_over(self._image.brokers)
+            former = self._image.brokers.get(self._image.controller_id)
+            if former is not None and former.node_id != self._node_id:
+                self._doubt(former)
         # It may be the same controller as before whose registration was void for a while.
         self.update()
         dead, self._dead_controller = self._dead_controller, None
@@ -105,36 +114,57 @@ class Lookout:
 
     def _fell_silent(self, info: BrokerInfo) -> None:
         self._liveness.fell_silent(info.node_id, info.epoch)
-        # Others may be silent as well: that shows within the time between two signs of life.
-        if self._verdict is None:
-            self._judge_later()
+        if self._liveness.silent(self._image.brokers) is None:
+            self._judge_silence()
+        elif self._verdict is None:
+            # Other brokers might be unresponsive as well; one probe interval will show.
+            self._judge_later(self._silence_s / PROBES_PER_SILENCE)
 
-    def _judge_later(self) -> None:
-        wait_s = self._silence_s / SIGNS_PER_SILENCE
+    def _judge_later(self, wait_s: float) -> None:
+        if self._verdict is not None:
+            self._verdict.cancel()
         self._verdict = asyncio.get_running_loop().call_later(wait_s, self._judge_silence)
 
     def is_cut_off(self) -> bool:
         """Whether it may be this broker that the others cannot reach."""
-        since = self._clock.monotonic() - 2 * self._silence_s / SIGNS_PER_SILENCE
+        since = self._clock.monotonic() - _CONTACT_PROBES * self._silence_s / PROBES_PER_SILENCE
         return not self._liveness.hears_most(self._image.brokers, since)
 
     def _judge_silence(self) -> None:
-        self._verdict = None
+        if self._verdict is not None:
+            self._verdict.cancel()
+            self._verdict = None
         if self._writer.fence is None:
             return
         silent = self._liveness.silent(self._image.brokers)
         if silent is None:
-            _log.warning("Most brokers do not answer: another may be the controller.")
+            _log.warning("most brokers are unresponsive, resigning as controller")
             self.presence.resign()
             return
         if silent and self.is_cut_off():
-            self._judge_later()
+            self._judge_later(self._silence_s / PROBES_PER_SILENCE)
             return
         for info in silent:
             if self._liveness.is_admitted(info.node_id, info.epoch):
-                _log.warning("Broker %d does not answer: others lead for it.", info.node_id)
+                _log.warning("broker unresponsive, electing other leaders: broker=%d", info.node_id)
                 self._liveness.put_out(info.node_id, info.epoch)
                 self._failover.run_soon()
+
+    def _doubt(self, former: BrokerInfo) -> None:
+        """A former controller that is still registered has resigned, and is probably cut off."""
+        doubt_s = min(_DOUBT_S, self._silence_s / PROBES_PER_SILENCE)
+        since = self._clock.monotonic()
+
+        def judge() -> None:
+            # Of two brokers that cannot reach each other, neither knows which one is cut off.
+            is_silent = not self._liveness.has_heard(former.node_id, since)
+            if is_silent and len(self._image.brokers) > _PAIR:
+                self._liveness.fell_silent(former.node_id, former.epoch)
+                self._judge_silence()
+
+        if self._doubted is not None:
+            self._doubted.cancel()
+        self._doubted = asyncio.get_running_loop().call_later(doubt_s, judge)
 
     def _remove(self, info: BrokerInfo) -> None:
         work = remove(self._store, self._liveness, self._failover, info)

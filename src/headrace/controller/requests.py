@@ -110,7 +110,11 @@ class Requests:
         )
 
     async def _answering(self, request: Message) -> Collection[int]:
-        """Who could lead instead of a leader that is short of replicas, and is awake."""
+        """The brokers that respond, of those that could replace a leader.
+
+        A leader is replaced if it is short of replicas, or if it resigns: it requests an ISR
+        without itself.
+        """
         wanted: dict[int, None] = {}
         for topic in request["topics"]:
             known = self._image.topics.get(self._image.names_by_id.get(topic["topic_id"], ""))
@@ -120,7 +124,9 @@ class Requests:
             for part in topic["partitions"]:
                 state = self._image.partition(known.name, part["partition_index"])
                 kept = [member["broker_id"] for member in part["new_isr_with_epochs"]]
-                if state is not None and len(kept) < min_insync:
+                if state is not None and request["broker_id"] not in kept:
+                    wanted.update(dict.fromkeys(n for n in state.isr if n in kept))
+                elif state is not None and len(kept) < min_insync:
                     wanted.update(dict.fromkeys(n for n in state.isr if n not in kept))
         answers = await asyncio.gather(*(self._is_awake(node) for node in wanted))
         if wanted and not any(answers) and self._is_cut_off():
@@ -174,6 +180,12 @@ class Requests:
             if after is ErrorCode.INELIGIBLE_REPLICA:
                 states.put(*where, machine.renumber(state))
             return {"error_code": after}
+        if after.leader != state.leader:
+            elected = machine.elect_responding(after, answering)
+            if elected is None:
+                states.put(*where, machine.renumber(state))
+                return {"error_code": ErrorCode.INELIGIBLE_REPLICA}
+            after = elected
         if after is not state:
             handover = self._failover.better_leader(where, state, change, answering)
             if handover is not None:

@@ -110,5 +110,7 @@ class Replication:
         self._from_leaders.set_rate(rate, now_ms)
 
     def _epoch_of(self, node_id: int) -> int:
+        """The registered epoch of a follower, which has sent a fetch."""
+        self._isr.contacts.fetched(node_id, self._clock.monotonic())
         broker = self._controller.image.brokers.get(node_id)
         return -1 if broker is None else broker.epoch

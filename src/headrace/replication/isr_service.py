@@ -8,7 +8,8 @@ cluster, whichever is first; `Partition.settle` tells by the partition epoch.
    the same is asked again, until it is answered or a later state of the partition comes.
 2. A refusal that names a later state (INVALID_UPDATE_VERSION, FENCED_LEADER_EPOCH) is no outcome
    either: a copy of the request may be part of that state. It will come with the image.
-3. A leader that is damaged asks for an ISR without itself, and one of the others is elected.
+3. A leader that is damaged, or that most of the ISR no longer reaches (`contact_machine`), requests
+   an ISR without itself. The controller elects one of the others.
 4. Any other refusal is final. Its partition is left alone for a while, and then looked at again
    by itself: nothing else may ever happen to it, where nobody writes.
 """
@@ -22,6 +23,7 @@ from headrace.env.clock import Clock
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode, error_name
 from headrace.model.topics import PartitionState
+from headrace.replication.contact_machine import CHECK_S, Contacts
 from headrace.replication.partition import Isr, Partition
 from headrace.runtime.link import LinkBroken
 
@@ -69,6 +71,7 @@ class IsrKeeper:
         lag_ms_max: int,
     ) -> None:
         self.lag_ms_max = lag_ms_max
+        self.contacts = Contacts()
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._image = image
@@ -79,7 +82,10 @@ class IsrKeeper:
         self._considered: dict[Partition, None] = {}
         self._resting: dict[Partition, int] = {}
         """Until when a partition is left alone."""
+        self._cut_off: dict[Partition, None] = {}
+        """Partitions to be handed over, because most of their ISR does not reach this broker."""
         self._loop = asyncio.get_running_loop()
+        self._check_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._work_timer: asyncio.Handle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
@@ -90,9 +96,10 @@ class IsrKeeper:
 
     def start(self) -> None:
         self._tick_timer = self._loop.call_later(self.lag_ms_max / 2000, self._tick)
+        self._check_timer = self._loop.call_later(CHECK_S, self._check_contacts)
 
     def stop(self) -> None:
-        for timer in (self._tick_timer, self._work_timer, self._rest_timer):
+        for timer in (self._tick_timer, self._check_timer, self._work_timer, self._rest_timer):
             if timer is not None:
                 timer.cancel()
         if self._task is not None:
@@ -105,9 +112,25 @@ class IsrKeeper:
             self._work_timer = self._loop.call_soon(self._work)
 
     def _tick(self) -> None:
-        self.start()
+        self._tick_timer = self._loop.call_later(self.lag_ms_max / 2000, self._tick)
         for partition in self._partitions:
             if partition.is_leader:
+                self.consider(partition)
+
+    def _check_contacts(self) -> None:
+        self._check_timer = self._loop.call_later(CHECK_S, self._check_contacts)
+        now = self._clock.monotonic()
+        if not self.contacts.check(self._image.brokers, now):
+            return
+        for partition in self._partitions:
+            if not partition.is_leader or partition.proposed is not None:
+                continue
+            others = [member for member, _ in partition.isr if member != self._node_id]
+            needed = min(int(partition.rules.min_insync_replicas), len(partition.replicas))
+            key = (partition.topic, int(partition.index))
+            if self.contacts.hands_over(key, int(partition.leader_epoch), others, needed, now):
+                _LOG.warning("most of the ISR is unreachable, handing over: partition=%s-%d", *key)
+                self._cut_off[partition] = None
                 self.consider(partition)
 
     def _work(self) -> None:
@@ -137,8 +160,10 @@ class IsrKeeper:
         return asked
 
     def _isr_without_this(self, partition: Partition) -> Isr | None:
-        """What a leader asks for whose disk is damaged, where others have it all: they lead."""
-        if partition.damaged_from < 0:
+        """What a leader requests that must not lead on; None if it may, or if it is alone."""
+        is_cut_off = partition in self._cut_off
+        self._cut_off.pop(partition, None)
+        if partition.damaged_from < 0 and not is_cut_off:
             return None
         return tuple(each for each in partition.isr if each[0] != self._node_id) or None
 

@@ -1,0 +1,113 @@
+"""When a leader hands over partitions because its followers no longer reach it."""
+
+from headrace.replication.contact_machine import AGAIN_S, CHECK_S, RETRY_S, SILENCE_S, Contacts
+
+BROKERS = (1, 2, 3, 4, 5)
+KEY = ("t", 0)
+
+
+class Leader:
+    """Checks every second, and knows which followers fetch."""
+
+    def __init__(self, others: tuple[int, ...] = (2, 3), needed: int = 2) -> None:
+        self.contacts = Contacts()
+        self.others = others
+        self.needed = needed
+        self.fetching = set(others)
+        self.epoch = 1
+        self.now = 100.0
+
+    def run(self, seconds: float) -> list[float]:
+        """When it handed over, in seconds from the start of this run."""
+        began = self.now
+        found = []
+        while self.now < began + seconds:
+            self.now += CHECK_S
+            for node in self.fetching:
+                self.contacts.fetched(node, self.now)
+            if self.contacts.check(BROKERS, self.now) and self.contacts.hands_over(
+                KEY, self.epoch, self.others, self.needed, self.now
+            ):
+                found.append(self.now - began)
+        return found
+
+
+def test_leader_hands_over_when_all_followers_are_silent() -> None:
+    leader = Leader()
+    assert leader.run(10) == []
+    leader.fetching = set()
+    assert leader.run(SILENCE_S + 2 * CHECK_S) == [SILENCE_S + CHECK_S]
+
+
+def test_leader_keeps_partitions_while_half_of_the_isr_reaches_it() -> None:
+    leader = Leader()
+    leader.run(10)
+    leader.fetching = {3}
+    assert leader.run(30) == []
+    pair = Leader(others=(2,), needed=1)
+    pair.run(10)
+    pair.fetching = set()
+    assert pair.run(30) == [], "of two members neither is the majority"
+
+
+def test_majority_of_a_large_isr_decides() -> None:
+    leader = Leader(others=(2, 3, 4, 5))
+    leader.run(10)
+    leader.fetching = {2, 3}
+    assert leader.run(30) == []
+    leader.fetching = {2}
+    assert leader.run(10) != []
+
+
+def test_leader_keeps_partitions_if_the_others_are_too_few() -> None:
+    leader = Leader(needed=3)
+    leader.run(10)
+    leader.fetching = set()
+    assert leader.run(30) == []
+
+
+def test_new_leader_waits_for_the_first_fetches() -> None:
+    """The followers had no reason to fetch from it before."""
+    leader = Leader()
+    leader.run(10)
+    leader.fetching, others, leader.others = set(), leader.others, ()
+    leader.run(30)
+    leader.others = others
+    assert leader.run(CHECK_S) == []
+    leader.fetching = {2, 3}
+    assert leader.run(30) == []
+
+
+def test_pause_of_the_leader_is_not_silence_of_its_followers() -> None:
+    leader = Leader()
+    leader.run(10)
+    leader.now += 10 * SILENCE_S
+    leader.fetching = set()
+    assert leader.run(SILENCE_S) == []
+    leader.fetching = {2, 3}
+    assert leader.run(10) == []
+
+
+def test_partition_is_handed_over_once_a_minute() -> None:
+    leader = Leader()
+    leader.run(10)
+    leader.fetching = set()
+    assert len(leader.run(5)) == 1
+    leader.epoch += 2
+    assert leader.run(AGAIN_S - 2) == []
+    assert leader.run(10) != []
+
+
+def test_rejected_attempt_is_repeated_soon() -> None:
+    leader = Leader()
+    leader.run(10)
+    leader.fetching = set()
+    first, second, *_ = leader.run(20)
+    assert second - first == RETRY_S
+
+
+def test_broker_that_is_not_registered_is_not_silent() -> None:
+    leader = Leader()
+    leader.contacts.fetched(9, leader.now)
+    assert leader.run(10) == []
+    assert not leader.contacts.check(BROKERS, leader.now + CHECK_S)
