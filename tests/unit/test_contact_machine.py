@@ -1,6 +1,6 @@
 """When a leader hands over partitions because its followers no longer reach it."""
 
-from headrace.replication.contact_machine import AGAIN_S, CHECK_S, RETRY_S, SILENCE_S, Contacts
+from headrace.replication.contact_machine import AGAIN_S, CHECK_S, RETRY_S, SILENCE_S_MIN, Contacts
 
 BROKERS = (1, 2, 3, 4, 5)
 KEY = ("t", 0)
@@ -9,8 +9,10 @@ KEY = ("t", 0)
 class Leader:
     """Checks every second, and knows which followers fetch."""
 
-    def __init__(self, others: tuple[int, ...] = (2, 3), needed: int = 2) -> None:
-        self.contacts = Contacts()
+    def __init__(
+        self, others: tuple[int, ...] = (2, 3), needed: int = 2, fetch_wait_s: float = 0.5
+    ) -> None:
+        self.contacts = Contacts(fetch_wait_s)
         self.others = others
         self.needed = needed
         self.fetching = set(others)
@@ -36,7 +38,14 @@ def test_leader_hands_over_when_all_followers_are_silent() -> None:
     leader = Leader()
     assert leader.run(10) == []
     leader.fetching = set()
-    assert leader.run(SILENCE_S + 2 * CHECK_S) == [SILENCE_S + CHECK_S]
+    assert leader.run(SILENCE_S_MIN + 2 * CHECK_S) == [SILENCE_S_MIN + CHECK_S]
+
+
+def test_longer_fetch_waits_are_not_silence() -> None:
+    leader = Leader(fetch_wait_s=5.0)
+    assert leader.run(10) == []
+    leader.fetching = set()
+    assert leader.run(33) == [30 + CHECK_S]
 
 
 def test_leader_keeps_partitions_while_half_of_the_isr_reaches_it() -> None:
@@ -81,9 +90,9 @@ def test_new_leader_waits_for_the_first_fetches() -> None:
 def test_pause_of_the_leader_is_not_silence_of_its_followers() -> None:
     leader = Leader()
     leader.run(10)
-    leader.now += 10 * SILENCE_S
+    leader.now += 10 * SILENCE_S_MIN
     leader.fetching = set()
-    assert leader.run(SILENCE_S) == []
+    assert leader.run(SILENCE_S_MIN) == []
     leader.fetching = {2, 3}
     assert leader.run(10) == []
 

@@ -42,6 +42,7 @@ class World:
             self.clock,
             self.to_controller,
             LAG_MS,
+            500,
         )
 
     async def to_controller(

@@ -55,6 +55,7 @@ class Replication:
             clock,
             controller.to_controller,
             config.get_int("replica.lag.time.max.ms"),
+            config.get_int("replica.fetch.wait.max.ms"),
         )
         front.turn.start_moved = self._followers.start_moved
         front.replica_fetch.epoch_of = self._epoch_of

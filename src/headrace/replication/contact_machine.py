@@ -1,8 +1,9 @@
 """Decides when a leader that its followers no longer reach hands over its partitions.
 
 Pure: time is an argument. A follower sends a fetch at least every replica.fetch.wait.max.ms (0.5 s
-by default). One that sent none for SILENCE_S cannot reach this broker, or is stopped. If that is
-true of most of the ISR, the others can commit records and this leader cannot.
+by default). One that sent none for six times as long, but at least SILENCE_S_MIN, cannot reach this
+broker, or is stopped. If that is true of most of the ISR, the others can commit records and this
+leader cannot.
 
 1. A partition must be cut off in two checks, so that a new leader waits for the first fetches.
 2. A check that comes late shows that this process was paused. Silence is then counted from now.
@@ -12,17 +13,19 @@ true of most of the ISR, the others can commit records and this leader cannot.
 
 from collections.abc import Collection
 
-SILENCE_S = 3.0
+SILENCE_S_MIN = 3.0
 CHECK_S = 1.0
 RETRY_S = 5.0
 AGAIN_S = 60.0
 _LATE_CHECKS = 2
+_SILENT_FETCHES = 6
 
 Key = tuple[str, int]
 
 
 class Contacts:
-    def __init__(self) -> None:
+    def __init__(self, fetch_wait_s: float) -> None:
+        self._silence_s = max(SILENCE_S_MIN, _SILENT_FETCHES * fetch_wait_s)
         self._fetched: dict[int, float] = {}
         """When each follower sent its last fetch."""
         self._checked = 0.0
@@ -44,7 +47,9 @@ class Contacts:
         self._checked = now
         self._fetched = {node: at for node, at in self._fetched.items() if node in registered}
         self._silent = frozenset(
-            node for node, at in self._fetched.items() if now - max(at, self._resumed) >= SILENCE_S
+            node
+            for node, at in self._fetched.items()
+            if now - max(at, self._resumed) >= self._silence_s
         )
         self._suspects, self._found = self._found, {}
         self._attempts = {

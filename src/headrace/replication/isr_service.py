@@ -69,9 +69,10 @@ class IsrKeeper:
         clock: Clock,
         to_controller: ToController,
         lag_ms_max: int,
+        fetch_wait_ms_max: int,
     ) -> None:
         self.lag_ms_max = lag_ms_max
-        self.contacts = Contacts()
+        self.contacts = Contacts(fetch_wait_ms_max / 1000)
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._image = image
