@@ -124,11 +124,28 @@ MUTATIONS = (
     ),
     Mutation(
         "B6-last",
-        "the last in sync leads whatever it lost, although it may have outlived nobody",
+        "members of the ISR and the ELR that are missing are not waited for",
         "headrace/controller/failover_machine.py",
-        (("    if len(state.isr) >= _needed(state, min_insync):\n", "    if True:\n"),),
+        (
+            (
+                "    return [node for node in awaited(state, live) if node not in able]\n",
+                "    return [] if able else list(state.isr)\n",
+            ),
+        ),
         "tests/simulation/test_schedules.py"
         "::test_a_torn_tail_of_the_last_in_sync_costs_nothing_that_was_acknowledged",
+    ),
+    Mutation(
+        "KIP-966",
+        "a leader commits records below min.insync.replicas",
+        "headrace/replication/partition.py",
+        (
+            (
+                "        if not self.is_leader or self.has_elr or self.is_short():\n",
+                "        if not self.is_leader:\n",
+            ),
+        ),
+        f"{_PARTITION}::test_the_high_watermark_stays_below_min_insync_replicas",
     ),
     Mutation(
         "B7",

@@ -185,6 +185,13 @@ def cluster_of(count: int, silence_s: float = 30.0) -> Callable[[Test], Callable
 
             return _named(patching, test)
 
+        if "caplog" in test.__annotations__:
+
+            def logging(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+                asyncio.run(run(tmp_path, caplog=caplog))
+
+            return _named(logging, test)
+
         def plain(tmp_path: Path) -> None:
             asyncio.run(run(tmp_path))
 

@@ -11,7 +11,7 @@ from headrace.controller.failover_machine import (
     Live,
     alter_isr,
     awaited,
-    awaits_members,
+    candidates,
     elect_alone,
     elect_preferred,
     elect_responding,
@@ -20,9 +20,12 @@ from headrace.controller.failover_machine import (
     goes_on_from,
     hand_over,
     in_sync,
+    members_of,
+    missing,
     recover,
     settle,
     successors,
+    with_elr,
 )
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
@@ -119,33 +122,111 @@ def test_an_unclean_broker_is_in_no_isr_unless_it_was_the_last_i12() -> None:
             assert not in_sync(state, live)
 
 
-def test_where_no_member_of_the_last_isr_counts_the_furthest_log_leads_i12() -> None:
+def test_the_furthest_log_leads_when_all_members_are_back_without_proof_i12() -> None:
     for state, live in worlds():
         settled = settle(state, live) or state
         ends = {1: (3, 50), 2: (4, 10), 3: (4, 10)}
         after = recover(settled, live, ends)
-        if in_sync(settled, live) or not any(node in live for node in settled.isr):
+        if in_sync(settled, live) or not all(node in live for node in settled.isr):
             assert after is None
-            assert not awaits_members(settled, live)
             continue
+        assert missing(settled, live) == []
         assert after is not None
         best = next(node for node in (2, 3, 1) if node in live)
         assert (after.leader, rows(after)) == (best, [(best, live[best].epoch)])
         assert after.leader_epoch == settled.leader_epoch + 1
         assert settle(after, live) is None
-        # Without a word of any member of the ISR the others' logs prove nothing.
-        others = {node: end for node, end in ends.items() if node not in settled.isr}
-        assert recover(settled, live, others) is None
+        # A log that did not report can be the longest.
+        for node in settled.isr:
+            assert recover(settled, live, {n: e for n, e in ends.items() if n != node}) is None
 
 
-def test_of_a_last_isr_below_min_insync_replicas_all_replicas_are_awaited() -> None:
-    assert awaited(state_of((3, 1), NO_LEADER), min_insync=2) == [3, 1]
-    assert awaited(state_of((3,), NO_LEADER), min_insync=1) == [3]
-    assert awaited(state_of((3,), NO_LEADER), min_insync=2) == [1, 2, 3]
-    moving = replace(state_of((3,), NO_LEADER, (4, 5, 1, 3)), adding=(4, 5), removing=(1, 3))
-    assert awaited(moving, min_insync=2) == [1, 3]
-    arrived = replace(moving, isr=(4,))
-    assert awaited(arrived, min_insync=2) == [4, 1, 3]
+def test_a_partition_waits_for_every_member_that_is_away() -> None:
+    state = replace(
+        state_of((1,), NO_LEADER), elr=((2, ROW_EPOCH),), last_known_elr=((3, ROW_EPOCH),)
+    )
+    assert members_of(state) == dict.fromkeys(NODES, ROW_EPOCH)
+    for fates in product((None, UNCLEAN), repeat=3):
+        live = {n: f for n, f in zip(NODES, fates, strict=True) if f is not None}
+        away = [node for node in NODES if node not in live]
+        assert missing(state, live, min_insync=2) == away
+        assert elect_alone(state, live, 2) is None
+        after = recover(state, live, dict.fromkeys(live, (3, 50)), min_insync=2)
+        assert (after is None) == bool(away)
+    # A failed log can hold what the others lost.
+    live = dict.fromkeys(NODES, UNCLEAN)
+    assert missing(state, live, offline=[2], min_insync=2) == [2]
+    assert missing(state, live | {2: CLEAN}, min_insync=2) is None
+
+
+def test_new_or_older_data_directories_make_other_replicas_awaited() -> None:
+    state = state_of((3,), NO_LEADER)
+    assert awaited(state, {3: UNCLEAN}) == [3]
+    wiped = UNCLEAN._replace(lost_until=ROW_EPOCH)
+    assert awaited(state, {3: wiped}) == [1, 2, 3]
+    assert elect_alone(state, {3: wiped}, 1) is None
+    assert awaited(state, {3: UNCLEAN._replace(lost_until=ROW_EPOCH - 1)}) == [3]
+    assert awaited(replace(state, adding=(2,)), {3: wiped}) == [1, 3]
+    # One that only lost power is enough to compare with.
+    of_two = state_of((2, 3), NO_LEADER)
+    assert awaited(of_two, {2: UNCLEAN, 3: wiped}) == [2, 3]
+    assert awaited(of_two, {2: wiped, 3: wiped}) == [1, 2, 3]
+    # The only replica has nothing to be compared with.
+    only = state_of((1,), NO_LEADER, replicas=(1,))
+    assert elect_alone(only, {1: wiped}, 1) is not None
+
+
+def test_members_that_leave_an_isr_below_min_insync_replicas_become_eligible() -> None:
+    state = state_of((1, 2, 3), 1)
+    after = settle(state, {1: SAME, 2: SAME}, min_insync=2)
+    assert after is not None
+    assert (after.isr, after.elr) == ((1, 2), ())
+    last = settle(after, {1: SAME}, min_insync=2)
+    assert last is not None
+    assert (last.isr, last.elr, last.last_known_elr) == ((1,), ((2, ROW_EPOCH),), ())
+    # Broker 3 left while records were committed without it.
+    assert settle(last, {3: SAME}, min_insync=2) == replace(
+        last, leader=NO_LEADER, leader_epoch=5, partition_epoch=last.partition_epoch + 1
+    )
+    grown = alter_isr(last, asked((1, 3), partition_epoch=last.partition_epoch), {1: SAME, 3: SAME})
+    assert isinstance(grown, PartitionState)
+    assert with_elr(last, grown, 2).elr == ()
+
+
+def test_an_eligible_replica_leads_only_with_proof_and_only_if_no_isr_member_can() -> None:
+    state = replace(state_of((1,), 1), elr=((2, ROW_EPOCH), (3, ROW_EPOCH)))
+    for fates in product((None, SAME, CLEAN, UNCLEAN), repeat=3):
+        live = {n: f for n, f in zip(NODES, fates, strict=True) if f is not None}
+        kept = [node for node in NODES if live.get(node) in (SAME, CLEAN)]
+        after = settle(state, live, min_insync=2) or state
+        assert settle(after, live, min_insync=2) is None
+        assert set(members_of(after)) == set(NODES)
+        if not kept:
+            assert (after.leader, after.isr) == (NO_LEADER, (1,))
+        else:
+            assert (after.leader, after.isr) == (kept[0], (kept[0],))
+            assert after.isr_epochs == (live[kept[0]].epoch,)
+        for node, epoch in after.elr:
+            assert live.get(node) in (None, SAME, CLEAN)
+            assert epoch == (live[node].epoch if node in live else ROW_EPOCH)
+        assert all(live[node] is UNCLEAN for node, _ in after.last_known_elr)
+    assert settle(state, {2: SAME}, [2], min_insync=2).leader == NO_LEADER  # type: ignore[union-attr]
+
+
+def test_the_elr_is_void_if_min_insync_replicas_is_lowered() -> None:
+    state = replace(state_of((1,), 1), elr=((2, ROW_EPOCH),))
+    after = settle(state, {1: SAME, 2: SAME}, min_insync=1)
+    assert after == replace(state, elr=(), partition_epoch=state.partition_epoch + 1)
+    # Before that is written, it must not be used either.
+    without = settle(state, {2: SAME}, min_insync=1)
+    assert without is not None
+    assert (without.leader, without.isr) == (NO_LEADER, (1,))
+
+
+def test_a_reassignment_keeps_no_removed_replica_eligible() -> None:
+    state = replace(state_of((1,), 1), elr=((2, ROW_EPOCH), (3, ROW_EPOCH)))
+    assert with_elr(state, replace(state, replicas=(1, 3)), 2).elr == ((3, ROW_EPOCH),)
+    assert with_elr(state, replace(state, replicas=(1,)), 2).elr == ()
 
 
 def test_a_log_goes_on_from_another_only_if_it_has_all_of_it() -> None:
@@ -163,30 +244,39 @@ def test_a_log_goes_on_from_another_only_if_it_has_all_of_it() -> None:
 
 def test_the_last_member_leads_at_once_only_if_there_is_no_other_log_to_compare() -> None:
     for state, live in worlds():
-        for min_insync in (1, 2):
-            alone = elect_alone(state, live, min_insync)
-            is_alone = len(live) == 1 and tuple(live) == state.isr and min_insync == 1
-            if in_sync(state, live) or not is_alone:
-                assert alone is None
-            else:
-                assert alone is not None
-                assert rows(alone) == [(state.isr[0], live[state.isr[0]].epoch)]
-                assert alone.leader_epoch == state.leader_epoch + 1
-    only = state_of((1,), 1, replicas=(1,))
+        state = replace(state, leader=NO_LEADER)
+        alone = elect_alone(state, live, 1)
+        if in_sync(state, live) or not (len(live) == 1 and tuple(live) == state.isr):
+            assert alone is None
+        else:
+            assert alone is not None
+            assert rows(alone) == [(state.isr[0], live[state.isr[0]].epoch)]
+            assert alone.leader_epoch == state.leader_epoch + 1
+    only = state_of((1,), NO_LEADER, replicas=(1,))
     alone = elect_alone(only, {1: UNCLEAN, 2: SAME}, min_insync=2)
     assert alone == PartitionState(1, 5, (1,), (1,), 8, (20,))
 
 
-def test_an_unclean_election_waits_until_the_whole_isr_is_away() -> None:
+def test_an_unclean_election_prefers_the_longest_log_and_then_members() -> None:
     for state, live in worlds():
         after = elect_unclean(state, live)
-        if any(node in live for node in state.isr) or not live:
+        if not live:
             assert after is None
-        else:
-            assert after is not None
-            leader = min(live)
-            assert rows(after) == [(leader, live[leader].epoch)]
-            assert (after.leader, after.leader_epoch) == (leader, state.leader_epoch + 1)
+            continue
+        assert after is not None
+        members = [node for node in state.isr if node in live]
+        leader = members[0] if members else min(live)
+        assert rows(after) == [(leader, live[leader].epoch)]
+        assert (after.leader, after.leader_epoch) == (leader, state.leader_epoch + 1)
+    live = dict.fromkeys(NODES, UNCLEAN)
+    state = replace(state_of((3,), NO_LEADER), elr=((2, ROW_EPOCH),))
+    after = elect_unclean(state, live, ends={1: (4, 10), 2: (3, 90), 3: (4, 9)})
+    assert after is not None
+    assert after.leader == 1
+    assert candidates(replace(state, adding=(1,)), live) == [2, 3]
+    after = elect_unclean(replace(state, adding=(1,)), {1: SAME, 2: SAME})
+    assert after is not None
+    assert after.leader == 2
 
 
 def test_the_preferred_leader_is_elected_only_if_it_is_in_sync() -> None:

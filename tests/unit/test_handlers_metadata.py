@@ -276,6 +276,28 @@ def test_an_unknown_and_an_invalid_topic_have_errors_in_their_slots(client: Aske
     ]
 
 
+def _eligible(client: Asker, state: PartitionState) -> tuple[list[int], list[int], list[int]]:
+    """The ISR, the eligible leader replicas and the last known ones of a partition."""
+    _with_partition(client, state)
+    body = {"topics": _by_name("users"), "response_partition_limit": 10}
+    [topic] = client.ask(DESCRIBE_TOPIC_PARTITIONS, 0, body)["topics"]
+    [part] = topic["partitions"]
+    return part["isr_nodes"], part["eligible_leader_replicas"], part["last_known_elr"]
+
+
+def test_describe_topic_partitions_returns_eligible_leader_replicas(client: Asker) -> None:
+    epoch = client.broker.image.brokers[1].epoch
+    led = PartitionState(1, 5, (1, 2, 3), (1,), 0, (epoch,))
+    assert _eligible(client, led) == ([1], [], [])
+    led = replace(led, elr=((2, 7),), last_known_elr=((3, 7),))
+    assert _eligible(client, led) == ([1], [2], [3])
+    leaderless = replace(led, leader=-1)
+    assert _eligible(client, leaderless) == ([], [1, 2], [3])
+    # Broker 1 is registered again, without proof that it kept its data.
+    restarted = replace(leaderless, isr_epochs=(epoch + 1,))
+    assert _eligible(client, restarted) == ([], [2], [1, 3])
+
+
 @pytest.mark.parametrize(
     "cursor",
     [{"topic_name": "zebra", "partition_index": 0}, {"topic_name": "users", "partition_index": -1}],

@@ -1,13 +1,12 @@
-"""Whole ISRs that restart uncleanly: the controller waits, asks, and elects the furthest log."""
+"""Elections after an outage: from the ISR, from the ELR, and by comparing logs."""
 
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
-from headrace.controller import last_isr
 from headrace.log.epochs import EpochCache
-from headrace.model.topics import NO_LEADER
+from headrace.model.topics import NO_LEADER, TopicPartition
 from tests.unit.cluster_scenario import Cluster, cluster_of
 from tests.unit.controller_scenario import until
 
@@ -69,15 +68,43 @@ async def test_the_greatest_epoch_and_end_of_a_whole_isr_leads_i12(cluster: Clus
 
 
 @cluster_of(3)
-async def test_one_that_stays_away_is_waited_for_and_then_left_behind(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+async def test_a_member_that_stays_away_is_waited_for_without_limit(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await start_over(cluster, {2: (3, 90)}, [2, 3])
-    dials = cluster.network.dials
+    await until(lambda: "waiting for brokers: brokers=3 partitions=1 first=t-0" in caplog.text)
+    # Other brokers that come and go change nothing.
+    for _ in range(3):
+        await cluster.add(4)
+        await cluster.kill(4)
+        await cluster.agree()
     assert cluster.leader.state().leader == NO_LEADER
-    monkeypatch.setattr(last_isr, "WAIT_S", 0.0)
+    assert caplog.text.count("waiting for brokers: brokers=3 ") == 1
+    await cluster.add(3)
+    give_log(cluster, 3, 3, 80)
     await until(lambda: cluster.leader.state().leader == 2)
-    assert cluster.network.dials > dials
+    assert cluster.leader.state().elr == ()
+
+
+@cluster_of(3)
+async def test_a_wiped_member_does_not_lead_before_a_complete_one_returns(
+    cluster: Cluster,
+) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [2, 3]})
+    await cluster.agree()
+    epoch = cluster.members[3].controller.broker_epoch
+    cluster.leader.store.faults.suspend()
+    await crash(cluster, 2, 3)
+    cluster.leader.store.faults.resume()
+    await until(lambda: cluster.leader.state().leader == NO_LEADER)
+    await cluster.add(2)
+    give_log(cluster, 2, -1, 0)
+    await cluster.agree()
+    assert cluster.leader.state().leader == NO_LEADER
+    # Broker 3 was only killed: it leads without a comparison, and the other log is not asked for.
+    member = await cluster.add(3, previous_epoch=epoch)
+    await until(lambda: cluster.leader.state().leader == 3)
+    assert cluster.leader.state().isr_epochs == (member.controller.broker_epoch,)
 
 
 @cluster_of(3)
@@ -94,33 +121,79 @@ async def test_one_that_is_silent_may_have_the_longest_log(cluster: Cluster) -> 
     await until(lambda: cluster.leader.state().leader == 3)
 
 
-async def shrink_to_last(cluster: Cluster, min_insync: int) -> None:
-    """A topic of brokers 2, 3 and 4, of which 4 is the last in sync when all of them are gone."""
+async def shrink_to_last(cluster: Cluster, min_insync: int) -> dict[int, int]:
+    """Kill brokers 2, 3 and 4 of a topic one after another; return their epochs."""
     configs = {"min.insync.replicas": str(min_insync)}
     await cluster.leader.controller.create_topic("t", assignment={0: [2, 3, 4]}, configs=configs)
     await cluster.agree()
+    epochs = {}
     for node_id in (2, 3, 4):
-        await cluster.kill(node_id)
+        epochs[node_id] = await cluster.kill(node_id)
         await cluster.agree()
     await until(lambda: cluster.leader.state().leader == NO_LEADER)
     assert cluster.leader.state().isr == (4,)
+    return epochs
 
 
 @cluster_of(4)
-async def test_the_last_of_too_few_in_sync_is_compared_with_those_that_left(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+async def test_an_eligible_replica_with_proof_leads_before_the_last_isr_is_back(
+    cluster: Cluster,
 ) -> None:
-    monkeypatch.setattr(last_isr, "WAIT_S", 60.0)
-    await shrink_to_last(cluster, min_insync=2)
+    epochs = await shrink_to_last(cluster, min_insync=2)
+    assert cluster.leader.state().elr == ((3, epochs[3]),)
+    # Broker 2 left an ISR of two, which could commit without it.
+    await cluster.add(2, previous_epoch=epochs[2])
+    assert cluster.leader.state().leader == NO_LEADER
+    member = await cluster.add(3, previous_epoch=epochs[3])
+    await until(lambda: cluster.leader.state().leader == 3)
+    state = cluster.leader.state()
+    assert state.isr_epochs == (member.controller.broker_epoch,)
+    assert state.elr == ((4, epochs[4]),)
+    # And again from the ELR, after the other has left.
+    epoch = await cluster.kill(3)
+    await until(lambda: cluster.leader.state().leader == NO_LEADER)
+    await cluster.add(4, previous_epoch=epochs[4])
+    await until(lambda: cluster.leader.state().leader == 4)
+    assert cluster.leader.state().elr == ((3, epoch),)
+
+
+@cluster_of(4)
+async def test_all_of_isr_and_elr_are_compared_if_none_kept_its_data(cluster: Cluster) -> None:
+    epochs = await shrink_to_last(cluster, min_insync=2)
     await cluster.add(4)
     give_log(cluster, 4, 3, 50)
     await cluster.add(2)
     give_log(cluster, 2, 3, 90)
+    await cluster.agree()
     assert cluster.leader.state().leader == NO_LEADER
     await cluster.add(3)
-    give_log(cluster, 3, 2, 200)
+    give_log(cluster, 3, 3, 70)
+    # Broker 2 is not a member, and has all records of the furthest one.
     await until(lambda: cluster.leader.state().leader == 2)
     assert cluster.leader.state().isr == (2,)
+    assert cluster.leader.state().elr == cluster.leader.state().last_known_elr == ()
+    assert epochs
+
+
+@cluster_of(4)
+async def test_an_eligible_replica_that_lost_data_is_only_last_known(cluster: Cluster) -> None:
+    epochs = await shrink_to_last(cluster, min_insync=2)
+    await cluster.add(3)
+    give_log(cluster, 3, 3, 70)
+    await until(lambda: cluster.leader.state().last_known_elr == ((3, epochs[3]),))
+    assert cluster.leader.state().elr == ()
+    assert cluster.leader.state().leader == NO_LEADER
+    await cluster.add(4, previous_epoch=epochs[4])
+    await until(lambda: cluster.leader.state().leader == 4)
+    assert cluster.leader.state().last_known_elr == ((3, epochs[3]),)
+
+
+@cluster_of(4)
+async def test_lowering_min_insync_replicas_clears_the_elr(cluster: Cluster) -> None:
+    await shrink_to_last(cluster, min_insync=2)
+    controller = cluster.leader.controller
+    await controller.alter_topic_configs("t", {"min.insync.replicas": "1"})
+    await until(lambda: cluster.leader.state().elr == ())
 
 
 @cluster_of(4)
@@ -140,36 +213,40 @@ async def test_the_last_of_enough_in_sync_waits_for_nobody_but_hears_who_is_ther
 
 
 @cluster_of(4)
-async def test_what_was_in_sync_is_kept_from_a_later_epoch_that_never_was(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its leader committed records of epoch 0 in epoch 2, of which it has none; another has some of
-    epoch 1 in their place.
+async def test_last_isr_member_beats_log_with_later_uncommitted_epoch(cluster: Cluster) -> None:
+    """Its leader committed records of epoch 0 in epoch 2, without one of epoch 2. Another replica
+    has records of epoch 1 at those offsets, which were never committed.
     """
-    monkeypatch.setattr(last_isr, "WAIT_S", 60.0)
-    await shrink_to_last(cluster, min_insync=2)
-    for node_id in (2, 3):
-        await cluster.add(node_id)
-        give_log(cluster, node_id, 1, 59, start_offset=53)
+    await shrink_to_last(cluster, min_insync=1)
+    await cluster.add(2)
+    give_log(cluster, 2, 1, 59, start_offset=53)
     await cluster.add(4)
     give_log(cluster, 4, 0, 56)
     await until(lambda: cluster.leader.state().leader == 4)
 
 
 @cluster_of(4)
-async def test_those_that_left_lead_nothing_before_the_last_in_sync_is_back(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+async def test_an_operator_elects_the_longest_log_of_those_that_are_there(
+    cluster: Cluster,
 ) -> None:
     await shrink_to_last(cluster, min_insync=2)
-    monkeypatch.setattr(last_isr, "WAIT_S", 0.0)
     await cluster.add(2)
     give_log(cluster, 2, 3, 90)
     await cluster.add(3)
-    give_log(cluster, 3, 3, 90)
+    give_log(cluster, 3, 3, 95)
+    await cluster.agree()
     assert cluster.leader.state().leader == NO_LEADER
+    partition = TopicPartition("t", 0)
+    elect = cluster.leader.controller.elect_leaders
+    outcomes = await elect([partition])
+    assert outcomes[partition] is not None
+    assert await elect([partition], is_unclean=True) == {partition: None}
+    state = cluster.leader.state()
+    assert (state.leader, state.isr, state.elr, state.last_known_elr) == (3, (3,), (), ())
+    # The member that was away is an ordinary follower when it returns.
     await cluster.add(4)
-    give_log(cluster, 4, 3, 50)
-    await until(lambda: cluster.leader.state().leader == 2)
+    await cluster.agree()
+    assert cluster.leader.state().leader == 3
 
 
 @cluster_of(3)

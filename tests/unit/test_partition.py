@@ -8,7 +8,7 @@ from headrace.log.log import Log
 from headrace.model.topics import PartitionState
 from headrace.replication.partition import Partition
 from headrace.testing.disk import SimulatedFiles
-from tests.storage.log_scenario import NOW_MS, TOPIC_ID, batch, open_log
+from tests.storage.log_scenario import NOW_MS, TOPIC_ID, batch, open_log, topic_config
 
 LEADER, ONE, TWO = 1, 2, 3
 LAG_MS = 10_000
@@ -68,6 +68,50 @@ def test_a_follower_outside_the_isr_holds_nobody_up() -> None:
     leader = Leader(isr=((1, 10), (2, 20)))
     leader.append(2)
     assert leader.fetched(ONE, 2) == 2
+
+
+def test_the_high_watermark_stays_below_min_insync_replicas() -> None:
+    leader = Leader(isr=((1, 10), (2, 20)))
+    leader.partition.configure(topic_config(min_insync_replicas=2))
+    leader.append(1)
+    assert leader.fetched(ONE, 1) == 1
+    leader.append(1)
+    assert leader.partition.settle(state(isr=((1, 10),), partition_epoch=8), 0)
+    assert not leader.partition.advance()
+    assert leader.partition.high_watermark == 1
+    # A proposed member does not count before the controller has agreed.
+    assert leader.fetched(ONE, 2) == 1
+    leader.partition.propose(((1, 10), (2, 20)))
+    assert not leader.partition.advance()
+    leader.partition.settle(state(partition_epoch=9, isr=((1, 10), (2, 20))), 0)
+    assert leader.partition.advance()
+    assert leader.partition.high_watermark == 2
+
+
+def test_no_more_replicas_must_be_in_sync_than_exist() -> None:
+    leader = Leader(isr=((1, 10),))
+    leader.partition.configure(topic_config(min_insync_replicas=3))
+    leader.append(1)
+    assert leader.partition.high_watermark == 0
+    alone = replace(state(isr=((1, 10),), partition_epoch=8), replicas=(1,))
+    assert leader.partition.settle(alone, 0)
+    assert leader.partition.advance()
+
+
+def test_nothing_is_committed_while_replicas_outside_the_isr_can_be_elected() -> None:
+    """Also if min.insync.replicas was lowered, until the controller has cleared the ELR."""
+    leader = Leader(isr=((1, 10),))
+    with_elr = replace(state(isr=((1, 10),), partition_epoch=8), elr=((2, 20),))
+    assert leader.partition.settle(with_elr, 0)
+    leader.append(1)
+    assert leader.partition.high_watermark == 0
+    assert leader.partition.settle(replace(with_elr, elr=(), partition_epoch=9), 0)
+    assert leader.partition.advance()
+    # The image brings the ELR after the response to an ISR change, under the same epoch.
+    assert leader.partition.settle(state(isr=((1, 10),), partition_epoch=10), 0)
+    assert leader.partition.settle(replace(with_elr, partition_epoch=10), 0)
+    leader.append(1)
+    assert leader.partition.high_watermark == 1
 
 
 def test_another_life_of_a_member_does_not_count_until_it_is_let_in() -> None:

@@ -1,8 +1,8 @@
-"""The controller's watch over the partitions: who is live, and who leads what because of it.
+"""Fits the leaders of all partitions to the live brokers, on the controller.
 
-Owns what a controller knows of the brokers beyond their registration, and the clock of elections.
-Decisions are made in `failover_machine`, writes in `states`. Idle on a broker that is not the
-controller; a new controller begins with nothing and finds everything in the image.
+Owns the failed logs that brokers reported, and the times of leadership hand-overs. Decisions are
+made in `failover_machine`, writes in `states`. Idle on a broker that is not the controller; a new
+controller finds everything else in the image.
 
 1. One run looks at all partitions, or at those of topics that are new or changed: what one change
    costs does not grow with all. What changes while it runs is looked at in the next.
@@ -11,6 +11,7 @@ controller; a new controller begins with nothing and finds everything in the ima
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -74,7 +75,7 @@ class Failover:
         self._clock = clock
         self._rules = rules
         self._last_isrs = LastIsrs(
-            self._image, states, clock, self.live, self.offline_on, self.min_insync, ask_ends
+            self._image, states, self.live, self.offline_on, self.min_insync, ask_ends
         )
         self._offline: dict[TopicPartition, dict[int, int]] = {}
         """Brokers whose disk lost a partition, with their epoch at that time."""
@@ -195,21 +196,53 @@ class Failover:
             topic = self._image.topics.get(name)
             if topic is None:
                 continue
-            rules: TopicRules | None = None
+            rules = self._rules(topic.configs)
             for index in range(len(topic.partitions)):
-                state = states.get(topic.name, index)
-                assert state is not None
-                offline = self.offline_on(TopicPartition(topic.name, index))
-                after = machine.settle(state, live, offline)
-                if (after or state).leader == NO_LEADER:
-                    rules = rules or self._rules(topic.configs)
-                    after = machine.elect_alone(state, live, rules.min_insync, offline) or after
-                    if rules.elects_unclean:
-                        after = machine.elect_unclean(after or state, live, offline) or after
-                if state.adding or state.removing:
-                    after = finish(after or state, live, self.min_insync(topic)) or after
-                if after is not None:
-                    states.put(topic.name, index, after)
+                self._settle_partition(states, TopicPartition(topic.name, index), live, rules)
+
+    def _settle_partition(
+        self, states: States, where: TopicPartition, live: Mapping[int, Live], rules: TopicRules
+    ) -> None:
+        state = states.get(*where)
+        assert state is not None
+        offline, min_insync = self.offline_on(where), rules.min_insync
+        after = machine.settle(state, live, offline, min_insync)
+        unclean: PartitionState | None = None
+        if (after or state).leader == NO_LEADER:
+            unclean = self._elect_unproven(where, state, live, rules)
+        after = unclean or after
+        if state.adding or state.removing:
+            after = finish(after or state, live, min_insync) or after
+        if after is not None:
+            states.put(*where, after, is_unclean=unclean is not None)
+
+    def _elect_unproven(
+        self,
+        where: TopicPartition,
+        state: PartitionState,
+        live: Mapping[int, Live],
+        rules: TopicRules,
+    ) -> PartitionState | None:
+        """Elect the only replica there is to elect, or any if the topic allows data loss."""
+        offline = self.offline_on(where)
+        state = replace(state, leader=NO_LEADER)
+        after = machine.elect_alone(state, live, rules.min_insync, offline)
+        if after is None and rules.elects_unclean:
+            if machine.missing(state, live, offline, rules.min_insync):
+                after = machine.elect_unclean(state, live, offline)
+            if after is not None:
+                _log.warning(
+                    "unclean election, records can be lost: partition=%s leader=%d",
+                    where,
+                    after.leader,
+                )
+        return after
+
+    async def ends_of(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Mapping[int, machine.LogEnd]]:
+        """The ends of the logs of all live replicas that respond."""
+        return await self._last_isrs.ends_of(partitions)
 
     def offline_on(self, where: TopicPartition) -> Collection[int]:
         if not self._offline:

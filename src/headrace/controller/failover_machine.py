@@ -1,19 +1,22 @@
-"""Decisions about one partition: who is in sync, who leads, and what a leader may change.
+"""Decisions about one partition: its ISR, its leader, and its eligible leader replicas.
 
-Pure: the partition's state, the live brokers and what was asked are arguments; the answer is the
-next state or an error code. It must not know of stores, links or clocks.
+Pure: the partition's state, the live brokers and the request are arguments; the result is the next
+state or an error code. Must not know of stores, links or clocks.
 
 1. Each new state has the next partition epoch, and each election the next leader epoch.
-2. A member of the ISR counts only while it is registered under the epoch that its row carries, or
-   under one that says it still has what it held then (B6, I12).
-3. The last ISR is never emptied: where none of its members counts, it stays and nobody leads until
-   the logs were compared; of fewer members than min.insync.replicas all replicas' logs are.
-4. A broker that registered anew, cleanly or not, leads only under a new leader epoch (B7).
+2. A member of the ISR or of the ELR counts only while it is registered under the epoch of its row,
+   or under one that proves that it kept all data of that epoch (B6, I12).
+3. A leader is elected from the ISR, else from the ELR. If none of their members counts, the
+   partition has no leader until one returns with that proof, or until all of them are live and
+   their logs were compared. The last ISR is never emptied. No wait ever expires.
+4. A broker that registered again, cleanly or not, leads only under a new leader epoch (B7).
 5. The ISR grows only by a request of its leader, in its own epochs. Each member that the request
    names is live under the named epoch, is not leaving, and has no failed log (B6, B7).
+6. The ELR is empty while the ISR has min.insync.replicas members (KIP-966): a leader commits
+   nothing while its ISR is smaller, or while its state has an ELR.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -51,9 +54,27 @@ class IsrChange(NamedTuple):
 def in_sync(
     state: PartitionState, live: Mapping[int, Live], offline: Collection[int] = ()
 ) -> list[Member]:
-    """The members that count, each under its present epoch."""
+    """The members of the ISR that count, each under its present epoch."""
+    return _counted(_rows(state), live, offline)
+
+
+def eligible(
+    state: PartitionState,
+    live: Mapping[int, Live],
+    offline: Collection[int] = (),
+    min_insync: int = 1,
+) -> list[Member]:
+    """The eligible leader replicas that count, each under its present epoch."""
+    if len(state.isr) >= _needed(state, min_insync):
+        return []
+    return _counted(state.elr, live, offline)
+
+
+def _counted(
+    rows: Iterable[Member], live: Mapping[int, Live], offline: Collection[int]
+) -> list[Member]:
     members = []
-    for node, epoch in zip(state.isr, state.isr_epochs, strict=True):
+    for node, epoch in rows:
         broker = live.get(node)
         if broker is None or node in offline:
             continue
@@ -63,14 +84,32 @@ def in_sync(
 
 
 def settle(
-    state: PartitionState, live: Mapping[int, Live], offline: Collection[int] = ()
+    state: PartitionState,
+    live: Mapping[int, Live],
+    offline: Collection[int] = (),
+    min_insync: int = 1,
 ) -> PartitionState | None:
-    """What must become of a partition now that these are the live brokers; None: it stays.
+    """Return the state that fits the live brokers; None if it does already.
 
-    `offline` are brokers whose disk lost this partition.
+    `offline` are brokers whose log of this partition has failed.
     """
+    after = _settled(state, live, offline, min_insync)
+    fitted = _classified(with_elr(state, after or state, min_insync), live)
+    if after is None and (fitted.elr, fitted.last_known_elr) != (state.elr, state.last_known_elr):
+        return renumber(fitted)
+    return None if after is None else fitted
+
+
+def _settled(
+    state: PartitionState, live: Mapping[int, Live], offline: Collection[int], min_insync: int
+) -> PartitionState | None:
     members = in_sync(state, live, offline)
     if not members:
+        others = eligible(state, live, offline, min_insync)
+        if others:
+            staying = [each for each in others if not live[each[0]].is_leaving] or others
+            leader = _first_of(state.replicas, staying)
+            return _next(state, leader, [(leader, live[leader].epoch)])
         is_led = state.leader != NO_LEADER
         return _next(state, NO_LEADER, _rows(state)) if is_led else None
     staying = [member for member in members if not live[member[0]].is_leaving] or members
@@ -81,36 +120,79 @@ def settle(
     return _next(state, _first_of(state.replicas, staying), staying)
 
 
-def awaits_members(
-    state: PartitionState, live: Mapping[int, Live], offline: Collection[int] = ()
-) -> bool:
-    """Whether nobody counts, but some of the last ISR are back and can say what they have."""
-    return not in_sync(state, live, offline) and _has_member(
-        state, candidates(state, live, offline)
+def with_elr(before: PartitionState, after: PartitionState, min_insync: int) -> PartitionState:
+    """Return `after` with the ELR that follows from the change, as KIP-966 defines it."""
+    if len(after.isr) >= _needed(after, min_insync):
+        return replace(after, elr=(), last_known_elr=())
+    lost = dict(before.last_known_elr) | dict(after.last_known_elr)
+    kept = dict(before.elr) | dict(_rows(before)) | dict(after.elr)
+    others = [node for node in after.replicas if node not in after.isr]
+    known = dict(after.last_known_elr)
+    elr = tuple((n, kept[n]) for n in others if n in kept and n not in known)
+    named = dict(elr)
+    return replace(
+        after,
+        elr=elr,
+        last_known_elr=tuple((n, lost[n]) for n in others if n in lost and n not in named),
     )
 
 
-def awaited(state: PartitionState, min_insync: int) -> list[int]:
-    """Whose logs are to be compared where no member of the last ISR counts.
+def _classified(state: PartitionState, live: Mapping[int, Live]) -> PartitionState:
+    """Give eligible replicas their present epochs; those that lost data are only last known."""
+    elr: list[Member] = []
+    lost = list(state.last_known_elr)
+    for node, epoch in state.elr:
+        broker = live.get(node)
+        if broker is None:
+            elr.append((node, epoch))
+        elif epoch in (broker.epoch, broker.previous_epoch):
+            elr.append((node, broker.epoch))
+        else:
+            lost.append((node, epoch))
+    return replace(state, elr=tuple(elr), last_known_elr=tuple(lost))
 
-    Of an ISR below min.insync.replicas also those that left it: it acknowledged nothing, and may
-    have shrunk because one that was dead already counted as alive. Kafka remembers which of them
-    are as good as members (KIP-966); here their logs tell.
+
+def members_of(state: PartitionState) -> dict[int, int]:
+    """The brokers that held every committed record, each with its epoch at that time."""
+    return dict(state.last_known_elr) | dict(state.elr) | dict(_rows(state))
+
+
+def awaited(state: PartitionState, live: Mapping[int, Live]) -> list[int]:
+    """The brokers whose logs must be compared if no member of ISR and ELR counts.
+
+    If the data directories of all of them are new or older, other replicas can have more.
     """
-    if len(state.isr) >= _needed(state, min_insync):
-        return list(state.isr)
-    return [node for node in state.replicas if node in state.isr or node not in state.adding]
+    members = members_of(state)
+    if all(node in live and epoch <= live[node].lost_until for node, epoch in members.items()):
+        return [node for node in state.replicas if node in members or node not in state.adding]
+    return [node for node in state.replicas if node in members]
+
+
+def missing(
+    state: PartitionState,
+    live: Mapping[int, Live],
+    offline: Collection[int] = (),
+    min_insync: int = 1,
+) -> list[int] | None:
+    """The brokers that a partition waits for; None if it has a leader or could have one."""
+    if state.leader != NO_LEADER or in_sync(state, live, offline):
+        return None
+    if eligible(state, live, offline, min_insync):
+        return None
+    able = candidates(state, live, offline)
+    return [node for node in awaited(state, live) if node not in able]
 
 
 def candidates(
     state: PartitionState, live: Mapping[int, Live], offline: Collection[int] = ()
 ) -> list[int]:
-    """Replicas that are there, whatever they lost: who is not awaited may have more all the same.
+    """Live replicas whose logs can be compared, whatever they lost.
 
-    Not one that a move brings and that may have nothing yet.
+    Without those that a reassignment adds: they can be empty.
     """
+    members = members_of(state)
     able = [node for node in state.replicas if node in live and node not in offline]
-    return [node for node in able if node in state.isr or node not in state.adding]
+    return [node for node in able if node in members or node not in state.adding]
 
 
 def elect_alone(
@@ -119,9 +201,11 @@ def elect_alone(
     min_insync: int,
     offline: Collection[int] = (),
 ) -> PartitionState | None:
-    """Let the one member of the last ISR lead that is back, if no other log could be compared."""
+    """Elect the only broker that is waited for, if no other log can be compared."""
+    if missing(state, live, offline, min_insync) != []:
+        return None
     found = candidates(state, live, offline)
-    if in_sync(state, live, offline) or found != awaited(state, min_insync) or len(found) != 1:
+    if len(found) != 1:
         return None
     return _next(state, found[0], [(found[0], live[found[0]].epoch)])
 
@@ -131,25 +215,26 @@ def recover(
     live: Mapping[int, Live],
     ends: Mapping[int, LogEnd],
     offline: Collection[int] = (),
+    min_insync: int = 1,
 ) -> PartitionState | None:
-    """Elect the replica whose log goes furthest; the others follow it (I12).
+    """Elect the replica with the greatest (last epoch, log end offset); the others follow (I12).
 
-    `ends` are those of the replicas that answered; the others cannot be elected. A member of the
-    last ISR must be among them, and who is none must have all that the furthest member has.
+    `ends` are those of the replicas that responded, all awaited ones among them. A replica that is
+    not awaited is in it only if its log has all records of the furthest one.
     """
-    if in_sync(state, live, offline):
+    if missing(state, live, offline, min_insync) != []:
         return None
-    answered = [node for node in candidates(state, live, offline) if node in ends]
-    if not _has_member(state, answered):
+    if any(node not in ends for node in awaited(state, live) if node in members_of(state)):
         return None
+    responded = [node for node in candidates(state, live, offline) if node in ends]
     # The first replica of several equal ones.
-    best = max(answered, key=lambda node: ends[node])
+    best = max(responded, key=lambda node: ends[node])
     return _next(state, best, [(best, live[best].epoch)])
 
 
 def furthest_member(state: PartitionState, ends: Mapping[int, LogEnd]) -> LogEnd | None:
-    """Where the longest log of the last ISR ends, of those that answered."""
-    return max((ends[node] for node in state.isr if node in ends), default=None)
+    """The end of the longest log of a member, of those that responded."""
+    return max((ends[node] for node in members_of(state) if node in ends), default=None)
 
 
 def goes_on_from(end: LogEnd, found: LogEnd) -> bool:
@@ -162,16 +247,23 @@ def goes_on_from(end: LogEnd, found: LogEnd) -> bool:
 
 
 def elect_unclean(
-    state: PartitionState, live: Mapping[int, Live], offline: Collection[int] = ()
+    state: PartitionState,
+    live: Mapping[int, Live],
+    offline: Collection[int] = (),
+    ends: Mapping[int, LogEnd] | None = None,
 ) -> PartitionState | None:
-    """Let any live replica lead where the whole ISR is away: what it lacks is lost for good."""
-    if any(node in live and node not in offline for node in state.isr):
+    """Elect any live replica: records that it lacks are lost.
+
+    The one with the greatest (last epoch, log end offset), as far as `ends` are known; among equal
+    ones a member of the last ISR, then of the ELR.
+    """
+    found = candidates(state, live, offline)
+    if not found:
         return None
-    # Not one that a move brings and that may have nothing yet.
-    for node in state.replicas:
-        if node in live and node not in offline and node not in state.adding:
-            return _next(state, node, [(node, live[node].epoch)])
-    return None
+    nodes = [*state.isr, *(n for n, _ in state.elr), *(n for n, _ in state.last_known_elr)]
+    ordered = [node for node in dict.fromkeys([*nodes, *state.replicas]) if node in found]
+    best = max(ordered, key=lambda node: (ends or {}).get(node, (-1, -1)))
+    return _next(state, best, [(best, live[best].epoch)])
 
 
 def elect_preferred(
@@ -282,10 +374,6 @@ def elect_responding(state: PartitionState, responding: Collection[int]) -> Part
 def _needed(state: PartitionState, min_insync: int) -> int:
     """How many must be in sync: where there are fewer replicas than that, all."""
     return min(min_insync, len(state.replicas))
-
-
-def _has_member(state: PartitionState, nodes: Collection[int]) -> bool:
-    return any(node in nodes for node in state.isr)
 
 
 def _rows(state: PartitionState) -> list[Member]:

@@ -4,6 +4,7 @@ Owns these requests. Decisions are made in `failover_machine` and `moving_machin
 begun is finished by `failover`, whichever broker is the controller then.
 """
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from headrace.controller import failover_machine as machine
@@ -15,6 +16,7 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import PartitionState, TopicPartition
 
 Outcomes = dict[TopicPartition, ApiError | None]
+_log = logging.getLogger(__name__)
 
 
 class Moves:
@@ -26,14 +28,25 @@ class Moves:
     async def elect(
         self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool
     ) -> Outcomes:
-        """Let preferred replicas lead; or where nobody leads, any. None: of all partitions."""
+        """Elect preferred replicas; or with `is_unclean` any replica if no other can lead.
+
+        None: of all partitions.
+        """
+        asked = self._all() if partitions is None else partitions
+        ends: Mapping[TopicPartition, Mapping[int, machine.LogEnd]] = {}
+        if is_unclean:
+            ends = await self._failover.ends_of(
+                [each for each in asked if self._lacks_leader(each)]
+            )
 
         def decide(states: States) -> Outcomes:
             outcomes: Outcomes = {}
-            for where in self._all() if partitions is None else partitions:
+            for where in asked:
                 after = self._elected(states, where, is_unclean)
                 if isinstance(after, PartitionState):
                     states.put(*where, after)
+                    outcomes[where] = None
+                elif is_unclean and self._elect_unclean(states, where, ends.get(where, {})):
                     outcomes[where] = None
                 elif partitions is not None or after is not ErrorCode.ELECTION_NOT_NEEDED:
                     outcomes[where] = ApiError(after)
@@ -52,12 +65,32 @@ class Moves:
             return machine.elect_preferred(state, live, offline)
         if state.leader in live:
             return ErrorCode.ELECTION_NOT_NEEDED
-        after = machine.settle(state, live, offline) or state
-        if after.leader in live:
-            return after
-        return machine.elect_unclean(state, live, offline) or (
-            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        min_insync = self._failover.min_insync(self._image.topics[where.topic])
+        after = machine.settle(state, live, offline, min_insync) or state
+        return after if after.leader in live else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+    def _elect_unclean(
+        self, states: States, where: TopicPartition, ends: Mapping[int, machine.LogEnd]
+    ) -> bool:
+        state = states.get(*where)
+        live = self._failover.live()
+        if state is None or state.leader in live:
+            return False
+        after = machine.elect_unclean(state, live, self._failover.offline_on(where), ends)
+        if after is None:
+            return False
+        _log.warning(
+            "unclean election by request, records can be lost: partition=%s leader=%d logs=%s",
+            where,
+            after.leader,
+            dict(sorted(ends.items())),
         )
+        states.put(*where, after, is_unclean=True)
+        return True
+
+    def _lacks_leader(self, where: TopicPartition) -> bool:
+        state = self._image.partition(*where)
+        return state is not None and state.leader not in self._failover.live()
 
     async def balance(self, imbalance_max: float) -> int:
         """Let preferred replicas lead where a broker leads too few of its own; tell how many."""

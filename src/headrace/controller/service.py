@@ -100,7 +100,7 @@ class Controller:
             check_broker_config,
             entropy,
         )
-        self._states = StateWriter(store, self._picture, self._writer, self._locks)
+        self._states = self._make_states(rules)
         self._peers = Peers(network, self.image, internal_listener)
         self._caller = Caller(
             node_id, self.image, self._writer, self._peers, self._clock, lambda: self.broker_epoch
@@ -134,6 +134,15 @@ class Controller:
         self._presence = self._make_presence(registration_wait_s)
         self._lookout.presence = self._presence
         self._producer_ids = ProducerIds(self._caller.producer_id_block)
+
+    def _make_states(self, rules: Rules) -> StateWriter:
+        return StateWriter(
+            self._store,
+            self._picture,
+            self._writer,
+            self._locks,
+            lambda settings: rules(settings).min_insync,
+        )
 
     def _make_lookout(self, silence_s: float) -> Lookout:
         return Lookout(

@@ -9,10 +9,11 @@ the next. Decisions are functions over the states; they may be called again on n
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from headrace.controller.failover_machine import with_elr
 from headrace.controller.picture import Picture
 from headrace.controller.topics_machine import collision_key
 from headrace.controller.writing import KeyedLocks, Writer, in_requests, not_controller
@@ -25,13 +26,16 @@ from headrace.model.topics import PartitionState, TopicState
 
 _ATTEMPTS_MAX = 10
 T = TypeVar("T")
+MinInsync = Callable[[Mapping[str, str]], int]
+"""Takes the settings of a topic, and returns its min.insync.replicas."""
 
 
 class States:
     """The partitions' states as the decisions so far would leave them."""
 
-    def __init__(self, image: ClusterImage) -> None:
+    def __init__(self, image: ClusterImage, min_insync: MinInsync) -> None:
         self.image = image
+        self._min_insync = min_insync
         self._from: dict[str, TopicState] = {}
         self._decided: dict[str, dict[int, PartitionState]] = {}
 
@@ -39,7 +43,17 @@ class States:
         decided = self._decided.get(topic, {}).get(index)
         return self.image.partition(topic, index) if decided is None else decided
 
-    def put(self, topic: str, index: int, state: PartitionState) -> None:
+    def put(
+        self, topic: str, index: int, state: PartitionState, *, is_unclean: bool = False
+    ) -> None:
+        """Decide on a state. Its ELR follows from the change; an unclean election clears it."""
+        before = self.get(topic, index)
+        assert before is not None
+        if is_unclean:
+            state = replace(state, elr=(), last_known_elr=())
+        else:
+            min_insync = self._min_insync(self.image.topics[topic].configs)
+            state = with_elr(before, state, min_insync)
         self._from.setdefault(topic, self.image.topics[topic])
         self._decided.setdefault(topic, {})[index] = state
 
@@ -101,7 +115,15 @@ class _Edit:
 
 
 class StateWriter:
-    def __init__(self, store: Store, picture: Picture, writer: Writer, locks: KeyedLocks) -> None:
+    def __init__(
+        self,
+        store: Store,
+        picture: Picture,
+        writer: Writer,
+        locks: KeyedLocks,
+        min_insync: MinInsync,
+    ) -> None:
+        self._min_insync = min_insync
         self._store = store
         self._picture = picture
         self._writer = writer
@@ -157,7 +179,7 @@ class StateWriter:
                 edit.answer.set_result(edit.result)
 
     def _decide(self, edits: Sequence[_Edit]) -> States:
-        states = States(self._picture.image)
+        states = States(self._picture.image, self._min_insync)
         for edit in edits:
             try:
                 edit.result, edit.error = edit.decide(states), None

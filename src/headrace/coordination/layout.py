@@ -290,23 +290,24 @@ def topic_document(topic: TopicState) -> TopicDocument:
 
 
 def encode_states(topic_id: UUID, states: Iterable[PartitionState], controller_epoch: int) -> bytes:
-    """A row for each: leader, leader epoch, partition epoch, and (member, its epoch) of the ISR."""
-    rows = [
-        (
-            state.leader,
-            state.leader_epoch,
-            state.partition_epoch,
-            tuple(zip(state.isr, state.isr_epochs, strict=True)),
-        )
-        for state in states
-    ]
-    return _encode(
-        {
-            "topic_id": id_text(topic_id),
-            "controller_epoch": controller_epoch,
-            "partitions": rows,
-        }
-    )
+    """A row for each: leader, leader epoch, partition epoch, and (member, its epoch) of the ISR.
+
+    "elr" has those of the eligible and of the last known eligible leader replicas, by row number,
+    only where there are some.
+    """
+    rows = []
+    elr: dict[str, Any] = {}
+    for number, state in enumerate(states):
+        isr = tuple(zip(state.isr, state.isr_epochs, strict=True))
+        rows.append((state.leader, state.leader_epoch, state.partition_epoch, isr))
+        if state.elr or state.last_known_elr:
+            elr[str(number)] = (state.elr, state.last_known_elr)
+    document = {
+        "topic_id": id_text(topic_id),
+        "controller_epoch": controller_epoch,
+        "partitions": rows,
+    }
+    return _encode(document | {"elr": elr} if elr else document)
 
 
 def decode_states(
@@ -320,19 +321,26 @@ def decode_states(
         raise LayoutError(f"{path} is of a topic that was made again under its name.")
     if len(rows) != len(assignment):
         raise LayoutError(f"{path} holds {len(rows)} partitions, not {len(assignment)}.")
-    return [
-        PartitionState(
-            leader,
-            leader_epoch,
-            replicas,
-            tuple(member for member, _ in isr),
-            partition_epoch,
-            tuple(epoch for _, epoch in isr),
+    states = []
+    for number, (leader, leader_epoch, partition_epoch, isr) in enumerate(rows):
+        elr, last_known_elr = document.get("elr", {}).get(str(number), ((), ()))
+        states.append(
+            PartitionState(
+                leader,
+                leader_epoch,
+                assignment[number],
+                tuple(member for member, _ in isr),
+                partition_epoch,
+                tuple(epoch for _, epoch in isr),
+                elr=_members(elr),
+                last_known_elr=_members(last_known_elr),
+            )
         )
-        for (leader, leader_epoch, partition_epoch, isr), replicas in zip(
-            rows, assignment, strict=True
-        )
-    ]
+    return states
+
+
+def _members(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((member, epoch) for member, epoch in rows)
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:

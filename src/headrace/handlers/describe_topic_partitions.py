@@ -1,19 +1,24 @@
-"""DescribeTopicPartitions, version 0: topics in pages (KIP-966).
+"""DescribeTopicPartitions, version 0: topics in pages, with eligible leader replicas (KIP-966).
 
-Topics come in the order of their names; a reply has at most max.request.partition.size.limit
-partitions and, when there are more, a cursor that says where to go on.
-Gaps: replicas that are eligible to lead outside the ISR are not kept, so both lists are empty.
+Topics are sorted by name. A response has at most max.request.partition.size.limit partitions and,
+if more follow, a cursor. A partition without a leader has an empty ISR, as in Kafka: its last ISR
+is among the eligible replicas. Replicas that restarted without proof that they kept their data are
+the last known ones.
 """
 
 from headrace.handlers.cluster_view import TOPIC_OPERATIONS, partition_message
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.lookup import named_topic
+from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.topics import INTERNAL_TOPICS, TopicState, check_topic_name
+from headrace.model.topics import (
+    INTERNAL_TOPICS,
+    NO_LEADER,
+    PartitionState,
+    TopicState,
+    check_topic_name,
+)
 from headrace.wire.codec import Message
-
-_NONE_ELIGIBLE: Message = {"eligible_leader_replicas": (), "last_known_elr": ()}
-"""The schema has null for "not known", on which Kafka 4.3's own admin client breaks."""
 
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
@@ -73,7 +78,10 @@ def _describe(
         return {**slot, "partitions": []}, 0
     states = topic.partitions[start : start + count_max]
     partitions = [
-        {**partition_message(broker, context.listener, start + step, state), **_NONE_ELIGIBLE}
+        {
+            **partition_message(broker, context.listener, start + step, state),
+            **_eligible(broker.image, state),
+        }
         for step, state in enumerate(states)
     ]
     return {
@@ -83,3 +91,21 @@ def _describe(
         "partitions": partitions,
         "topic_authorized_operations": TOPIC_OPERATIONS,
     }, start + len(states)
+
+
+def _eligible(image: ClusterImage, state: PartitionState) -> Message:
+    """The eligible leader replicas; never null, on which the admin client of Kafka 4.3 fails."""
+    rows = dict(state.elr)
+    if state.leader == NO_LEADER:
+        rows = dict(zip(state.isr, state.isr_epochs, strict=True)) | rows
+    lost = [node for node, epoch in rows.items() if _has_lost(image, node, epoch)]
+    return {
+        "isr_nodes": () if state.leader == NO_LEADER else state.isr,
+        "eligible_leader_replicas": [node for node in rows if node not in lost],
+        "last_known_elr": [*lost, *(node for node, _ in state.last_known_elr)],
+    }
+
+
+def _has_lost(image: ClusterImage, node: int, epoch: int) -> bool:
+    info = image.brokers.get(node)
+    return info is not None and epoch not in (info.epoch, info.previous_epoch)

@@ -1,7 +1,8 @@
-"""ElectLeaders, versions 0 to 2: let preferred replicas lead, or any where nobody can.
+"""ElectLeaders, versions 0 to 2: elect preferred replicas, or any replica (unclean).
 
-Version 0 knows only preferred replicas. Null asks for all partitions; those that are well led
-are then not named in the answer.
+Version 0 knows only preferred replicas. Null requests all partitions; the response then omits those
+that need no election. An unclean election of a partition without a leader chooses the live replica
+with the greatest last leader epoch and log end offset.
 """
 
 from collections.abc import Mapping

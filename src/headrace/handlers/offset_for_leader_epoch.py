@@ -1,8 +1,9 @@
 """OffsetForLeaderEpoch, versions 2 to 4: where an epoch ended, to notice truncation (G11).
 
-The answer is the largest epoch not above the one asked for, with its end offset, or -1 for both
-where the log knows no such epoch (KIP-101, KIP-279). A controller that looks for the furthest log
-asks replicas that nobody leads; for an epoch above all it is told the last and the end of the log.
+The response has the largest epoch not above the requested one, with its end offset, or -1 for both
+if the log knows no such epoch (KIP-101, KIP-279). With replica id -2, Kafka's for debugging, any
+replica responds: so the controller and `headrace leaders elect` find the furthest log. For an epoch
+above all others the response has the last epoch and the log end offset.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ _UNDEFINED = (-1, -1)
 
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    is_any_replica = context.is_internal and request.get("replica_id") == ASKS_AS_CONTROLLER
+    is_any_replica = request.get("replica_id") == ASKS_AS_CONTROLLER
     topics = []
     for topic in request["topics"]:
         slots = []

@@ -26,7 +26,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What the controller last wrote of one partition."""
+    """The state of one partition that the controller last wrote."""
 
     leader: int
     leader_epoch: int
@@ -38,6 +38,14 @@ class PartitionState:
     adding: tuple[int, ...] = ()
     """Replicas that a move brings, and those that go when it is done; all are among `replicas`."""
     removing: tuple[int, ...] = ()
+    elr: tuple[tuple[int, int], ...] = ()
+    """Eligible leader replicas (KIP-966), each with the broker epoch under which it was in sync.
+
+    They left the ISR while it was smaller than min.insync.replicas, so that nothing was committed
+    without them.
+    """
+    last_known_elr: tuple[tuple[int, int], ...] = ()
+    """Former eligible leader replicas that restarted without proof that they kept their data."""
 
 
 @dataclass(frozen=True, slots=True)

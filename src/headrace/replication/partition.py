@@ -5,7 +5,8 @@ about followers. Roles are told by the image (`lead`, `follow`, `settle`, `retir
 
 P1  high_watermark <= what every member of the maximal ISR holds: the committed one and, while the
     outcome of a change is not known, the proposed one too (B5, I9)
-P2  high_watermark never moves backwards
+P2  high_watermark never moves backwards, and does not advance while fewer than
+    min.insync.replicas (or all replicas, if these are fewer) are in sync (KIP-966)
 P3  where the topic asks for a sync, nothing unsynced is acknowledged or shown
 P4  a lower leader epoch or partition epoch is never taken
 P5  a follower is let in only with all that is committed, and all that was there when this leader's
@@ -92,6 +93,8 @@ class Partition:
         self.proposed: Isr | None = None
         """A change of the ISR that was asked for and whose outcome is not known."""
         self.in_sync_replicas: i64 = 0
+        self.has_elr = False
+        """Whether replicas outside of the ISR can be elected: then nothing is committed."""
         self.followers: dict[int, Follower] = {}
         self.epoch_start_offset: i64 = 0
         """Where the log ended when this broker began to lead."""
@@ -167,9 +170,10 @@ class Partition:
             return False
         if state.partition_epoch > self.partition_epoch:
             self._take(state)
-        elif state.replicas != self.replicas:
-            # An answer to a change of the ISR was here first: it does not say where a move ends.
+        elif state.replicas != self.replicas or self.has_elr != (len(state.elr) > 0):
+            # The response to an ISR change arrived first. It lacks the replicas and the ELR.
             self.replicas = state.replicas
+            self.has_elr = len(state.elr) > 0
         else:
             return False
         if self.is_leader:
@@ -191,6 +195,7 @@ class Partition:
         self.replicas = state.replicas
         self.isr = tuple(zip(state.isr, state.isr_epochs, strict=True))
         self.in_sync_replicas = len(self.isr)
+        self.has_elr = len(state.elr) > 0
         self.proposed = None
 
     def _set_followers(self, now_ms: i64) -> None:
@@ -313,7 +318,7 @@ class Partition:
 
     def advance(self) -> bool:
         """Commit what is safe; tell whether readers may see more than before."""
-        if not self.is_leader:
+        if not self.is_leader or self.has_elr or self.is_short():
             return False
         safe: i64 = self.log.written_end_offset
         if self.sync_from < safe:
