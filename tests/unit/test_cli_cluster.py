@@ -5,7 +5,8 @@ from uuid import UUID
 import pytest
 
 from headrace.cli import cluster
-from headrace.client.values import ClusterInfo, Node, PartitionInfo, TopicInfo
+from headrace.client.values import ClusterInfo, Node, PartitionInfo, ReplicaInfo, TopicInfo
+from headrace.model.topics import TopicPartition
 
 
 class ClientOfTwo:
@@ -22,6 +23,13 @@ class ClientOfTwo:
         )
         return {"mill": TopicInfo("mill", UUID(int=1), partitions)}
 
+    def describe_replicas(self, topics: list[str]) -> dict[TopicPartition, ReplicaInfo]:
+        assert topics == ["mill"]
+        return {
+            TopicPartition("mill", 0): ReplicaInfo(1, (1, 2, 3), (1, 3), (), (), (2,)),
+            TopicPartition("mill", 1): ReplicaInfo(-1, (2,), (), (2,), (), (2,)),
+        }
+
 
 def test_a_broker_that_is_away_is_still_listed(capsys: pytest.CaptureFixture[str]) -> None:
     cluster._print(cluster._description(ClientOfTwo()))  # type: ignore[arg-type]
@@ -31,4 +39,11 @@ def test_a_broker_that_is_away_is_still_listed(capsys: pytest.CaptureFixture[str
         "     1  a:9092     north      1        1            0",
         "     2  not there  -          0        2            1",
         "     3  c:9092     -          1        1            0  controller",
+        "No leader, waiting for broker 2: mill-1",
     ]
+
+
+def test_a_partition_waits_for_members_and_then_for_all_replicas() -> None:
+    assert ReplicaInfo(1, (1, 2), (1,), (), (), (2,)).waits_for() == ()
+    assert ReplicaInfo(-1, (1, 2, 3, 4), (), (3,), (2,), (4, 3, 2)).waits_for() == (2, 3)
+    assert ReplicaInfo(-1, (1, 2, 3), (), (), (1,), (3, 2)).waits_for() == (2, 3)

@@ -1,4 +1,4 @@
-"""`headrace cluster`: the brokers, who is the controller, and whether everything is in sync."""
+"""`headrace cluster`: the brokers, the controller, and partitions that are not in sync."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -7,13 +7,18 @@ from headrace.cli.connection import add_connection_arguments, add_json_argument,
 from headrace.cli.output import plural, print_json, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from headrace.client import Client
-    from headrace.client.values import PartitionInfo
+    from headrace.client.values import PartitionInfo, TopicInfo
+
+_NAMED_MAX = 10
+"""How many partitions are named in one line."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    summary = "show brokers, what they lead, and what is under-replicated"
+    summary = "show brokers, under-replicated partitions, and brokers that are waited for"
     describe = actions.add_parser("describe", help=summary, description=summary)
     add_connection_arguments(describe)
     add_json_argument(describe)
@@ -57,8 +62,30 @@ def _description(client: "Client") -> dict[str, Any]:
         "partitions": len(partitions),
         "under_replicated": sum(len(part.isr) < len(part.replicas) for part in partitions),
         "without_leader": sum(part.leader < 0 for part in partitions),
+        "waiting": _waiting(client, topics),
         "brokers": brokers,
     }
+
+
+def _waiting(client: "Client", topics: "Collection[TopicInfo]") -> list[dict[str, Any]]:
+    """The brokers that partitions without a leader wait for."""
+    from headrace.client import ClientError
+
+    names = [topic.name for topic in topics if any(part.leader < 0 for part in topic.partitions)]
+    if not names:
+        return []
+    try:
+        replicas = client.describe_replicas(names)
+    except ClientError:
+        return []  # Brokers before Kafka 3.8 do not know the API.
+    waiting: dict[tuple[int, ...], list[str]] = {}
+    for where, info in sorted(replicas.items()):
+        if info.leader < 0 and info.waits_for():
+            waiting.setdefault(info.waits_for(), []).append(str(where))
+    return [
+        {"brokers": list(brokers), "partitions": partitions}
+        for brokers, partitions in sorted(waiting.items())
+    ]
 
 
 def _share(node_id: int, partitions: "list[PartitionInfo]") -> dict[str, int]:
@@ -90,3 +117,10 @@ def _print(cluster: dict[str, Any]) -> None:
         for broker in cluster["brokers"]
     ]
     print_table(("broker", "address", "rack", "leads", "follows", "out of sync", ""), rows)
+    for group in cluster["waiting"]:
+        partitions = group["partitions"]
+        some = ", ".join(partitions[:_NAMED_MAX])
+        more = f" and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
+        noun = "broker" if len(group["brokers"]) == 1 else "brokers"
+        brokers = ", ".join(map(str, group["brokers"]))
+        print(f"No leader, waiting for {noun} {brokers}: {some}{more}")

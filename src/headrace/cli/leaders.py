@@ -1,7 +1,8 @@
-"""`headrace leaders`: let preferred replicas lead, or any replica where nobody else can."""
+"""`headrace leaders`: elect preferred replicas, or any replica if records may be lost."""
 
 import argparse
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 from headrace.cli.connection import (
     add_connection_arguments,
@@ -13,7 +14,10 @@ from headrace.cli.failure import Failure
 from headrace.cli.output import plural, print_json, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.client import Client, TopicPartition
+    from headrace.client.values import LogEnd, ReplicaInfo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     elect.add_argument(
         "--unclean",
         action="store_true",
-        help="where nobody leads, a replica that is out of sync: records may be LOST",
+        help="if no leader exists, elect the longest log that is there; records can be LOST",
+    )
+    elect.add_argument(
+        "--yes", action="store_true", help="with --unclean: do not ask for confirmation"
     )
 
 
@@ -35,7 +42,10 @@ def run(args: argparse.Namespace) -> int:
     from headrace.client import ErrorCode
 
     with connected(args) as client:
-        outcomes = client.elect_leaders(_chosen(client, args), unclean=args.unclean)
+        chosen = _chosen(client, args)
+        if args.unclean:
+            chosen = _confirmed(client, args, chosen)
+        outcomes = client.elect_leaders(chosen, unclean=args.unclean) if chosen != [] else {}
     elected = sorted(where for where, error in outcomes.items() if error is None)
     failed = {
         where: describe(error)
@@ -72,3 +82,56 @@ def _chosen(client: "Client", args: argparse.Namespace) -> "list[TopicPartition]
         return [TopicPartition(args.topic, args.partition)]
     topic = client.describe_topic(args.topic)
     return [TopicPartition(topic.name, part.index) for part in topic.partitions]
+
+
+def _confirmed(
+    client: "Client", args: argparse.Namespace, chosen: "list[TopicPartition] | None"
+) -> "list[TopicPartition]":
+    """Show what each election could lose, and return the partitions if the user agrees."""
+    topics = [where.topic for where in chosen] if chosen is not None else client.list_topics()
+    known = client.describe_replicas(list(topics)) if topics else {}
+    wanted = {
+        where: info
+        for where, info in sorted(known.items())
+        if info.leader < 0 and (chosen is None or where in chosen)
+    }
+    if not wanted:
+        return []
+    ends = client.log_ends(
+        {where: [n for n in i.replicas if n not in i.offline] for where, i in wanted.items()}
+    )
+    if not args.json:
+        print_table(
+            ("topic", "partition", "broker", "last epoch", "log end", "state"),
+            [row for where, info in wanted.items() for row in _rows(where, info, ends[where])],
+        )
+        print(
+            "Records that only the missing brokers have are LOST if you elect now. "
+            "The longest log that is there becomes leader."
+        )
+    if not args.yes and not _agrees(len(wanted)):
+        raise Failure("no leader elected: not confirmed. Repeat with --yes, or answer yes.")
+    return list(wanted)
+
+
+def _rows(
+    where: "TopicPartition", info: "ReplicaInfo", ends: "Mapping[int, LogEnd]"
+) -> "list[tuple[Any, ...]]":
+    rows: list[tuple[Any, ...]] = []
+    for node in info.replicas:
+        is_member = node in {*info.isr, *info.eligible, *info.last_known}
+        role = "was in sync" if is_member else "was not in sync"
+        end = ends.get(node)
+        if end is None:
+            rows.append((*where, node, "-", "-", f"MISSING, {role}"))
+        else:
+            kept = ", may have lost records" if node in info.last_known else ""
+            rows.append((*where, node, end.leader_epoch, end.end_offset, f"{role}{kept}"))
+    return rows
+
+
+def _agrees(count: int) -> bool:
+    if not sys.stdin.isatty():
+        return False
+    reply = input(f"Elect {plural(count, 'leader')} uncleanly? Type yes to elect: ")
+    return reply.strip().lower() == "yes"

@@ -42,10 +42,12 @@ from headrace.client.values import (
     ConfigResource,
     ListedOffset,
     LogDir,
+    LogEnd,
     NewTopic,
     Reassignment,
     Record,
     RecordMetadata,
+    ReplicaInfo,
     Start,
     TopicInfo,
     Until,
@@ -328,11 +330,21 @@ class Client:
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, RequestFailed | None]:
-        """Let preferred replicas lead; `unclean`: where nobody can, any, which may lose records.
+        """Elect preferred replicas; `unclean`: any if none else can lead, which can lose records.
 
         Of all partitions, or of the named ones. None says that a leader was elected.
         """
         return await self._run(moves.elect_leaders(self._engine, partitions, unclean=unclean))
+
+    async def describe_replicas(self, topics: Collection[str]) -> dict[TopicPartition, ReplicaInfo]:
+        """Which replicas of these topics' partitions lead, are in sync, or can be elected."""
+        return await self._run(moves.describe_replicas(self._engine, topics))
+
+    async def log_ends(
+        self, replicas: Mapping[TopicPartition, Collection[int]]
+    ) -> dict[TopicPartition, dict[int, LogEnd]]:
+        """Where the logs of these replicas end, of those that respond; also without a leader."""
+        return await self._run(moves.log_ends(self._engine, replicas))
 
     # Consumer groups.
 

@@ -1,4 +1,4 @@
-"""Moving partitions between brokers and electing leaders, as operations. Pure.
+"""Reassigning partitions and electing leaders, as operations. Pure.
 
 What a broker refuses of one partition is told with the others' answers; what it refuses of the
 whole request is retried while it may pass, and raised.
@@ -7,17 +7,31 @@ whole request is retried while it may pass, and raised.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.client.errors import RequestFailed, request_failed
-from headrace.client.operation import CONTROLLER, Ask, Operation, Session, retrying
-from headrace.client.values import Reassignment
+from headrace.client.errors import ClientError, RequestFailed, request_failed
+from headrace.client.operation import (
+    ANY,
+    CONTROLLER,
+    Ask,
+    AskAll,
+    Operation,
+    Refresh,
+    Session,
+    retrying,
+)
+from headrace.client.values import LogEnd, Reassignment, ReplicaInfo
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import (
     ALTER_PARTITION_REASSIGNMENTS,
+    DESCRIBE_TOPIC_PARTITIONS,
     ELECT_LEADERS,
     LIST_PARTITION_REASSIGNMENTS,
+    OFFSET_FOR_LEADER_EPOCH,
 )
 
 _PREFERRED, _UNCLEAN = 0, 1
+_PAGE_PARTITIONS = 2000
+_ANY_REPLICA = -2
+"""The replica id with which any replica responds, also without a leader."""
 
 
 def alter_reassignments(
@@ -101,6 +115,80 @@ def elect_leaders(
         }
 
     return (yield from retrying(session, "electing leaders", attempt))
+
+
+def describe_replicas(
+    session: Session, topics: Collection[str]
+) -> Operation[dict[TopicPartition, ReplicaInfo]]:
+    """Return which replicas of these topics' partitions lead, are in sync, or can be elected."""
+    found: dict[TopicPartition, ReplicaInfo] = {}
+
+    def attempt() -> Operation[None]:
+        cursor: Mapping[str, Any] | None = None
+        while True:
+            fields = {
+                "topics": [{"name": name} for name in sorted(set(topics))],
+                "response_partition_limit": _PAGE_PARTITIONS,
+                "cursor": cursor,
+            }
+            reply = yield Ask(ANY, DESCRIBE_TOPIC_PARTITIONS, fields)
+            for topic in reply["topics"]:
+                if topic["error_code"]:
+                    raise request_failed(topic["error_code"], topic["name"])
+                for part in topic["partitions"]:
+                    where = TopicPartition(topic["name"], part["partition_index"])
+                    found[where] = _replica_info(part)
+            cursor = reply["next_cursor"]
+            if cursor is None:
+                return
+
+    yield from retrying(session, "describing replicas", attempt)
+    return found
+
+
+def _replica_info(part: Mapping[str, Any]) -> ReplicaInfo:
+    return ReplicaInfo(
+        part["leader_id"],
+        tuple(part["replica_nodes"]),
+        tuple(part["isr_nodes"]),
+        tuple(part["eligible_leader_replicas"] or ()),
+        tuple(part["last_known_elr"] or ()),
+        tuple(part["offline_replicas"]),
+    )
+
+
+def log_ends(
+    session: Session, replicas: Mapping[TopicPartition, Collection[int]]
+) -> Operation[dict[TopicPartition, dict[int, LogEnd]]]:
+    """Return where the logs of these replicas end, of those that respond."""
+    by_node: dict[int, dict[str, list[dict[str, int]]]] = {}
+    for (topic, index), nodes in replicas.items():
+        for node in nodes:
+            slot = {"partition": index, "current_leader_epoch": -1, "leader_epoch": 2**31 - 1}
+            by_node.setdefault(node, {}).setdefault(topic, []).append(slot)
+    asks = [
+        Ask(
+            node,
+            OFFSET_FOR_LEADER_EPOCH,
+            {
+                "replica_id": _ANY_REPLICA,
+                "topics": [{"topic": name, "partitions": slots} for name, slots in topics.items()],
+            },
+        )
+        for node, topics in by_node.items()
+    ]
+    yield Refresh()
+    found: dict[TopicPartition, dict[int, LogEnd]] = {where: {} for where in replicas}
+    replies = (yield AskAll(asks)) if asks else ()
+    for node, reply in zip(by_node, replies, strict=True):
+        if isinstance(reply, ClientError):
+            continue
+        for topic in reply["topics"]:
+            for slot in topic["partitions"]:
+                if slot["error_code"] == 0:
+                    where = TopicPartition(topic["topic"], slot["partition"])
+                    found[where][node] = LogEnd(slot["leader_epoch"], slot["end_offset"])
+    return found
 
 
 def _by_topic(

@@ -68,6 +68,36 @@ class PartitionInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """The replicas of a partition, by who can lead it."""
+
+    leader: int
+    """-1 while there is none."""
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    eligible: tuple[int, ...]
+    """Replicas outside of the ISR that can be elected (KIP-966)."""
+    last_known: tuple[int, ...]
+    """Former eligible replicas that may have lost data."""
+    offline: tuple[int, ...]
+
+    def waits_for(self) -> tuple[int, ...]:
+        """The brokers that a partition without a leader waits for."""
+        if self.leader >= 0:
+            return ()
+        members = {*self.isr, *self.eligible, *self.last_known}
+        missing = [node for node in self.offline if node in members]
+        return tuple(sorted(missing or self.offline))
+
+
+class LogEnd(NamedTuple):
+    """The last leader epoch in a replica's log, and the offset at its end."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicInfo:
     name: str
     topic_id: UUID | None
