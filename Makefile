@@ -19,7 +19,7 @@ NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( 
 	sep="\n")
 
 .PHONY: help demo test test-java test-spark test-spark-long churn bench bench-spark lint format \
-	sim torture docs clean
+	sim fuzz-log torture docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make test       all tests but those with Kafka's Java clients and tools, compiled"
 	@echo "make test-java  kcat, Apache Kafka's Java client and its tools against a broker"
 	@echo "make sim        SEEDS=1000 schedules of faults in a simulated cluster; who notices broken rules"
+	@echo "make fuzz-log   random operations and faults on a log for SECONDS=600, from SEED=(time) on"
 	@echo "make torture    HOURS=1 of faults in a live cluster; the result goes to docs/RELIABILITY.md"
 	@echo "make churn      groups whose members come, go, stall and die for SECONDS=60, by SEED=1"
 	@echo "make test-spark the part of make test that runs on Spark; test-spark-long is not in it"
@@ -44,6 +45,7 @@ test: $(PACKAGE)
 	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/java \
 		--ignore=tests/spark --ignore=tests/spark_long --ignore=tests/pipelines $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.simulation --seconds 100)
+	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.storage_model --seconds 60 --first 1000)
 # One after the other: they share a Spark session, or a server of Spark.
 	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/spark)
 	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/pipelines)
@@ -55,6 +57,10 @@ test-spark: $(PACKAGE)
 sim: $(PACKAGE)
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) $(SIM_ARGS)
 	$(if $(SIM_ARGS),,$(BIN)/python -m tests.simulation --seeds 100 --mutations)
+
+fuzz-log: $(PACKAGE)
+	$(BIN)/python -m tests.storage_model --seconds $(or $(SECONDS),600) \
+		--first $(or $(SEED),$(shell date +%s)) $(FUZZ_ARGS)
 
 torture: $(PACKAGE)
 	HEADRACE_POWER_CYCLES=10 $(BIN)/pytest tests/cluster/test_power_loss.py

@@ -68,6 +68,8 @@ class SimulatedFiles:
         """Operation to the errno that it fails with."""
         self.trace: list[str] = []
         """Kind and path of every operation."""
+        self.failed: list[str] = []
+        """Kind and path of the operations that failed because of `fail_at`."""
         self.uncached: set[str] = set()
         """Paths that `pread_cached` would have to wait for."""
         self.boots = 0
@@ -129,6 +131,7 @@ class SimulatedFiles:
             raise SimulatedCrash(f"operation {self.operations}: {kind} {path}")
         code = self.fail_at.get(self.operations)
         if code is not None:
+            self.failed.append(self.trace[-1])
             raise OSError(code, os.strerror(code), path)
 
     def _is_done_anyway(self) -> bool:
@@ -340,7 +343,10 @@ class SimulatedFiles:
             raise DirectoryInUse(path, bytes(self._file(path).cached).decode().strip())
         fd = self.open(path, write=True, create=True)
         self._locks.add(path)
-        self._open[fd][0].cached[:] = holder.encode()
+        file = self._open[fd][0]
+        file.cached[:] = holder.encode()
+        # A power loss does not tear it: random choices must not depend on a process id.
+        file.durable = bytes(file.cached)
         return fd
 
     # Names

@@ -1,0 +1,121 @@
+"""The rules of the log that prevent known bugs, disabled one at a time: the model must notice.
+
+A mutation changes a few lines in a copy of the sources. `python -m tests.storage_model --mutations`
+prints after how many seeds each of them is caught.
+"""
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import headrace
+
+ROOT = Path(__file__).parents[2]
+
+
+class Change(NamedTuple):
+    path: str
+    before: str
+    after: str
+
+
+class Mutation(NamedTuple):
+    name: str
+    bug: str
+    """The behaviour without the rule."""
+    changes: tuple[Change, ...]
+    seeds_max: int = 2000
+    """The model finds the bug within this many seeds."""
+
+
+_RECOVERY = "headrace/log/recovery.py"
+_REPLACEMENT = "headrace/log/replacement.py"
+_TRUNCATION = "headrace/log/truncation.py"
+_UPKEEP = "headrace/log/upkeep.py"
+
+MUTATIONS = (
+    Mutation(
+        "delete-records",
+        "recovery removes segments below the log start, then those that do not follow them",
+        (
+            Change(
+                _RECOVERY,
+                "        self.start = self._log_start_offset()\n",
+                "        self.start = self._log_start_offset()\n"
+                "        while self._is_dropped(self.segments, 0):\n"
+                "            self._remove(self.segments.pop(0))\n",
+            ),
+            Change(
+                _RECOVERY,
+                "if self.segments and point < self.segments[0].base_offset <= self.start:\n",
+                "if not self.path:\n",
+            ),
+            Change(
+                _RECOVERY,
+                "        if segment.base_offset <= self.start:\n",
+                "        if not self.path:\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "compaction-truncation",
+        "a cleaned segment replaces one that was truncated and refilled in the meantime",
+        (Change(_REPLACEMENT, " or log.truncations != self._truncations", ""),),
+    ),
+    Mutation(
+        "retention-full-disk",
+        "on a full disk retention deletes segments before the new log start is durable",
+        (
+            Change(
+                _UPKEEP,
+                "        log.job = _start_job(log)\n        return log.job\n",
+                "        retention.start_here(log, log.target_start_offset)\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "compaction-after-failed-job",
+        "the checkpoint of a compaction omits the segment that contains the recovery point",
+        (
+            Change(
+                _REPLACEMENT,
+                "        if vouched is not None and vouched.base_offset in log.base_offsets:\n",
+                "        if vouched is not None and point > log.active().base_offset:\n",
+            ),
+            Change(
+                _RECOVERY,
+                "        if known is None and not (beyond and beyond[0].base_offset == point):\n",
+                "        if not self.path:\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "snapshots-unsynced",
+        "producer snapshots are not synced before the segments that they summarise are deleted",
+        (Change(_UPKEEP, "sync=bool(entries)", "sync=False"),),
+    ),
+    Mutation(
+        "truncation-online",
+        "the log stays online after a failed step of a truncation",
+        (Change(_TRUNCATION, "        log.go_offline(error)\n        raise\n", "        raise\n"),),
+    ),
+    Mutation(
+        "truncation-unnamed",
+        "a truncation writes the first checkpoint, and the directory's name is never synced",
+        (Change(_TRUNCATION, "    if not log.is_named:\n", "    if not log.path:\n"),),
+    ),
+)
+
+
+def mutated(mutation: Mutation, directory: Path) -> Path:
+    """A copy of the sources with one rule disabled; the directory to import it from."""
+    target = directory / "src"
+    skipped = shutil.ignore_patterns("__pycache__", "*.so")
+    shutil.copytree(Path(headrace.__file__).parent, target / "headrace", ignore=skipped)
+    for change in mutation.changes:
+        path = target / change.path
+        source = path.read_text(encoding="utf-8")
+        if source.count(change.before) != 1:
+            raise ValueError(f"{mutation.name}: {change.path} lacks these lines: {change.before!r}")
+        path.write_text(source.replace(change.before, change.after), encoding="utf-8")
+    return target

@@ -1,0 +1,69 @@
+"""The storage model: seeds pass, failures are repeatable and shortened, mutations are caught."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.storage_model.driver import Counts
+from tests.storage_model.history import Broken
+from tests.storage_model.mutations import MUTATIONS, ROOT, Mutation, mutated
+from tests.storage_model.operations import Operations
+from tests.storage_model.traces import parse, run, shortened, trace_of
+
+SEEDS = 300
+"""`make test` runs more of them afterwards, for a minute."""
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 50))
+def test_log_keeps_its_promises_in_random_traces(first: int) -> None:
+    failures = {seed: run(trace_of(seed)) for seed in range(first, first + 50)}
+    assert not {seed: each.message for seed, each in failures.items() if each is not None}
+
+
+def test_random_traces_reach_every_fault() -> None:
+    counts = Counts()
+    for seed in range(60):
+        run(trace_of(seed), counts)
+    assert all(count >= 20 for count in vars(counts).values()), str(counts)
+
+
+def test_printed_trace_is_the_same_trace() -> None:
+    trace = trace_of(17)
+    assert parse(str(trace)) == trace
+    assert trace_of(17) == trace
+
+
+def test_failing_trace_is_shortened_to_the_operations_that_matter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def do_epoch(self: Operations, _a: int, _b: int) -> None:
+        self.history.leader_epoch += 1
+        if self.history.leader_epoch == 2:
+            raise Broken("test", "the second epoch")
+
+    monkeypatch.setattr(Operations, "do_epoch", do_epoch)
+    trace = next(each for each in map(trace_of, range(100)) if str(each).count("epoch") > 2)
+    failure = run(trace)
+    assert failure is not None
+    assert failure.kind == "test"
+    shorter, again = shortened(trace, failure)
+    assert [op.name for op in shorter.ops] == ["epoch", "epoch"]
+    assert again.message == failure.message
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_model_catches(mutation: Mutation, tmp_path: Path) -> None:
+    seeds = ["--seeds", str(mutation.seeds_max), "--failures", "1", "--brief", "--jobs", "1"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.storage_model", *seeds],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(mutated(mutation, tmp_path))},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1, f"{mutation.bug}, and all seeds passed:\n{ended.stdout}"
+    assert "1 seeds failed" in ended.stdout, ended.stdout + ended.stderr
