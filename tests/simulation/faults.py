@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from random import Random
 
+from headrace.model.topics import TopicPartition
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import FEATURES, Cluster, Options
 from tests.simulation.ensemble import NAME as ZOOKEEPER
 from tests.simulation.machines import MACHINE_FAULTS, restart_later
-from tests.simulation.topics import EVENTS
 
 CALM_S = 15.0
 """Longer than a controller waits for replicas that may come back."""
@@ -168,15 +168,22 @@ def _kill_all_and_tear_one(cluster: Cluster) -> str:
 
 def _elections(cluster: Cluster) -> str:
     """Kill the leader of a partition as soon as it has written, three times within seconds."""
-    index = cluster.world.random.randrange(cluster.options.partitions)
-    _kill_leaders(cluster, index, 3)
-    return f"kill three leaders of partition {index}"
+    where = _pick_partition(cluster)
+    _kill_leaders(cluster, where, 3)
+    return f"kill three leaders of {where}"
 
 
-def _kill_leaders(cluster: Cluster, index: int, left: int, epoch: int = -1) -> None:
+def _pick_partition(cluster: Cluster) -> TopicPartition:
+    names = [topic.name for topic in cluster.topics.values() if not topic.is_recreated]
+    name = cluster.world.random.choice(names)
+    index = cluster.world.random.randrange(cluster.topics[name].partitions)
+    return TopicPartition(name, index)
+
+
+def _kill_leaders(cluster: Cluster, where: TopicPartition, left: int, epoch: int = -1) -> None:
     """Kill the leader once it has records of its own epoch, and then its successor."""
     generator, ensemble = cluster.world.random, cluster.ensemble
-    leader = cluster.leaders().get((EVENTS, index))
+    leader = cluster.leaders().get((where.topic, where.partition))
     if (
         leader is None
         or leader.leader_epoch <= epoch
@@ -184,55 +191,68 @@ def _kill_leaders(cluster: Cluster, index: int, left: int, epoch: int = -1) -> N
     ):
         if cluster.world.now < cluster.elections_until:
             ensemble.process.at(
-                cluster.world.now + 0.02, _kill_leaders, cluster, index, left, epoch
+                cluster.world.now + 0.02, _kill_leaders, cluster, where, left, epoch
             )
         return
     broker = cluster.brokers[int(leader.node_id) - 1]
     broker.kill()
+    if left == 1:
+        cluster.network.heal()  # It returns before its successor has written.
     restart_after = generator.choice((0.05, 0.3, 2.0))
     ensemble.process.at(cluster.world.now + restart_after, broker.start_again)
     if left > 1:
         cluster.elections_until = cluster.world.now + 3.0
         epoch = int(leader.leader_epoch)
         ensemble.process.at(
-            cluster.world.now + 0.02, _kill_leaders, cluster, index, left - 1, epoch
+            cluster.world.now + 0.02, _kill_leaders, cluster, where, left - 1, epoch
         )
 
 
 def _diverge(cluster: Cluster) -> str:
     """Let two leaders in a row write records that the next leader does not have (KIP-279).
 
-    A frame from the leader to one follower is held back, and all of that follower to the others.
+    Frames from the leader to the next leader are held back, and those of the next to the third.
     """
     generator, network = cluster.world.random, cluster.network
-    index = generator.randrange(cluster.options.partitions)
-    state = cluster.stored()[index]
+    where = _pick_partition(cluster)
+    state = cluster.stored(where.topic)[where.partition]
     others = [node for node in state.isr if node != state.leader]
     if state.leader < 0 or not others:
         return ""
     names = {broker.node_id: broker.name for broker in cluster.brokers}
-    behind = generator.choice(others)
+    # The first in-sync replica is elected.
+    behind = next(node for node in state.replicas if node in others)
     network.cut(names[state.leader], names[behind])
     for other in others:
         if other != behind:
             network.cut(names[behind], names[other])
     when = cluster.world.now + generator.uniform(0.1, 0.4)
-    cluster.ensemble.process.at(when, _kill_leaders, cluster, index, 2)
-    cluster.ensemble.process.at(when + generator.uniform(0.5, 2.5), network.heal)
-    return f"let the logs of partition {index} diverge: broker-{behind} is behind"
+    cluster.ensemble.process.at(when, _kill_leaders, cluster, where, 2)
+    cluster.ensemble.process.at(when + 3.0, network.heal)
+    return f"let the logs of {where} diverge: broker-{behind} is behind"
 
 
 def _reboot(cluster: Cluster) -> str:
-    """A power loss, and a start so soon that no broker has noticed. Often of the controller."""
-    generator = cluster.world.random
+    """A leader loses power and starts again before the controller has noticed.
+
+    The controller restarts itself, or it cannot reach the store for a moment.
+    """
+    generator, network = cluster.world.random, cluster.network
     if not cluster.options.syncs and not cluster.is_in_full_sync():
         return ""
-    broker, controller_id = _pick(cluster), cluster.controller_id()
-    if controller_id is not None and generator.random() < 0.5:
-        broker = cluster.brokers[controller_id - 1]
+    leaders = sorted({int(partition.node_id) for partition in cluster.leaders().values()})
+    controller_id = cluster.controller_id()
+    if not leaders or controller_id is None:
+        return ""
+    broker = cluster.brokers[generator.choice(leaders) - 1]
     broker.lose_power()
     when = cluster.world.now + generator.uniform(0.0, 0.05)
     cluster.ensemble.process.at(when, broker.start_again)
+    if broker.node_id != controller_id:
+        name = cluster.brokers[controller_id - 1].name
+        network.cut(name, ZOOKEEPER)
+        when += generator.uniform(0.1, 0.5) * cluster.options.session_timeout_s
+        cluster.ensemble.process.at(when, network.heal_one, name, ZOOKEEPER)
     return f"reboot {broker.name}"
 
 

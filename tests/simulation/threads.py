@@ -30,7 +30,8 @@ from tests.simulation.world import Process, VirtualLoop, World
 
 _CLEANER = "cleaner"
 _JOB_S_MAX = 0.02
-_CLEANING_S_MAX = 0.5
+_CLEANING_S_MAX = (0.2, 4.0)
+"""Of one segment: some are slow, so that the log changes before they are put in place."""
 
 
 class SimulatedWorker:
@@ -38,14 +39,17 @@ class SimulatedWorker:
 
     def __init__(self, process: Process, name: str = "") -> None:
         self._process = process
-        self._job_s_max = _CLEANING_S_MAX if name == _CLEANER else _JOB_S_MAX
+        self._job_s_max = _CLEANING_S_MAX if name == _CLEANER else (_JOB_S_MAX,)
         self._free_at = 0.0
 
     def submit(
         self, job: Callable[[], object], done: Callable[[object, BaseException | None], None]
     ) -> None:
         world = self._process.world
-        took = world.random.uniform(0.0002, self._job_s_max)
+        longest = self._job_s_max[0]
+        if len(self._job_s_max) > 1:
+            longest = world.random.choice(self._job_s_max)
+        took = world.random.uniform(0.0002, longest)
         begins = max(world.now, self._free_at)
         self._free_at = begins + took
 
