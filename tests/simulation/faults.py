@@ -232,6 +232,22 @@ def _diverge(cluster: Cluster) -> str:
     return f"let the logs of {where} diverge: broker-{behind} is behind"
 
 
+def _depose(cluster: Cluster) -> str:
+    """Cut a leader off until another leads. Clients reach it: it writes a tail, and truncates it."""
+    generator, network = cluster.world.random, cluster.network
+    where = _pick_partition(cluster)
+    leader = cluster.leaders().get((where.topic, where.partition))
+    if leader is None:
+        return ""
+    name = cluster.brokers[int(leader.node_id) - 1].name
+    for other in (*(broker.name for broker in cluster.brokers if broker.name != name), ZOOKEEPER):
+        network.cut(name, other)
+        network.cut(other, name)
+    seconds = generator.uniform(1.0, 2.5) * max(cluster.options.session_timeout_s, 1.0)
+    cluster.ensemble.process.at(cluster.world.now + seconds, network.heal)
+    return f"cut {name}, the leader of {where}, off for {seconds:.1f} s"
+
+
 def _reboot(cluster: Cluster) -> str:
     """A leader loses power and starts again before the controller has noticed.
 
@@ -273,6 +289,7 @@ FAULTS: dict[str, Callable[[Cluster], str]] = {
     "reboot": _reboot,
     "lag": _lag,
     "diverge": _diverge,
+    "depose": _depose,
     "kill": _kill,
     "kill_all": _kill_all,
     "power": _lose_power,
