@@ -233,7 +233,7 @@ def _diverge(cluster: Cluster) -> str:
 
 
 def _depose(cluster: Cluster) -> str:
-    """Cut a leader off until another leads. Clients reach it: it writes a tail, and truncates it."""
+    """Cut a leader off until another leads. It writes a tail for clients, and truncates it."""
     generator, network = cluster.world.random, cluster.network
     where = _pick_partition(cluster)
     leader = cluster.leaders().get((where.topic, where.partition))
