@@ -24,6 +24,7 @@ class Trimmer(Client):
         super().__init__(*args)
         self.topic = topic.name
         self.is_stopping = False
+        self.is_done = False
         self._spec = topic
         self._log_end = log_end
         """The greatest log end offset of all replicas."""
@@ -33,6 +34,7 @@ class Trimmer(Client):
         while not self.is_stopping:
             await asyncio.sleep(generator.uniform(0.5, 4.0))
             await self._trim(generator.randrange(self._spec.partitions))
+        self.is_done = True
 
     async def _trim(self, index: int) -> None:
         if index not in self.leaders:

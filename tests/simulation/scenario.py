@@ -202,7 +202,7 @@ class _Run:
             and cluster.mover.has_heard()
             and cluster.throttler.is_done
             and all(producer.unanswered == 0 for producer in self._producers)
-            and all(each.is_done for each in self._operators if not isinstance(each, Trimmer))
+            and all(each.is_done for each in self._operators)
         )
 
     def _state(self) -> str:
@@ -220,9 +220,7 @@ class _Run:
                 f"offline={log.is_offline}"
             )
         lines += [f"{p.process.name} waits" for p in self._producers if p.unanswered]
-        for each in self._operators:
-            if not isinstance(each, Trimmer) and not each.is_done:
-                lines.append(f"{each.process.name} waits")
+        lines += [f"{each.process.name} waits" for each in self._operators if not each.is_done]
         lines.append(f"settled={cluster.has_settled()} throttler={cluster.throttler.is_done}")
         return "\n".join(lines)
 
