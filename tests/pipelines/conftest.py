@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -114,7 +114,11 @@ class Command:
         return content
 
     def wait_until_logged(self, words: str) -> None:
-        while words not in self.log.read_text():
+        self.wait_until(lambda: words in self.log.read_text())
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for an effect of the command; fails with its log if it ends first."""
+        while not condition():
             assert self.process.poll() is None, self.log.read_text()
             time.sleep(0.1)
 
@@ -145,8 +149,8 @@ def spark_server(spark_project: Project) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in JAVA.items():
             patch.setenv(name, value)
-        with running_server(spark_project, "local[2]") as address:
-            yield address
+        with running_server(spark_project, "local[2]") as server:
+            yield server.address
 
 
 @pytest.fixture

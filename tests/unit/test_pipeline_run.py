@@ -66,3 +66,15 @@ def test_an_error_that_names_a_dataset_is_that_of_its_flows_unless_they_have_beg
     assert run.named_in("The connection is lost.", graph) == []
     told(run, "Flow x is RUNNING.")
     assert run.named_in(said, graph) == []
+
+
+def test_flow_is_shown_as_completed_once_the_run_has_confirmed_it() -> None:
+    run = Run(PREFIX)
+    told(run, "Flow a is RUNNING.", "Flow a has COMPLETED.")
+    told(run, "Flow b is RUNNING.", "Flow b has COMPLETED.")
+    told(run, "Flow b has FAILED.\nError: [X] why")
+    assert (run.flows["a"].shown_state, run.flows["b"].shown_state) == (RUNNING, FAILED)
+    assert run.confirm() == [run.flows["a"]]
+    assert run.flows["a"].shown_state == COMPLETED
+    run.fail("a", "rows are lost")
+    assert run.flows["a"].shown_state == FAILED

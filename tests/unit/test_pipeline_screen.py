@@ -25,6 +25,7 @@ def test_a_terminal_shows_each_flow_with_its_rows_and_rate() -> None:
     run.told("Flow spark_catalog.default.bronze has COMPLETED.", 2.0)
     run.told("Flow spark_catalog.default.silver is QUEUED.", 2.0)
     run.progressed("spark_catalog.default.bronze", 5000, None)
+    run.confirm()
     lines = [line.split() for line in shown(picture).splitlines()]
     assert ["bronze", "completed", "5,000", "2,500", "2.0", "s"] in lines
     assert ["silver", "queued"] in lines

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from headrace.pipelines.outcome import Outcome
     from headrace.pipelines.project import Project
     from headrace.pipelines.running import Request, Runner
+    from headrace.pipelines.server import Server
     from headrace.pipelines.trouble import Trouble
 
-_PAUSE_S = 10.0
-_LOOK_S = 1.0
+_RETRY_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -199,14 +199,13 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
         # What follows the host may be a secret.
         remote = (args.remote or "").partition("/;")[0]
         show.say(f"Connecting to {remote}" if remote else "Starting Spark")
-        with _server(args, project, for_server) as address:
+        with _server(args, project, for_server) as server:
             from headrace.pipelines.running import RunFailed, Runner, session
 
             try:
-                with session(address, configuration) as spark:
+                with session(server.address, configuration) as spark:
                     show.say("Loading the definitions")
-                    own = args.remote is None
-                    yield Runner(project, spark, configuration, is_own_server=own, show=show)
+                    yield Runner(project, spark, configuration, mark=server.mark, show=show)
             except RunFailed as failure:
                 raise Failure(failure.message) from failure
             finally:
@@ -236,35 +235,40 @@ def _given(args: argparse.Namespace, project: "Project") -> tuple[dict[str, str]
 @contextmanager
 def _server(
     args: argparse.Namespace, project: "Project", settings: dict[str, str]
-) -> Iterator[str]:
-    from headrace.pipelines.server import check_master, check_remote, running_server
+) -> "Iterator[Server]":
+    from headrace.pipelines.server import Server, check_master, check_remote, running_server
 
     if args.remote is not None:
         check_remote(args.remote)
-        yield args.remote
+        yield Server(args.remote)
         return
     check_master(args.master)
     project.prepare_state()
-    with running_server(project, args.master, settings) as address:
-        yield address
+    with running_server(project, args.master, settings) as server:
+        yield server
 
 
 def _watch(args: argparse.Namespace, request: "Request") -> int:
-    """Rounds, until somebody has seen enough; the next begins when there is something new."""
+    """Run rounds until Ctrl-C; the next one starts when a source has new data."""
     from dataclasses import replace
 
     with _runner(args) as runner:
+        from headrace.pipelines.news import Watcher
+
+        watcher, graph = Watcher(runner), None
         for number in count(1):
+            watcher.begin(graph)
             try:
                 outcome = _round(args, runner, request)
             except Failure as failure:
-                # A broker that is away may come back.
+                # The broker might return.
                 print(f"headrace: round {number}: {failure.message}", file=sys.stderr, flush=True)
-                time.sleep(_LOOK_S)
+                time.sleep(_RETRY_S)
                 continue
             request = replace(request, full_refresh=(), full_refresh_all=False)
+            graph = outcome.graph
             _tell_round(args, number, outcome)
-            _wait_for_news(runner, outcome)
+            watcher.wait(outcome)
     raise AssertionError
 
 
@@ -272,24 +276,13 @@ def _tell_round(args: argparse.Namespace, number: int, outcome: "Outcome") -> No
     if args.json:
         print_json({"round": number, **outcome.to_json()})
     else:
-        flows = outcome.flows.values()
-        known = [flow.rows_read for flow in flows if flow.rows_read is not None]
         lag = ", ".join(f"{name} {lag}" for name, lag in outcome.lags.items()) or "not reported"
         print(
             f"Round {number}: {outcome.state} in {outcome.seconds:.1f} s, "
-            f"{plural(sum(known), 'row')} read, lag: {lag}"
+            f"{plural(outcome.rows_read(), 'row')} read, lag: {lag}"
         )
         _print_troubles(outcome.troubles, whole=args.verbose)
     sys.stdout.flush()
-
-
-def _wait_for_news(runner: "Runner", outcome: "Outcome") -> None:
-    """Until a topic has records that no flow has read; not for long: files may be sources, too."""
-    deadline = time.monotonic() + _PAUSE_S
-    while time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
-        if any(runner.lags(outcome.graph).values()):
-            return
 
 
 def _status(args: argparse.Namespace) -> int:

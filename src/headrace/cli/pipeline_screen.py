@@ -69,7 +69,7 @@ class _Lines(_Silence):
     def changed(self, flow: FlowRun) -> None:
         rows = "" if flow.rows_read is None else f", {flow.rows_read} rows read"
         # In one piece: Spark's news come on more threads than one.
-        sys.stderr.write(f"{flow.name}: {flow.state}{rows}\n")
+        sys.stderr.write(f"{flow.name}: {flow.shown_state}{rows}\n")
         sys.stderr.flush()
 
 
@@ -101,7 +101,7 @@ class Picture(_Silence):
             rate, seconds = flow.rows_per_s(now_s), flow.seconds(now_s)
             table.add_row(
                 flow.name,
-                f"[{_COLORS.get(flow.state, 'default')}]{flow.state}",
+                f"[{_COLORS.get(flow.shown_state, 'default')}]{flow.shown_state}",
                 "" if flow.rows_read is None else f"{flow.rows_read:,}",
                 "" if rate is None else f"{rate:,.0f}",
                 "" if seconds is None else f"{seconds:.1f} s",

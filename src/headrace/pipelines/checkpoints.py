@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.client import connect
 from headrace.model.topics import TopicPartition
-from headrace.pipelines.graph import Graph
+from headrace.pipelines.graph import TOPIC, Graph
 from headrace.spark.values import stream_positions
 
 Positions = dict[TopicPartition, int]
@@ -79,6 +79,28 @@ def flow_checkpoints(checkpoints: Path | None, graph: Graph) -> dict[str, Checkp
         for flow in graph.flows.values()
     }
     return {name: checkpoint for name, checkpoint in found.items() if checkpoint is not None}
+
+
+def topic_ends(bootstrap: str, graph: Graph) -> Positions:
+    """The ends of the partitions that a pipeline reads from a cluster.
+
+    A pattern can match any topic but internal ones and those that the pipeline writes.
+    Raises ClientError if no broker responds.
+    """
+    topic = "topic "
+    read = {node.name.removeprefix(topic) for node in graph.nodes.values() if node.kind == TOPIC}
+    written = {node.detail.removeprefix(topic) for node in graph.nodes.values() if node.detail}
+    with connect(bootstrap, operation_timeout_ms=REACH_TIMEOUT_MS) as client:
+        topics = client.list_topics()
+        if not read <= topics.keys():
+            read |= {name for name in topics if not name.startswith("__")} - written
+        wanted = [
+            TopicPartition(name, number)
+            for name in sorted(read & topics.keys())
+            for number in range(len(topics[name].partitions))
+        ]
+        ends = client.list_offsets(dict.fromkeys(wanted, "latest")) if wanted else {}
+    return {partition: end.offset for partition, end in ends.items()}
 
 
 def flow_lags(bootstrap: str, checkpoints: Mapping[str, Checkpoint]) -> dict[str, int]:

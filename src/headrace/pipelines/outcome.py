@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from headrace.pipelines.graph import Graph
+from headrace.pipelines.graph import SOURCE, Graph
 from headrace.pipelines.run_machine import COMPLETED, FlowRun
 from headrace.pipelines.trouble import Trouble
 
@@ -21,6 +21,21 @@ class Outcome:
     state: str = COMPLETED
     lags: dict[str, int] = field(default_factory=dict)
     """Records from the checkpoint to the end of the topics, of flows for which both are known."""
+
+    def rows_read(self) -> int:
+        """Rows that entered the pipeline: flows that read the same topics count once."""
+        read: dict[tuple[str, ...], int] = {}
+        for flow in self.flows.values():
+            sources = tuple(sorted(self._sources(flow.name)))
+            if sources and flow.rows_read is not None:
+                read[sources] = max(read.get(sources, 0), flow.rows_read)
+        return sum(read.values())
+
+    def _sources(self, flow: str) -> list[str]:
+        """Topics and other external sources of a flow."""
+        own = self.graph.flows[flow].reads if flow in self.graph.flows else ()
+        external = [name for name in own if self.graph.nodes[name].kind == SOURCE]
+        return self.graph.topics_of(flow) + external
 
     def to_json(self) -> dict[str, Any]:
         return {

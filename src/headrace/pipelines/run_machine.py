@@ -44,6 +44,13 @@ class FlowRun:
     starts: int = 0
     error: str | None = None
     """Spark's whole text."""
+    is_confirmed: bool = False
+    """The run has ended and the rows of the flow are in its target."""
+
+    @property
+    def shown_state(self) -> str:
+        """The state for display: a flow is completed once that is confirmed."""
+        return RUNNING if self.state == COMPLETED and not self.is_confirmed else self.state
 
     def seconds(self, now_s: float) -> float | None:
         if self.started_s is None:
@@ -105,6 +112,13 @@ class Run:
             flow.ended_s = now_s
             flow.error = error
         return flow
+
+    def confirm(self) -> list[FlowRun]:
+        """Confirm the flows that have completed, at the end of a run; returns them."""
+        done = [flow for flow in self.flows.values() if flow.state == COMPLETED]
+        for flow in done:
+            flow.is_confirmed = True
+        return done
 
     def fail(self, name: str, error: str) -> None:
         """Mark a flow as failed that Spark has completed."""

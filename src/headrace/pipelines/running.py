@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyspark.sql.connect.proto as proto
@@ -24,9 +25,11 @@ from headrace.client import ClientError, connect
 from headrace.pipelines.accounts import Accounts, Incomplete
 from headrace.pipelines.checkpoints import (
     REACH_TIMEOUT_MS,
+    Positions,
     begin_checkpoint,
     flow_checkpoints,
     flow_lags,
+    topic_ends,
 )
 from headrace.pipelines.definitions import Definitions, load
 from headrace.pipelines.graph import SINK, TABLE, TEMPORARY_VIEW, VIEW, Flow, Graph
@@ -49,6 +52,7 @@ from headrace.pipelines.storage import NotShared, is_local, prove_shared
 from headrace.pipelines.tables import Tables
 from headrace.pipelines.trouble import sentence
 from headrace.pipelines.versions import Versions
+from headrace.pipelines.workers import QueryWorkers
 
 _LAST_NEWS_TIMEOUT_S = 300.0
 _LAST_NEWS_AFTER_FAILURE_TIMEOUT_S = 10.0
@@ -104,18 +108,20 @@ class Runner:
         spark: Any,
         configuration: Mapping[str, str],
         *,
-        is_own_server: bool,
+        mark: str | None,
         show: Show,
     ) -> None:
-        """`is_own_server`: the driver runs on this machine, with the files of this process."""
+        """`mark` is that of the server, if it was started here and sees the same files."""
         self._project = project
         self._spark = spark
         self._configuration = dict(configuration)
         self._show = show
         self._graph_id = ""
-        self._is_own_server = is_own_server
+        self._is_own_server = mark is not None
+        self._workers = QueryWorkers(spark, mark)
         self._is_storage_proved = False
-        self._tables = Tables(spark, project.prefix, is_own_server=is_own_server)
+        self._servers: set[str] = set()
+        self._tables = Tables(spark, project.prefix, is_own_server=self._is_own_server)
         self._accounts = Accounts(self._tables, project.checkpoints)
         self._versions = Versions(spark, self._tables, keep=project.versions_kept(configuration))
 
@@ -130,15 +136,20 @@ class Runner:
             self._project.spec.name, request.dry, datetime.now(UTC), definitions.graph
         )
         outcome.troubles += definitions.troubles
+        self._servers = definitions.servers
         try:
             self._check_brokers(definitions)
             if not request.dry:
                 self._prove_storage()
             to_refresh = self._to_refresh(definitions, request)
+            self._workers.keep()
             self._accounts.begin(definitions.graph, to_refresh, dry=request.dry)
             run = self._run_what_can(definitions, request, outcome)
             self._accounts.end(run, definitions.graph)
             self._versions.publish(self._complete_views(run, definitions.graph))
+            self._workers.end()
+            for flow in run.confirm():
+                self._show.changed(flow)
             failed = [flow for flow in run.flows.values() if flow.error is not None]
             outcome.troubles += [
                 definitions.trouble(each.name, each.error or "") for each in failed
@@ -347,7 +358,8 @@ class Runner:
                 if "pipeline_event_result" not in result:
                     continue
                 flow = run.told(result["pipeline_event_result"].event.message, time.monotonic())
-                if flow is not None:
+                # Spark can report a flow as completed and then as failed.
+                if flow is not None and flow.state != COMPLETED:
                     self._show.changed(flow)
         except PySparkException as error:
             failed = any(flow.state == FAILED for flow in run.flows.values())
@@ -404,11 +416,31 @@ class Runner:
             outcome.lags = self.lags(definitions.graph)
 
     def lags(self, graph: Graph) -> dict[str, int]:
-        """How far behind their topics flows are, of which checkpoints and a broker tell it."""
+        """Records between the checkpoints and the ends of the topics, where both are known."""
         checkpoints = flow_checkpoints(self._project.checkpoints, graph)
         with suppress(ClientError, ValueError):
             return flow_lags(self._configuration[BOOTSTRAP], checkpoints)
         return {}
+
+    def positions(self, graph: Graph) -> Positions:
+        """Where the slowest flow resumes reading each partition."""
+        found: Positions = {}
+        for each in flow_checkpoints(self._project.checkpoints, graph).values():
+            for partition, offset in each.positions.items():
+                found[partition] = min(offset, found.get(partition, offset))
+        return found
+
+    def ends(self, graph: Graph) -> dict[str, Positions]:
+        """The ends of the topics that the pipeline reads, by broker; none of one that is down."""
+        found = {}
+        for server in self._servers:
+            with suppress(ClientError, ValueError):
+                found[server] = topic_ends(server, graph)
+        return found
+
+    def file_times(self) -> dict[Path, float]:
+        """When the files that define the pipeline were changed."""
+        return {path: path.stat().st_mtime for path in self._project.files()}
 
     @staticmethod
     def _incomplete(outcome: Outcome) -> bool:

@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlparse
@@ -56,11 +57,19 @@ logger.hive.level = error
 """
 
 
+@dataclass(frozen=True)
+class Server:
+    address: str
+    """For a session."""
+    mark: str | None = None
+    """In the environment of all processes that the server starts; None if it is not ours."""
+
+
 @contextmanager
 def running_server(
     project: Project, master: str, settings: Mapping[str, str] | None = None
-) -> Iterator[str]:
-    """Start a server, with these settings before its own; gives the address for a session."""
+) -> Iterator[Server]:
+    """Start a server; the given settings override its own."""
     state = project.state
     scratch, conf = state / "tmp", state / "conf"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -74,7 +83,7 @@ def running_server(
     try:
         child.start(under=_environment(conf, scratch, master, mark))
         port = _wait(child)
-        yield f"sc://localhost:{port}/;token={token}"
+        yield Server(f"sc://localhost:{port}/;token={token}", mark)
     finally:
         child.stop(_STOP_TIMEOUT_S)
         wait_for_workers(mark)

@@ -196,15 +196,15 @@ def _end() -> None:
 def wait_for_workers(mark: str) -> None:
     """Workers end when Java does; one that does not, as it had only begun, is ended."""
     deadline = time.monotonic() + _WORKERS_TIMEOUT_S
-    while workers := _marked_processes(mark):
+    while workers := marked_processes(mark):
         for pid in workers if time.monotonic() >= deadline else ():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
 
 
-def _marked_processes(mark: str) -> list[int]:
-    """What Spark's Java process started, and what that did."""
+def marked_processes(mark: str) -> list[int]:
+    """Processes that Spark's Java process has started, directly or not."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for place in Path("/proc").glob("[0-9]*"):

@@ -1,0 +1,72 @@
+"""Decide when `--watch` starts the next round: when a source has new data.
+
+The rule is pure; `Watcher` reads the clock, the brokers and the project's files.
+
+1. An end of a partition that a round has seen starts no other round.
+2. Sources other than topics are not observed: a pipeline that has one runs every ten seconds.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from headrace.model.topics import TopicPartition
+from headrace.pipelines.graph import SOURCE, TOPIC, Graph
+from headrace.pipelines.outcome import Outcome
+from headrace.pipelines.run_machine import COMPLETED
+from headrace.pipelines.running import Runner
+
+_POLL_S = 1.0
+_RETRY_S = 10.0
+Offsets = Mapping[TopicPartition, int]
+
+
+def has_new_records(positions: Offsets, before: Offsets, now: Offsets) -> bool:
+    """Whether topics have records that no round has tried to read.
+
+    `before` and `now` are the ends of the partitions when the last round began, and now.
+    A position can stay below an end for good: transaction markers and aborted records are not
+    read. So an end that the last round has seen does not count again.
+    """
+    return any(
+        end != positions.get(partition, before.get(partition, 0)) and end != before.get(partition)
+        for partition, end in now.items()
+    )
+
+
+def is_observable(graph: Graph) -> bool:
+    """Whether all sources of a pipeline are topics."""
+    kinds = {node.kind for node in graph.nodes.values()}
+    return TOPIC in kinds and SOURCE not in kinds
+
+
+class Watcher:
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._ends: Mapping[str, Offsets] = {}
+        self._files: dict[Path, float] = {}
+
+    def begin(self, graph: Graph | None) -> None:
+        """Record the ends of the topics and the times of the files before a round."""
+        self._ends = {} if graph is None else self._runner.ends(graph)
+        self._files = self._runner.file_times()
+
+    def wait(self, outcome: Outcome) -> None:
+        """Return when the next round has something to do."""
+        repeats = outcome.state != COMPLETED or not is_observable(outcome.graph)
+        deadline = time.monotonic() + _RETRY_S
+        while not (repeats and time.monotonic() >= deadline):
+            time.sleep(_POLL_S)
+            if self._has_news(outcome.graph):
+                return
+
+    def _has_news(self, graph: Graph) -> bool:
+        if self._runner.file_times() != self._files:
+            return True
+        ends = self._runner.ends(graph)
+        # The checkpoints do not tell clusters apart.
+        positions = self._runner.positions(graph) if len(ends) == 1 else {}
+        return any(
+            has_new_records(positions, self._ends.get(server, {}), now)
+            for server, now in ends.items()
+        )

@@ -1,0 +1,69 @@
+"""End the Python processes of queries that have finished.
+
+Spark starts Python daemons per query: the key of its pool contains the id of the session, and each
+query has a copy of the session with an id of its own. No later query uses them, and Spark keeps
+them until the server stops. Eight per round add up to gigabytes within minutes.
+
+1. Daemons of the pipeline's own session stay: every round uses them again, and Spark 4.3 does not
+   recover from their end.
+2. Daemons that run tasks are shared by all queries and stay.
+"""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+
+from headrace.spark.sessions import marked_processes
+
+_SESSION = b"SPARK_JOB_ARTIFACT_UUID="
+# Workers that run tasks, for all sessions.
+_SHARED = _SESSION + b"default"
+_DAEMON = b"pyspark.daemon"
+_END_TIMEOUT_S = 10.0
+
+
+class QueryWorkers:
+    def __init__(self, spark: Any, mark: str | None) -> None:
+        """`mark` is in the environment of all that the server starts; None for a foreign one."""
+        self._spark = spark
+        self._mark = mark
+        self._kept: set[bytes] = set()
+
+    def keep(self) -> None:
+        """Learn the id of the pipeline's own session, before its first query runs."""
+        if self._mark is None or self._kept:
+            return
+        with suppress(PySparkException):
+            # Options are missing. But Spark starts the worker that finds this out.
+            self._spark.read.format("headrace").load().schema  # noqa: B018
+        self._kept = {_SHARED, *self._daemons().values()}
+
+    def end(self) -> None:
+        """End the daemons of all other sessions. No query may be running."""
+        if not self._kept:
+            return
+        ended = [pid for pid, session in self._daemons().items() if session not in self._kept]
+        for pid in ended:
+            with suppress(ProcessLookupError):
+                # A daemon ends its workers before it exits.
+                os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while any(Path(f"/proc/{pid}").exists() for pid in ended) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _daemons(self) -> dict[int, bytes]:
+        """The session of each daemon and worker."""
+        found = {}
+        for pid in () if self._mark is None else marked_processes(self._mark):
+            with suppress(OSError):
+                about = Path(f"/proc/{pid}")
+                if _DAEMON in (about / "cmdline").read_bytes():
+                    names = (about / "environ").read_bytes().split(b"\0")
+                    session = [name for name in names if name.startswith(_SESSION)]
+                    found[pid] = session[0] if session else b""
+        return found
