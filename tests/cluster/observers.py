@@ -21,6 +21,9 @@ from tests.cluster.history import Topic
 
 SAMPLE_INTERVAL_S = 0.2
 SAMPLE_TIMEOUT_S = 1.0
+REPLAY_INTERVAL_S = 5.0
+BATCH_PAUSE_S = 0.02
+"""The readers share an interpreter with the proxies, which must not wait for them."""
 _LATEST = -1
 
 
@@ -101,13 +104,14 @@ class _Thread:
 
 
 class RecordReader(_Thread):
-    """Reads all partitions from the beginning; with `replays`, starts over at each end."""
+    """Reads all partitions from the beginning; with `replays`, starts over every few seconds."""
 
     def __init__(self, topic: Topic, observations: Observations, *, replays: bool = False) -> None:
         super().__init__(topic, observations)
         self._name = "the replaying reader" if replays else "the tailing reader"
         self._replays = replays
         self._next: dict[int, int] = {}
+        self._at_end: set[int] = set()
         self._consumer = Consumer(
             {
                 "bootstrap.servers": topic.cluster.bootstrap,
@@ -122,7 +126,12 @@ class RecordReader(_Thread):
 
     def _run(self) -> None:
         self._start_over(range(self._topic.partitions))
-        while not self._stopping.is_set():
+        replay_at = time.monotonic() + REPLAY_INTERVAL_S
+        while not self._stopping.wait(BATCH_PAUSE_S):
+            if self._replays and time.monotonic() >= replay_at:
+                replay_at = time.monotonic() + REPLAY_INTERVAL_S
+                while self._at_end:
+                    self._seek_to_beginning(self._at_end.pop())
             for message in self._consumer.consume(500, 0.2):
                 index, offset, value = message.partition(), message.offset(), message.value()
                 if index is None or offset is None:
@@ -130,8 +139,8 @@ class RecordReader(_Thread):
                 error = message.error()
                 if error is None and value is not None:
                     self._take(index, offset, value)
-                elif self._replays and error is not None and error.name() == "_PARTITION_EOF":
-                    self._seek_to_beginning(index)
+                elif error is not None and error.name() == "_PARTITION_EOF":
+                    self._at_end.add(index)
         self._consumer.close()
 
     def _take(self, index: int, offset: int, value: bytes) -> None:
