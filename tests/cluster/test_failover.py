@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.log.checkpoints import HIGH_WATERMARKS, decode_offsets
+from headrace.model.topics import TopicPartition
 from headrace.testing.cluster import RunningCluster
 from tests.broker.raw import INIT_PRODUCER_ID, RawConnection
 from tests.cluster.history import Load, Topic, check, read_all, wait_for
@@ -79,6 +81,8 @@ def test_with_one_broker_left_writes_are_refused_and_reads_go_on(
 ) -> None:
     with Load(topic) as load:
         load.wait_for_more(100)
+    # A new leader cannot commit anything alone: it must have learnt before what is committed.
+    wait_for("one high watermark on all brokers", lambda: len(high_watermarks(cluster, topic)) == 1)
     last = topic.leader()
     others = [each for each in cluster.brokers if each != last]
     for victim in others:
@@ -92,6 +96,19 @@ def test_with_one_broker_left_writes_are_refused_and_reads_go_on(
     topic.wait_until_in_sync()
     final = read_all(topic)
     assert {value for records in final.values() for _, value in records} >= set(load.acked)
+
+
+def high_watermarks(cluster: RunningCluster, topic: Topic) -> set[tuple[int, ...]]:
+    """The checkpointed high watermarks of each broker; with the end of each log on its leader."""
+    ends = tuple(len(records) for _, records in sorted(read_all(topic).items()))
+    found = {ends}
+    for broker in cluster.brokers.values():
+        data = (broker.data_dir / HIGH_WATERMARKS).read_bytes()
+        known = decode_offsets(data)
+        found.add(
+            tuple(known.get(TopicPartition(topic.name, i), 0) for i in range(topic.partitions))
+        )
+    return found
 
 
 def test_a_topic_that_asks_for_one_replica_in_sync_lives_on_with_one_broker(

@@ -128,6 +128,26 @@ async def add_and_kill(cluster: Cluster, previous_epoch: int = -1, **origin: Any
 
 
 @cluster_of(2)
+async def test_a_broker_that_is_killed_again_and_again_keeps_its_data(cluster: Cluster) -> None:
+    """Also if the controller did not act on each of its registrations."""
+    first = epoch = await cluster.kill(2)
+    await cluster.agree()
+    for _ in range(3):
+        member = await cluster.add(2, previous_epoch=epoch)
+        info = cluster.members[1].controller.image.brokers[2]
+        assert (info.previous_epoch, info.kept_since) == (epoch, first)
+        assert info.kept(first)
+        epoch = member.controller.broker_epoch
+        await cluster.kill(2)
+        await cluster.agree()
+    # After a power loss nothing of this is proven.
+    await cluster.add(2, last_epoch=epoch)
+    info = cluster.members[1].controller.image.brokers[2]
+    assert (info.previous_epoch, info.kept_since) == (-1, -1)
+    assert not info.kept(first)
+
+
+@cluster_of(2)
 async def test_the_last_isr_waits_for_its_member(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [2, 1]})
     await cluster.agree()

@@ -69,6 +69,10 @@ def test_a_member_counts_only_under_the_epoch_of_its_row_b6() -> None:
         nodes = [node for node, _ in counted]
         assert [n for n in state.isr if n in live and live[n] is not UNCLEAN] == nodes
     assert in_sync(state_of((1, 2), 1), {1: SAME, 2: SAME}, offline=[1]) == [(2, ROW_EPOCH)]
+    twice = Live(30, previous_epoch=20, kept_since=ROW_EPOCH)
+    assert in_sync(state_of((1,), 1), {1: twice}) == [(1, 30)]
+    for lost in (Live(30, 20, kept_since=ROW_EPOCH + 1), Live(30, 20), Live(30, ROW_EPOCH - 1)):
+        assert in_sync(state_of((1,), 1), {1: lost}) == []
 
 
 def test_settling_elects_from_the_isr_raises_epochs_and_empties_no_isr() -> None:

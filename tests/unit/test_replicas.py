@@ -32,8 +32,18 @@ class Logs:
     def __init__(self) -> None:
         self.deleted: list[TopicPartition] = []
 
+        self.checked: list[TopicPartition] = []
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self.log: Any = None
+
     def delete(self, partition: TopicPartition) -> None:
         self.deleted.append(partition)
+
+    def create(self, *_: object) -> Any:
+        return self.log
+
+    def check_complete(self, log: Any) -> None:
+        self.checked.append(log.partition)
 
     def put_aside(self) -> bool:
         return False
@@ -109,3 +119,26 @@ def test_a_partition_that_moves_away_is_dropped_also_if_settings_change_in_the_s
     after = TopicState(name, UUID(int=1), (*states[:index], gone))
     scene.replicas.changed(ImageChange(changed=((before, after),)))
     assert scene.logs.deleted == [TopicPartition(name, index)]
+
+
+def test_only_members_of_isr_and_elr_must_have_their_committed_records() -> None:
+    """The checkpoint of a replica that moved away and back can be of its former log."""
+    for state, is_member in (
+        (LED, True),
+        (replace(LED, leader=THERE, isr=(THERE,), isr_epochs=(102,)), False),
+        (replace(LED, leader=THERE, isr=(THERE,), isr_epochs=(102,), elr=((HERE, 1),)), True),
+    ):
+        scene = Scene()
+        name, index = scene.partition.topic, int(scene.partition.index)
+        scene.logs.log = scene.partition.log
+        scene.node.table.drop(name, index)
+        topic = TopicState(name, UUID(int=1), (state,) * (index + 1))
+        scene.replicas._config = cast(
+            "Any",
+            SimpleNamespace(
+                topic_config=lambda _, config=scene.partition.config: config,
+                get_int=lambda _: 1 << 20,
+            ),
+        )
+        scene.replicas._open(topic, index)
+        assert bool(scene.logs.checked) is is_member

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from headrace.model.cluster import has_kept
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
 
@@ -30,8 +31,13 @@ class Live(NamedTuple):
     epoch: int
     previous_epoch: int = -1
     is_leaving: bool = False
+    kept_since: int = -1
     lost_until: int = -1
-    """Data of registrations up to this epoch was in another, or in a newer, data directory."""
+    """See BrokerInfo."""
+
+    def kept(self, epoch: int) -> bool:
+        """Whether the broker still has all data that it had under a registration."""
+        return has_kept(epoch, self.epoch, self.previous_epoch, self.kept_since)
 
 
 Member = tuple[int, int]
@@ -78,7 +84,7 @@ def _counted(
         broker = live.get(node)
         if broker is None or node in offline:
             continue
-        if epoch in (broker.epoch, broker.previous_epoch):
+        if broker.kept(epoch):
             members.append((node, broker.epoch))
     return members
 
@@ -145,7 +151,7 @@ def _classified(state: PartitionState, live: Mapping[int, Live]) -> PartitionSta
         broker = live.get(node)
         if broker is None:
             elr.append((node, epoch))
-        elif epoch in (broker.epoch, broker.previous_epoch):
+        elif broker.kept(epoch):
             elr.append((node, broker.epoch))
         else:
             lost.append((node, epoch))

@@ -51,6 +51,7 @@ class Liveness:
                 info.epoch,
                 info.previous_epoch,
                 self._leaving.get(node) == info.epoch,
+                info.kept_since,
                 info.lost_until,
             )
             for node, info in brokers.items()

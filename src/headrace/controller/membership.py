@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import NamedTuple
 
 from headrace.coordination import layout
+from headrace.coordination.layout import DirectoryHistory
 from headrace.coordination.port import (
     Create,
     Delete,
@@ -80,7 +81,7 @@ async def prepare(store: Store, cluster_id: str) -> None:
 async def register(
     store: Store,
     node_id: int,
-    document_of: Callable[[int], bytes],
+    document_of: Callable[[DirectoryHistory], bytes],
     origin: Origin,
     former_sessions: list[int],
     wait_s: float,
@@ -88,18 +89,17 @@ async def register(
 ) -> Stat:
     """Register this broker and return its node, whose creation id is its epoch.
 
-    `document_of` takes `BrokerInfo.lost_until`. The session of a former process that is plainly
-    dead is added to `former_sessions`.
+    The session of a former process that is plainly dead is added to `former_sessions`.
     """
     path = layout.broker_path(node_id)
     for _ in range(_ATTEMPTS_MAX):
         # Read this node first: if the broker registers later elsewhere, the `multi` below fails.
-        incarnation, lost_until = await _next_incarnation(store, node_id, origin)
+        incarnation, history = await _next_incarnation(store, node_id, origin)
         gone = asyncio.Event()
         stat = await store.exists(path, _setting(gone))
         if stat is not None and stat.ephemeral_owner == store.session_id:
             return stat
-        ops: list[Op] = [Create(path, document_of(lost_until), ephemeral=True), incarnation]
+        ops: list[Op] = [Create(path, document_of(history), ephemeral=True), incarnation]
         if stat is not None and stat.ephemeral_owner in former_sessions:
             ops.insert(0, Delete(path, stat.version))
         elif stat is not None:
@@ -108,14 +108,14 @@ async def register(
             else:
                 await _wait_until_gone(gone, node_id, wait_s)
             continue
-        if lost_until > origin.last_epoch:
+        if history.lost_until > origin.last_epoch:
             _log.warning(
                 "data directory is older than the last registration, or is another one: "
                 "broker=%d directory_id=%s epoch=%d last_epoch=%d",
                 node_id,
                 origin.directory_id,
                 origin.last_epoch,
-                lost_until,
+                history.lost_until,
             )
         try:
             await store.multi(ops)
@@ -131,19 +131,33 @@ def _setting(event: asyncio.Event) -> Watch:
     return watch
 
 
-async def _next_incarnation(store: Store, node_id: int, origin: Origin) -> tuple[Op, int]:
-    """The next state of the broker's incarnation node, and `BrokerInfo.lost_until`."""
+async def _next_incarnation(
+    store: Store, node_id: int, origin: Origin
+) -> tuple[Op, DirectoryHistory]:
+    """The next state of the broker's incarnation node."""
     path = layout.incarnation_path(node_id)
     try:
         data, stat = await store.get(path)
     except NoNode:
-        return Create(path, layout.encode_incarnation(origin.directory_id, -1)), -1
-    former_id, lost_until = layout.decode_incarnation(node_id, data)
-    is_known = former_id and origin.directory_id
-    if is_known and (former_id, stat.mzxid) != (origin.directory_id, origin.last_epoch):
-        lost_until = stat.mzxid
-    document = layout.encode_incarnation(origin.directory_id or former_id, lost_until)
-    return Set(path, document, stat.version), lost_until
+        history = DirectoryHistory(origin.directory_id)
+        return Create(path, layout.encode_incarnation(history)), history
+    former = layout.decode_incarnation(node_id, data)
+    last_epoch = stat.mzxid
+    history = former._replace(
+        directory_id=origin.directory_id or former.directory_id,
+        kept_since=_kept_since(former, last_epoch, origin.kept_epoch),
+    )
+    is_known = former.directory_id and origin.directory_id
+    if is_known and (former.directory_id, last_epoch) != (origin.directory_id, origin.last_epoch):
+        history = history._replace(lost_until=last_epoch)
+    return Set(path, layout.encode_incarnation(history), stat.version), history
+
+
+def _kept_since(former: DirectoryHistory, last_epoch: int, kept_epoch: int) -> int:
+    """The first registration since which nothing was lost; -1 if there is none."""
+    if kept_epoch == last_epoch and former.kept_since >= 0:
+        return former.kept_since
+    return kept_epoch
 
 
 async def _is_plainly_gone(store: Store, node_id: int, epoch: int, looks_dead: LooksDead) -> bool:

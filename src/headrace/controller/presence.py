@@ -211,6 +211,8 @@ class Presence:
         stat = await self._store.exists(layout.broker_path(self._node_id))
         if stat is None or stat.czxid != self.broker_epoch:
             self._drop_registration()
+            if self._has_lost_data:
+                self._origin = self._origin._replace(kept_epoch=-1)
             stat = await membership.register(
                 self._store,
                 self._node_id,
@@ -231,12 +233,12 @@ class Presence:
             self._look_at(_BROKERS)
         await self._find_controller(doubts_all=True)
 
-    def _document(self, lost_until: int) -> bytes:
+    def _document(self, history: layout.DirectoryHistory) -> bytes:
         return layout.encode_broker(
             self._endpoints,
             self._rack,
-            -1 if self._has_lost_data else self._origin.kept_epoch,
-            lost_until,
+            self._origin.kept_epoch,
+            history,
             is_restarted=self.last_epoch == -1,
         )
 

@@ -7,10 +7,12 @@ does not know is left alone.
     /cluster/id               {"id"}: made once
     /controller               ephemeral {"broker"}: who is the controller
     /controller_epoch         a number; its node's version fences every write of a controller (B8)
-    /brokers/ids/N            ephemeral {"endpoints", "rack", "previous_epoch", "lost_until",
-                              "restarted"}; its czxid is the broker's epoch (B6), see BrokerInfo
-    /brokers/incarnations/N   {"directory_id", "lost_until"} of the last registration of broker N;
-                              the node's version counts registrations, its mzxid is the last epoch
+    /brokers/ids/N            ephemeral {"endpoints", "rack", "previous_epoch", "kept_since",
+                              "lost_until", "restarted"}; its czxid is the broker's epoch (B6),
+                              see BrokerInfo
+    /brokers/incarnations/N   {"directory_id", "kept_since", "lost_until"} of the last registration
+                              of broker N; the node's version counts registrations, and its mzxid
+                              is the last epoch
     /brokers/topics/T         {"topic_id", "assignment", "moves"}: the replicas of each partition;
                               of those under way to others, which come and which go
     /brokers/topics/T/state-F states of partitions F to F+99, see encode_states
@@ -86,6 +88,18 @@ class TopicDocument(NamedTuple):
     assignment: tuple[tuple[int, ...], ...]
     moves: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     """Partitions that move: the replicas that come, and those that will go."""
+
+
+class DirectoryHistory(NamedTuple):
+    """What a registration knows of its broker's data directory, see BrokerInfo."""
+
+    directory_id: str = ""
+    """Empty if unknown."""
+    kept_since: int = -1
+    lost_until: int = -1
+
+
+UNKNOWN_DIRECTORY = DirectoryHistory()
 
 
 class ChangeRow(NamedTuple):
@@ -208,7 +222,7 @@ def encode_broker(
     endpoints: Iterable[Endpoint],
     rack: str | None,
     previous_epoch: int = -1,
-    lost_until: int = -1,
+    history: DirectoryHistory = UNKNOWN_DIRECTORY,
     *,
     is_restarted: bool = False,
 ) -> bytes:
@@ -221,7 +235,8 @@ def encode_broker(
             "endpoints": rows,
             "rack": rack,
             "previous_epoch": previous_epoch,
-            "lost_until": lost_until,
+            "kept_since": history.kept_since,
+            "lost_until": history.lost_until,
             "restarted": is_restarted,
         }
     )
@@ -239,21 +254,23 @@ def decode_broker(node_id: int, data: bytes, epoch: int) -> BrokerInfo:
         document["rack"],
         epoch,
         document.get("previous_epoch", -1),
+        document.get("kept_since", -1),
         document.get("lost_until", -1),
         document.get("restarted", False),
     )
 
 
-def encode_incarnation(directory_id: str, lost_until: int) -> bytes:
-    return _encode({"directory_id": directory_id, "lost_until": lost_until})
+def encode_incarnation(history: DirectoryHistory) -> bytes:
+    return _encode(history._asdict())
 
 
-def decode_incarnation(node_id: int, data: bytes) -> tuple[str, int]:
-    """Return the directory id, "" if unknown, and `BrokerInfo.lost_until`."""
+def decode_incarnation(node_id: int, data: bytes) -> DirectoryHistory:
     if not data:
-        return "", -1  # Written by an earlier version.
+        return UNKNOWN_DIRECTORY  # Written by an earlier version.
     document = _decode(incarnation_path(node_id), data)
-    return document["directory_id"], document["lost_until"]
+    return DirectoryHistory(
+        document["directory_id"], document.get("kept_since", -1), document["lost_until"]
+    )
 
 
 def encode_topic(topic: TopicDocument) -> bytes:

@@ -108,4 +108,4 @@ def _eligible(image: ClusterImage, state: PartitionState) -> Message:
 
 def _has_lost(image: ClusterImage, node: int, epoch: int) -> bool:
     info = image.brokers.get(node)
-    return info is not None and epoch not in (info.epoch, info.previous_epoch)
+    return info is not None and not info.kept(epoch)

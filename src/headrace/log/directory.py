@@ -309,11 +309,6 @@ class LogDirectory:
         log = Log(self.files, self.cache, path, partition, topic_id, config, state, settings)
         if hints is not None:
             log.first_dirty_offset = hints.first_dirty_offset
-        committed = self.high_watermarks.get(partition, 0)
-        if self.kept_epoch >= 0 and log.log_end_offset < committed:
-            # No kill explains this: the log was removed, cut, or replaced by an older one.
-            reason = f"it ends at offset {log.log_end_offset}, below its high watermark {committed}"
-            log.go_offline(OSError(errno.EIO, f"committed records are missing: {reason}"))
         return log
 
     def create(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
@@ -345,6 +340,16 @@ class LogDirectory:
     def _write_metadata(self, path: str, topic_id: UUID) -> None:
         data = checkpoints.encode_partition_metadata(topic_id)
         self.files.write_file(f"{path}/{checkpoints.PARTITION_METADATA}", data, sync=False)
+
+    def check_complete(self, log: Log) -> None:
+        """Take a log of an in-sync replica offline if committed records are missing.
+
+        No kill explains this: the log was removed, cut, or replaced by an older one.
+        """
+        committed = self.high_watermarks.get(log.partition, 0)
+        if self.kept_epoch >= 0 and log.log_end_offset < committed:
+            reason = f"it ends at offset {log.log_end_offset}, below its high watermark {committed}"
+            log.go_offline(OSError(errno.EIO, f"committed records are missing: {reason}"))
 
     def compacted(self) -> list[TopicPartition]:
         """The partitions that somebody has compacted, by the cleaner's checkpoint."""

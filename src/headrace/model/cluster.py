@@ -28,10 +28,22 @@ class BrokerInfo:
     epoch: int = 0
     previous_epoch: int = -1
     """The epoch of its last registration, if it still has all data of that time; otherwise -1."""
+    kept_since: int = -1
+    """It also has all data of earlier registrations since this one; -1 if of none."""
     lost_until: int = -1
     """Data of registrations up to this epoch was in another, or in a newer, data directory."""
     is_restarted: bool = False
     """Whether this is the first registration of a process."""
+
+    def kept(self, epoch: int) -> bool:
+        """Whether the broker still has all data that it had under a registration."""
+        return has_kept(epoch, self.epoch, self.previous_epoch, self.kept_since)
+
+
+def has_kept(epoch: int, broker_epoch: int, previous_epoch: int, kept_since: int) -> bool:
+    """See `BrokerInfo.kept`."""
+    first = previous_epoch if kept_since < 0 else kept_since
+    return epoch == broker_epoch or 0 <= first <= epoch <= previous_epoch
 
 
 @dataclass(slots=True)

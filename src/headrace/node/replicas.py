@@ -202,6 +202,9 @@ class Replicas:
         except ApiError as error:
             self._open_later(topic.name, error)
             return
+        state = topic.partitions[index]
+        if self._node_id in state.isr or self._node_id in dict(state.elr):
+            self._logs.check_complete(log)
         known = min(self._logs.high_watermarks.get(at, 0), int(log.log_end_offset))
         partition = Partition(
             topic.name,
@@ -213,7 +216,7 @@ class Replicas:
             self._config.get_int("headrace.decompress.bytes.max"),
         )
         self._table.add(partition)
-        self._assume(partition, topic.partitions[index])
+        self._assume(partition, state)
 
     def _open_later(self, topic: str, error: ApiError) -> None:
         if topic in self._opened_later:
