@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.model.topics import NO_LEADER
+from headrace.testing.disk import SimulatedFiles
 from tests.simulation.cluster import Cluster, Options
 from tests.simulation.scenario import run, run_checked
 from tests.simulation.world import World
@@ -49,6 +50,31 @@ def test_a_torn_tail_of_the_last_in_sync_costs_nothing_that_was_acknowledged(
     caplog.set_level(logging.CRITICAL)
     options = Options(partitions=1, noise=False, faults=())
     run(2, options, _tear_the_last_in_sync)
+
+
+def test_a_wiped_broker_that_restarts_first_waits_for_a_complete_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+    def play(world: World, cluster: Cluster, running: "list[asyncio.Task[None]]") -> None:
+        def until(is_so: Callable[[], bool]) -> None:
+            assert run_checked(world, cluster, running, world.now + 60, is_so)
+
+        until(lambda: len(cluster.history.acked) > 100 and cluster.is_in_full_sync())
+        acked = len(cluster.history.acked)
+        for broker in cluster.brokers:
+            broker.kill()
+        wiped, *others = cluster.brokers
+        wiped.files = SimulatedFiles(1)
+        wiped.start()
+        run_checked(world, cluster, running, world.now + 120)
+        assert cluster.stored()[0].leader == NO_LEADER
+        for broker in others:
+            broker.start()
+        until(lambda: cluster.is_in_full_sync() and len(cluster.history.acked) > acked)
+
+    run(1, Options(partitions=1, noise=False, faults=()), play)
 
 
 @pytest.mark.parametrize("is_on", [True, False])

@@ -100,6 +100,8 @@ def settle(
     `offline` are brokers whose log of this partition has failed.
     """
     after = _settled(state, live, offline, min_insync)
+    if after is None and not state.elr and not state.last_known_elr:
+        return None
     fitted = _classified(with_elr(state, after or state, min_insync), live)
     if after is None and (fitted.elr, fitted.last_known_elr) != (state.elr, state.last_known_elr):
         return renumber(fitted)
