@@ -212,6 +212,9 @@ class SimulatedLink:
     def _received(self, frame: bytes) -> None:
         self._asked.pop(0)(frame)
 
+    def is_ended(self) -> bool:
+        return self.is_lost
+
     def on_close(self, tell: Callable[[], None]) -> None:
         if self.is_open:
             self._listeners.append(tell)

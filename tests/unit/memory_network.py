@@ -109,6 +109,9 @@ class MemoryLink:
             self._asked.remove(answered)
             answered(reply)
 
+    def is_ended(self) -> bool:
+        return self.is_lost
+
     def on_close(self, tell: Callable[[], None]) -> None:
         self._listeners.append(tell)
         if not self.is_open:

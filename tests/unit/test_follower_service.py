@@ -61,6 +61,9 @@ class HeldLink:
         while self.is_open and self._answered and (frame := self._wire.answer()) is not None:
             self._answered.pop(0)(frame)
 
+    def is_ended(self) -> bool:
+        return self.is_lost
+
     def on_close(self, tell: Callable[[], None]) -> None:
         self._listeners.append(tell)
 

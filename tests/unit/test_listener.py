@@ -2,13 +2,14 @@
 
 import errno
 import logging
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from headrace.server.listener import CannotListen, bind
+from headrace.server.listener import CannotListen, above_clients, bind
 
 NAME = "mill.example"
 
@@ -91,3 +92,16 @@ def test_somebody_else_on_the_other_localhost_is_told_of(
     with caplog.at_level(logging.WARNING):
         assert bound(opened, "127.0.0.1", port) == [("127.0.0.1", port)]
     assert f"not listening on [::1]:{port}: Address already in use" in caplog.text
+
+
+def test_connection_of_a_broker_gets_a_high_descriptor_and_still_works() -> None:
+    near, far = socket.socketpair()
+    client = os.open(os.devnull, os.O_RDONLY)
+    with near:
+        moved = above_clients(far)
+        with moved:
+            assert far.fileno() == -1
+            assert moved.fileno() > client
+            near.sendall(b"x")
+            assert moved.recv(1) == b"x"
+    os.close(client)

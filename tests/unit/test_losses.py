@@ -9,7 +9,7 @@ import pytest
 from headrace.controller import holds as holds_module
 from headrace.controller import loss_machine
 from headrace.controller.holds import Holds
-from headrace.controller.loss_machine import HOLD_S, Losses
+from headrace.controller.loss_machine import HOLD_S, LINGER_S, Losses
 from headrace.env.clock import SystemClock
 from headrace.group.placement import OFFSETS_TOPIC
 from headrace.handlers import find_coordinator, metadata
@@ -25,14 +25,22 @@ from tests.unit.handler_fakes import asker
 
 def test_broker_counts_as_lost_until_the_limit() -> None:
     losses = Losses()
-    assert not losses.is_any_lost(5.0)
     assert losses.lost(2, 5.0)
-    assert losses.is_any_lost(5.0)
     assert losses.is_lost(2, 5.0)
     assert not losses.is_lost(3, 5.0)
     assert losses.is_lost(2, 5.0 + HOLD_S - 0.01)
     assert not losses.is_lost(2, 5.0 + HOLD_S)
-    assert not losses.is_any_lost(5.0 + HOLD_S)
+
+
+def test_loss_is_remembered_for_some_seconds() -> None:
+    losses = Losses()
+    assert not losses.was_lost_lately(2, 5.0)
+    losses.lost(2, 5.0)
+    losses.expire(2)
+    assert losses.was_lost_lately(2, 5.0 + LINGER_S - 0.01)
+    assert not losses.was_lost_lately(2, 5.0 + LINGER_S)
+    losses.back(2)
+    assert not losses.was_lost_lately(2, 5.0)
 
 
 def test_new_connection_ends_the_loss() -> None:
@@ -157,6 +165,47 @@ def test_more_requests_than_resume_in_one_step_all_resume(
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
+def test_end_of_a_connection_is_noticed_before_its_event() -> None:
+    async def scenario() -> None:
+        ended: set[int] = set()
+        holds = Holds(image_of(a=2, b=3), SystemClock(), ended.__contains__)
+        assert hold(holds, "a") is None
+        ended.add(2)
+        assert hold(holds, "b") is None
+        waiting = hold(holds, "b", "a")
+        assert waiting is not None
+        await waiting
+        assert hold(holds, "a") is None, "the limit has passed, although the connection is closed"
+        holds.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_lost_broker_is_listed_only_by_responses_that_have_waited_or_name_it() -> None:
+    async def scenario() -> None:
+        image = image_of(a=2)
+        holds = Holds(image, SystemClock())
+
+        def listed(has_waited: bool, *leaders: int) -> list[int]:
+            return sorted(holds.listed(has_waited, lambda: set(leaders)))
+
+        holds.removed(image.brokers.pop(3))
+        assert listed(True) == [1, 2], "it stopped cleanly"
+        info = image.brokers[2]
+        holds.lost(2)
+        assert listed(False, 1) == [1]
+        assert listed(False, 1, 2) == [1, 2]
+        holds.removed(image.brokers.pop(2))
+        assert listed(True, 1) == [1, 2]
+        assert listed(False, 1) == [1]
+        image.brokers[2] = info
+        holds.back(2)
+        assert listed(False, 1) == listed(True, 1) == [1, 2]
+        holds.stop()
+
+    asyncio.run(scenario())
+
+
 def test_handlers_without_a_lost_leader_respond_without_waiting() -> None:
     client = asker()
     client.add_topic("orders", partitions=3)
@@ -179,6 +228,7 @@ def test_handlers_without_a_lost_leader_respond_without_waiting() -> None:
 def request_leader(member: Member) -> "Awaitable[Message] | Message":
     """What a client's Metadata request gets from this broker."""
     member.broker.hold = member.controller.hold
+    member.broker.listed = member.controller.listed
     context = RequestContext(METADATA, 12, 1, None, "127.0.0.1:1", "PLAINTEXT")
     return metadata.handle(member.broker, context, {"topics": [{"name": "t", "topic_id": None}]})
 
@@ -207,9 +257,14 @@ async def test_metadata_of_every_broker_names_the_new_leader_after_a_crash(
         await asyncio.sleep(0)
     assert not task.done()
     cluster.leader.store.faults.resume()
-    named = (await task)["topics"][0]["partitions"][0]
+    reply = await task
+    named = reply["topics"][0]["partitions"][0]
     assert (named["leader_id"], named["error_code"]) == (2, 0)
     await cluster.agree()
+    assert [each["node_id"] for each in reply["brokers"]] == [1, 2, 3, 4]
+    reply = request_leader(member)
+    assert isinstance(reply, dict)
+    assert [each["node_id"] for each in reply["brokers"]] == [1, 2, 4]
 
 
 @cluster_of(3)

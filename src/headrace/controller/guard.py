@@ -92,7 +92,7 @@ class Guard:
             await asyncio.wait(tasks)
 
     async def _watch_for_death(self, info: BrokerInfo) -> None:
-        """Without probes: as a broker."""
+        """With one probe per connection: as a broker."""
         wait_s = REDIAL_S
         while True:
             link = await self._link(info)
@@ -100,8 +100,16 @@ class Guard:
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _RETRY_S_MAX)
                 continue
+            ended = self._end_of(info, link)
+            try:
+                # The kernel of a dying process still accepts connections: only a response counts.
+                await call(link, API_VERSIONS, 0, {}, self._silence_s)
+            except LinkBroken:
+                await asyncio.sleep(REDIAL_S)
+                continue
             wait_s = REDIAL_S
-            await self._end_of(info, link)
+            self._linked(info)
+            await ended
 
     async def _watch_for_signs(self, info: BrokerInfo) -> None:
         """With probes: as the controller."""
@@ -119,6 +127,7 @@ class Guard:
                         await call(link, API_VERSIONS, 0, {}, _PROBES_PER_TIMEOUT * interval_s)
                         silence.end()
                         wait_s = REDIAL_S
+                        self._linked(info)
                         is_live = self._reached(info)
                         await asyncio.wait([ended], timeout=interval_s if is_live else _NOT_YET_S)
                         continue
@@ -130,7 +139,7 @@ class Guard:
             silence.cancel()
 
     def _end_of(self, info: BrokerInfo, link: Link) -> "asyncio.Future[None]":
-        """Done when the link has ended. Reports both its start and its loss."""
+        """Done when the link has ended. Reports its loss."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def end() -> None:
@@ -139,7 +148,6 @@ class Guard:
             if not ended.done():
                 ended.set_result(None)
 
-        self._linked(info)
         link.on_close(end)
         return ended
 

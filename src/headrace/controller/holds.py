@@ -3,26 +3,36 @@
 Owns the waits of those requests, and wakes them when the image changes, when a connection is back,
 or when HOLD_S has passed.
 
-1. A request that names no lost broker costs one lookup, and no task.
+1. A request that names no lost broker costs a lookup per partition, a system call per leader, and
+   no task.
 2. Waiting requests resume WAKES_PER_STEP at a time: the loop serves others in between.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import chain
 
 from headrace.controller.loss_machine import HOLD_S, Losses
 from headrace.env.clock import Clock
-from headrace.model.cluster import ClusterImage
+from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.topics import TopicPartition
 
 WAKES_PER_STEP = 32
 
 
+def _never(_node_id: int) -> bool:
+    return False
+
+
 class Holds:
-    def __init__(self, image: ClusterImage, clock: Clock) -> None:
+    def __init__(
+        self, image: ClusterImage, clock: Clock, is_ended: Callable[[int], bool] = _never
+    ) -> None:
+        """`is_ended` checks the connection to a broker, before an event reports its end."""
         self._image = image
+        self._is_ended = is_ended
+        self._removed: dict[int, BrokerInfo] = {}
         self._clock = clock
         self._losses = Losses()
         self._waits: deque[asyncio.Future[None]] = deque()
@@ -37,6 +47,24 @@ class Holds:
         if self._losses.back(node_id):
             self._timers.pop(node_id).cancel()
             self.wake()
+
+    def removed(self, info: BrokerInfo) -> None:
+        """A broker is no longer registered."""
+        if self._losses.was_lost_lately(info.node_id, self._clock.monotonic()):
+            self._removed[info.node_id] = info
+
+    def listed(self, has_waited: bool, leaders: Callable[[], set[int]]) -> dict[int, BrokerInfo]:
+        """The brokers that a Metadata response lists; `leaders` returns those that it names."""
+        brokers = self._image.brokers
+        now = self._clock.monotonic()
+        lost = [node for node in self._timers if self._losses.was_lost_lately(node, now)]
+        if not lost:
+            self._removed.clear()
+            return brokers
+        if has_waited:
+            return self._removed | brokers
+        named = leaders()
+        return {node: info for node, info in brokers.items() if node not in lost or node in named}
 
     def _expire(self, node_id: int) -> None:
         self._losses.expire(node_id)
@@ -58,13 +86,32 @@ class Holds:
 
         `names` is how many names the request has, which are kept in memory until then.
         """
-        if not self._losses.is_any_lost(self._clock.monotonic()):
-            return None
         rest = iter(partitions)
-        first = next((each for each in rest if self._has_lost_leader(each)), None)
+        first = self._first_lost(rest)
         if first is None or not self._losses.hold(names):
             return None
         return self._wait(chain([first], rest), names)
+
+    def _first_lost(self, partitions: Iterator[TopicPartition]) -> TopicPartition | None:
+        """The first partition whose leader is lost, with the iterator behind it.
+
+        The connection to each leader is checked: the event of its end may be in the loop's queue
+        behind this request.
+        """
+        if len(self._image.brokers) == 1:
+            return None
+        now = self._clock.monotonic()
+        reachable: set[int] = set()
+        for partition in partitions:
+            state = self._image.partition(*partition)
+            if state is None or state.leader in reachable:
+                continue
+            if self._is_ended(state.leader):
+                self.lost(state.leader)
+            if self._losses.is_lost(state.leader, now):
+                return partition
+            reachable.add(state.leader)
+        return None
 
     async def _wait(self, partitions: Iterator[TopicPartition], names: int) -> None:
         losses = self._losses

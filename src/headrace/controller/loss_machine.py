@@ -5,12 +5,18 @@ the election takes longer. A response that names the failed leader costs a clien
 a second for librdkafka. Such a response waits until the image names another leader.
 
 1. A broker counts as lost for HOLD_S after its connection was closed or reset, and no longer than
-   until a new connection is open. The next loss counts only after that.
-2. At most HELD_MAX requests wait, with at most HELD_NAMES_MAX names in them. Any other request gets
+   until it responds on a new connection. The next loss counts only after that.
+2. A Metadata response that has waited lists the lost broker, even if it is no longer registered.
+   Other responses omit it for LINGER_S, even if it is still registered, unless they name it as a
+   leader. librdkafka forgets a broker that is not listed. If the same response moves a partition
+   away from that broker, librdkafka can lose the new leader as well, and waits for another second.
+   If no response omits it, librdkafka backs off for seconds when the broker has restarted.
+3. At most HELD_MAX requests wait, with at most HELD_NAMES_MAX names in them. Any other request gets
    its response immediately.
 """
 
 HOLD_S = 0.3
+LINGER_S = 3.0
 HELD_MAX = 1000
 HELD_NAMES_MAX = 10_000
 
@@ -19,21 +25,21 @@ class Losses:
     def __init__(self) -> None:
         self._until: dict[int, float] = {}
         """When the responses that name each lost broker are due at the latest."""
+        self._lately_until: dict[int, float] = {}
         self._held = 0
         self._names = 0
-
-    def is_any_lost(self, now: float) -> bool:
-        return any(until > now for until in self._until.values())
 
     def lost(self, node_id: int, now: float) -> bool:
         """The connection to a broker was closed or reset. Returns whether that is new."""
         if node_id in self._until:
             return False
         self._until[node_id] = now + HOLD_S
+        self._lately_until[node_id] = now + LINGER_S
         return True
 
     def back(self, node_id: int) -> bool:
-        """A new connection to a broker is open. Returns whether it was lost before."""
+        """A broker responds on a new connection. Returns whether it was lost before."""
+        self._lately_until.pop(node_id, None)
         return self._until.pop(node_id, None) is not None
 
     def expire(self, node_id: int) -> None:
@@ -42,6 +48,10 @@ class Losses:
 
     def is_lost(self, node_id: int, now: float) -> bool:
         return self._until.get(node_id, now) > now
+
+    def was_lost_lately(self, node_id: int, now: float) -> bool:
+        """Whether this broker was lost less than LINGER_S ago, and has not responded since."""
+        return self._lately_until.get(node_id, now) > now
 
     def hold(self, names: int) -> bool:
         """Count a request that waits, with this many names; False: the limits are reached."""

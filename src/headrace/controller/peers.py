@@ -63,6 +63,11 @@ class Peers:
             self._links[node_id] = (info.epoch, link)
             return link
 
+    def is_ended(self, node_id: int) -> bool:
+        """Whether the link to a broker exists, and the broker has closed or reset it."""
+        _, link = self._links.get(node_id, (-1, None))
+        return link is not None and link.is_ended()
+
     async def dial(self, node_id: int) -> Link:
         """A new link. Raises Refused where nobody listens, else LinkBroken."""
         place = self.endpoint(node_id)

@@ -39,7 +39,7 @@ from headrace.controller.writing import KeyedLocks, Writer
 from headrace.coordination import layout
 from headrace.coordination.port import Delete, Store, StoreError, StoreUnavailable
 from headrace.env.clock import Clock, SystemClock
-from headrace.model.cluster import ClusterImage, Endpoint
+from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition, TopicState
 from headrace.runtime.link import Network
@@ -128,7 +128,7 @@ class Controller:
             self._caller.is_awake,
             lambda: self._lookout.is_cut_off(),
         )
-        self._holds = Holds(self.image, self._clock)
+        self._holds = Holds(self.image, self._clock, self._peers.is_ended)
         self._lookout = self._make_lookout(silence_s)
         self._note_registered = registered
         self._presence = self._make_presence(registration_wait_s)
@@ -409,6 +409,10 @@ class Controller:
         """What a response waits for that would name these partitions' leaders; None: nothing."""
         return self._holds.hold(partitions, names)
 
+    def listed(self, has_waited: bool, leaders: Callable[[], set[int]]) -> dict[int, BrokerInfo]:
+        """The brokers that a Metadata response lists: see Holds.listed."""
+        return self._holds.listed(has_waited, leaders)
+
     async def serve(self, api_key: int, request: dict[str, Any]) -> dict[str, Any]:
         """Answer what another broker asks of the controller."""
         return await self._requests.serve(api_key, request)
@@ -418,6 +422,9 @@ class Controller:
             self._holds.wake()
         if change.brokers:
             self._peers.drop_gone()
+            for before, after in change.brokers:
+                if before is not None and after is None:
+                    self._holds.removed(before)
         if change.brokers or change.has_new_controller or change.is_lost:
             self._lookout.update()
         # A topic may have been decided on before a broker went; settings may allow an election.

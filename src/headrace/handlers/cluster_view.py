@@ -1,7 +1,9 @@
 """The cluster as a client on one listener may see it."""
 
+from collections.abc import Mapping
+
 from headrace.handlers.context import BrokerContext
-from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
+from headrace.model.cluster import BrokerInfo, Endpoint
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
 from headrace.wire.codec import Message
@@ -27,9 +29,11 @@ def endpoint_of(info: BrokerInfo, listener: str) -> Endpoint | None:
     return None
 
 
-def brokers_on(image: ClusterImage, listener: str) -> list[tuple[BrokerInfo, Endpoint]]:
-    """Live brokers that a client of this listener can reach, by node id."""
-    found = ((info, endpoint_of(info, listener)) for _, info in sorted(image.brokers.items()))
+def brokers_on(
+    brokers: Mapping[int, BrokerInfo], listener: str
+) -> list[tuple[BrokerInfo, Endpoint]]:
+    """Those of the brokers that a client of this listener can reach, by node id."""
+    found = ((info, endpoint_of(info, listener)) for _, info in sorted(brokers.items()))
     return [(info, endpoint) for info, endpoint in found if endpoint is not None]
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from headrace.env.clock import Clock
     from headrace.group.service import GroupService
     from headrace.log.directory import LogDirectory
-    from headrace.model.cluster import ClusterImage
+    from headrace.model.cluster import BrokerInfo, ClusterImage
     from headrace.model.topics import TopicPartition
     from headrace.replication.partition import Partition
     from headrace.runtime.worker import Worker
@@ -60,3 +60,5 @@ class BrokerContext:
         default=_hold_nothing
     )
     """What a response waits for that names the leaders of these partitions: see Holds.hold."""
+    listed: "Callable[[bool, Callable[[], set[int]]], dict[int, BrokerInfo]] | None" = None
+    """The brokers that a Metadata response lists: see Holds.listed. None: all registered ones."""

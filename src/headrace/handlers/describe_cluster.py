@@ -30,7 +30,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
         "controller_id": broker.image.controller_id,
         "brokers": [
             {"broker_id": info.node_id, "host": place.host, "port": place.port, "rack": info.rack}
-            for info, place in brokers_on(broker.image, context.listener)
+            for info, place in brokers_on(broker.image.brokers, context.listener)
         ],
         "cluster_authorized_operations": (
             CLUSTER_OPERATIONS if ask_operations else OPERATIONS_NOT_ASKED

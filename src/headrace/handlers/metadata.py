@@ -4,10 +4,11 @@ Topics are requested by name, or since version 12 by id. A topic that does not e
 both the client and auto.create.topics.enable allow it, and the response waits for it, so that the
 client need not retry. An empty array means all topics in version 0 and none later; null means all
 (G14). Version 13 has an error for the whole response, which only a failure sets. A response that
-would name a leader whose connection was just lost waits for the election, at most 0.3 s.
+would name a leader whose connection was just lost waits for the election, at most 0.3 s. It lists
+that broker, and later responses do not (see controller/loss_machine.py).
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from uuid import UUID
 
 from headrace.handlers.cluster_view import (
@@ -39,22 +40,24 @@ def handle(
     if names and is_missing and not ids and _may_create(broker, request):
         return _create_and_reply(broker, context, request, names)
 
-    def reply() -> Message:
+    def reply(*, has_waited: bool = False) -> Message:
         if names is None:
             slots = [_topic(broker, context, topic) for topic in broker.image.topics.values()]
         elif ids:
             slots = [_by_id(broker, context, topic_id) for topic_id in ids]
         else:
             slots = [_by_name(broker, context, name) for name in names]
-        return _reply(broker, context, request, slots)
+        return _reply(broker, context, request, slots, has_waited=has_waited)
 
     waiting = broker.hold(_partitions(broker, names, ids), len(topics or ()))
-    return reply() if waiting is None else _after(waiting, reply)
+    if waiting is None:
+        return reply()
 
+    async def reply_later() -> Message:
+        await waiting
+        return reply(has_waited=True)
 
-async def _after(waiting: Awaitable[None], reply: Callable[[], Message]) -> Message:
-    await waiting
-    return reply()
+    return reply_later()
 
 
 def _partitions(
@@ -175,8 +178,20 @@ def _speak_older(partition: Message, version: int) -> None:
 
 
 def _reply(
-    broker: BrokerContext, context: RequestContext, request: Message, slots: list[Message]
+    broker: BrokerContext,
+    context: RequestContext,
+    request: Message,
+    slots: list[Message],
+    *,
+    has_waited: bool = False,
 ) -> Message:
+    def leaders() -> set[int]:
+        partitions = (part for slot in slots for part in slot.get("partitions", ()))
+        return {part["leader_id"] for part in partitions}
+
+    brokers = broker.image.brokers
+    if broker.listed is not None:
+        brokers = broker.listed(has_waited, leaders)
     if request.get("include_topic_authorized_operations"):
         for slot in slots:
             slot["topic_authorized_operations"] = TOPIC_OPERATIONS
@@ -184,7 +199,7 @@ def _reply(
     return {
         "brokers": [
             {"node_id": info.node_id, "host": place.host, "port": place.port, "rack": info.rack}
-            for info, place in brokers_on(broker.image, context.listener)
+            for info, place in brokers_on(brokers, context.listener)
         ],
         "cluster_id": broker.image.cluster_id,
         "controller_id": broker.image.controller_id,

@@ -228,6 +228,7 @@ class Broker:
         )
         context.opened = replicas.opened
         context.hold = controller.hold
+        context.listed = controller.listed
         replicas.load()
         if adoption is not None:
             await adoption.finish(controller)

@@ -39,6 +39,9 @@ class Link(Protocol):
     def is_lost(self) -> bool:
         """Whether the peer closed or reset the connection."""
 
+    def is_ended(self) -> bool:
+        """Whether the peer has closed or reset the connection, even if no event reported it yet."""
+
     def send(self, frame: bytes, answered: Answered) -> None:
         """Send a request: its frame without the length; the correlation id is the link's to set.
 

@@ -58,6 +58,16 @@ class SocketLink:
         if self._unsent and self.is_open:
             self._loop.add_writer(self._sock.fileno(), self._writable)
 
+    def is_ended(self) -> bool:
+        if not self.is_open:
+            return self.is_lost
+        try:
+            return not self._sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            return isinstance(error, ConnectionError)
+
     def on_close(self, tell: Callable[[], None]) -> None:
         if self.is_open:
             self._listeners.append(tell)

@@ -1,6 +1,7 @@
 """Listening sockets, and who is let in: limits in all and per address."""
 
 import errno
+import fcntl
 import logging
 import os
 import resource
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 ACCEPTS_PER_TURN_MAX = 64
 DESCRIPTORS_KEPT = 700
 """For 512 open segments, for what is opened to sync it, and for libraries."""
+INTERNAL_DESCRIPTOR_MIN = 4096
+"""Of connections from other brokers: see `above_clients`."""
 _log = logging.getLogger("headrace.server")
 
 
@@ -124,10 +127,11 @@ class Listener:
             if not self._admission.admit(host):
                 sock.close()
                 continue
+            if self._is_internal:
+                sock = above_clients(sock)
+                link.tune(sock)
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._is_internal:
-                link.tune(sock)
             for option, size in self._buffers.items():
                 if size >= 0:
                     sock.setsockopt(socket.SOL_SOCKET, option, size)
@@ -152,6 +156,22 @@ class Listener:
         self._plane.listeners.pop(self.sock.fileno(), None)
         self._plane.epoll.unregister(self.sock.fileno())
         self.sock.close()
+
+
+def above_clients(sock: socket.socket) -> socket.socket:
+    """Move a broker's connection to a descriptor above those of most clients.
+
+    After kill -9, Linux closes descriptors from the highest to the lowest. Other brokers must
+    notice the failure before clients request new leaders from them.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        number = fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, min(INTERNAL_DESCRIPTOR_MIN, soft // 2))
+    except OSError:
+        return sock  # No descriptor is left: the connection works all the same.
+    moved = socket.socket(sock.family, sock.type, sock.proto, fileno=number)
+    sock.close()
+    return moved
 
 
 def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
