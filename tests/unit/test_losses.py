@@ -181,26 +181,27 @@ def test_end_of_a_connection_is_noticed_before_its_event() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
-def test_lost_broker_is_listed_only_by_responses_that_have_waited_or_name_it() -> None:
+def test_lost_broker_is_listed_only_by_the_first_response_or_if_it_leads() -> None:
     async def scenario() -> None:
         image = image_of(a=2)
         holds = Holds(image, SystemClock())
 
-        def listed(has_waited: bool, *leaders: int) -> list[int]:
-            return sorted(holds.listed(has_waited, lambda: set(leaders)))
+        def listed(client: str, *leaders: int) -> list[int]:
+            return sorted(holds.listed(client, lambda: set(leaders)))
 
         holds.removed(image.brokers.pop(3))
-        assert listed(True) == [1, 2], "it stopped cleanly"
+        assert listed("x") == [1, 2], "it stopped cleanly"
         info = image.brokers[2]
         holds.lost(2)
-        assert listed(False, 1) == [1]
-        assert listed(False, 1, 2) == [1, 2]
+        assert listed("x", 1) == [1, 2]
+        assert listed("x", 1) == [1]
+        assert listed("x", 1, 2) == [1, 2]
         holds.removed(image.brokers.pop(2))
-        assert listed(True, 1) == [1, 2]
-        assert listed(False, 1) == [1]
+        assert listed("y", 1) == [1, 2]
+        assert listed("y", 1) == [1]
         image.brokers[2] = info
         holds.back(2)
-        assert listed(False, 1) == listed(True, 1) == [1, 2]
+        assert listed("x", 1) == [1, 2]
         holds.stop()
 
     asyncio.run(scenario())

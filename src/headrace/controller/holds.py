@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import chain
 
-from headrace.controller.loss_machine import HOLD_S, Losses
+from headrace.controller.loss_machine import HELD_NAMES_MAX, HOLD_S, Losses
 from headrace.env.clock import Clock
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.topics import TopicPartition
@@ -33,6 +33,8 @@ class Holds:
         self._image = image
         self._is_ended = is_ended
         self._removed: dict[int, BrokerInfo] = {}
+        self._informed: set[str] = set()
+        """Connections that had a Metadata response since the first recent loss."""
         self._clock = clock
         self._losses = Losses()
         self._waits: deque[asyncio.Future[None]] = deque()
@@ -40,6 +42,7 @@ class Holds:
 
     def lost(self, node_id: int) -> None:
         if self._losses.lost(node_id, self._clock.monotonic()):
+            self._informed.clear()
             loop = asyncio.get_running_loop()
             self._timers[node_id] = loop.call_later(HOLD_S, self._expire, node_id)
 
@@ -53,15 +56,21 @@ class Holds:
         if self._losses.was_lost_lately(info.node_id, self._clock.monotonic()):
             self._removed[info.node_id] = info
 
-    def listed(self, has_waited: bool, leaders: Callable[[], set[int]]) -> dict[int, BrokerInfo]:
-        """The brokers that a Metadata response lists; `leaders` returns those that it names."""
+    def listed(self, client: str, leaders: Callable[[], set[int]]) -> dict[int, BrokerInfo]:
+        """The brokers that a Metadata response lists.
+
+        `client` identifies the connection; `leaders` returns the leaders that the response names.
+        """
         brokers = self._image.brokers
         now = self._clock.monotonic()
         lost = [node for node in self._timers if self._losses.was_lost_lately(node, now)]
         if not lost:
             self._removed.clear()
+            self._informed.clear()
             return brokers
-        if has_waited:
+        if client not in self._informed:
+            if len(self._informed) < HELD_NAMES_MAX:
+                self._informed.add(client)
             return self._removed | brokers
         named = leaders()
         return {node: info for node, info in brokers.items() if node not in lost or node in named}

@@ -6,11 +6,11 @@ a second for librdkafka. Such a response waits until the image names another lea
 
 1. A broker counts as lost for HOLD_S after its connection was closed or reset, and no longer than
    until it responds on a new connection. The next loss counts only after that.
-2. A Metadata response that has waited lists the lost broker, even if it is no longer registered.
-   Other responses omit it for LINGER_S, even if it is still registered, unless they name it as a
-   leader. librdkafka forgets a broker that is not listed. If the same response moves a partition
-   away from that broker, librdkafka can lose the new leader as well, and waits for another second.
-   If no response omits it, librdkafka backs off for seconds when the broker has restarted.
+2. In the LINGER_S after a loss, the first Metadata response on a connection lists the lost broker,
+   even if it is no longer registered. Later ones omit it, even if it is still registered, unless
+   they name it as a leader. librdkafka forgets a broker that is not listed. If the same response
+   moves a partition away from that broker, librdkafka can lose the new leader as well, and waits
+   for another second. If no response omits it, librdkafka backs off when it has restarted.
 3. At most HELD_MAX requests wait, with at most HELD_NAMES_MAX names in them. Any other request gets
    its response immediately.
 """

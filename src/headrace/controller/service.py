@@ -409,9 +409,9 @@ class Controller:
         """What a response waits for that would name these partitions' leaders; None: nothing."""
         return self._holds.hold(partitions, names)
 
-    def listed(self, has_waited: bool, leaders: Callable[[], set[int]]) -> dict[int, BrokerInfo]:
+    def listed(self, client: str, leaders: Callable[[], set[int]]) -> dict[int, BrokerInfo]:
         """The brokers that a Metadata response lists: see Holds.listed."""
-        return self._holds.listed(has_waited, leaders)
+        return self._holds.listed(client, leaders)
 
     async def serve(self, api_key: int, request: dict[str, Any]) -> dict[str, Any]:
         """Answer what another broker asks of the controller."""

@@ -60,5 +60,5 @@ class BrokerContext:
         default=_hold_nothing
     )
     """What a response waits for that names the leaders of these partitions: see Holds.hold."""
-    listed: "Callable[[bool, Callable[[], set[int]]], dict[int, BrokerInfo]] | None" = None
+    listed: "Callable[[str, Callable[[], set[int]]], dict[int, BrokerInfo]] | None" = None
     """The brokers that a Metadata response lists: see Holds.listed. None: all registered ones."""

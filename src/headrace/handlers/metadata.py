@@ -4,8 +4,8 @@ Topics are requested by name, or since version 12 by id. A topic that does not e
 both the client and auto.create.topics.enable allow it, and the response waits for it, so that the
 client need not retry. An empty array means all topics in version 0 and none later; null means all
 (G14). Version 13 has an error for the whole response, which only a failure sets. A response that
-would name a leader whose connection was just lost waits for the election, at most 0.3 s. It lists
-that broker, and later responses do not (see controller/loss_machine.py).
+would name a leader whose connection was just lost waits for the election, at most 0.3 s. The first
+response after that loss lists the broker, later ones do not (see controller/loss_machine.py).
 """
 
 from collections.abc import Awaitable, Iterator
@@ -40,14 +40,14 @@ def handle(
     if names and is_missing and not ids and _may_create(broker, request):
         return _create_and_reply(broker, context, request, names)
 
-    def reply(*, has_waited: bool = False) -> Message:
+    def reply() -> Message:
         if names is None:
             slots = [_topic(broker, context, topic) for topic in broker.image.topics.values()]
         elif ids:
             slots = [_by_id(broker, context, topic_id) for topic_id in ids]
         else:
             slots = [_by_name(broker, context, name) for name in names]
-        return _reply(broker, context, request, slots, has_waited=has_waited)
+        return _reply(broker, context, request, slots)
 
     waiting = broker.hold(_partitions(broker, names, ids), len(topics or ()))
     if waiting is None:
@@ -55,7 +55,7 @@ def handle(
 
     async def reply_later() -> Message:
         await waiting
-        return reply(has_waited=True)
+        return reply()
 
     return reply_later()
 
@@ -178,12 +178,7 @@ def _speak_older(partition: Message, version: int) -> None:
 
 
 def _reply(
-    broker: BrokerContext,
-    context: RequestContext,
-    request: Message,
-    slots: list[Message],
-    *,
-    has_waited: bool = False,
+    broker: BrokerContext, context: RequestContext, request: Message, slots: list[Message]
 ) -> Message:
     def leaders() -> set[int]:
         partitions = (part for slot in slots for part in slot.get("partitions", ()))
@@ -191,7 +186,7 @@ def _reply(
 
     brokers = broker.image.brokers
     if broker.listed is not None:
-        brokers = broker.listed(has_waited, leaders)
+        brokers = broker.listed(context.peer, leaders)
     if request.get("include_topic_authorized_operations"):
         for slot in slots:
             slot["topic_authorized_operations"] = TOPIC_OPERATIONS
