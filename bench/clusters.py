@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -255,15 +256,16 @@ class HeadraceCluster(Cluster):
 class KafkaCluster(Cluster):
     name = KAFKA
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
+        self._settings = settings or {}
         self._files: dict[int, Path] = {}
         self._nodes: dict[int, kafka.KafkaNode] = {}
 
     def begin(self) -> None:
         """Formatting the storage is not part of the start."""
         places = [self.directory / f"node-{node_id}" for node_id in range(1, SIZE + 1)]
-        for node_id, (port, file) in enumerate(kafka.format_nodes(places, {}), start=1):
+        for node_id, (port, file) in enumerate(kafka.format_nodes(places, self._settings), start=1):
             self.ports[node_id] = port
             self._files[node_id] = file
         self.began = time.monotonic()
