@@ -141,10 +141,10 @@ class Failover:
         now = self._clock.monotonic()
         for where, before, after in handovers:
             _log.warning(
-                "Broker %d leads %s in place of %d, which lacks in-sync replicas.",
-                after.leader,
+                "leader replaced, too few in-sync replicas: partition=%s former=%d leader=%d",
                 where,
                 before.leader,
+                after.leader,
             )
             turns = self._turns.setdefault(where, {})
             turns[before.leader] = turns[after.leader] = now
