@@ -1,8 +1,7 @@
-"""The rules that prevent B1 to B7 switched off, one at a time: whoever tests must notice.
+"""Rules that prevent data loss, switched off one at a time: the tests must detect it.
 
-A mutation is a piece of source that says something else in a copy of the sources. For each there is
-a scripted schedule, a test that fails with it; random seeds are tried with
-`python -m tests.simulation --mutations`.
+A mutation replaces a piece of source in a copy of the sources. A scripted schedule, which is a
+test, fails with it. `python -m tests.simulation --mutations` counts the random seeds that fail.
 """
 
 import shutil
@@ -158,6 +157,42 @@ MUTATIONS = (
             ),
         ),
         "tests/unit/test_replicas.py::test_a_leadership_of_a_former_life_is_not_taken_up",
+    ),
+    Mutation(
+        "B10",
+        "a directory is served for another topic of the same name",
+        "headrace/log/directory.py",
+        (("        known = self._topic_id_of(partition)\n", "        known = topic_id\n"),),
+        "tests/storage/test_log_directory.py"
+        "::test_a_directory_of_a_former_topic_steps_aside[a-True]",
+    ),
+    Mutation(
+        "I31",
+        "retention trusts a wall clock that was stepped",
+        "headrace/log/directory.py",
+        (("        by_time = self.trust.is_given()\n", "        by_time = True\n"),),
+        "tests/storage/test_log_directory.py"
+        "::test_deletion_by_age_pauses_while_the_wall_clock_is_off",
+    ),
+    Mutation(
+        "compaction",
+        "compaction removes the last value of a key",
+        "headrace/log/cleaner.py",
+        (
+            (
+                "record.key is None or record.offset < keys.get(record.key)",
+                "record.key is None or record.offset <= keys.get(record.key)",
+            ),
+        ),
+        "tests/unit/test_cleaner.py"
+        "::test_whatever_is_written_and_cleaned_readers_find_the_same_in_the_end",
+    ),
+    Mutation(
+        "retention",
+        "retention removes records above the high watermark",
+        "headrace/log/retention.py",
+        ((" or end > high_watermark or not is_due", " or not is_due"),),
+        "tests/storage/test_log_upkeep.py::test_nothing_beyond_the_high_watermark_is_dropped",
     ),
 )
 
