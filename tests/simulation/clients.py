@@ -201,7 +201,9 @@ class Producer(Client):
             self.unanswered += 1
             await self._deliver_all(index, batches)
             self.unanswered -= 1
-            await asyncio.sleep(generator.uniform(0.001, 0.1) * len(batches))
+            # More partitions do not mean more records: they would only cost time.
+            pause_s = generator.uniform(0.001, 0.1) * self._spec.partitions
+            await asyncio.sleep(pause_s * len(batches))
 
     def _records(self, index: int, number: int) -> list[NewRecord]:
         generator = self.world.random
