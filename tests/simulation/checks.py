@@ -63,11 +63,20 @@ class Checks:
         # The controller alone renews the epoch of a member that restarted cleanly.
         if not set(state.isr) <= members(maximal):
             raise Violation(f"I9: {where}: {state.isr} is stored, {maximal} is considered")
-        deleted_to = self._cluster.history.deleted_to[TopicPartition(partition.topic, index)]
-        if partition.log.log_start_offset < deleted_to:
+        self._check_deleted(node_id, partition)
+
+    def _check_deleted(self, node_id: int, partition: Partition) -> None:
+        history, where = (
+            self._cluster.history,
+            TopicPartition(partition.topic, int(partition.index)),
+        )
+        deleted_to, start = history.deleted_to[where], int(partition.log.log_start_offset)
+        if start < deleted_to and node_id in history.deleted_without[where]:
+            history.deleted_to[where] = start
+        elif start < deleted_to:
             raise Violation(
                 f"I6: records of {where} were deleted up to offset {deleted_to}, and the log of "
-                f"its leader {node_id} starts at {partition.log.log_start_offset}"
+                f"its leader {node_id} starts at {start}"
             )
 
     def _check_controllers(self) -> None:

@@ -129,6 +129,10 @@ class Cluster:
         ]
         return max(ends, default=0)
 
+    def out_of_sync(self, where: TopicPartition) -> set[int]:
+        state = self.stored(where.topic)[where.partition]
+        return {*state.replicas} - {*state.isr}
+
     def topic_names(self) -> list[str]:
         """The topics that exist in the store."""
         tree = self.ensemble.tree

@@ -175,7 +175,8 @@ def _elections(cluster: Cluster) -> str:
 
 def _pick_partition(cluster: Cluster) -> TopicPartition:
     names = [topic.name for topic in cluster.topics.values() if not topic.is_recreated]
-    name = cluster.world.random.choice(names)
+    # The compacted topic, if there is one, has more to lose.
+    name = names[-1] if cluster.world.random.random() < 0.5 else names[0]
     index = cluster.world.random.randrange(cluster.topics[name].partitions)
     return TopicPartition(name, index)
 
@@ -315,6 +316,7 @@ THEMES: tuple[tuple[str, ...], ...] = (
     ("lag", "isolate", "suspend", "store_down", "kill", "pause"),
     ("outage", "wipe", "restore", "back_up", "back_up", "kill"),
     ("kill_all_and_tear_one", "kill_all", "power", "kill", "outage"),
+    ("depose", "depose", "lag"),
 )
 """Faults that belong together: each needs the others to do harm."""
 
@@ -350,6 +352,10 @@ def options_of(generator: Random, without: frozenset[str] = frozenset()) -> Opti
     if generator.random() < 0.5:
         options.faults = generator.choice(THEMES)
         options.noise = True
+        if "depose" in options.faults:
+            # Truncations meet compaction if segments are small and elections are quick.
+            options.features = (*options.features, "compaction")
+            options.segment_bytes, options.session_timeout_s = 400, 1.0
     options.features = tuple(each for each in options.features if each not in without)
     options.faults = tuple(each for each in options.faults if each not in without) or ("kill",)
     if "retention" in without:

@@ -61,6 +61,9 @@ class History:
         """Every removal below this offset is explained."""
         self.deleted_to: dict[TopicPartition, int] = defaultdict(int)
         """Acknowledged DeleteRecords: the log starts here or later."""
+        self.deleted_without: dict[TopicPartition, set[int]] = defaultdict(set)
+        """Replicas that were not in sync when records were deleted: as in Apache Kafka, the
+        deletion is undone if one of them is elected (an eligible leader replica, KIP-966)."""
         self.confined: dict[bytes, object] = {}
         """Values that were written to this incarnation of a topic, and to no other."""
         self._skipped_to: dict[TopicPartition, int] = defaultdict(int)

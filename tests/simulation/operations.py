@@ -20,7 +20,13 @@ HIGH_WATERMARK = -1
 class Trimmer(Client):
     """Deletes records from the start of a partition now and then."""
 
-    def __init__(self, *args: Any, topic: Topic, log_end: Callable[[TopicPartition], int]) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        topic: Topic,
+        log_end: Callable[[TopicPartition], int],
+        out_of_sync: Callable[[TopicPartition], set[int]],
+    ) -> None:
         super().__init__(*args)
         self.topic = topic.name
         self.is_stopping = False
@@ -28,6 +34,7 @@ class Trimmer(Client):
         self._spec = topic
         self._log_end = log_end
         """The greatest log end offset of all replicas."""
+        self._out_of_sync = out_of_sync
 
     async def run(self) -> None:
         generator = self.world.random
@@ -63,6 +70,7 @@ class Trimmer(Client):
             if start < offset:
                 raise Violation(f"records of {partition} below {offset} are deleted: from {start}")
             history.deleted_to[partition] = max(history.deleted_to[partition], offset, start)
+            history.deleted_without[partition] |= self._out_of_sync(partition)
         elif code in RETRIED:
             self.leaders.pop(index, None)
         elif code != ErrorCode.OFFSET_OUT_OF_RANGE:

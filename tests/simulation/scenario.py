@@ -155,7 +155,12 @@ class _Run:
                 shared = self._shared(f"rereader-{topic.name}")
                 self._spawn(Consumer(*shared, topic=topic, rereads=True))
         if "delete_records" in options.features:
-            trimmer = Trimmer(*self._shared("trimmer"), topic=events, log_end=cluster.log_end)
+            trimmer = Trimmer(
+                *self._shared("trimmer"),
+                topic=events,
+                log_end=cluster.log_end,
+                out_of_sync=cluster.out_of_sync,
+            )
             self._operators.append(trimmer)
         if "recreation" in options.features:
             shared, brief = self._shared("recreator"), cluster.topics[BRIEF]

@@ -30,7 +30,7 @@ from tests.simulation.world import Process, VirtualLoop, World
 
 _CLEANER = "cleaner"
 _JOB_S_MAX = 0.02
-_CLEANING_S_MAX = (0.2, 4.0)
+_CLEANING_S_MAX = (0.1, 0.1, 6.0)
 """Of one segment: some are slow, so that the log changes before they are put in place."""
 
 
