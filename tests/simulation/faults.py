@@ -234,19 +234,32 @@ def _diverge(cluster: Cluster) -> str:
 
 
 def _depose(cluster: Cluster) -> str:
-    """Cut a leader off until another leads. It writes a tail for clients, and truncates it."""
-    generator, network = cluster.world.random, cluster.network
-    where = _pick_partition(cluster)
+    """Cut a leader off until another leads. It writes a tail for clients, and truncates it.
+
+    Often at the moment when only the active segment has records that are not committed: then the
+    truncation removes complete segments, and reopens one that may be in compaction.
+    """
+    where, generator = _pick_partition(cluster), cluster.world.random
+    last = cluster.world.now + (1.0 if generator.random() < 0.7 else 0.0)
+    _cut_off(cluster, where, last)
+    return f"cut the leader of {where} off"
+
+
+def _cut_off(cluster: Cluster, where: TopicPartition, last: float) -> None:
+    world, network = cluster.world, cluster.network
     leader = cluster.leaders().get((where.topic, where.partition))
     if leader is None:
-        return ""
+        return
+    is_at_end = leader.high_watermark == leader.log.base_offsets[-1] < leader.log.log_end_offset
+    if not is_at_end and world.now < last:
+        cluster.ensemble.process.at(world.now + 0.002, _cut_off, cluster, where, last)
+        return
     name = cluster.brokers[int(leader.node_id) - 1].name
     for other in (*(broker.name for broker in cluster.brokers if broker.name != name), ZOOKEEPER):
         network.cut(name, other)
         network.cut(other, name)
-    seconds = generator.uniform(1.0, 2.5) * max(cluster.options.session_timeout_s, 1.0)
-    cluster.ensemble.process.at(cluster.world.now + seconds, network.heal)
-    return f"cut {name}, the leader of {where}, off for {seconds:.1f} s"
+    seconds = world.random.uniform(1.0, 2.5) * max(cluster.options.session_timeout_s, 1.0)
+    cluster.ensemble.process.at(world.now + seconds, network.heal)
 
 
 def _reboot(cluster: Cluster) -> str:
