@@ -1,7 +1,10 @@
 """The sample project, written, filled and run as a user would."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,15 @@ class Shop:
         read: int = flow(outcome, "raw_orders")["rows_read"]
         return read
 
+    def run_with_spark(self, remote: str) -> None:
+        """Run the project with PySpark's own command."""
+        command = str(Path(sys.executable).with_name("spark-pipelines"))
+        home = find_spec("pyspark")
+        assert home is not None
+        assert home.origin is not None
+        settings = {"SPARK_HOME": str(Path(home.origin).parent), "PYSPARK_PYTHON": sys.executable}
+        self._run([command, "--remote", remote, "run"], {**os.environ, **settings})
+
     def check(self, *, first: int, orders: int) -> None:
         """As the project's own test does."""
         self._python("-c", CHECKS, self._address, str(self._warehouse), str(first), str(orders))
@@ -66,11 +78,15 @@ class Shop:
         return rows
 
     def _python(self, *arguments: str) -> None:
+        self._run([sys.executable, *arguments], None)
+
+    def _run(self, command: list[str], environment: Mapping[str, str] | None) -> None:
         done = subprocess.run(
-            [sys.executable, *arguments],
+            command,
             cwd=self._directory,
             capture_output=True,
             text=True,
             check=False,
+            env=environment,
         )
         assert done.returncode == 0, done.stdout + done.stderr

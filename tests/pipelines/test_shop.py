@@ -43,7 +43,8 @@ def test_tables_are_what_the_events_say_whatever_else_comes(
 ) -> None:
     shop = Shop(tmp_path / "shop", broker.address, spark_project.warehouse, spark_server)
     shop.generate(first=440, orders=60)
-    shop.run()
+    # The project runs unchanged with Spark's own command, and resumes with ours.
+    shop.run_with_spark(spark_server)
 
     # From here on events have one field more.
     shop.generate(first=500, orders=60)

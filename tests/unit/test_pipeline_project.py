@@ -82,3 +82,12 @@ def test_state_that_was_moved_is_refused(tmp_path: Path) -> None:
     moved = place.rename(tmp_path / "there")
     with pytest.raises(ProjectError, match="cannot be moved"):
         open_project(moved).prepare_state()
+
+
+def test_storage_of_another_project_is_rejected(tmp_path: Path) -> None:
+    place = tmp_path / "here"
+    text = f"name: a\nstorage: file://{place}/.headrace/checkpoints\n"
+    open_project(write(place, text))
+    with pytest.raises(ProjectError, match=f"Change it to file://{tmp_path}/copy/.headrace/check"):
+        open_project(write(tmp_path / "copy", text))
+    open_project(write(tmp_path / "own", "name: a\nstorage: file:///var/c\n"))

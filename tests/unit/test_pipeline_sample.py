@@ -38,6 +38,8 @@ def test_a_project_is_written_whole(tmp_path: Path, avro: bool) -> None:
     spec = (tmp_path / "new" / "spark-pipeline.yml").read_text()
     assert "name: mill.shop\n" in spec
     assert 'headrace.bootstrap: "mill:9092"\n' in spec
+    # Spark's own command accepts no relative path.
+    assert f'storage: "file://{tmp_path}/new/.headrace/checkpoints"\n' in spec
     for path in (tmp_path / "new").rglob("*"):
         text = path.read_text() if path.is_file() else ""
         assert "{{" not in text, path

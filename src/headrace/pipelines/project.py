@@ -142,12 +142,25 @@ def open_project(directory: Path) -> Project:
             "or make one with 'headrace pipeline init NAME'"
         )
     project = Project(directory, _read_spec(found[0]))
+    _check_owner(project)
     if _ESCAPED.search(str(project.checkpoints or "")):
         raise ProjectError(
             f"Spark would escape {str(project.checkpoints)!r} and keep its checkpoints elsewhere: "
             "choose a path without spaces and signs that addresses escape"
         )
     return project
+
+
+def _check_owner(project: Project) -> None:
+    """Reject a storage in `.headrace/` of another directory: the project was moved or copied."""
+    checkpoints = project.checkpoints
+    if checkpoints is None or _STATE not in checkpoints.parts:
+        return
+    if not checkpoints.is_relative_to(project.state):
+        raise ProjectError(
+            f"storage {project.storage} belongs to another project directory than "
+            f"{project.directory}. Change it to file://{project.state}/checkpoints"
+        )
 
 
 def _read_spec(path: Path) -> Spec:

@@ -21,11 +21,15 @@ def write_project(directory: Path, *, name: str, bootstrap: str, avro: bool = Fa
     texts = {Path(".gitignore"): ".headrace/\n__pycache__/\n"}
     for part in ("project", "avro" if avro else "json"):
         texts |= dict(_texts(_TEMPLATES / part))
+    storage = f"file://{directory.resolve()}/.headrace/checkpoints"
+    values = {"name": name, "bootstrap": bootstrap, "storage": storage}
     written = []
     for place, text in sorted(texts.items()):
         path = directory / place
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.replace("{{name}}", name).replace("{{bootstrap}}", bootstrap))
+        for key, value in values.items():
+            text = text.replace(f"{{{{{key}}}}}", value)
+        path.write_text(text)
         written.append(path)
     return written
 

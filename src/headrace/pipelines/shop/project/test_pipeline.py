@@ -15,7 +15,7 @@ from headrace.client import connect
 from headrace.pipelines.written import table_files
 from headrace.testing import RunningBroker
 
-PROJECT = Path(__file__).parent
+PROJECT = Path(__file__).resolve().parent
 SEED, FIRST, ORDERS = 1, 400, 200
 
 
@@ -79,6 +79,8 @@ def check_topics(bootstrap: str, warehouse: Path, first: int, orders: int) -> No
 def test_the_tables_are_what_the_events_say(headrace_broker: RunningBroker, tmp_path: Path) -> None:
     project = tmp_path / "shop"
     shutil.copytree(PROJECT, project, ignore=shutil.ignore_patterns(".headrace"))
+    spec = project / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace(str(PROJECT), str(project)))
     address = ["--bootstrap-server", headrace_broker.address]
     numbers = ["--first", str(FIRST), "--orders", str(ORDERS), "--seed", str(SEED)]
     subprocess.run([sys.executable, "generate.py", *numbers, *address], cwd=project, check=True)
