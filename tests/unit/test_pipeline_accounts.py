@@ -1,6 +1,8 @@
 """Rows that Spark committed and that no file holds fail a run, and are read again by the next."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import cast
 
@@ -162,3 +164,29 @@ def test_run_does_not_start_on_a_table_that_lacks_files(lines: Lines) -> None:
     with pytest.raises(Incomplete, match="--full-refresh bronze"):
         lines.begin()
     lines.begin("bronze")
+
+
+def test_log_entry_that_spark_deletes_during_the_copy_is_skipped(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def delete_first(source: str, target: str) -> None:
+        os.unlink(source)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", delete_first)
+    lines.begin()
+
+
+def test_logs_are_copied_where_hard_links_are_not_supported(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_supported(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, "no hard links", source, None, target)
+
+    monkeypatch.setattr(os, "link", not_supported)
+    lines.begin()
+    lines.batch("bronze", 1, writes=False)
+    lines.end()
+    assert lines.last_batch("bronze", "bronze") == 0

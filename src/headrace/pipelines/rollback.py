@@ -21,6 +21,17 @@ _COPY = "_headrace_before"
 _CHECKPOINT_LOGS = ("offsets", "commits", "sources")
 
 
+def _link(source: str, target: str) -> None:
+    """Link a file, or copy it where the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        # Spark deletes old entries of its logs in the background.
+        return
+    except OSError:
+        shutil.copy2(source, target)
+
+
 class Snapshot:
     """The logs of flows and tables as they are before a run."""
 
@@ -46,7 +57,7 @@ class Snapshot:
         self._copies.add(copy)
         for name in logs:
             if (directory / name).is_dir():
-                shutil.copytree(directory / name, copy / name, copy_function=os.link)
+                shutil.copytree(directory / name, copy / name, copy_function=_link)
 
     def restore(self, flows: Iterable[Flow], tables: dict[str, Path]) -> None:
         """Reset these flows, and the tables that they write, whose directories are given."""

@@ -440,7 +440,11 @@ class Runner:
 
     def file_times(self) -> dict[Path, float]:
         """When the files that define the pipeline were changed."""
-        return {path: path.stat().st_mtime for path in self._project.files()}
+        found = {}
+        for path in self._project.files():
+            with suppress(FileNotFoundError):
+                found[path] = path.stat().st_mtime
+        return found
 
     @staticmethod
     def _incomplete(outcome: Outcome) -> bool:
