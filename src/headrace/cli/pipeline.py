@@ -148,7 +148,7 @@ def _init(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from headrace.pipelines.running import Request
 
-    names = [name for given in args.full_refresh for name in given.split(",") if name]
+    names = _named(args)
     request = Request(
         full_refresh=tuple(name for name in names if name != "all"),
         full_refresh_all="all" in names,
@@ -158,6 +158,12 @@ def _run(args: argparse.Namespace) -> int:
     with _runner(args) as runner:
         outcome = _round(args, runner, request)
     return _told(args, outcome)
+
+
+def _named(args: argparse.Namespace) -> list[str]:
+    """The tables that --full-refresh names."""
+    given = getattr(args, "full_refresh", ())
+    return [name for names in given for name in names.split(",") if name]
 
 
 def _dry_run(args: argparse.Namespace) -> int:
@@ -182,6 +188,7 @@ def _round(args: argparse.Namespace, runner: "Runner", request: "Request") -> "O
 def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
     """Spark, started or found, and what runs a pipeline there."""
     from headrace.cli.pipeline_screen import screen
+    from headrace.pipelines.preflight import check
     from headrace.pipelines.project import WAREHOUSE, open_project
 
     project = open_project(Path(args.directory))
@@ -193,6 +200,10 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
     configuration = project.configuration(_bootstrap(args), for_session)
     if WAREHOUSE in configuration:
         for_server.setdefault("spark.sql.warehouse.dir", configuration[WAREHOUSE])
+    names = [name for name in _named(args) if name != "all"]
+    # A broker that is down might return while the command watches.
+    watches = getattr(args, "watch", False)
+    check(project, configuration, full_refresh=names, reaches_brokers=not watches)
     # As Ctrl-C: what was started has to end.
     signal.signal(signal.SIGTERM, _interrupt)
     with screen(quiet=args.json) as show:

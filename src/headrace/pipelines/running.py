@@ -207,8 +207,8 @@ class Runner:
                     pass
             except (ClientError, ValueError) as error:
                 raise RunFailed(
-                    f"no broker answers at {address}, from which this pipeline reads or to which "
-                    "it writes: start it and run again, every flow goes on where it was",
+                    f"no broker responds at {address}, which this pipeline reads or writes. "
+                    "Start it and run again; every flow resumes where it stopped",
                     str(error),
                 ) from error
 
