@@ -2,8 +2,8 @@
 
     python generate.py --orders 1000 --first 0
 
-Among them is what topics have in real life: events that come twice, that come late, and records
-that are no events at all. From order 500 on, orders say through which channel they came.
+Some events are duplicates, some are late, and some records are not events. Some orders are
+corrected, refunded, or placed again. Events from order 500 have the channel of the order.
 """
 
 import argparse
@@ -44,10 +44,18 @@ def order_events(seed: int, number: int) -> list[dict[str, Any]]:
         placed["channel"] = random.choice(["web", "app"])
     stages: list[tuple[str, dict[str, Any]]] = [("placed", placed)]
     if random.random() < 0.1:
+        quantity = random.randint(1, 5)
+        stages.append(("corrected", {"quantity": quantity}))
+    amount = {"product": product, "amount_cents": quantity * price}
+    if random.random() < 0.1:
         stages.append(("cancelled", {}))
     else:
-        stages.append(("paid", {"product": product, "amount_cents": quantity * price}))
-        stages.append(("shipped", {}))
+        stages += [("paid", amount), ("shipped", {})]
+        if random.random() < 0.1:
+            stages.append(("refunded", amount))
+    if random.random() < 0.05:
+        # A client that sends its order again, as a new event.
+        stages.append(("placed", placed))
     events = []
     for seq, (kind, fields) in enumerate(stages, 1):
         at = moment.isoformat(timespec="milliseconds")

@@ -20,22 +20,31 @@ CREATE MATERIALIZED VIEW revenue_per_minute AS
 SELECT
   date_trunc('MINUTE', at) AS minute,
   product,
-  count(*) AS payments,
-  sum(amount_cents) AS revenue_cents
+  count_if(type = 'paid') AS payments,
+  sum(if(type = 'paid', amount_cents, -amount_cents)) AS revenue_cents
 FROM unique_events
-WHERE type = 'paid'
+WHERE type IN ('paid', 'refunded')
 GROUP BY date_trunc('MINUTE', at), product;
 
--- The state of an order is what its events say, folded in the order of their numbers.
+-- The state of an order, folded from its events. The status never goes back: an order that was
+-- shipped stays so if it is placed again. A correction replaces fields and keeps the status.
 CREATE MATERIALIZED VIEW orders AS
 SELECT
   order_id,
-  max_by(type, seq) AS status,
+  max_by(type, array_position(array('placed', 'paid', 'shipped', 'cancelled', 'refunded'), type))
+    FILTER (WHERE type <> 'corrected') AS status,
   max_by(at, seq) AS changed_at,
-  max_by(product, seq) FILTER (WHERE product IS NOT NULL) AS product,
-  max_by(quantity, seq) FILTER (WHERE quantity IS NOT NULL) AS quantity,
-  max_by(channel, seq) FILTER (WHERE channel IS NOT NULL) AS channel,
-  sum(amount_cents) AS paid_cents,
+  coalesce(
+    max_by(product, seq) FILTER (WHERE type = 'corrected' AND product IS NOT NULL),
+    min_by(product, seq) FILTER (WHERE product IS NOT NULL)
+  ) AS product,
+  coalesce(
+    max_by(quantity, seq) FILTER (WHERE type = 'corrected' AND quantity IS NOT NULL),
+    min_by(quantity, seq) FILTER (WHERE quantity IS NOT NULL)
+  ) AS quantity,
+  min_by(channel, seq) FILTER (WHERE channel IS NOT NULL) AS channel,
+  sum(CASE type WHEN 'paid' THEN amount_cents WHEN 'refunded' THEN -amount_cents END)
+    AS paid_cents,
   count(*) AS events
 FROM unique_events
 GROUP BY order_id;

@@ -23,17 +23,27 @@ WRONG = {
     "the value is not a JSON object": "json_object_keys(json) IS NULL",
     "order_id is missing": "coalesce(event.order_id, '') = ''",
     "seq is not a positive number": "coalesce(event.seq, 0) < 1",
-    "type is unknown": "coalesce(event.type, '') NOT IN ('placed', 'paid', 'shipped', 'cancelled')",
+    "type is unknown": (
+        "coalesce(event.type, '') NOT IN "
+        "('placed', 'corrected', 'paid', 'shipped', 'cancelled', 'refunded')"
+    ),
     "at is not a time of this century": "coalesce(year(event.at), 0) NOT BETWEEN 2001 AND 2100",
-    "product is missing": "event.type IN ('placed', 'paid') AND event.product IS NULL",
+    "product is missing": (
+        "event.type IN ('placed', 'paid', 'refunded') AND event.product IS NULL"
+    ),
+    "the correction is empty": (
+        "event.type = 'corrected' AND event.product IS NULL AND event.quantity IS NULL"
+    ),
     "quantity is not from 1 to 1000": (
-        "event.type = 'placed' AND coalesce(event.quantity, 0) NOT BETWEEN 1 AND 1000"
+        "event.type = 'placed' AND coalesce(event.quantity, 0) NOT BETWEEN 1 AND 1000 "
+        "OR event.type = 'corrected' AND event.quantity NOT BETWEEN 1 AND 1000"
     ),
     "price_cents is not from 0 to 100000000": (
         "event.type = 'placed' AND coalesce(event.price_cents, -1) NOT BETWEEN 0 AND 100000000"
     ),
     "amount_cents is not from 0 to 100000000000": (
-        "event.type = 'paid' AND coalesce(event.amount_cents, -1) NOT BETWEEN 0 AND 100000000000"
+        "event.type IN ('paid', 'refunded') "
+        "AND coalesce(event.amount_cents, -1) NOT BETWEEN 0 AND 100000000000"
     ),
 }
 
