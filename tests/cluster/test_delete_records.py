@@ -7,10 +7,12 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.model.errors import ErrorCode
+from headrace.record.decode import read_batches
 from headrace.testing.cluster import RunningCluster
 from headrace.wire.apis import DELETE_RECORDS
 from tests.broker.raw import LIST_OFFSETS, RawConnection
-from tests.cluster.history import Topic, wait_for
+from tests.cluster.history import Topic, read_all, wait_for
+from tests.cluster.torture_faults import clear
 
 SETTINGS = {"zookeeper.session.timeout.ms": "6000"}
 EARLIEST = -2
@@ -99,3 +101,34 @@ def test_deletion_times_out_until_a_paused_replica_is_no_longer_live(
     cluster.brokers[follower].resume()
     topic.wait_until_in_sync()
     assert _delete(topic, 5, 40_000) == (0, 5)
+
+
+def test_a_wiped_follower_copies_a_log_that_starts_inside_a_batch(
+    cluster: RunningCluster, topic: Topic
+) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 60_000})
+    for number in range(RECORDS, 2 * RECORDS):
+        producer.produce(topic.name, b"%d" % number, partition=0)
+    assert producer.flush(40) == 0
+    start = 15
+    leader = topic.leader()
+    segment = cluster.brokers[leader].data_dir / f"{topic.name}-0" / f"{0:020d}.log"
+    batches = [
+        (each.base_offset, each.last_offset()) for each in read_batches(segment.read_bytes())
+    ]
+    assert any(base < start <= last for base, last in batches), batches
+    assert _delete(topic, start, 40_000) == (0, start)
+    follower = next(node for node in cluster.brokers if node not in (leader, topic.controller()))
+    cluster.kill(follower)
+    wait_for("a smaller ISR", lambda: follower not in topic.states()[0].isrs)
+    clear(cluster.brokers[follower].data_dir)
+    cluster.start_brokers([follower])
+    topic.wait_until_in_sync()
+    cluster.kill(leader)
+    wait_for("another leader", lambda: topic.leader() != leader)
+    assert _earliest(topic) == start
+    expected = [(number, b"%d" % number) for number in range(start, 2 * RECORDS)]
+    assert read_all(topic)[0] == expected
+    copy = cluster.brokers[follower].data_dir / f"{topic.name}-0"
+    first = min(int(path.stem) for path in copy.glob("*.log"))
+    assert first < start

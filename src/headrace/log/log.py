@@ -153,7 +153,7 @@ class Log:
     def stage_replica(self, batch: Batch, now_ms: i64) -> None:
         """Stage a leader's batch as it is: with its offsets, its epoch, unchecked sequences."""
         base_offset = batch.base_offset
-        if base_offset < self.log_end_offset:
+        if base_offset < self.log_end_offset and not truncation.is_first_batch(self, batch):
             raise errors.overlap(base_offset, self.log_end_offset)
         if batch.producer_id >= 0 and batch.is_control():
             self._stage_marker(batch, base_offset, batch.leader_epoch, now_ms, False)
@@ -189,7 +189,7 @@ class Log:
             segment = self._active
             position = segment.size
         if leader_epoch != self.leader_epoch:
-            self._begin_epoch(leader_epoch, base_offset)
+            self._begin_epoch(leader_epoch, max(base_offset, self.log_start_offset))
         if position == 0:
             segment.begin(timestamp, now_ms)
         segment.note(position, size, last_offset, timestamp, self._index_gap)
@@ -487,9 +487,9 @@ class Log:
         """Drop everything from an offset on (a follower that diverged). Waits for the disk."""
         truncation.truncate_to(self, offset, now_ms)
 
-    def start_at(self, offset: int, now_ms: int) -> None:
-        """Drop everything and begin anew at an offset. Waits for the disk."""
-        truncation.start_at(self, offset, now_ms)
+    def start_at(self, offset: int, now_ms: int, base_offset: int = -1) -> None:
+        """Empty the log and let it start at an offset (see `truncation`). Waits for the disk."""
+        truncation.start_at(self, offset, now_ms, base_offset)
 
     def close(self, now_ms: int) -> bool:
         """Make everything durable, and vouch for it. Waits for the disk; false if it failed."""

@@ -23,6 +23,7 @@ from headrace.log.replay import producers_at, rebuild_aborted, snapshot_path
 from headrace.log.scan import Walk
 from headrace.log.segment import Segment
 from headrace.log.swap import TEMPORARY
+from headrace.record.batch import Batch
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
@@ -81,11 +82,16 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
     _LOG.info("log truncated: partition=%s offset=%d", log.partition, offset)
 
 
-def start_at(log: "Log", offset: int, now_ms: int) -> None:
+def start_at(log: "Log", offset: int, now_ms: int, base_offset: int = -1) -> None:
+    """Empty a log. Its segment begins at `base_offset`, if the next batch begins before the log.
+
+    After a crash without that batch the log is empty and starts at `offset` again.
+    """
     _check_idle(log)
     _prepare(log)
-    checkpoint = LogCheckpoint(log.topic_id, offset, offset, [], [])
-    segment = Segment(log.files, log.cache, log.path, offset, now_ms)
+    base_offset = offset if base_offset < 0 else base_offset
+    checkpoint = LogCheckpoint(log.topic_id, offset, base_offset, [], [])
+    segment = Segment(log.files, log.cache, log.path, base_offset, now_ms)
     with _discarding(log, checkpoint, 0):
         for each in log.segments:
             each.forget()
@@ -104,6 +110,16 @@ def start_at(log: "Log", offset: int, now_ms: int) -> None:
     log.rolled.clear()
     _take(log, [segment], offset)
     _LOG.info("log emptied: partition=%s log_start_offset=%d", log.partition, offset)
+
+
+def is_first_batch(log: "Log", batch: Batch) -> bool:
+    """Whether the log start is inside a batch, and the log is ready to begin with that batch."""
+    active = log.active()
+    return (
+        active.size == 0
+        and bool(active.base_offset <= batch.base_offset)
+        and bool(batch.last_offset() >= log.log_end_offset)
+    )
 
 
 def skip_to(log: "Log", offset: int, now_ms: int) -> None:

@@ -180,7 +180,7 @@ def _add_checkpoint(log: "Log", job: LogJob, with_active: bool) -> None:
     job.rolled = len(log.rolled)
     vouched = log.vouched if log.recovery_point > active.base_offset else None
     recovery_point = max(log.recovery_point, active.base_offset)
-    if with_active and log.written_end_offset > recovery_point:
+    if with_active and log.written_size > 0 and log.written_end_offset > recovery_point:
         recovery_point = log.written_end_offset
         active.end_time_index()
         active.mark()

@@ -26,7 +26,7 @@ from headrace.log.jobs import PASSING
 from headrace.model.errors import ApiError, ErrorCode, error_name
 from headrace.replication.followed import NEVER, Followed
 from headrace.replication.partition import Partition
-from headrace.replication.replica_append import append_fetched
+from headrace.replication.replica_append import append_fetched, base_before_start
 from headrace.replication.throttle import UNLIMITED, Throttle
 from headrace.wire.replica_fetch import FetchedPart, ReplicaFetchRequest, read_fetched
 
@@ -115,11 +115,10 @@ class FollowerMachine:
     def repair(self, partition: Partition) -> None:
         """A partition was found to be damaged: see `damaged_from`."""
         followed = self._find(partition.topic_id.bytes, partition.index)
-        if followed is None or followed.is_held or followed.is_stopped:
-            return
-        followed.asked = NEVER
-        self._wake(followed)
-        self._is_urgent = True
+        if followed is not None and not followed.is_held and not followed.is_stopped:
+            followed.asked = NEVER
+            self._wake(followed)
+            self._is_urgent = True
 
     def report_start(self, partition: Partition) -> None:
         """Send the leader a new log start offset now: a DeleteRecords request can wait for it."""
@@ -262,7 +261,7 @@ class FollowerMachine:
             self._in_session += 1
             forgotten = self._forgotten.get(followed.key)
             if forgotten is not None:
-                # It is asked for again: it must not be forgotten in the same breath.
+                # It is requested again, so the same request must not also forget it.
                 forgotten.pop(followed.index, None)
                 if not forgotten:
                     del self._forgotten[followed.key]
@@ -389,10 +388,16 @@ class FollowerMachine:
         partition = followed.partition
         log = partition.log
         if part.end > part.start:
-            # Whatever comes of it, the leader sends no more until it is named again.
+            # Named again even if the append fails: the leader sends no more until then.
             self._changed[followed] = None
             if followed.is_throttled():
                 self._throttle.spend(part.end - part.start)
+            base_offset: i64 = base_before_start(log, frame, part.start, part.end)
+            if base_offset >= 0:
+                if log.job is not None:
+                    self._hold(followed)
+                    return
+                log.start_at(log.log_start_offset, wall_ms, base_offset)
             append_fetched(log, frame, part.start, part.end, followed.leader_epoch, wall_ms)
             if self._must_sync(partition):
                 self._hold(followed)
@@ -439,8 +444,7 @@ class FollowerMachine:
             self._learn(followed.partition, part)
             self._moved(followed)
         else:
-            # No epoch of ours says where the histories part; what this leader has committed is
-            # surely in both.
+            # No epoch shows where the histories differ. Both have the committed records.
             target: i64 = part.high_watermark if part.high_watermark > start else start
             self._cut(followed, target, wall_ms, now_ms)
 

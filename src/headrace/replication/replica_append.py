@@ -7,6 +7,7 @@ here has changed is not replicated (B15).
 from mypy_extensions import i64
 
 from headrace.log.log import Log
+from headrace.log.truncation import is_first_batch
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import batch_end, read_batch
 
@@ -26,6 +27,22 @@ def append_fetched(
     log.write(wall_ms)
     if trouble is not None:
         raise trouble
+
+
+def base_before_start(log: Log, frame: bytes, at: i64, end: i64) -> i64:
+    """The base offset of the first batch, if an empty log must begin with it; otherwise -1.
+
+    A leader sends complete batches. The log start can be inside the first one (DeleteRecords).
+    """
+    if log.log_end_offset > log.log_start_offset:
+        return -1
+    stop: i64 = batch_end(frame, at, end)
+    if stop < 0:
+        return -1
+    batch = read_batch(frame, at, stop, False)
+    if not batch.base_offset < log.log_start_offset <= batch.last_offset():
+        return -1
+    return -1 if is_first_batch(log, batch) else batch.base_offset
 
 
 def _stage(log: Log, frame: bytes, at: i64, end: i64, leader_epoch: i64, wall_ms: i64) -> None:
