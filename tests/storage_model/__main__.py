@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
+from multiprocessing.pool import AsyncResult
 from pathlib import Path
 
 from tests.storage_model.driver import Counts
@@ -56,7 +58,7 @@ def _run_all(args: argparse.Namespace) -> int:
     began, total, seeds = time.monotonic(), Counts(), 0
     failed: list[int] = []
     with multiprocessing.Pool(args.jobs) as pool:
-        for chunk, counts, failures in pool.imap_unordered(_run_chunk, _chunks(args)):
+        for chunk, counts, failures in _results(pool, _chunks(args), args.jobs):
             seeds += chunk
             total.add(counts)
             for seed, failure in failures[: args.failures - len(failed)]:
@@ -73,6 +75,22 @@ def _run_all(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+_Result = tuple[int, Counts, list[tuple[int, Failure]]]
+
+
+def _results(
+    pool: "multiprocessing.pool.Pool", chunks: Iterator[range], jobs: int
+) -> Iterator[_Result]:
+    """Submit one chunk per process at a time: the clock decides before each of them."""
+    pending: deque[AsyncResult[_Result]] = deque()
+    for chunk in chunks:
+        pending.append(pool.apply_async(_run_chunk, (chunk,)))
+        if len(pending) > jobs:
+            yield pending.popleft().get()
+    for each in pending:
+        yield each.get()
+
+
 def _chunks(args: argparse.Namespace) -> Iterator[range]:
     end = time.monotonic() + args.seconds if args.seconds is not None else float("inf")
     last = args.first + args.seeds if args.seeds is not None else None
@@ -84,7 +102,7 @@ def _chunks(args: argparse.Namespace) -> Iterator[range]:
         yield range(first, first + _CHUNK if last is None else min(first + _CHUNK, last))
 
 
-def _run_chunk(seeds: range) -> tuple[int, Counts, list[tuple[int, Failure]]]:
+def _run_chunk(seeds: range) -> _Result:
     logging.disable(logging.CRITICAL)
     counts = Counts()
     failures = [(seed, run(trace_of(seed), counts)) for seed in seeds]

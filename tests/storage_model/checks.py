@@ -62,12 +62,12 @@ def check_content(log: Log, history: History) -> None:
     start = int(log.log_start_offset)
     data = stored_bytes(log)
     entries = [entry for entry in history.entries if entry.last >= start]
-    if data != b"".join(entry.data for entry in entries):
+    if data == b"".join(entry.data for entry in entries):
+        for entry in entries[:: max(len(entries) // 3, 1)]:
+            _check_read(log, entry)
+    else:
         _check_batches(list(read_batches(data)), entries, history)
     _check_epochs(log, history, data)
-    for entry in entries[:: max(len(entries) // 3, 1)]:
-        if not history.may_miss:
-            _check_read(log, entry)
 
 
 def _check_batches(batches: list[Batch], entries: list[Entry], history: History) -> None:
@@ -140,6 +140,10 @@ def check_recovered(log: Log, history: History, lost_power: bool) -> None:
     if is_emptied and cut is not None and (cut.is_full or not log.producers.entries):
         history.restarted_at(start)
         return
+    if lost_power and start == end == history.synced == 0:
+        # Not even the name of the partition was synced: it was created again.
+        history.restarted_at(0)
+        return
     low = history.synced if lost_power else history.written
     if cut is not None:
         low = min(low, history.start if cut.starts else cut.offset)
@@ -154,9 +158,10 @@ def check_recovered(log: Log, history: History, lost_power: bool) -> None:
     require(end <= max(highest, start), "end", f"{end} is beyond {highest}")
     # Unsynced batches below the log start told of producers, or compaction removed some of those
     # that a truncation makes the last ones again.
-    is_inexact = lost_power and start == end and any(e.last >= low for e in history.entries)
+    is_inexact = lost_power and any(e.last >= low and e.base < start for e in history.entries)
     exact_from = max(history.cleaned_end, history.floor)
     is_inexact |= cut is not None and (bool(cut.starts) or cut.offset < exact_from)
+    is_inexact |= history.is_full and start > 0
     history.recovered(start, end, lost_power)
     if is_inexact:
         adopt_producers(log, history)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.log.directory import DirectoryError, LogDirectory
-from headrace.log.jobs import LogJob
+from headrace.log.jobs import FULL, LogJob
 from headrace.log.log import Log
 from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError
@@ -109,10 +109,10 @@ class Driver:
         self.check_failures()
         self.check(is_full=name not in _LIGHT)
 
-    def finish(self) -> None:
+    def finish(self, seed: int) -> None:
         """A last restart after a kill and one after a power loss, and the log can be written."""
         for name in ("flush", "kill", "append", "flush", "power", "append", "restart"):
-            self.run(name, 0, 1)
+            self.run(name, 0, seed)
 
     def check(self, *, is_full: bool) -> None:
         limits = self.files.open_max, self.files.capacity
@@ -144,6 +144,8 @@ class Driver:
         require(start >= history.start, "start", f"it went from {history.start} to {start}")
         require(start <= history.target, "start", f"{start} is beyond {history.target}")
         history.start = start
+        # Without room for a snapshot, retention on a full disk costs the producers' sequences.
+        history.is_full |= log.job_errno in FULL
 
     # Jobs
 
@@ -215,6 +217,10 @@ class Driver:
             second = isinstance(error, SimulatedCrash) and again % 2 == 1
             lost_power = lost_power or second
             self._next_disk(second, seed + 1)
+            self._open()
+        if self.files.failed and self.log.is_offline:
+            # Start-up met the error, and the log stays offline until the next start.
+            self._next_disk(False, seed)
             self._open()
         self.files.crash_at = -1
         self.files.fail_at.clear()

@@ -81,6 +81,8 @@ class History:
     """Offsets of records that compaction is allowed to remove."""
     gone: set[int] = field(default_factory=set)
     """Offsets of records that compaction has removed: they never come back."""
+    is_full: bool = False
+    """Whether a job has failed since the last start because the disk was full."""
     has_gaps: bool = False
     """Whether offsets are missing: after a compaction, here or on the leader."""
     floor: int = 0
@@ -121,6 +123,7 @@ class History:
         self.entries = kept
         self._ends_at(end)
         self.start = self.target = start
+        self.is_full = False
         if is_durable:
             self.synced = end
 

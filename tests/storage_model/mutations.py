@@ -43,7 +43,7 @@ MUTATIONS = (
                 "        self.start = self._log_start_offset()\n",
                 "        self.start = self._log_start_offset()\n"
                 "        while self._is_dropped(self.segments, 0):\n"
-                "            self._remove(self.segments.pop(0))\n",
+                "            self.segments.pop(0)\n",
             ),
             Change(
                 _RECOVERY,
@@ -78,9 +78,9 @@ MUTATIONS = (
         "the checkpoint of a compaction omits the segment that contains the recovery point",
         (
             Change(
-                _REPLACEMENT,
-                "        if vouched is not None and vouched.base_offset in log.base_offsets:\n",
-                "        if vouched is not None and point > log.active().base_offset:\n",
+                _UPKEEP,
+                "        if vouched.base_offset in log.base_offsets and",
+                "        if vouched.base_offset in log.base_offsets[-1:] and",
             ),
             Change(
                 _RECOVERY,

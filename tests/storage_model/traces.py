@@ -39,6 +39,7 @@ _WEIGHTS = {
     "restart": 1,
     "recreate": 1,
 }
+_REMOVING = ("delete", "retention", "truncate", "replace", "recreate")
 
 
 class Op(NamedTuple):
@@ -92,6 +93,10 @@ def trace_of(seed: int) -> Trace:
     weights["append"] = _WEIGHTS["append"]
     if not compacts:
         weights["clean"] = 0
+    elif generator.random() < 0.3:
+        # Jobs that fail while segments are replaced need many operations in the right order.
+        weights |= dict.fromkeys(_REMOVING, 0)
+        weights |= {name: 3 * _WEIGHTS[name] for name in ("clean", "sync", "fault", "flush")}
     names, chances = list(weights), list(weights.values())
     ops = []
     for name in generator.choices(names, chances, k=generator.choice(LENGTHS)):
@@ -112,7 +117,7 @@ def run(trace: Trace, counts: Counts | None = None) -> Failure | None:
             driver.counts = counts
         for op in trace.ops:
             driver.run(*op)
-        driver.finish()
+        driver.finish(sum(op.a + op.b for op in trace.ops))
     except Broken as broken:
         return Failure(broken.kind, str(broken), _where(broken))
     except (Exception, SimulatedCrash) as error:  # noqa: BLE001 (any other error is a failure too)
