@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.controller.changes import ImageChange
 from headrace.log.epochs import EpochCache
 from headrace.model.topics import NO_LEADER, TopicPartition
 from tests.unit.cluster_scenario import Cluster, cluster_of
@@ -194,6 +195,16 @@ async def test_lowering_min_insync_replicas_clears_the_elr(cluster: Cluster) -> 
     controller = cluster.leader.controller
     await controller.alter_topic_configs("t", {"min.insync.replicas": "1"})
     await until(lambda: cluster.leader.state().elr == ())
+
+
+@cluster_of(2)
+async def test_changed_broker_settings_are_applied_to_partitions(cluster: Cluster) -> None:
+    """They can lower min.insync.replicas, which clears the ELR."""
+    failover = cluster.leader.controller._failover
+    runs: list[object] = []
+    failover.run_soon = lambda topics=None: runs.append(topics)  # type: ignore[method-assign]
+    cluster.leader.controller._changed(ImageChange(broker_configs=(None,)))
+    assert runs == [None]
 
 
 @cluster_of(4)

@@ -9,7 +9,7 @@ from headrace.controller.changes import ImageChange
 from headrace.model.topics import NO_LEADER, PartitionState, TopicPartition, TopicState
 from headrace.node.replicas import Replicas
 from headrace.replication.partition import Partition
-from tests.storage.log_scenario import ManualClock
+from tests.storage.log_scenario import ManualClock, topic_config
 from tests.unit.replication_world import Node
 
 HERE, THERE = 1, 2
@@ -142,3 +142,18 @@ def test_only_members_of_isr_and_elr_must_have_their_committed_records() -> None
         )
         scene.replicas._open(topic, index)
         assert bool(scene.logs.checked) is is_member
+
+
+def test_lowering_min_insync_replicas_commits_records() -> None:
+    scene = Scene()
+    strict = topic_config(min_insync_replicas=2)
+    scene.partition.configure(strict)
+    scene.told(replace(LED, isr=(HERE,), isr_epochs=(EPOCH,)))
+    scene.node.append("a")
+    assert scene.partition.high_watermark == 0
+    name, index = scene.partition.topic, int(scene.partition.index)
+    state = replace(LED, isr=(HERE,), isr_epochs=(EPOCH,))
+    topic = TopicState(name, UUID(int=1), (state,) * (index + 1))
+    scene.replicas._config = cast("Any", SimpleNamespace(topic_config=lambda _: topic_config()))
+    scene.replicas._update(topic)
+    assert scene.partition.high_watermark == 1

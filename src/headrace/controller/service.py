@@ -429,7 +429,7 @@ class Controller:
             self._lookout.update()
         # A topic may have been decided on before a broker went; settings may allow an election.
         reshaped = [after for before, after in change.changed if _is_reshaped(before, after)]
-        if change.brokers:
+        if change.brokers or change.broker_configs:
             self._failover.run_soon()
         elif change.created or reshaped:
             self._failover.run_soon(topic.name for topic in (*change.created, *reshaped))

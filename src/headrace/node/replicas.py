@@ -171,6 +171,8 @@ class Replicas:
             else:
                 if partition.config is not config:
                     partition.configure(config)
+                    # A lower min.insync.replicas can commit records.
+                    self._turn.commit(partition)
                 self._assume(partition, topic.partitions[index])
 
     def _step(self) -> bool:
