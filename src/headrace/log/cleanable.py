@@ -97,7 +97,7 @@ def _first_dirty_offset(log: "Log") -> int:
 
 
 def _is_young(segment: Segment, now_ms: int, config: TopicConfig) -> bool:
-    return newest_ms(segment) > now_ms - config.min_compaction_lag_ms
+    return newest_ms(segment, now_ms) > now_ms - config.min_compaction_lag_ms
 
 
 def _first_ms(segment: Segment) -> int:

@@ -1,11 +1,14 @@
-"""Which segments a log may drop: too old, too much, or before its start.
+"""Retention: decides which segments a log deletes, by age, by size, or below its log start.
 
-Whole segments only, oldest first, never beyond the high watermark. What is decided here is an
-offset; the next job writes it into the checkpoint, then the log starts there, and the files go
-with the job after that. So a start that was seen never goes back.
+It deletes complete segments only, oldest first, never beyond the high watermark. The decision is a
+new log start. The next job writes it to the checkpoint, then the log starts there. The job after
+that removes the files. So a start that a client has seen never goes back.
 
-1. A segment is as old as its latest record. A record from the far future ages with its file, one
-   without a timestamp too: neither a wrong clock nor a lying producer keeps data for ever (I31).
+1. A segment is as old as its largest timestamp, as in Kafka, whatever the broker's clock was when
+   it appended the records (I31).
+2. If that timestamp is missing, or more than a day ahead, the time of the last append counts: the
+   broker's clock at that time, or the file's modification time after a restart. So a timestamp in
+   the future does not keep a segment forever.
 """
 
 import logging
@@ -59,15 +62,22 @@ def apply(log: "Log", now_ms: int, high_watermark: int, by_time: bool) -> int:
             count += _drop(log, now_ms, high_watermark, is_excess)
         if config.retention_ms >= 0 and by_time:
             oldest_ms = now_ms - config.retention_ms
-            count += _drop(log, now_ms, high_watermark, lambda s, _: newest_ms(s) < oldest_ms)
+
+            def is_expired(segment: Segment, _: int) -> bool:
+                return newest_ms(segment, now_ms) < oldest_ms
+
+            count += _drop(log, now_ms, high_watermark, is_expired)
     return count
 
 
-def newest_ms(segment: Segment) -> int:
+def newest_ms(segment: Segment, now_ms: int) -> int:
     """The time from which a segment's age is counted."""
-    if segment.largest_timestamp < 0:
-        return segment.appended_ms
-    return min(segment.largest_timestamp, segment.appended_ms + _DAY_MS)
+    timestamp = int(segment.largest_timestamp)
+    if timestamp < 0:
+        return int(segment.appended_ms)
+    if timestamp <= now_ms + _DAY_MS:
+        return timestamp
+    return min(timestamp, int(segment.appended_ms) + _DAY_MS)
 
 
 def _drop(
