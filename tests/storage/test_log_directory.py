@@ -16,7 +16,6 @@ from tests.storage.log_scenario import (
     NOW_MS,
     ManualClock,
     append,
-    offsets,
     topic_config,
     values,
     work,
@@ -408,26 +407,6 @@ def test_silent_producers_are_forgotten_whatever_the_clocks_of_others_say() -> N
     clock.seconds += 60
     assert directory.expire_producers(60_000) == 1
     assert sorted(log.producers.entries) == [2]
-
-
-def test_many_logs_are_closed_with_one_sync_of_everything() -> None:
-    synced: list[int] = []
-
-    class Watched(SimulatedFiles):
-        def sync_everything(self) -> None:
-            synced.append(self.operations)
-
-    files = Watched()
-    directory = opened(files)
-    directory.load({})
-    wanted = {TopicPartition("t", n): (ID, CONFIG) for n in range(12)}
-    for partition in wanted:
-        append(directory.create(partition, ID, CONFIG), f"{partition.partition}")
-    directory.close({})
-    assert len(synced) == 1
-    directory = opened(files.power_lost(4))
-    directory.load(wanted)
-    assert [offsets(log) for log in directory.logs()] == [[0]] * 12
 
 
 @pytest.mark.parametrize(

@@ -1,50 +1,79 @@
-"""The end of logs: everything is written and vouched for, then the files are released.
+"""Closes logs: writes and checkpoints everything, then releases the files.
 
-Waits for the disk. Where there are many logs their last jobs run side by side: each is a few
-syncs, and syncs that overlap share the disk's time.
+Waits for the disk. A few logs are closed one by one. Many logs share two syncs of the whole file
+system: syncs of single files took most of the time of a stop.
+
+1. No checkpoint gets its name before the data that it covers, and its own bytes, are synced.
+2. Files are removed only after the checkpoint that no longer names them is durable.
+3. If the file system cannot be synced as a whole, each log syncs its own files.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import errno
+import logging
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
+from headrace.env.files import Bytes, Files
 from headrace.log import upkeep
 from headrace.log.jobs import LogJob
+from headrace.log.swap import TEMPORARY
 from headrace.model.errors import ApiError
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
 
+_ALONE_MAX = 8
+_SLICE = 50
 _OPEN_MAX = 64
-"""How many logs are closed at a time: the job of each holds its files open."""
-_ONE_BY_ONE_MAX = 4
+"""How many jobs exist at a time if each syncs its own files: it holds them open."""
 _THREADS = 8
+_CANNOT = (errno.ENOSYS, errno.EXDEV)
+"""The file system cannot be synced as a whole, but nothing has failed."""
+_LOG = logging.getLogger(__name__)
+Steps = Generator[int, None, bool]
 
 
-def close_all(logs: "Sequence[Log]", now_ms: int) -> bool:
-    """Close logs that have no job under way. False if one of them cannot vouch for itself."""
+def run(steps: Steps) -> bool:
+    """Run all steps; returns their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return bool(end.value)
+
+
+def close_all(
+    logs: "Sequence[Log]", now_ms: int, sync_all: Callable[[], None] | None = None
+) -> Steps:
+    """Close logs. Yields now and then how many are closed; returns whether all are clean.
+
+    `sync_all` syncs the file system, or raises OSError if it cannot prove that.
+    """
     is_clean = True
+    for at, log in enumerate(logs):
+        if log.job is not None:
+            upkeep.dropped(log)
+        is_clean = _write(log, now_ms) and is_clean
+        if at % _SLICE == 0:
+            yield 0
+    shared = [log for log in logs if not log.is_offline and log.job_errno == 0]
+    if sync_all is not None and len(shared) > _ALONE_MAX:
+        try:
+            is_clean = (yield from _close_together(shared, now_ms, sync_all)) and is_clean
+        except OSError as error:
+            # The syncs of single files show which logs have failed.
+            is_clean = is_clean and error.errno in _CANNOT
+            _LOG.warning("file system not synced, syncing each log: error=%s", error)
     for at in range(0, len(logs), _OPEN_MAX):
         some = logs[at : at + _OPEN_MAX]
-        jobs: dict[Log, LogJob] = {}
-        for log in some:
-            is_clean = _write(log, now_ms) and is_clean
-            job = upkeep.next_job(log, now_ms)
-            if job is not None:
-                jobs[log] = job
-        _run(list(jobs.values()))
-        for log, job in jobs.items():
-            upkeep.done(log, job)
-            is_clean = is_clean and job.error is None
-        for log in some:
-            log.is_closed = True
-            for segment in log.segments:
-                segment.file = None
+        is_clean = _close_each([log for log in some if not log.is_closed], now_ms) and is_clean
+        yield at
     return is_clean
 
 
 def _write(log: "Log", now_ms: int) -> bool:
     """Write what is staged, and ask for a checkpoint if the last one does not cover it all."""
-    assert log.job is None, "a job is under way"
     if log.is_offline:
         return False
     is_written = True
@@ -57,8 +86,22 @@ def _write(log: "Log", now_ms: int) -> bool:
     return is_written
 
 
+def _close_each(logs: "Sequence[Log]", now_ms: int) -> bool:
+    jobs: dict[Log, LogJob] = {}
+    for log in logs:
+        job = upkeep.next_job(log, now_ms)
+        if job is not None:
+            jobs[log] = job
+    _run(list(jobs.values()))
+    for log, job in jobs.items():
+        upkeep.done(log, job)
+    for log in logs:
+        _release(log)
+    return all(job.error is None for job in jobs.values())
+
+
 def _run(jobs: list[LogJob]) -> None:
-    if len(jobs) <= _ONE_BY_ONE_MAX:
+    if len(jobs) <= _ALONE_MAX:
         for job in jobs:
             job.run()
         return
@@ -67,3 +110,112 @@ def _run(jobs: list[LogJob]) -> None:
     with ThreadPoolExecutor(_THREADS) as pool:
         for _ in pool.map(LogJob.run, jobs):
             pass
+
+
+def _close_together(logs: "Sequence[Log]", now_ms: int, sync_all: Callable[[], None]) -> Steps:
+    """Close logs. OSError: the first sync has failed, and they are still open."""
+    jobs: list[tuple[Log, LogJob, _Deferred]] = []
+    for at, log in enumerate(logs):
+        files = _Deferred(log.files)
+        job = upkeep.next_job(log, now_ms, cast(Files, files))
+        if job is not None:
+            job.run()
+            job.release_files()
+            jobs.append((log, job, files))
+        if at % _SLICE == 0:
+            yield at
+    try:
+        sync_all()
+    except OSError:
+        for log, _, _ in jobs:
+            upkeep.dropped(log)
+        raise
+    for _, job, files in jobs:
+        if job.error is None:
+            job.error = _attempt(files.rename_all)
+    yield len(logs)
+    error = _attempt(sync_all)
+    for log, job, files in jobs:
+        if job.error is None:
+            job.error = error or _attempt(files.finish)
+        upkeep.done(log, job)
+    for log in logs:
+        _release(log)
+    return all(job.error is None for _, job, _ in jobs)
+
+
+def _attempt(step: Callable[[], None]) -> OSError | None:
+    try:
+        step()
+    except OSError as error:
+        return error
+    return None
+
+
+def _release(log: "Log") -> None:
+    log.is_closed = True
+    for segment in log.segments:
+        segment.file = None
+
+
+class _Deferred:
+    """The files of one job, without its syncs: two syncs of the file system take their place.
+
+    `rename_all` follows the first of them, and `finish` the second.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._temporary: dict[str, str] = {}
+        self._is_replaced = False
+        """Whether the checkpoint waits for its name; what follows it waits, too."""
+        self._later: list[Callable[[], None]] = []
+
+    def rename_all(self) -> None:
+        for path, temporary in self._temporary.items():
+            self._files.rename(temporary, path)
+
+    def finish(self) -> None:
+        """Carry out the steps that follow the checkpoint."""
+        for step in self._later:
+            step()
+
+    def _do(self, step: Callable[[], None]) -> None:
+        if self._is_replaced:
+            self._later.append(step)
+        else:
+            step()
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
+        return self._files.open(path, write=write, create=create)
+
+    def close(self, fd: int) -> None:
+        self._files.close(fd)
+
+    def sync(self, fd: int) -> None:
+        pass
+
+    def sync_directory(self, path: str) -> None:
+        if self._is_replaced:
+            self._later.append(partial(self._files.sync_directory, path))
+
+    def write_file(self, path: str, data: Bytes, *, sync: bool) -> None:
+        self._do(partial(self._files.write_file, path, data, sync=sync and self._is_replaced))
+
+    def create_file(self, path: str, data: Bytes) -> None:
+        if not self._files.exists(path):
+            self._write_temporary(path, data)
+
+    def replace_file(self, path: str, data: Bytes) -> None:
+        self._write_temporary(path, data)
+        self._is_replaced = True
+
+    def _write_temporary(self, path: str, data: Bytes) -> None:
+        self._temporary[path] = path + TEMPORARY
+        self._files.write_file(path + TEMPORARY, data, sync=False)
+
+    def remove(self, path: str) -> None:
+        self._do(partial(self._files.remove, path))
+
+    def rename(self, source: str, target: str) -> None:
+        self._do(partial(self._files.rename, source, target))

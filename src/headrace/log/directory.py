@@ -15,6 +15,7 @@ import logging
 import os
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from uuid import UUID
 
 from headrace.config.topic import TopicConfig
@@ -36,7 +37,6 @@ _LOG = logging.getLogger(__name__)
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
-_SINGLE_SYNCS_MAX = 8
 _NAMED_MAX = 20
 
 
@@ -413,24 +413,8 @@ class LogDirectory:
     # Upkeep
 
     def tick(self, now_ms: int) -> list[Log]:
-        """The logs that have a job to do now, even if nobody writes to them."""
-        due: list[Log] = []
-        for log in self._logs.values():
-            vouched_size = log.vouched.size if log.vouched is not None else 0
-            if (
-                log.synced_offset > log.recovery_point
-                and log.written_size - vouched_size >= self.settings.checkpoint_bytes
-            ):
-                log.checkpoint_asked = True
-            is_due = (
-                log.wants_job
-                or log.checkpoint_asked
-                or (not log.is_named and not upkeep.is_blank(log))
-                or upkeep.is_flush_due(log, now_ms)
-            )
-            if is_due and log.job is None and not log.is_offline:
-                due.append(log)
-        return due
+        """The logs that have a job to do now, even if no client writes to them."""
+        return [log for log in self._logs.values() if upkeep.is_due(log, now_ms)]
 
     def apply_retention(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Let every log drop what it may. By time only while the clocks agree (I31)."""
@@ -474,20 +458,25 @@ class LogDirectory:
     # Stop
 
     def close(self, high_watermarks: Mapping[TopicPartition, int], broker_epoch: int = -1) -> bool:
-        """Make every log durable, then say so. True if the next start needs no recovery.
+        """Close all logs. True if the next start needs no recovery."""
+        return closing.run(self.close_in_steps(high_watermarks, broker_epoch))
 
-        No job may be under way.
+    def close_in_steps(
+        self, high_watermarks: Mapping[TopicPartition, int], broker_epoch: int = -1
+    ) -> closing.Steps:
+        """Make every log durable, then write the marker. Yields how many logs are closed.
+
+        No job may be running; one that was not started is dropped.
         """
         if self._lock < 0:
             return False
         now_ms = self.clock.wall_ms()
         while self.put_aside():
-            pass
+            yield 0
         logs = list(self._logs.values())
-        ahead = [log for log in logs if not log.is_offline and upkeep.is_ahead(log)]
-        if len(ahead) > _SINGLE_SYNCS_MAX:
-            self.files.sync_everything()
-        is_clean = closing.close_all(logs, now_ms)
+        paths = [log.path for log in logs]
+        sync_all = partial(self.files.sync_file_system, self._lock, paths)
+        is_clean = yield from closing.close_all(logs, now_ms, sync_all)
         self.checkpoint_job(high_watermarks).run()
         if is_clean:
             content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()

@@ -107,6 +107,10 @@ class LogJob:
                 step()
         return True
 
+    def release_files(self) -> None:
+        """Let go of the open log files, once it has run."""
+        self._synced_files.clear()
+
     def cancel(self) -> None:
         """The partition was deleted: once this returns, no step touches its directory any more.
 

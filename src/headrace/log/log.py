@@ -493,4 +493,4 @@ class Log:
 
     def close(self, now_ms: int) -> bool:
         """Make everything durable, and vouch for it. Waits for the disk; false if it failed."""
-        return closing.close_all([self], now_ms)
+        return closing.run(closing.close_all([self], now_ms))

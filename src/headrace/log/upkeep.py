@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace.env.files import Files
 from headrace.log import retention
 from headrace.log.checkpoints import (
     LEADER_EPOCHS,
@@ -89,7 +90,8 @@ def checkpoint_below(log: "Log", point: int, without: Sequence[Segment] = ()) ->
     return LogCheckpoint(log.topic_id, start, point, epochs, facts)
 
 
-def next_job(log: "Log", now_ms: int) -> LogJob | None:
+def next_job(log: "Log", now_ms: int, files: Files | None = None) -> LogJob | None:
+    """The work that is due, if any. With `files`, the job goes through them."""
     if log.job is not None or log.is_offline or log.is_closed or log.has_staged:
         return None
     log.wants_job = False
@@ -103,7 +105,7 @@ def next_job(log: "Log", now_ms: int) -> LogJob | None:
     flushes = is_flush_due(log, now_ms) or drops or checkpoints
     if not (flushes or settles or starts) and (log.is_named or is_blank(log)):
         return None
-    job = LogJob(log.files)
+    job = LogJob(files or log.files)
     try:
         if log.replacement is not None:
             # The checkpoint below describes the old segments: start-up must not replace them.
@@ -121,6 +123,21 @@ def next_job(log: "Log", now_ms: int) -> LogJob | None:
         job = LogJob.failed(log.files, error)
     log.job = job
     return job
+
+
+def is_due(log: "Log", now_ms: int) -> bool:
+    """Whether a log has a job to do now; asks for a checkpoint if one is worth its writes."""
+    vouched_size = log.vouched.size if log.vouched is not None else 0
+    unvouched_bytes = log.written_size - vouched_size
+    if log.synced_offset > log.recovery_point and unvouched_bytes >= log.settings.checkpoint_bytes:
+        log.checkpoint_asked = True
+    is_wanted = (
+        log.wants_job
+        or log.checkpoint_asked
+        or (not log.is_named and not is_blank(log))
+        or is_flush_due(log, now_ms)
+    )
+    return is_wanted and log.job is None and not log.is_offline
 
 
 def is_flush_due(log: "Log", now_ms: int) -> bool:
@@ -293,6 +310,14 @@ def done(log: "Log", job: LogJob) -> None:
         or log.target_start_offset > log.log_start_offset
         or log.written_end_offset - log.synced_offset >= log.config.flush_messages
     )
+
+
+def dropped(log: "Log") -> None:
+    """Forget a job that never ran; the next one does its work."""
+    assert log.job is not None
+    log.checkpoint_asked = log.checkpoint_asked or log.job.recovery_point >= 0
+    log.wants_job = True
+    log.job = None
 
 
 def _failed(log: "Log", job: LogJob, error: OSError) -> None:

@@ -27,6 +27,7 @@ from headrace.log.directory_jobs import RemoveDirectories
 from headrace.log.log import Log
 from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError
+from headrace.model.topics import TopicPartition
 from headrace.node.groups import Groups
 from headrace.node.outside import Front, Outside, RealOutside
 from headrace.node.replicas import Replicas
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.node.strays import Strays
 
 TICK_SECONDS = 1.0
+PROGRESS_SECONDS = 1.0
 ZOOKEEPER = "zookeeper"
 """In meta.properties, where the broker's topics are not in its directory."""
 _log = logging.getLogger("headrace")
@@ -265,15 +267,26 @@ class Broker:
             self._remover.stop(finish=False)
         if self._worker is not None:
             self._worker.stop()
-        # The workers have ended; what they did is told to the logs here.
-        await asyncio.sleep(0)
-        while any(log.job is not None for log in self._logs.logs()):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        # The workers have ended. Their results are queued on the loop: let the logs take them.
+        loop = asyncio.get_running_loop()
+        taken = loop.create_future()
+        loop.call_soon_threadsafe(taken.set_result, None)
+        await taken
         if self._replicas is not None:
-            broker_epoch = self._controller.last_epoch if self._controller else -1
-            self._logs.close(self._replicas.high_watermarks(), broker_epoch)
+            await self._close_logs(self._replicas.high_watermarks())
         if self._store is not None:
             await self._store.close()
+
+    async def _close_logs(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Close the logs some at a time, and log the progress of a long stop."""
+        broker_epoch = self._controller.last_epoch if self._controller else -1
+        count = len(self._logs.logs())
+        reported = self._clock.monotonic()
+        for closed in self._logs.close_in_steps(high_watermarks, broker_epoch):
+            if self._clock.monotonic() - reported >= PROGRESS_SECONDS:
+                reported = self._clock.monotonic()
+                _log.info("closing logs: closed=%d of=%d", closed, count)
+            await asyncio.sleep(0)
 
     async def _adopt(self, controller: Controller) -> "Adoption":
         from headrace.node.adoption import Adoption

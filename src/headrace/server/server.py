@@ -132,7 +132,8 @@ class Server:
         for worker in (self._read_worker, self._check_worker):
             worker.stop(finish=False)
         self.turn.takes_jobs = False
-        self.sync_worker.stop()
+        # No client waits for the queued jobs: drop them, because closing a log covers them.
+        self.sync_worker.stop(finish=False)
         self.plane.epoll.close()
 
     def _is_busy(self) -> bool:

@@ -15,7 +15,7 @@ import errno
 import itertools
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.env.files import Bytes, DirectoryInUse, FileInfo
 
@@ -236,8 +236,14 @@ class SimulatedFiles:
         directory.durable = dict(directory.cached)
         directory.renames.clear()
 
-    def sync_everything(self) -> None:
-        return
+    def sync_file_system(self, fd: int, paths: Sequence[str]) -> None:
+        assert fd in self._open
+        try:
+            self._operate("sync_file_system", "/")
+        except SimulatedCrash:
+            _sync_tree(self._root, lambda: self.random.random() < 0.5)
+            raise
+        _sync_tree(self._root, lambda: True)
 
     def rename(self, source: str, target: str) -> None:
         from_directory, from_name = self._parent(source)
@@ -386,6 +392,19 @@ def _copied(directory: _Directory) -> _Directory:
         file.modified_ms = node.modified_ms
     copy.durable = dict(copy.cached)
     return copy
+
+
+def _sync_tree(node: _File | _Directory, is_synced: Callable[[], bool]) -> None:
+    """Sync a directory and all below it; in a crash, any part of it."""
+    if isinstance(node, _File):
+        if is_synced():
+            node.durable = bytes(node.cached)
+        return
+    for each in list(node.cached.values()):
+        _sync_tree(each, is_synced)
+    if is_synced():
+        node.durable = dict(node.cached)
+        node.renames.clear()
 
 
 def _size_of(directory: _Directory) -> int:
