@@ -29,6 +29,8 @@ LOCK = ".lock"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 LOG_CHECKPOINT = "headrace-checkpoint"
+NEW_LOG = "headrace-new-log"
+"""An empty file: Kafka's checkpoint files have offsets of an earlier partition of this name."""
 
 
 class SegmentFacts(NamedTuple):

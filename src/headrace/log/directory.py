@@ -25,9 +25,10 @@ from headrace.env.files import DirectoryInUse, Files
 from headrace.log import checkpoints, closing, errors, incarnation, upkeep
 from headrace.log.directory_jobs import RemoveDirectories, WriteCheckpoints
 from headrace.log.file import OpenSegments
+from headrace.log.hints import Hints, read_hints, read_offsets
 from headrace.log.incarnation import Incarnation
 from headrace.log.log import Log
-from headrace.log.recovery import Hints, read_log_checkpoint, recover
+from headrace.log.recovery import read_log_checkpoint, recover
 from headrace.log.state import LogSettings, report_failure
 from headrace.log.swap import offset_of
 from headrace.model.errors import ApiError
@@ -111,6 +112,8 @@ class LogDirectory:
         self._aside: list[str] = []
         """Directories of deleted partitions that a worker should remove."""
         self._hints: dict[TopicPartition, Hints] = {}
+        self._former: set[TopicPartition] = set()
+        """Partitions that were deleted: Kafka's checkpoint files can still have their offsets."""
         self._logs: dict[TopicPartition, Log] = {}
         self._lock = -1
 
@@ -137,7 +140,8 @@ class LogDirectory:
         self.directory_id = self.identity.get("directory.id") or self.directory_id
         self._read_marker(expected_broker_epoch)
         self.incarnation = incarnation.read(self.files, self.path)
-        self._read_hints()
+        self.high_watermarks = read_offsets(self.files, self.path, checkpoints.HIGH_WATERMARKS)
+        self._hints = read_hints(self.files, self.path)
         for info in self.files.list_directory(self.path):
             if info.is_directory and info.name.endswith(DELETE_SUFFIX):
                 self._aside.append(self._file(info.name))
@@ -237,23 +241,6 @@ class LogDirectory:
             return
         self.was_clean = expected_broker_epoch in (None, self.previous_broker_epoch)
 
-    def _read_hints(self) -> None:
-        self.high_watermarks = self._read_offsets(checkpoints.HIGH_WATERMARKS)
-        for partition, offset in self._read_offsets(checkpoints.LOG_START_OFFSETS).items():
-            self._hints.setdefault(partition, Hints()).log_start_offset = max(offset, 0)
-        for partition, offset in self._read_offsets(checkpoints.RECOVERY_POINTS).items():
-            self._hints.setdefault(partition, Hints()).recovery_point = offset
-        for partition, offset in self._read_offsets(checkpoints.CLEANER_OFFSETS).items():
-            self._hints.setdefault(partition, Hints()).first_dirty_offset = offset
-
-    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
-        data = self._read(name)
-        try:
-            return checkpoints.decode_offsets(data) if data else {}
-        except ValueError:
-            _LOG.warning("%s is damaged, and not needed: ignoring it", self._file(name))
-            return {}
-
     def _read(self, name: str) -> bytes:
         try:
             return self.files.read_file(self._file(name))
@@ -302,14 +289,29 @@ class LogDirectory:
     def _open_log(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         path = self._file(str(partition))
         now_ms = self.clock.wall_ms()
-        hints = self._hints.get(partition)
+        hints = self._hints_for(partition)
         state = recover(self.files, self.cache, path, config, self.settings, now_ms, hints)
         self.lost_files += state.lost_files
         settings = self.settings
         log = Log(self.files, self.cache, path, partition, topic_id, config, state, settings)
         if hints is not None:
             log.first_dirty_offset = hints.first_dirty_offset
+        if log.is_offline:
+            self._log_failed(partition, OSError(errno.EIO, log.offline_reason))
         return log
+
+    def _hints_for(self, partition: TopicPartition) -> Hints | None:
+        """The offsets in Kafka's checkpoint files, unless they are of an earlier partition."""
+        hints = self._hints.get(partition)
+        path = self._file(str(partition))
+        if hints is None and partition not in self._former:
+            return None
+        marker = f"{path}/{checkpoints.NEW_LOG}"
+        has_checkpoint = self.files.exists(f"{path}/{checkpoints.LOG_CHECKPOINT}")
+        if not has_checkpoint and self._is_empty(path):
+            self.files.write_file(marker, b"", sync=False)
+            self.files.sync_directory(path)
+        return None if self.files.exists(marker) else hints
 
     def create(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         """The log of a partition: the one that is open, or on disk, or a new one."""
@@ -332,7 +334,6 @@ class LogDirectory:
     def _create(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         path = self._file(str(partition))
         if not self.files.exists(path) or not self._is_for(partition, topic_id):
-            self._hints.pop(partition, None)
             self.files.make_directory(path)
             self._write_metadata(path, topic_id)
         return self._open_log(partition, topic_id, config)
@@ -364,6 +365,8 @@ class LogDirectory:
     def delete(self, partition: TopicPartition) -> None:
         """Forget a partition at once. What is on disk of it goes with `put_aside` and `removal`."""
         log = self._logs.pop(partition)
+        self._former.add(partition)
+        self._hints.pop(partition, None)
         log.is_closed = True
         log.is_offline = True
         if log.job is not None:

@@ -55,6 +55,7 @@ def _cut(files: Files, path: str, offset: int) -> None:
             position = int(walk.position)
         if batch is not None:
             files.truncate(fd, position)
-            files.sync(fd)
+        # Also if the file was truncated before the crash: that is perhaps not durable.
+        files.sync(fd)
     finally:
         files.close(fd)

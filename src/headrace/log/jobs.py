@@ -142,6 +142,10 @@ class LogJob:
         """Write the bytes that `make` returns; the worker calls it."""
         self._steps.append(partial(_write_made, self._files, path, make, sync))
 
+    def write_if_room(self, path: str, make: Callable[[], Bytes]) -> None:
+        """Write and sync a file that is useful, but not needed: a full disk is no error."""
+        self._steps.append(partial(_write_if_room, self._files, path, make))
+
     def sync_later(self, path: str) -> None:
         """Sync a derived file after all, if it is there."""
         self._steps.append(partial(_sync_path, self._files, path))
@@ -173,6 +177,14 @@ class LogJob:
 
 def _write_made(files: Files, path: str, make: Callable[[], Bytes], sync: bool) -> None:
     files.write_file(path, make(), sync=sync)
+
+
+def _write_if_room(files: Files, path: str, make: Callable[[], Bytes]) -> None:
+    try:
+        files.write_file(path, make(), sync=True)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
 
 
 def _note(files: Files, path: str, spare: list[str]) -> None:

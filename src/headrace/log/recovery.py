@@ -26,6 +26,7 @@ from headrace.log.checkpoints import (
 )
 from headrace.log.epochs import EpochCache
 from headrace.log.file import OpenSegments
+from headrace.log.hints import Hints
 from headrace.log.interrupted import finish_truncation
 from headrace.log.lost import LogOffline, contradiction, cut_tail, set_aside
 from headrace.log.producers import ProducerEntry, ProducerTable
@@ -39,17 +40,6 @@ from headrace.log.verify import verify_segment
 
 _LOG = logging.getLogger(__name__)
 _PROGRESS_BYTES = 1 << 30
-
-
-class Hints:
-    """What Kafka's checkpoint files say of a partition; used only where ours is lost."""
-
-    __slots__ = ("first_dirty_offset", "log_start_offset", "recovery_point")
-
-    def __init__(self, log_start_offset: int = 0, recovery_point: int = 0) -> None:
-        self.log_start_offset = log_start_offset
-        self.recovery_point = recovery_point
-        self.first_dirty_offset = 0
 
 
 def read_log_checkpoint(files: Files, path: str) -> LogCheckpoint | None:
@@ -129,6 +119,9 @@ class _Recovery:
         self._find_files(listing)
         self.start = self._log_start_offset()
         self._check_files()
+        if self.segments and self.segments[0].base_offset < self.start:
+            # The file with the log start is perhaps not durable, and the start is visible soon.
+            self.files.sync_directory(self.path)
         self._remove_indexes_without_log(listing)
         if self.checkpoint is None:
             point = self._recover_without_checkpoint()
@@ -261,7 +254,8 @@ class _Recovery:
         size = last.size
         if known is not None:
             last.size = known.size
-            self.vouched = known
+            if not (beyond and beyond[0].base_offset == point):
+                self.vouched = known
         self.producers = self._producers_at(point)
         if last.size < size:
             below.pop()
@@ -329,9 +323,9 @@ class _Recovery:
                 self.end_offset = segment.base_offset
             self.segments.append(segment)
             is_last = at + 1 == len(segments)
-            if is_last and position == 0:
-                # Once compaction has been here, what is before will not tell as much.
-                self.rolled = [(int(segment.base_offset), dict(self.producers.entries))]
+            if position == 0 and (is_last or self.checkpoint is not None):
+                # Retention or compaction can remove the batches that have the sequences.
+                self.rolled.append((int(segment.base_offset), dict(self.producers.entries)))
             error = self._scan_segment(segment, position, is_last)
             position = 0
             if error and self._is_dropped(segments, at):
@@ -355,7 +349,8 @@ class _Recovery:
             # Stale sequences would reject valid producers; unknown producers are accepted.
             self.producers = ProducerTable(self.settings.producers_max)
             return True
-        return not checked or segment.base_offset <= self.hints.recovery_point
+        is_synced = segment.base_offset <= self.hints.recovery_point
+        return not checked or (is_synced and self.checkpoint is None)
 
     def _is_kept(self, segments: list[Segment], at: int) -> bool:
         """Whether a damaged segment is followed by others that were synced when it was whole."""
@@ -458,6 +453,10 @@ class _Recovery:
     def _add_active(self) -> None:
         segment = Segment(self.files, self.cache, self.path, self.end_offset, self.now_ms)
         segment.create()
+        if self.checkpoint is not None:
+            # Otherwise a power loss could keep the next segment and lose this one.
+            self.files.sync_directory(self.path)
+            segment.synced_entry = True
         self.segments.append(segment)
 
     def _need_active(self) -> None:

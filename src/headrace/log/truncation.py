@@ -9,6 +9,7 @@ Rare, and it waits for the disk. No job may be running and nothing staged.
 """
 
 import logging
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EIO
@@ -22,7 +23,8 @@ from headrace.log.producers import ProducerTable
 from headrace.log.replay import producers_at, rebuild_aborted, snapshot_path
 from headrace.log.scan import Walk
 from headrace.log.segment import Segment
-from headrace.log.swap import TEMPORARY
+from headrace.log.snapshots import encode_snapshot
+from headrace.log.swap import TEMPORARY, start_path
 from headrace.record.batch import Batch
 
 if TYPE_CHECKING:
@@ -44,27 +46,34 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
     last = kept[-1]
     position, _ = last.locate(offset, last.size, True)
     cut = Walk(log.files, last.open().fd, position, last.size, False).next()
-    if cut is not None:
-        # A batch is removed completely: the log ends with the batch before it.
-        offset = min(offset, int(cut.base_offset))
-    if offset < log.log_start_offset:
-        start_at(log, offset, now_ms)
+    if cut is not None and min(offset, cut.base_offset) < log.log_start_offset:
+        start_at(log, int(cut.base_offset), now_ms)
+        return
+    # The log ends with the last batch that is kept: a new segment must follow it without a gap.
+    offset = _end_before(log, last, position)
+    producers = producers_at(
+        log.files, log.path, kept, log.snapshots, offset, log.settings.producers_max
+    )
+    if offset <= log.log_start_offset:
+        # No record is left.
+        start = int(log.log_start_offset)
+        _start_at(log, start, now_ms, producers, start)
         return
     aborted = last.aborted()
     if aborted is None:
         aborted = rebuild_aborted(log, last)
     aborted = [each for each in aborted if each.last_offset < offset]
-    producers = producers_at(
-        log.files, log.path, kept, log.snapshots, offset, log.settings.producers_max
-    )
     file = LogFile(log.files, last.path(".log"), log.files.open(last.path(".log"), write=True))
     point = min(int(log.recovery_point), int(last.base_offset))
     checkpoint = upkeep.checkpoint_below(log, point)
     checkpoint = checkpoint._replace(epochs=[e for e in checkpoint.epochs if e[1] < offset])
-    with _discarding(log, checkpoint, offset):
+    with _discarding(log, checkpoint, offset) as final:
         for segment in reversed(removed):
             _remove(log, segment)
         _cut_snapshots(log, offset)
+        if log.noted_start > offset:
+            log.files.remove(start_path(log.path, log.noted_start))
+            log.noted_start = -1
         # Otherwise a power loss could restore a segment over a new one of the same name.
         log.files.sync_directory(log.path)
         log.files.truncate(file.fd, position)
@@ -73,13 +82,46 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
         last.is_sealed = False
         last.size = position
         last.reindex(log.config.index_interval_bytes)
-    last.set_aborted(aborted)
+        last.set_aborted(aborted)
+        if log.recovery_point >= last.base_offset:
+            # All that is kept is synced. Compaction can have removed batches that had sequences,
+            # so the producers' state must not depend on a scan.
+            final.append(_covering(log, checkpoint, last, offset, producers))
+    if log.recovery_point > last.base_offset:
+        log.vouched = final[-1].segments[-1]
     log.producers = producers
     log.epochs.cut_end(offset)
     log.unsettled = [segment for segment in log.unsettled if segment in kept[:-1]]
     log.rolled = [each for each in log.rolled if each[0] <= last.base_offset]
     _take(log, kept, offset)
     _LOG.info("log truncated: partition=%s offset=%d", log.partition, offset)
+
+
+def _covering(
+    log: "Log", checkpoint: LogCheckpoint, last: Segment, offset: int, producers: ProducerTable
+) -> LogCheckpoint:
+    """The checkpoint of a log whose last segment was truncated and synced."""
+    for path, data in last.derived_files():
+        log.files.write_file(path, data, sync=False)
+    if offset not in log.snapshots:
+        snapshot = encode_snapshot(dict(producers.entries))
+        log.files.write_file(snapshot_path(log.path, offset), snapshot, sync=True)
+        log.snapshots = sorted([*log.snapshots, offset])
+    epochs = [each for each in log.epochs.entries() if each[1] < offset]
+    facts = [each for each in checkpoint.segments if each.base_offset < last.base_offset]
+    facts += [upkeep.facts_of(last, last.size)] if offset > last.base_offset else []
+    return checkpoint._replace(recovery_point=offset, epochs=epochs, segments=facts)
+
+
+def _end_before(log: "Log", segment: Segment, position: int) -> int:
+    """The end offset of the batches before a position."""
+    positions = segment.index().positions
+    slot = bisect_left(positions, position) - 1
+    walk = Walk(log.files, segment.open().fd, positions[slot] if slot >= 0 else 0, position, False)
+    end = int(segment.base_offset)
+    while (batch := walk.next()) is not None:
+        end = int(batch.last_offset()) + 1
+    return end
 
 
 def start_at(log: "Log", offset: int, now_ms: int, base_offset: int = -1) -> None:
@@ -89,7 +131,14 @@ def start_at(log: "Log", offset: int, now_ms: int, base_offset: int = -1) -> Non
     """
     _check_idle(log)
     _prepare(log)
-    base_offset = offset if base_offset < 0 else base_offset
+    producers = ProducerTable(log.settings.producers_max)
+    _start_at(log, offset, now_ms, producers, offset if base_offset < 0 else base_offset)
+
+
+def _start_at(
+    log: "Log", offset: int, now_ms: int, producers: ProducerTable, base_offset: int
+) -> None:
+    """Replace all segments by an empty one."""
     checkpoint = LogCheckpoint(log.topic_id, offset, base_offset, [], [])
     segment = Segment(log.files, log.cache, log.path, base_offset, now_ms)
     with _discarding(log, checkpoint, 0):
@@ -100,11 +149,15 @@ def start_at(log: "Log", offset: int, now_ms: int, base_offset: int = -1) -> Non
                 log.files.remove(f"{log.path}/{info.name}")
         log.files.sync_directory(log.path)
         segment.create()
-    log.snapshots.clear()
+        log.snapshots.clear()
+        if producers.entries:
+            snapshot = encode_snapshot(dict(producers.entries))
+            log.files.write_file(snapshot_path(log.path, offset), snapshot, sync=True)
+            log.snapshots.append(offset)
     log.doomed.clear()
     log.noted_start = -1
     log.log_start_offset = log.target_start_offset = offset
-    log.producers = ProducerTable(log.settings.producers_max)
+    log.producers = producers
     log.epochs.cut_end(0)
     log.unsettled.clear()
     log.rolled.clear()
@@ -165,20 +218,26 @@ def _prepare(log: "Log") -> None:
 
 
 @contextmanager
-def _discarding(log: "Log", checkpoint: LogCheckpoint, offset: int) -> Iterator[None]:
-    """Make the removal of offsets from here on atomic. If a step fails, the log goes offline."""
+def _discarding(
+    log: "Log", checkpoint: LogCheckpoint, offset: int
+) -> Iterator[list[LogCheckpoint]]:
+    """Make the removal of offsets from here on atomic. If a step fails, the log goes offline.
+
+    The caller can append the checkpoint that is valid in the end to the list.
+    """
+    final = [checkpoint]
     path = f"{log.path}/{LOG_CHECKPOINT}"
     first = encode_log_checkpoint(checkpoint._replace(discard_from=offset))
     log.files.write_file(path + TEMPORARY, first, sync=True)
     try:
         log.files.rename(path + TEMPORARY, path)
         log.files.sync_directory(log.path)
-        yield
-        log.files.replace_file(path, encode_log_checkpoint(checkpoint))
+        yield final
+        log.files.replace_file(path, encode_log_checkpoint(final[-1]))
     except OSError as error:
         log.go_offline(error)
         raise
-    log.recovery_point = checkpoint.recovery_point
+    log.recovery_point = final[-1].recovery_point
     if log.vouched is not None and log.vouched.base_offset >= checkpoint.recovery_point:
         log.vouched = None
 
@@ -202,7 +261,7 @@ def _take(log: "Log", segments: list[Segment], log_end_offset: int) -> None:
     log.sealed_bytes = sum(segment.size for segment in segments[:-1])
     log.log_end_offset = log_end_offset
     log.written_end_offset = log_end_offset
-    log.synced_offset = min(log.synced_offset, log_end_offset)
+    log.synced_offset = max(min(log.synced_offset, log_end_offset), log.recovery_point)
     log.target_start_offset = min(log.target_start_offset, log_end_offset)
     log.first_dirty_offset = min(log.first_dirty_offset, log_end_offset)
     log.leader_epoch = log.epochs.latest()

@@ -85,7 +85,9 @@ def checkpoint_below(log: "Log", point: int, without: Sequence[Segment] = ()) ->
     if vouched is not None and vouched.base_offset < point:
         # The recovery point is inside this segment. It is the active one, or it was when the
         # checkpoint was written, and no job has succeeded since.
-        facts += [vouched] if vouched.base_offset in log.base_offsets else []
+        others = {each.base_offset for each in facts}.union(each.base_offset for each in without)
+        if vouched.base_offset in log.base_offsets and vouched.base_offset not in others:
+            facts.append(vouched)
     epochs = [each for each in log.epochs.entries() if each[1] < point or each[1] <= start]
     return LogCheckpoint(log.topic_id, start, point, epochs, facts)
 
@@ -96,7 +98,7 @@ def next_job(log: "Log", now_ms: int, files: Files | None = None) -> LogJob | No
         return None
     log.wants_job = False
     starts = log.target_start_offset > log.log_start_offset
-    if starts and log.job_errno in FULL:
+    if starts and log.job_errno in FULL and log.is_named:
         log.job = _start_job(log)
         return log.job
     drops = _is_drop_due(log, now_ms)
@@ -110,12 +112,20 @@ def next_job(log: "Log", now_ms: int, files: Files | None = None) -> LogJob | No
         if log.replacement is not None:
             # The checkpoint below describes the old segments: start-up must not replace them.
             log.replacement.add_undo(job)
-        _add_removals(log, job)
+        removes_first = log.recovery_point >= log.base_offsets[0] or log.noted_start >= 0
+        if log.doomed and log.job_errno in FULL and not removes_first:
+            _add_snapshots_if_room(log, job)
+            removes_first = True
+        if removes_first:
+            _add_removals(log, job)
         _add_syncs(log, job, flushes)
         if flushes:
             log.synced_ms = now_ms
         if checkpoints or settles or starts:
             _add_checkpoint(log, job, checkpoints)
+            if not removes_first:
+                # The segment was rolled while the job with the new start was running.
+                _add_removals(log, job)
             _add_stray_snapshots(log, job)
         if drops:
             _add_drop(log, job)
@@ -242,7 +252,8 @@ def _add_snapshot(log: "Log", job: LogJob, offset: int, entries: dict[int, Produ
 def _add_removals(log: "Log", job: LogJob) -> None:
     """Remove the files of dropped segments, oldest first: a crash leaves no hole.
 
-    The log start beyond them is durable: an earlier job has synced it.
+    The log start beyond them is durable: an earlier job has synced it. As a rule, the snapshot with
+    their producers is durable, too.
     """
     for path in log.doomed:
         job.rename(path, path + ".deleted")
@@ -255,19 +266,29 @@ def _start_job(log: "Log") -> LogJob:
     """Make a new log start durable on a full disk, which has no room for a checkpoint.
 
     An empty file has the offset as its name. The checkpoint that has the start replaces it. If
-    possible the start is at a snapshot, so that a crash does not cost the producers' sequences.
+    possible the start is at a snapshot, or one is written for it, so that a crash does not cost
+    the producers' sequences.
     """
     start, target = log.log_start_offset, int(log.target_start_offset)
     covered = [each for each in log.base_offsets if start < each <= target]
     offset = max((each for each in covered if each in log.snapshots), default=target)
     job = LogJob(log.files)
+    _add_snapshots_if_room(log, job)
     spare = [log.segments[0].stem + ".timeindex", log.segments[0].stem + ".index"]
     job.note(start_path(log.path, offset), spare)
     job.sync_directory(log.path)
     if log.noted_start >= 0:
         job.remove(start_path(log.path, log.noted_start))
     job.start_offset = offset
+    log.noted_start = offset
     return job
+
+
+def _add_snapshots_if_room(log: "Log", job: LogJob) -> None:
+    """On a full disk: without room for them, a crash costs the producers' sequences."""
+    for offset, entries in log.rolled:
+        if offset not in log.snapshots and offset <= log.target_start_offset:
+            job.write_if_room(snapshot_path(log.path, offset), partial(encode_snapshot, entries))
 
 
 def _add_stray_snapshots(log: "Log", job: LogJob) -> None:
@@ -302,7 +323,6 @@ def done(log: "Log", job: LogJob) -> None:
         log.vouched = job.vouched
         log.noted_start = -1
     elif job.start_offset >= 0:
-        log.noted_start = job.start_offset
         retention.start_here(log, job.start_offset)
     log.wants_job = bool(
         log.unsettled
