@@ -95,11 +95,12 @@ class SmallLog:
         table_bytes_max: int = 1 << 20,
         expires: bool = True,
         keep_last: bool = False,
+        retention_ms: int = RETENTION_MS,
     ) -> Cleaner:
         """Clean once, everything or the batches below an offset."""
         end = self.end_offset if up_to is None else up_to
         rules = Rules(
-            self.first_dirty_offset, now_ms, RETENTION_MS, expires, table_bytes_max=table_bytes_max
+            self.first_dirty_offset, now_ms, retention_ms, expires, table_bytes_max=table_bytes_max
         )
         producers = {
             producer_id: LastBatch(

@@ -91,6 +91,16 @@ def test_a_tombstone_takes_its_elders_at_once_and_stays_for_the_retention_time()
     assert log.pairs() == [("b", "1"), ("c", "1")]
 
 
+def test_the_longest_delete_retention_ms_keeps_a_tombstone_and_its_timestamp() -> None:
+    log = SmallLog()
+    log.put(("a", "1"), ("b", None))
+    timestamps = [record.timestamp for record in log.records()]
+    log.clean(retention_ms=2**63 - 1)
+    log.clean(NOW_MS + 2**61, retention_ms=2**63 - 1)
+    assert log.pairs() == [("a", "1"), ("b", None)]
+    assert [record.timestamp for record in log.records()] == timestamps
+
+
 def test_a_tombstone_does_not_count_from_anew_with_each_cleaning() -> None:
     log = SmallLog()
     log.put(("a", None))

@@ -26,6 +26,9 @@ from headrace.record.compression import DECOMPRESSED_SIZE_MAX
 from headrace.record.decode import Record, read_records
 from headrace.record.rewrite import emptied, filtered
 
+_HORIZON_MS_MAX = (1 << 62) - 1
+"""The largest base timestamp of a batch. Records' timestamps relative to it fit into 64 bits."""
+
 
 class LastBatch(NamedTuple):
     """What is known of a producer: where its last batch of data ends, or -1, and its epoch."""
@@ -185,7 +188,7 @@ class Cleaner:
     def _new_horizon_ms(self) -> int | None:
         if not self._rules.expires:
             return None
-        return self._rules.now_ms + self._rules.delete_retention_ms
+        return min(self._rules.now_ms + self._rules.delete_retention_ms, _HORIZON_MS_MAX)
 
     def _is_expired(self, batch: Batch) -> bool:
         """Whether a batch has a delete horizon, in place of its base timestamp, that has passed."""
