@@ -1,6 +1,7 @@
 """The broker's side of compaction with the real process, on real files."""
 
 import asyncio
+import errno
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,8 +13,12 @@ from headrace.config.broker import BrokerConfig
 from headrace.env.clock import SystemClock
 from headrace.env.files import SystemFiles
 from headrace.handlers.partitions import PartitionTable
+from headrace.log import cleanable, replay
+from headrace.log.cleaning import AbortedIndex
 from headrace.log.directory import LogDirectory
 from headrace.log.log import Log
+from headrace.log.segment import Segment
+from headrace.node import compaction
 from headrace.node.compaction import Compaction
 from headrace.replication.partition import Partition
 from headrace.runtime.worker import Worker
@@ -116,6 +121,38 @@ def test_a_damaged_log_is_named_once_and_left_alone_until_its_settings_change(
     assert logs.close({})
 
 
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
+def test_compaction_continues_after_an_index_that_cannot_be_opened(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+) -> None:
+    logs, log, expected = written(tmp_path)
+    failures = [OSError(code, "cannot open")] * 3
+    read_index = cleanable._aborted_index
+
+    def aborted_index(log: Log, segment: Segment) -> AbortedIndex:
+        if failures:
+            raise failures.pop()
+        return read_index(log, segment)
+
+    monkeypatch.setattr(cleanable, "_aborted_index", aborted_index)
+
+    async def scene() -> None:
+        async with compacting(log, logs):
+            if code == errno.EIO:
+                await until(lambda: "log not compacted" in caplog.text)
+                failures.clear()
+                log.set_config(log.config.replace())
+            await until(is_compacted(log))
+
+    asyncio.run(scene())
+    assert caplog.text.count("log not compacted") == (3 if code == errno.EMFILE else 1)
+    assert latest(committed(log)) == expected
+    assert logs.close({})
+
+
 def test_a_log_whose_segments_are_dropped_meanwhile_is_compacted_without_a_complaint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,6 +168,34 @@ def test_a_log_whose_segments_are_dropped_meanwhile_is_compacted_without_a_compl
     asyncio.run(compact())
     assert "was not compacted" not in caplog.text
     logs.close({})
+
+
+def test_compaction_continues_after_an_index_that_cannot_be_rebuilt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, log, expected = written(tmp_path)
+    (first, *_) = (segment for segment in log.segments if segment.aborted_size > 0)
+    for segment in log.segments[:-1]:
+        segment.forget()
+    damage(first.stem + ".txnindex", 5)
+    failures = [OSError(errno.EMFILE, "cannot open")]
+    rebuild = replay.rebuild_aborted
+
+    def rebuild_aborted(log: Log, segment: Segment) -> object:
+        if failures:
+            raise failures.pop()
+        return rebuild(log, segment)
+
+    monkeypatch.setattr(compaction, "rebuild_aborted", rebuild_aborted)
+
+    async def scene() -> None:
+        async with compacting(log, logs):
+            await until(is_compacted(log))
+
+    asyncio.run(scene())
+    assert caplog.text.count("log not compacted") == 1
+    assert latest(committed(log)) == expected
+    assert logs.close({})
 
 
 def test_a_damaged_index_of_aborted_transactions_is_rebuilt_and_then_the_log_is_compacted(

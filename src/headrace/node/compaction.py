@@ -20,10 +20,12 @@ from headrace.handlers.partitions import PartitionTable
 from headrace.log.cleanable import Cleanable, cleanable, cleaning_job, dirtiest
 from headrace.log.cleaning import CleanedSegment, Outcome
 from headrace.log.directory import LogDirectory
-from headrace.log.jobs import LogJob
+from headrace.log.jobs import PASSING, LogJob
 from headrace.log.log import Log
 from headrace.log.replacement import Replacement
 from headrace.log.replay import rebuild_aborted
+from headrace.log.segment import Segment
+from headrace.model.errors import ApiError
 from headrace.node.cleaner_child import CleanerChild, CleanerFailed
 from headrace.replication.partition import Partition
 from headrace.runtime.worker import Worker
@@ -92,14 +94,19 @@ class Compaction:
         if found is None:
             self._wait()
             return
-        job = cleaning_job(
-            found,
-            now_ms,
-            table_bytes_max=self._config.get_int("log.cleaner.dedupe.buffer.size"),
-            table_load_max=self._config.get_float("log.cleaner.io.buffer.load.factor"),
-            bytes_per_second_max=self._config.get_float("log.cleaner.io.max.bytes.per.second"),
-            time_is_trusted=is_trusted,
-        )
+        try:
+            job = cleaning_job(
+                found,
+                now_ms,
+                table_bytes_max=self._config.get_int("log.cleaner.dedupe.buffer.size"),
+                table_load_max=self._config.get_float("log.cleaner.io.buffer.load.factor"),
+                bytes_per_second_max=self._config.get_float("log.cleaner.io.max.bytes.per.second"),
+                time_is_trusted=is_trusted,
+            )
+        except (OSError, ApiError) as error:
+            self._unreadable(found.log, error)
+            self._wait()
+            return
         self._ended.clear()
         self._run = _Run(found, CleanerChild(self._logs.files, job))
         self._go_on(self._run)
@@ -142,11 +149,24 @@ class Compaction:
                 self._left_alone[log] = log.config
             for segment in log.segments:
                 if segment.base_offset == error.index_of:
-                    rebuild_aborted(log, segment)
-                    log.unsettled.append(segment)
-                    log.wants_job = True
-                    self._start_job_of(log)
+                    self._rebuild_index(log, segment)
         self._end(run)
+
+    def _rebuild_index(self, log: Log, segment: Segment) -> None:
+        try:
+            rebuild_aborted(log, segment)
+        except (OSError, ApiError) as error:
+            self._unreadable(log, error)
+            return
+        log.unsettled.append(segment)
+        log.wants_job = True
+        self._start_job_of(log)
+
+    def _unreadable(self, log: Log, error: OSError | ApiError) -> None:
+        """Try again later if descriptors or space are missing; skip the log otherwise."""
+        _LOG.warning("log not compacted: partition=%s error=%s", log.partition, error)
+        if not (isinstance(error, OSError) and error.errno in PASSING):
+            self._left_alone[log] = log.config
 
     def _finish(self, run: "_Run", outcome: Outcome) -> None:
         log = run.log
