@@ -128,7 +128,7 @@ def _try_mutations(args: argparse.Namespace) -> int:
     for mutation in MUTATIONS:
         command = [sys.executable, "-m", "tests.storage_model", "--jobs", str(args.jobs)]
         command += ["--first", str(args.first), "--failures", "1"]
-        command += ["--seeds", str(args.seeds or mutation.seeds_max)]
+        command += ["--seeds", str(args.seeds or mutation.first + mutation.seeds_max)]
         with tempfile.TemporaryDirectory() as directory:
             where = mutated(mutation, Path(directory))
             ended = subprocess.run(

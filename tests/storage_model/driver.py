@@ -110,8 +110,14 @@ class Driver:
         self.check(is_full=name not in _LIGHT)
 
     def finish(self, seed: int) -> None:
-        """A last restart after a kill and one after a power loss, and the log can be written."""
-        for name in ("flush", "kill", "append", "flush", "power", "append", "restart"):
+        """Restarts after a kill and after several power losses; then the log can be written."""
+        for name in ("flush", "kill", "append", "flush")[seed % 2 :]:
+            self.run(name, 0, seed)
+        for n in range(1, 4):
+            files, history = self.files, self.history.copy()
+            self.recover(True, seed + n)
+            self.files, self.history = files, history
+        for name in ("power", "append", "restart"):
             self.run(name, 0, seed)
 
     def check(self, *, is_full: bool) -> None:

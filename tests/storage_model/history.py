@@ -8,7 +8,7 @@ Pure. The driver reports each operation on the real log here; the checks compare
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 SPANS_KEPT = 5
@@ -88,6 +88,15 @@ class History:
     floor: int = 0
     """Producers' states are exact from here: `floor_table`, then the entries at or beyond it."""
     floor_table: dict[int, ProducerState] = field(default_factory=dict)
+
+    def copy(self) -> "History":
+        return replace(
+            self,
+            entries=list(self.entries),
+            maybe=list(self.maybe),
+            may_miss=set(self.may_miss),
+            gone=set(self.gone),
+        )
 
     # What happened
 

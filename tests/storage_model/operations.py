@@ -240,6 +240,7 @@ class Operations(Driver):
         )
         target = min(max(choices[a % len(choices)], start), end)
         if target < end:
+            self._maybe_fault(b)
             self.cut(target, lambda: log.truncate_to(target, self.clock.now_ms))
 
     def do_replace(self, a: int, b: int) -> None:
@@ -250,6 +251,7 @@ class Operations(Driver):
             return
         start, end = int(log.log_start_offset), int(log.log_end_offset)
         target = (end + 1 + b % 9, max(start - 1 - b % 4, 0), start)[a % 3]
+        self._maybe_fault(b)
         self.cut(target, lambda: log.start_at(target, self.clock.now_ms), is_full=True)
 
     def cut(self, target: int, act: Callable[[], None], *, is_full: bool = False) -> None:
@@ -284,6 +286,11 @@ class Operations(Driver):
             if not is_exact:
                 checks.adopt_producers(log, history)
         self.observe()
+
+    def _maybe_fault(self, b: int) -> None:
+        """Let one operation of a truncation fail: otherwise that is rare."""
+        if b % 4 == 3:
+            self.do_fault(b // 4, b // 7)
 
     def _cut_failed(self, error: OSError | ApiError, attempt: int) -> None:
         """As a follower does: it tries again, unless the disk is broken."""

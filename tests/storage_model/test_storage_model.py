@@ -57,9 +57,17 @@ def test_failing_trace_is_shortened_to_the_operations_that_matter(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_model_catches(mutation: Mutation, tmp_path: Path) -> None:
-    seeds = ["--seeds", str(mutation.seeds_max), "--failures", "1", "--brief", "--jobs", "1"]
+    seeds = ["--first", str(mutation.first), "--seeds", str(mutation.seeds_max)]
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.storage_model", *seeds],
+        [
+            sys.executable,
+            "-m",
+            "tests.storage_model",
+            *seeds,
+            "--failures=1",
+            "--brief",
+            "--jobs=1",
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(mutated(mutation, tmp_path))},
         capture_output=True,
