@@ -121,13 +121,14 @@ class Cluster:
                 yield broker, partition
 
     def log_end(self, where: TopicPartition) -> int:
-        """The greatest log end offset of all replicas that run."""
+        """The greatest log end offset of all replicas that run, or that a client knows of."""
         ends = [
             int(partition.log.log_end_offset)
             for _, partition in self.replicas()
             if (partition.topic, partition.index) == where
         ]
-        return max(ends, default=0)
+        acked = [each.offset + 1 for each in self.history.acked if each.partition == where]
+        return max(*ends, *acked, 0, 0)
 
     def out_of_sync(self, where: TopicPartition) -> set[int]:
         state = self.stored(where.topic)[where.partition]
