@@ -6,8 +6,8 @@ from uuid import UUID
 from headrace.config.topic import TopicConfig
 from headrace.env.files import Files
 from headrace.log.file import OpenSegments
-from headrace.log.hints import Hints
 from headrace.log.log import Log
+from headrace.log.offset_files import Hints
 from headrace.log.recovery import recover
 from headrace.log.state import LogSettings
 from headrace.log.timestamps import Found, Lookup

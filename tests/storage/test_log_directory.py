@@ -428,3 +428,29 @@ def test_only_names_of_partitions_are_taken_for_partitions(
     name: str, expected: TopicPartition | None
 ) -> None:
     assert parse_partition(name) == expected
+
+
+def test_high_watermark_of_a_former_topic_does_not_apply_to_a_recreated_one() -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    append(directory.create(A, ID, CONFIG), "former")
+    directory.checkpoint_job({A: 1}).run()
+    # The topic is deleted and created again; the kill comes before the next checkpoint.
+    directory.delete(A)
+    directory.create(A, OTHER_ID, CONFIG)
+    directory = opened(files.killed())
+    assert directory.high_watermarks == {A: 1}
+    directory.load({A: (OTHER_ID, CONFIG)})
+    assert directory.high_watermarks == {}
+
+
+def test_high_watermark_applies_to_the_same_topic_after_a_kill() -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    append(directory.create(A, ID, CONFIG), "kept")
+    directory.checkpoint_job({A: 1}).run()
+    directory = opened(files.killed())
+    directory.load({A: (ID, CONFIG)})
+    assert directory.high_watermarks == {A: 1}

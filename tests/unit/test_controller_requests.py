@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 from headrace.coordination import layout
 from headrace.handlers.context import RequestContext
@@ -224,8 +225,8 @@ async def test_a_lost_disk_costs_its_leadership_and_a_new_controller_is_told(
     await cluster.leader.controller.create_topic("u", assignment={0: [3]})
     await cluster.agree()
     member = cluster.members[3]
-    member.controller.replica_offline("t", 0)
-    member.controller.replica_offline("u", 0)
+    member.controller.replica_offline(topic_id(member, "t"), 0)
+    member.controller.replica_offline(topic_id(member, "u"), 0)
     await until(lambda: cluster.leader.state("u").leader == NO_LEADER)
     await cluster.agree()
     assert (member.state().leader, member.state().isr) == (2, (2,))
@@ -241,7 +242,7 @@ async def test_a_lost_disk_is_reported_under_each_new_registration(cluster: Clus
     await cluster.leader.controller.create_topic("t", assignment={0: [2]})
     await cluster.agree()
     member = cluster.members[2]
-    member.controller.replica_offline("t", 0)
+    member.controller.replica_offline(topic_id(member, "t"), 0)
     await until(lambda: cluster.leader.state().leader == NO_LEADER)
     before = member.controller.broker_epoch
     await cluster.leader.store.delete(layout.broker_path(2))
@@ -258,12 +259,32 @@ async def test_a_lost_disk_is_reported_under_each_new_registration(cluster: Clus
 async def test_a_broker_with_a_lost_disk_does_not_rejoin_the_isr(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
     await cluster.agree()
-    cluster.members[3].controller.replica_offline("t", 0)
+    cluster.members[3].controller.replica_offline(topic_id(cluster.members[3], "t"), 0)
     await until(lambda: cluster.leader.state().isr == (2,))
     await cluster.agree()
     slot = await alter(cluster, cluster.members[2], (2, 3))
     assert slot["error_code"] == ErrorCode.INELIGIBLE_REPLICA
     assert cluster.leader.state().isr == (2,)
+
+
+@cluster_of(3)
+async def test_a_recreated_topic_does_not_inherit_the_lost_disk(cluster: Cluster) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
+    await cluster.agree()
+    former = topic_id(cluster.members[3], "t")
+    cluster.members[3].controller.replica_offline(former, 0)
+    await until(lambda: cluster.leader.state().isr == (2,))
+    await cluster.leader.controller.delete_topic("t")
+    await cluster.agree()
+    await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
+    await cluster.agree()
+    assert topic_id(cluster.leader, "t") != former
+    assert list(cluster.leader.controller._failover.offline_on(TopicPartition("t", 0))) == []
+    assert cluster.leader.state().isr == (3, 2)
+
+
+def topic_id(member: Member, name: str) -> UUID:
+    return member.controller.image.topics[name].topic_id
 
 
 async def ask(member: Member, api_key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Caller:
         self._clock = clock
         self._broker_epoch = broker_epoch
         self.requests: Requests
-        self._offline: dict[TopicPartition, None] = {}
+        self._offline: dict[tuple[UUID, int], None] = {}
         self._reports: dict[asyncio.Task[None], None] = {}
 
     def stop(self) -> None:
@@ -147,9 +147,9 @@ class Caller:
             await asyncio.sleep(min(_ASK_AGAIN_S, left_s))
         return True
 
-    def replica_offline(self, topic: str, index: int) -> None:
-        """This broker's log of a partition is lost until it restarts: another must lead it."""
-        self._offline[TopicPartition(topic, index)] = None
+    def replica_offline(self, topic_id: UUID, index: int) -> None:
+        """Report that this broker's log of a partition has failed until it restarts."""
+        self._offline[topic_id, index] = None
         self.report_offline()
 
     def report_offline(self) -> None:
@@ -163,11 +163,9 @@ class Caller:
         told = -1
         while told != len(self._offline):
             partitions: dict[UUID, list[dict[str, int]]] = {}
-            for where in self._offline:
-                topic = self._image.topics.get(where.topic)
-                if topic is not None:
-                    slots = partitions.setdefault(topic.topic_id, [])
-                    slots.append({"partition_index": where.partition})
+            for topic_id, index in self._offline:
+                if topic_id in self._image.names_by_id:
+                    partitions.setdefault(topic_id, []).append({"partition_index": index})
             topics = [{"topic_id": id_, "partitions": slots} for id_, slots in partitions.items()]
             count = len(self._offline)
             message = {**self._as_asker(), "directories": [{"id_": _LOST_DIR, "topics": topics}]}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
+from uuid import UUID
 
 from headrace.controller import failover_machine as machine
 from headrace.controller.failover_machine import IsrChange, Live
@@ -77,8 +78,8 @@ class Failover:
         self._last_isrs = LastIsrs(
             self._image, states, self.live, self.offline_on, self.min_insync, ask_ends
         )
-        self._offline: dict[TopicPartition, dict[int, int]] = {}
-        """Brokers whose disk lost a partition, with their epoch at that time."""
+        self._offline: dict[tuple[UUID, int], dict[int, int]] = {}
+        """Brokers whose log of a partition has failed, with their epoch at that time."""
         self._turns: dict[TopicPartition, dict[int, float]] = {}
         """When a broker last led a partition without enough replicas."""
         self._is_due = False
@@ -107,8 +108,10 @@ class Failover:
         )
 
     def note_offline(self, where: TopicPartition, node_id: int, epoch: int) -> None:
-        """A broker has lost its log of a partition until it restarts; `settle` acts on it."""
-        self._offline.setdefault(where, {})[node_id] = epoch
+        """A broker's log of a partition has failed until it restarts; `settle` acts on it."""
+        topic = self._image.topics.get(where.topic)
+        if topic is not None:
+            self._offline.setdefault((topic.topic_id, where.partition), {})[node_id] = epoch
 
     def better_leader(
         self,
@@ -245,11 +248,12 @@ class Failover:
         return await self._last_isrs.ends_of(partitions)
 
     def offline_on(self, where: TopicPartition) -> Collection[int]:
-        if not self._offline:
+        topic = self._image.topics.get(where.topic)
+        if not self._offline or topic is None:
             return ()
         brokers = self._image.brokers
         return [
             node
-            for node, epoch in self._offline.get(where, {}).items()
+            for node, epoch in self._offline.get((topic.topic_id, where.partition), {}).items()
             if node in brokers and brokers[node].epoch == epoch
         ]

@@ -400,10 +400,10 @@ class Controller:
         """Hand over what this broker leads; tell whether it all went before the time was up."""
         return await self._caller.shut_down(timeout_s)
 
-    def replica_offline(self, topic: str, index: int) -> None:
+    def replica_offline(self, topic_id: UUID, index: int) -> None:
         """This broker's log of a partition is lost until it restarts: another must lead it."""
         self._presence.lose_data()
-        self._caller.replica_offline(topic, index)
+        self._caller.replica_offline(topic_id, index)
 
     def hold(self, partitions: Iterable[TopicPartition], names: int) -> Awaitable[None] | None:
         """What a response waits for that would name these partitions' leaders; None: nothing."""

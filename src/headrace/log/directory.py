@@ -22,12 +22,12 @@ from headrace.config.topic import TopicConfig
 from headrace.env.clock import Clock, Trust
 from headrace.env.complaints import Complaint
 from headrace.env.files import DirectoryInUse, Files
-from headrace.log import checkpoints, closing, errors, incarnation, upkeep
+from headrace.log import checkpoints, closing, errors, incarnation, offset_files, upkeep
 from headrace.log.directory_jobs import RemoveDirectories, WriteCheckpoints
 from headrace.log.file import OpenSegments
-from headrace.log.hints import Hints, read_hints, read_offsets
 from headrace.log.incarnation import Incarnation
 from headrace.log.log import Log
+from headrace.log.offset_files import Hints
 from headrace.log.recovery import read_log_checkpoint, recover
 from headrace.log.state import LogSettings, report_failure
 from headrace.log.swap import offset_of
@@ -112,6 +112,8 @@ class LogDirectory:
         self._aside: list[str] = []
         """Directories of deleted partitions that a worker should remove."""
         self._hints: dict[TopicPartition, Hints] = {}
+        self._topic_ids: dict[str, UUID] = {}
+        """The topic ids of the checkpointed partitions, by directory name."""
         self._former: set[TopicPartition] = set()
         """Partitions that were deleted: Kafka's checkpoint files can still have their offsets."""
         self._logs: dict[TopicPartition, Log] = {}
@@ -140,8 +142,9 @@ class LogDirectory:
         self.directory_id = self.identity.get("directory.id") or self.directory_id
         self._read_marker(expected_broker_epoch)
         self.incarnation = incarnation.read(self.files, self.path)
-        self.high_watermarks = read_offsets(self.files, self.path, checkpoints.HIGH_WATERMARKS)
-        self._hints = read_hints(self.files, self.path)
+        self.high_watermarks = offset_files.read_high_watermarks(self.files, self.path)
+        self._hints = offset_files.read_hints(self.files, self.path)
+        self._topic_ids = offset_files.read_topic_ids(self.files, self.path)
         for info in self.files.list_directory(self.path):
             if info.is_directory and info.name.endswith(DELETE_SUFFIX):
                 self._aside.append(self._file(info.name))
@@ -292,6 +295,8 @@ class LogDirectory:
         hints = self._hints_for(partition)
         state = recover(self.files, self.cache, path, config, self.settings, now_ms, hints)
         self.lost_files += state.lost_files
+        if self._topic_ids.get(str(partition), topic_id) != topic_id:
+            self.high_watermarks.pop(partition, None)
         settings = self.settings
         log = Log(self.files, self.cache, path, partition, topic_id, config, state, settings)
         if hints is not None:
@@ -420,9 +425,8 @@ class LogDirectory:
         return [log for log in self._logs.values() if upkeep.is_due(log, now_ms)]
 
     def apply_retention(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Let every log drop what it may. By time only while the clocks agree (I31)."""
-        now_ms = self.clock.wall_ms()
-        by_time = self.trust.is_given()
+        """Apply retention to every log; by time only while the clocks agree (I31)."""
+        now_ms, by_time = self.clock.wall_ms(), self.trust.is_given()
         for partition, log in self._logs.items():
             log.apply_retention(now_ms, high_watermarks.get(partition, 0), by_time)
 
@@ -434,29 +438,20 @@ class LogDirectory:
     def checkpoint_job(self, high_watermarks: Mapping[TopicPartition, int]) -> WriteCheckpoints:
         """Kafka's checkpoint files as of now."""
         self.high_watermarks = dict(high_watermarks)
-        logs = self._logs.items()
-        recovery_points = {partition: int(log.recovery_point) for partition, log in logs}
-        starts = {p: int(log.log_start_offset) for p, log in logs if log.log_start_offset > 0}
-        encode = checkpoints.encode_offsets
-        contents = [
-            (self._file(checkpoints.RECOVERY_POINTS), encode(recovery_points)),
-            (self._file(checkpoints.LOG_START_OFFSETS), encode(starts)),
-            (self._file(checkpoints.HIGH_WATERMARKS), encode(high_watermarks)),
-            self._cleaner_offsets(),
-        ]
-        return WriteCheckpoints(self.files, contents, self._unwritable)
+        contents = offset_files.encode_all(self._logs, high_watermarks)
+        ids = {str(partition): log.topic_id for partition, log in self._logs.items()}
+        if ids != self._topic_ids:
+            self._topic_ids = ids
+            contents.append(offset_files.encode_topic_ids(ids))
+        return self._writing(contents)
 
     def cleaner_checkpoint_job(self) -> WriteCheckpoints:
-        """The one of them that says how far logs were compacted."""
-        return WriteCheckpoints(self.files, [self._cleaner_offsets()], self._unwritable)
+        """The checkpoint file that says how far logs were compacted."""
+        return self._writing([offset_files.encode_cleaner_offsets(self._logs)])
 
-    def _cleaner_offsets(self) -> tuple[str, bytes]:
-        offsets = {
-            partition: int(log.first_dirty_offset)
-            for partition, log in self._logs.items()
-            if log.config.compacts and log.first_dirty_offset > 0
-        }
-        return self._file(checkpoints.CLEANER_OFFSETS), checkpoints.encode_offsets(offsets)
+    def _writing(self, contents: list[tuple[str, bytes]]) -> WriteCheckpoints:
+        files = [(self._file(name), data) for name, data in contents]
+        return WriteCheckpoints(self.files, files, self._unwritable)
 
     # Stop
 

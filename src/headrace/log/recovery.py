@@ -26,9 +26,9 @@ from headrace.log.checkpoints import (
 )
 from headrace.log.epochs import EpochCache
 from headrace.log.file import OpenSegments
-from headrace.log.hints import Hints
 from headrace.log.interrupted import finish_truncation
 from headrace.log.lost import LogOffline, contradiction, cut_tail, set_aside
+from headrace.log.offset_files import Hints
 from headrace.log.producers import ProducerEntry, ProducerTable
 from headrace.log.replay import producers_at, replay_segment, snapshot_path
 from headrace.log.scan import Walk

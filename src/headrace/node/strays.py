@@ -100,7 +100,7 @@ class Strays:
         logs = self._logs
         self._names = [*map(str, logs.found), *logs.strays]
         path = f"{logs.path}/{FILE}"
-        before = decode(logs.files.read_file(path)) if logs.files.exists(path) else Record()
+        before = self._read(path)
         record = decide(before, self._now, has_strays=bool(self._names))
         if record.keeps:
             _log.warning(
@@ -112,6 +112,13 @@ class Strays:
         elif self._names:
             self._due = now + self._delay_s
         return WriteRecord(logs.files, path, record)
+
+    def _read(self, path: str) -> Record:
+        """An empty record if the file cannot be read: all strays stay then."""
+        try:
+            return decode(self._logs.files.read_file(path))
+        except OSError:
+            return Record()
 
     def tick(self, now: float, *, is_connected: bool) -> RemoveDirectories | None:
         """Put some strays aside when they are due. Returns a job for a worker."""

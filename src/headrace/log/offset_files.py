@@ -1,0 +1,102 @@
+"""Reads and encodes Kafka's checkpoint files, which have one row per partition.
+
+Recovery uses their offsets only if a partition has no checkpoint of its own.
+
+1. A row has no topic id. `headrace-topic-ids`, written after them, has the ids of all partitions,
+   so that a topic that was created again does not get the high watermark of the former topic.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.env.files import Files
+from headrace.log import checkpoints
+from headrace.model.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.log.log import Log
+
+TOPIC_IDS = "headrace-topic-ids"
+_LOG = logging.getLogger(__name__)
+
+
+class Hints:
+    """The offsets of one partition in Kafka's checkpoint files."""
+
+    __slots__ = ("first_dirty_offset", "log_start_offset", "recovery_point")
+
+    def __init__(self, log_start_offset: int = 0, recovery_point: int = 0) -> None:
+        self.log_start_offset = log_start_offset
+        self.recovery_point = recovery_point
+        self.first_dirty_offset = 0
+
+
+def read_hints(files: Files, directory: str) -> dict[TopicPartition, Hints]:
+    hints: dict[TopicPartition, Hints] = {}
+    for partition, offset in _read_offsets(files, directory, checkpoints.LOG_START_OFFSETS).items():
+        hints.setdefault(partition, Hints()).log_start_offset = max(offset, 0)
+    for partition, offset in _read_offsets(files, directory, checkpoints.RECOVERY_POINTS).items():
+        hints.setdefault(partition, Hints()).recovery_point = offset
+    for partition, offset in _read_offsets(files, directory, checkpoints.CLEANER_OFFSETS).items():
+        hints.setdefault(partition, Hints()).first_dirty_offset = offset
+    return hints
+
+
+def read_high_watermarks(files: Files, directory: str) -> dict[TopicPartition, int]:
+    return _read_offsets(files, directory, checkpoints.HIGH_WATERMARKS)
+
+
+def _read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition, int]:
+    """The rows of one checkpoint file; none if it is missing or damaged."""
+    path = f"{directory}/{name}"
+    try:
+        return checkpoints.decode_offsets(files.read_file(path))
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        _LOG.warning("checkpoint file is damaged, ignoring it: file=%s", path)
+        return {}
+
+
+def read_topic_ids(files: Files, directory: str) -> dict[str, UUID]:
+    """The topic ids by partition directory; none if the file is missing or damaged."""
+    path = f"{directory}/{TOPIC_IDS}"
+    try:
+        return {name: UUID(text) for name, text in json.loads(files.read_file(path)).items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, AttributeError, TypeError):
+        _LOG.warning("topic ids are damaged, ignoring them: file=%s", path)
+        return {}
+
+
+def encode_topic_ids(ids: Mapping[str, UUID]) -> tuple[str, bytes]:
+    texts = {name: str(topic_id) for name, topic_id in ids.items()}
+    return TOPIC_IDS, json.dumps(texts).encode()
+
+
+def encode_all(
+    logs: "Mapping[TopicPartition, Log]", high_watermarks: Mapping[TopicPartition, int]
+) -> list[tuple[str, bytes]]:
+    """The name and the content of each of Kafka's files."""
+    starts = {each: int(log.log_start_offset) for each, log in logs.items()}
+    recovery_points = {each: int(log.recovery_point) for each, log in logs.items()}
+    encode = checkpoints.encode_offsets
+    return [
+        (checkpoints.RECOVERY_POINTS, encode(recovery_points)),
+        (checkpoints.LOG_START_OFFSETS, encode({p: at for p, at in starts.items() if at > 0})),
+        (checkpoints.HIGH_WATERMARKS, encode(high_watermarks)),
+        encode_cleaner_offsets(logs),
+    ]
+
+
+def encode_cleaner_offsets(logs: "Mapping[TopicPartition, Log]") -> tuple[str, bytes]:
+    offsets = {
+        partition: int(log.first_dirty_offset)
+        for partition, log in logs.items()
+        if log.config.compacts and log.first_dirty_offset > 0
+    }
+    return checkpoints.CLEANER_OFFSETS, checkpoints.encode_offsets(offsets)
