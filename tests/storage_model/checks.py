@@ -159,8 +159,9 @@ def check_recovered(log: Log, history: History, lost_power: bool) -> None:
     # Unsynced batches below the log start told of producers, or compaction removed some of those
     # that a truncation makes the last ones again.
     is_inexact = lost_power and any(e.last >= low and e.base < start for e in history.entries)
-    exact_from = max(history.cleaned_end, history.floor)
-    is_inexact |= cut is not None and (bool(cut.starts) or cut.offset < exact_from)
+    if cut is not None:
+        is_inexact |= bool(cut.starts) or cut.offset < history.floor
+        is_inexact |= cut.offset <= history.cleaned_end > 0
     is_inexact |= history.is_full and start > 0
     history.recovered(start, end, lost_power)
     if is_inexact:

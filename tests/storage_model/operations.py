@@ -258,7 +258,8 @@ class Operations(Driver):
         log, history = self.log, self.history
         self.check(is_full=True)
         low = self._cut_offset(target)
-        is_exact = low >= max(history.cleaned_end, history.floor)
+        is_exact = low >= history.floor and not low <= history.cleaned_end > 0
+        is_exact &= not history.is_full
         starts: tuple[int, ...] = ()
         if is_full:
             starts = (target,)
