@@ -221,7 +221,8 @@ class LogDirectory:
                 continue
             topic_id, config = wanted[partition]
             if self._is_for(partition, topic_id):
-                self._logs[partition] = self._open_log(partition, topic_id, config)
+                log = self._open_log(partition, topic_id, config, self.was_clean)
+                self._logs[partition] = log
         self.found = [partition for partition in self.found if partition not in wanted]
         if self.found:
             names = _named(self.found)
@@ -289,15 +290,17 @@ class LogDirectory:
             for info in self.files.list_directory(path)
         )
 
-    def _open_log(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
+    def _open_log(
+        self, partition: TopicPartition, topic_id: UUID, config: TopicConfig, is_synced: bool
+    ) -> Log:
         path = self._file(str(partition))
         now_ms = self.clock.wall_ms()
         hints = self._hints_for(partition)
-        state = recover(self.files, self.cache, path, config, self.settings, now_ms, hints)
+        settings = self.settings
+        state = recover(self.files, self.cache, path, config, settings, now_ms, hints, is_synced)
         self.lost_files += state.lost_files
         if self._topic_ids.get(str(partition), topic_id) != topic_id:
             self.high_watermarks.pop(partition, None)
-        settings = self.settings
         log = Log(self.files, self.cache, path, partition, topic_id, config, state, settings)
         if hints is not None:
             log.first_dirty_offset = hints.first_dirty_offset
@@ -338,10 +341,12 @@ class LogDirectory:
 
     def _create(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         path = self._file(str(partition))
+        is_synced = self.was_clean and partition in self.found
         if not self.files.exists(path) or not self._is_for(partition, topic_id):
             self.files.make_directory(path)
             self._write_metadata(path, topic_id)
-        return self._open_log(partition, topic_id, config)
+            is_synced = True  # No log relies on a name in it.
+        return self._open_log(partition, topic_id, config, is_synced)
 
     def _write_metadata(self, path: str, topic_id: UUID) -> None:
         data = checkpoints.encode_partition_metadata(topic_id)

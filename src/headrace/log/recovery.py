@@ -10,6 +10,7 @@ Works on one partition's directory before any client reads or writes it.
    the log start stay in the log until its first job.
 4. If no crash explains the files, the log stays offline, and they stay unchanged.
 5. Every derived file can be lost, and is rebuilt with the same content (I16).
+6. After a kill the directory is synced first: no power loss may undo a name that was read.
 """
 
 import logging
@@ -57,7 +58,12 @@ def recover(
     settings: LogSettings,
     now_ms: int,
     hints: Hints | None = None,
+    is_synced: bool = False,
 ) -> LogState:
+    """Open a log. With `is_synced`, all names in its directory are known to be durable."""
+    if not is_synced:
+        # Otherwise a power loss could undo a rename or removal that recovery relies on.
+        files.sync_directory(path)
     return _Recovery(files, cache, path, config, settings, now_ms, hints or Hints()).run()
 
 
@@ -119,9 +125,6 @@ class _Recovery:
         self._find_files(listing)
         self.start = self._log_start_offset()
         self._check_files()
-        if self.segments and self.segments[0].base_offset < self.start:
-            # The file with the log start is perhaps not durable, and the start is visible soon.
-            self.files.sync_directory(self.path)
         self._remove_indexes_without_log(listing)
         if self.checkpoint is None:
             point = self._recover_without_checkpoint()
