@@ -96,6 +96,7 @@ class Log:
         """Whether the partition's directory and its topic id survive a power cut."""
         self.job_errno: i64 = 0
         """What the last job failed with, if it is to be tried again."""
+        self.has_roll_failed: bool = False
         self.synced_ms: i64 = 0
         self.drop_position: i64 = 0
         self.drop_started_ms: i64 = 0
@@ -320,6 +321,8 @@ class Log:
             self.write(now_ms)
         if self._active.size == 0:
             return
+        if not self._is_ready:
+            self._get_ready()
         segment = Segment(self.files, self.cache, self.path, self.log_end_offset, now_ms)
         try:
             if not self.is_named:

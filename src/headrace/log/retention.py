@@ -94,8 +94,15 @@ def _drop(
     if count == len(log.segments):
         try:
             log.roll(now_ms)
-        except ApiError:
-            # No room for a new segment: the rest may make some.
+            log.has_roll_failed = False
+        except ApiError as error:
+            # The other segments are deleted. The next call tries the active segment again.
+            if not log.has_roll_failed:
+                message = (
+                    "retention keeps the active segment, it cannot roll: partition=%s error=%s"
+                )
+                _LOG.warning(message, log.partition, error)
+            log.has_roll_failed = True
             count -= 1
     if count:
         _aim_at(log, log.base_offsets[count])
