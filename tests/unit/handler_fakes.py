@@ -82,6 +82,10 @@ class FakePartition:
         followers = [start for node, start in self.starts_of_followers.items() if is_live(node)]
         return min([self.log.log_start_offset, *followers])
 
+    def refusal(self) -> int:
+        offline = self.log.is_offline
+        return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         return self.log.end_offset_for_epoch(epoch)
 

@@ -45,11 +45,12 @@ def test_idle_follower_moves_its_log_start_durably_and_reports_it() -> None:
     assert values(open_partition(scene.follower.files.killed())) == ["e", "f"]
 
 
-def test_low_watermark_counts_replicas_on_live_brokers_only() -> None:
+def test_low_watermark_counts_replicas_in_the_isr_and_on_live_brokers() -> None:
     scene = _scene()
     partition = scene.leader.partition()
     _delete(scene, 4)
     assert partition.low_watermark({2, 3}.__contains__) == 0
+    assert partition.low_watermark(set[int]().__contains__) == 0
     scene.wire.run()
     assert partition.low_watermark({2, 3}.__contains__) == 0
     assert partition.low_watermark({2}.__contains__) == 4

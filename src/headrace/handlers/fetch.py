@@ -274,7 +274,7 @@ class FetchHandler:
             )
             return
         if not partition.is_leader and not self._follows(partition, request):
-            result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            result.error = partition.refusal()
             return
         epoch: i64 = part.current_leader_epoch
         if epoch != -1 and epoch != partition.leader_epoch:

@@ -39,9 +39,8 @@ def led_partition(
         if current_leader_epoch > partition.leader_epoch:
             raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
     if not partition.is_leader:
-        raise ApiError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"This broker does not lead {topic}-{index}."
-        )
+        code = ErrorCode(int(partition.refusal()))
+        raise ApiError(code, f"This broker is not the leader of {topic}-{index}.")
     return partition
 
 

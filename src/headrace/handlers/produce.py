@@ -112,7 +112,7 @@ class ProduceHandler:
         if partition is not None and partition.is_internal:
             part.error = ErrorCode.INVALID_TOPIC
         elif partition is not None:
-            exchange.refuse(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            exchange.refuse(part, partition.refusal())
         elif by_id and not self.partitions.knows_id(part.key):
             exchange.refuse(part, ErrorCode.UNKNOWN_TOPIC_ID)
         else:
@@ -140,8 +140,8 @@ class ProduceHandler:
         self, exchange: ProduceExchange, partition: Partition, part: ProducePart, batch: Batch
     ) -> None:
         if not partition.is_leader:
-            # It was led by this broker when its batch was handed to a thread.
-            exchange.refuse(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            # This broker was the leader when it handed the batch to a thread.
+            exchange.refuse(part, partition.refusal())
             return
         if exchange.peer.refusals:
             reason: i64 = exchange.refusal_before(part, batch, partition)

@@ -22,6 +22,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from headrace.config.topic import TopicConfig
 from headrace.log.log import Log
+from headrace.model.errors import ErrorCode
 from headrace.model.topics import INTERNAL_TOPICS, NO_LEADER, PartitionState
 from headrace.replication.admission import AppendRules
 from headrace.replication.followers import UNKNOWN, Follower
@@ -352,12 +353,22 @@ class Partition:
             wake()
 
     def low_watermark(self, is_live: Callable[[int], bool]) -> i64:
-        """The lowest log start offset of this replica and of the followers on live brokers."""
+        """The lowest log start offset of this replica, of the ISR, and of replicas on live brokers.
+
+        A member of the ISR whose session has just expired can become the leader, so it counts.
+        """
         lowest: i64 = self.log.log_start_offset
         for follower in self.followers.values():
-            if follower.log_start_offset < lowest and is_live(int(follower.node_id)):
+            if follower.log_start_offset >= lowest:
+                continue
+            if follower in self._bounds or is_live(int(follower.node_id)):
                 lowest = follower.log_start_offset
         return lowest
+
+    def refusal(self) -> i64:
+        """The error for a client of a replica that is not the leader."""
+        is_offline = self.log.is_offline
+        return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def committed_by_leader(self, offset: i64) -> bool:
         """As a follower: learn how far the leader has committed."""
