@@ -43,6 +43,7 @@ class LogJob:
         "named",
         "recovery_point",
         "rolled",
+        "sealed",
         "settled",
         "snapshots",
         "start_offset",
@@ -71,6 +72,8 @@ class LogJob:
         self.vouched: SegmentFacts | None = None
         self.named: Segment | None = None
         """The segment whose name in the directory is synced."""
+        self.sealed: list[Segment] = []
+        """The sealed segments whose files are synced."""
         self.settled: list[Segment] = []
         self.snapshots: list[int] = []
         self.stray: list[int] = []

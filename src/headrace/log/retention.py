@@ -120,7 +120,6 @@ def start_here(log: "Log", offset: int) -> None:
     removed = log.segments[:count]
     del log.segments[:count]
     del log.base_offsets[:count]
-    log.unsettled = [each for each in log.unsettled if each not in removed]
     for segment in removed:
         log.sealed_bytes -= segment.size
         _doom(log, segment)

@@ -91,7 +91,8 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
         log.vouched = final[-1].segments[-1]
     log.producers = producers
     log.epochs.cut_end(offset)
-    log.unsettled = [segment for segment in log.unsettled if segment in kept[:-1]]
+    gone = [last, *removed]
+    log.unsettled = [segment for segment in log.unsettled if segment not in gone]
     log.rolled = [each for each in log.rolled if each[0] <= last.base_offset]
     _take(log, kept, offset)
     _LOG.info("log truncated: partition=%s offset=%d", log.partition, offset)

@@ -161,7 +161,8 @@ def is_flush_due(log: "Log", now_ms: int) -> bool:
 
 
 def _add_syncs(log: "Log", job: LogJob, with_active: bool) -> None:
-    for segment in log.unsettled:
+    job.sealed = list(log.unsettled)
+    for segment in job.sealed:
         job.sync(segment.open())
     active = log.active()
     job.end_offset = active.base_offset
@@ -306,6 +307,7 @@ def done(log: "Log", job: LogJob) -> None:
         if job.named is not None:
             job.named.synced_entry = True
             log.is_named = True
+        _release_dropped(log, job)
     if job.error is not None:
         _failed(log, job, job.error)
         return
@@ -320,6 +322,7 @@ def done(log: "Log", job: LogJob) -> None:
         log.snapshots = sorted(kept)
         log.recovery_point = max(log.recovery_point, job.recovery_point)
         retention.start_here(log, job.start_offset)
+        _release_dropped(log, job)
         log.vouched = job.vouched
         log.noted_start = -1
     elif job.start_offset >= 0:
@@ -330,6 +333,18 @@ def done(log: "Log", job: LogJob) -> None:
         or log.target_start_offset > log.log_start_offset
         or log.written_end_offset - log.synced_offset >= log.config.flush_messages
     )
+
+
+def _release_dropped(log: "Log", job: LogJob) -> None:
+    """Release the segments that the job has synced and that are below the first segment.
+
+    A segment that was dropped before its sync stays in `unsettled`: the synced offset covers it,
+    and only its batches have the producers' sequences until the next snapshot is written.
+    """
+    for segment in job.sealed:
+        if segment.base_offset < log.base_offsets[0] and segment in log.unsettled:
+            log.unsettled.remove(segment)
+            segment.forget()
 
 
 def dropped(log: "Log") -> None:
