@@ -94,8 +94,7 @@ class Log:
         """What the checkpoint says of the active segment, if the recovery point is inside of it."""
         self.is_named: bool = state.is_named
         """Whether the partition's directory and its topic id survive a power cut."""
-        self.job_errno: i64 = 0
-        """What the last job failed with, if it is to be tried again."""
+        self.job_errno: i64 = 0  # Of the last job, if it failed and will be tried again.
         self.has_roll_failed: bool = False
         self.synced_ms: i64 = 0
         self.drop_position: i64 = 0
