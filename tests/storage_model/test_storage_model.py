@@ -15,12 +15,28 @@ from tests.storage_model.traces import parse, run, shortened, trace_of
 
 SEEDS = 300
 """`make test` runs more of them afterwards, for a minute."""
+FORMER_FAILURES = {
+    "clean stop with a pending log start after ENOSPC loses records in a power loss": (
+        "1 700 1000 3 900 -1 2 3 3 0; full 395 683; append 74 528; tick 295 636; append 363 765; "
+        "delete 991 530; flush 82 446; relief 494 13; append 793 12; restart 267 266"
+    ),
+    "truncation on a full disk forgets producers of a dropped segment": (
+        "0 250 1000 3 300 -1 512 1 1 1; append 803 967; append 966 697; full 84 516; "
+        "append 850 82; commit 565 470; retention 759 198; truncate 925 843"
+    ),
+}
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 50))
 def test_log_keeps_its_promises_in_random_traces(first: int) -> None:
     failures = {seed: run(trace_of(seed)) for seed in range(first, first + 50)}
     assert not {seed: each.message for seed, each in failures.items() if each is not None}
+
+
+@pytest.mark.parametrize("trace", FORMER_FAILURES.values(), ids=FORMER_FAILURES)
+def test_trace_that_once_failed_passes(trace: str) -> None:
+    failure = run(parse(trace))
+    assert failure is None, failure.message
 
 
 def test_random_traces_reach_every_fault() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.env.files import Files
-from headrace.log.producers import ProducerTable
+from headrace.log.producers import ProducerEntry, ProducerTable
 from headrace.log.scan import Walk
 from headrace.log.segment import Segment
 from headrace.log.snapshots import decode_snapshot
@@ -32,15 +32,23 @@ def producers_at(
     snapshots: list[int],
     offset: int,
     producers_max: int,
+    rolled: Sequence[tuple[int, dict[int, ProducerEntry]]] = (),
 ) -> ProducerTable:
     """The table as it was before an offset. Snapshots that are not valid leave the list.
 
     A snapshot from before the first segment is not used: its sequences can be stale, and stale
-    sequences reject valid producers.
+    sequences reject valid producers. `rolled` are states that no snapshot has yet.
     """
     table = ProducerTable(producers_max)
     start = first = segments[0].base_offset if segments else offset
-    for candidate in sorted((s for s in snapshots if first <= s <= offset), reverse=True):
+    in_memory = dict(rolled)
+    known = [at for at in {*snapshots, *in_memory} if first <= at <= offset]
+    for candidate in sorted(known, reverse=True):
+        if candidate in in_memory:
+            table.entries.update(in_memory[candidate])
+            table.reopen_transactions()
+            start = candidate
+            break
         try:
             data = files.read_file(snapshot_path(directory, candidate))
         except FileNotFoundError:

@@ -52,7 +52,7 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
     # The log ends with the last batch that is kept: a new segment must follow it without a gap.
     offset = _end_before(log, last, position)
     producers = producers_at(
-        log.files, log.path, kept, log.snapshots, offset, log.settings.producers_max
+        log.files, log.path, kept, log.snapshots, offset, log.settings.producers_max, log.rolled
     )
     if offset <= log.log_start_offset:
         # No record is left.
