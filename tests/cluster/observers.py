@@ -89,7 +89,8 @@ class _Thread:
         self._topic = topic
         self._observations = observations
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run_noted, daemon=True)
 
     def __enter__(self) -> "_Thread":
         self._thread.start()
@@ -98,6 +99,14 @@ class _Thread:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run_noted(self) -> None:
+        try:
+            self._run()
+        except Exception as error:  # noqa: BLE001 - raised again in __exit__
+            self._failure = error
 
     def _run(self) -> None:
         raise NotImplementedError

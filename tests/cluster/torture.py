@@ -1,7 +1,7 @@
 """`python -m tests.cluster.torture --hours 1`: faults in a live cluster, one at a time.
 
 Starts four brokers on separate disks, one ZooKeeper node and proxies between them. Two idempotent
-producers write and three readers read while faults happen; a quarter of the time there is none.
+producers write and three readers read while faults happen; a quarter of the steps have no fault.
 At the end of each round the cluster must be complete again: all replicas in sync, no reassignment
 in progress, no directory without a replica, every acknowledged record at its offset, and no
 contradiction between any two reads. The result goes to docs/RELIABILITY.md and to a JSON file.
@@ -102,6 +102,7 @@ class Torture:
         self.deleted += sum(self.deletions.acknowledged.values())
         self.reads += seen.reads
         assert seen.samples, "no broker returned the end of a log"
+        assert seen.reads, "no reader got a record"
 
     def _one_fault(self, topic: Topic) -> None:
         if self.random.random() < 0.25:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CLIENTS_MAX = 300
 """Connections of a client that exhausts a broker's file descriptors."""
 SPARE_DESCRIPTORS = 10
-OUTAGE_PAUSE_S_MAX = 60.0
+OUTAGE_PAUSE_S_MAX = 120.0
 
 Fault = Callable[["Torture", Topic], None]
 
@@ -156,7 +156,7 @@ def full_outage(torture: "Torture", topic: Topic) -> None:
         torture.say(f"data directory of broker {nodes[0]} wiped, it starts first")
     for node in nodes:
         torture.cluster.brokers[node].launch()
-        time.sleep(torture.random.uniform(0, OUTAGE_PAUSE_S_MAX / len(nodes) * 2))
+        time.sleep(torture.random.uniform(0, OUTAGE_PAUSE_S_MAX / len(nodes)))
     for node in nodes:
         torture.cluster.brokers[node].wait_until_ready(60)
 

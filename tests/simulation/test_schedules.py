@@ -16,9 +16,9 @@ from tests.simulation.world import World
 def _tear_the_last_in_sync(
     world: World, cluster: Cluster, running: "list[asyncio.Task[None]]"
 ) -> None:
-    """All are killed, and one of them loses power. It restarts first and takes the others for
-    alive, so that the ISR shrinks to one that is dead; then it is killed again. The last in sync
-    also loses power, and restarts before the third, which has everything.
+    """All brokers are killed, and one loses power. It restarts first and considers the others live,
+    so the ISR shrinks to a broker that is dead. Then it is killed again. The last in-sync broker
+    also loses power, and restarts before the third broker, which has all records.
     """
 
     def until(is_so: Callable[[], bool]) -> None:

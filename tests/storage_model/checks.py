@@ -156,8 +156,8 @@ def check_recovered(log: Log, history: History, lost_power: bool) -> None:
     if needed:
         require(end > needed[-1].last, "missing", f"{end} to {needed[-1].last} (start {start})")
     require(end <= max(highest, start), "end", f"{end} is beyond {highest}")
-    # Unsynced batches below the log start told of producers, or compaction removed some of those
-    # that a truncation makes the last ones again.
+    # The producers' states came from unsynced batches below the log start, or from batches that
+    # compaction removed and that would be the newest ones after the truncation.
     is_inexact = lost_power and any(e.last >= low and e.base < start for e in history.entries)
     if cut is not None:
         is_inexact |= bool(cut.starts) or cut.offset < history.floor

@@ -300,8 +300,8 @@ class Operations(Driver):
         self.check_failures()
         self.files.capacity = self.files.open_max = None
         self.files.fail_at.clear()
-        is_online = self.log.is_offline or attempt == 0
-        require(is_online, "truncation", f"it fails a second time: {error!r}")
+        may_fail = self.log.is_offline or attempt == 0
+        require(may_fail, "truncation", f"it fails a second time: {error!r}")
 
     def _cut_offset(self, target: int) -> int:
         """A batch is cut whole."""

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     elect.add_argument(
         "--unclean",
         action="store_true",
-        help="if no leader exists, elect the longest log that is there; records can be LOST",
+        help="without a leader, elect the live replica with the longest log; records can be LOST",
     )
     elect.add_argument(
         "--yes", action="store_true", help="with --unclean: do not ask for confirmation"
@@ -107,10 +107,10 @@ def _confirmed(
         )
         print(
             "Records that only the missing brokers have are LOST if you elect now. "
-            "The longest log that is there becomes leader."
+            "The live replica with the longest log becomes leader."
         )
     if not args.yes and not _agrees(len(wanted)):
-        raise Failure("no leader elected: not confirmed. Repeat with --yes, or answer yes.")
+        raise Failure("no leader elected: not confirmed. Repeat with --yes, or type yes.")
     return list(wanted)
 
 

@@ -116,7 +116,7 @@ class Driver:
                 self._select(None if wake_ms is None else max(wake_ms - now_ms, 0) / 1000)
 
     def _look(self, started_ms: float | None, now_ms: float) -> None:
-        """Report why a call waits. With `started_ms`, a missing response is a reason, too."""
+        """Report why a call waits. With `started_ms`, a missing response is also a reason."""
         if now_ms < self._look_ms:
             return
         self._look_ms = now_ms + _LOOK_MS

@@ -192,7 +192,7 @@ class Engine:
         return min(found, default=None)
 
     def unanswered(self) -> str:
-        """What the oldest request waits for, or nothing."""
+        """Why the oldest request waits: for a response or a connection; "" if none waits."""
         return self._network.unanswered()
 
     def _begin(self, step: Step, resume: Resume) -> None:

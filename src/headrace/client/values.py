@@ -69,7 +69,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
-    """The replicas of a partition, by who can lead it."""
+    """The replicas of a partition: its leader, ISR, eligible and offline replicas."""
 
     leader: int
     """-1 while there is none."""

@@ -226,7 +226,7 @@ class Failover:
         live: Mapping[int, Live],
         rules: TopicRules,
     ) -> PartitionState | None:
-        """Elect the only replica there is to elect, or any if the topic allows data loss."""
+        """Elect the only awaited replica, or any live one if the topic allows unclean elections."""
         offline = self.offline_on(where)
         state = replace(state, leader=NO_LEADER)
         after = machine.elect_alone(state, live, rules.min_insync, offline)

@@ -227,8 +227,8 @@ def recover(
 ) -> PartitionState | None:
     """Elect the replica with the greatest (last epoch, log end offset); the others follow (I12).
 
-    `ends` are those of the replicas that responded, all awaited ones among them. A replica that is
-    not awaited is in it only if its log has all records of the furthest one.
+    `ends` has the log ends of replicas that responded, and must have those of all awaited members.
+    The caller omits a log that ends beyond the furthest member but lacks records of it.
     """
     if missing(state, live, offline, min_insync) != []:
         return None
@@ -326,7 +326,7 @@ def alter_isr(
     if sorted(asked.isr) == sorted(_rows(state)):
         return state
     if is_leaving:
-        # Its disk has lost something, and the others have it.
+        # The leader resigns: its disk lost records, or most of the ISR cannot reach it.
         return _next(state, _first_of(state.replicas, asked.isr), asked.isr)
     return _next(state, state.leader, asked.isr, is_elected=False)
 

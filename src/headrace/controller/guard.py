@@ -6,8 +6,8 @@ one that does not respond for `silence_s` is silent.
 
 1. Each event concerns one incarnation. A broker that registers again is watched again.
 2. The guard decides nothing: the receivers of its events check them against the store.
-3. A connection per pair and direction, idle except for the controller's probes, is how each broker
-   learns of a failure without waiting for the controller: `lost` within a millisecond.
+3. Each broker keeps one connection to each other broker, idle except for the controller's probes.
+   So each broker learns of a failure (`lost`) within a millisecond, not only the controller.
 """
 
 import asyncio

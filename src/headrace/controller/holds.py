@@ -91,9 +91,9 @@ class Holds:
         self.wake()
 
     def hold(self, partitions: Iterable[TopicPartition], names: int) -> Awaitable[None] | None:
-        """What a response about the leaders of these partitions waits for; None: nothing.
+        """Return an awaitable if a response must wait, as it would name a lost leader; else None.
 
-        `names` is how many names the request has, which are kept in memory until then.
+        `names` is how many names the request has; the waiting request keeps them in memory.
         """
         rest = iter(partitions)
         first = self._first_lost(rest)

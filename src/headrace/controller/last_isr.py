@@ -1,9 +1,9 @@
-"""Elects leaders of partitions whose ISR and ELR have no member that kept its data for certain.
+"""Elects leaders of partitions if no member of ISR and ELR can prove that it kept its data.
 
-Owns the comparison of logs (I12). When all members of the last ISR and of the ELR are live again
-after they lost that proof, each reports its last leader epoch and log end offset, and the greatest
-pair leads. Other live replicas report as well; such a log counts only if it has all records of the
-furthest member. Decisions are made in `failover_machine`.
+Owns the comparison of logs (I12). When all members of the last ISR and of the ELR are live again,
+each reports its last leader epoch and log end offset. The replica with the greatest pair becomes
+leader. Other live replicas also report; one of them is elected only if its log has all records of
+the furthest member. `failover_machine` decides.
 
 1. No election follows from a wait: while a member is missing, or does not respond, the partition
    has no leader. The log names the missing brokers whenever they change.

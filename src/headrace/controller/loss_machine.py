@@ -4,8 +4,8 @@ Pure: time is an argument. After a broker fails, clients request metadata within
 the election takes longer. A response that names the failed leader costs a client its retry backoff,
 a second for librdkafka. Such a response waits until the image names another leader.
 
-1. A broker counts as lost for HOLD_S after its connection was closed or reset, and no longer than
-   until it responds on a new connection. The next loss counts only after that.
+1. A broker is lost when its connection is closed or reset, for HOLD_S or until it responds on a new
+   connection. Another loss of the same broker is ignored until it has responded.
 2. In the LINGER_S after a loss, the first Metadata response on a connection lists the lost broker,
    even if it is no longer registered. Later ones omit it, even if it is still registered, unless
    they name it as a leader. librdkafka forgets a broker that is not listed. If the same response
@@ -24,7 +24,7 @@ HELD_NAMES_MAX = 10_000
 class Losses:
     def __init__(self) -> None:
         self._until: dict[int, float] = {}
-        """When the responses that name each lost broker are due at the latest."""
+        """By when responses that name each lost broker are sent; 0 once HOLD_S has passed."""
         self._lately_until: dict[int, float] = {}
         self._held = 0
         self._names = 0

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from headrace.model.errors import ApiError
 
 RENEW_AT = 500
-"""Half a block: an outage can last while this many producers start."""
+"""Half a block: this many producers can start while the controller is unreachable."""
 RETRY_S_MIN = 1.0
 RETRY_S_MAX = 30.0
 _log = logging.getLogger(__name__)

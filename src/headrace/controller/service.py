@@ -406,7 +406,7 @@ class Controller:
         self._caller.replica_offline(topic_id, index)
 
     def hold(self, partitions: Iterable[TopicPartition], names: int) -> Awaitable[None] | None:
-        """What a response waits for that would name these partitions' leaders; None: nothing."""
+        """An awaitable if a response about these partitions' leaders must wait: see Holds.hold."""
         return self._holds.hold(partitions, names)
 
     def listed(self, client: str, leaders: Callable[[], set[int]]) -> dict[int, BrokerInfo]:

@@ -1,10 +1,10 @@
 """Restarts ZooKeeper nodes that die, with back-off, and reports it.
 
-Owns when a node is started again. Runs wherever `look` is called, a few times per second; it blocks
-only to ask a starting node for its mode.
+Owns the restart times of the nodes. Runs in the thread that calls `look`, a few times per second;
+it blocks only to request the mode of a starting node.
 
-1. A node that dies is started again after 1 s. The wait doubles with each death, up to a minute.
-2. A node that has run for a minute starts again with the shortest wait.
+1. A node that dies is restarted after 1 s. The wait doubles with each death, up to a minute.
+2. After a node has run for a minute, its next restart waits 1 s again.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class Node(Protocol):
 @dataclass(slots=True)
 class _Watched:
     node: Node
-    deaths: int = 0
+    backoff_s: float = BACKOFF_S_MIN
     started: float = 0.0
     due: float | None = None
     """When to start it again, once it has died."""
@@ -67,12 +67,12 @@ class Monitor:
             )
             self._restarted()
         if now - watched.started >= STABLE_S:
-            watched.deaths = 0
+            watched.backoff_s = BACKOFF_S_MIN
 
     def _see_dead(self, watched: _Watched, now: float) -> None:
         process = watched.node.process
-        wait_s = min(BACKOFF_S_MIN * 2**watched.deaths, BACKOFF_S_MAX)
-        watched.deaths += 1
+        wait_s = watched.backoff_s
+        watched.backoff_s = min(2 * wait_s, BACKOFF_S_MAX)
         watched.due = now + wait_s
         watched.is_starting = False
         self._report(

@@ -59,6 +59,6 @@ class BrokerContext:
     hold: "Callable[[Iterable[TopicPartition], int], Awaitable[None] | None]" = field(
         default=_hold_nothing
     )
-    """What a response waits for that names the leaders of these partitions: see Holds.hold."""
+    """An awaitable if a response about these partitions' leaders must wait: see Holds.hold."""
     listed: "Callable[[str, Callable[[], set[int]]], dict[int, BrokerInfo]] | None" = None
     """The brokers that a Metadata response lists: see Holds.listed. None: all registered ones."""

@@ -4,8 +4,9 @@ Topics are requested by name, or since version 12 by id. A topic that does not e
 both the client and auto.create.topics.enable allow it, and the response waits for it, so that the
 client need not retry. An empty array means all topics in version 0 and none later; null means all
 (G14). Version 13 has an error for the whole response, which only a failure sets. A response that
-would name a leader whose connection was just lost waits for the election, at most 0.3 s. The first
-response after that loss lists the broker, later ones do not (see controller/loss_machine.py).
+would name a leader whose connection was just lost waits for the election, at most 0.3 s. For three
+seconds after the loss, the first response on each connection lists the lost broker; later ones list
+it only if they name it as a leader (see controller/loss_machine.py).
 """
 
 from collections.abc import Awaitable, Iterator
@@ -63,7 +64,7 @@ def handle(
 def _partitions(
     broker: BrokerContext, names: list[str] | None, ids: list[UUID]
 ) -> Iterator[TopicPartition]:
-    """The partitions of the requested topics, of all with None; the image may change meanwhile."""
+    """The partitions of the requested topics (None: all), also if the image changes in between."""
     image = broker.image
     if ids:
         names = [image.names_by_id.get(topic_id, "") for topic_id in ids]

@@ -46,7 +46,9 @@ def run(steps: Steps) -> bool:
 def close_all(
     logs: "Sequence[Log]", now_ms: int, sync_all: Callable[[], None] | None = None
 ) -> Steps:
-    """Close logs. Yields now and then how many are closed; returns whether all are clean.
+    """Close logs. Yields a progress count now and then; returns whether all are clean.
+
+    The count is of logs that the current phase has processed; it starts again in each phase.
 
     `sync_all` syncs the file system, or raises OSError if it cannot prove that.
     """
@@ -177,7 +179,7 @@ class _Deferred:
         self._files = files
         self._temporary: dict[str, str] = {}
         self._is_replaced = False
-        """Whether the checkpoint waits for its name; what follows it waits, too."""
+        """Whether the checkpoint waits for its rename. All later steps then wait in `_later`."""
         self._later: list[Callable[[], None]] = []
 
     def rename_all(self) -> None:

@@ -467,7 +467,7 @@ class LogDirectory:
     def close_in_steps(
         self, high_watermarks: Mapping[TopicPartition, int], broker_epoch: int = -1
     ) -> closing.Steps:
-        """Make every log durable, then write the marker. Yields how many logs are closed.
+        """Make every log durable, then write the marker. Yields progress as `close_all` does.
 
         No job may be running; one that was not started is dropped.
         """

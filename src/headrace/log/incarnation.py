@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 class Incarnation(NamedTuple):
     broker_epoch: int = -1
-    """The registration that the directory was last written under; -1 if this is a copy."""
+    """The last registration that wrote to the directory; -1 for a copy or an unreadable marker."""
     is_cached: bool = False
     """Whether the page cache still holds all that was written under it."""
 

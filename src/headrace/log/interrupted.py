@@ -1,7 +1,7 @@
 """Finishes a truncation that a crash interrupted, before the log is recovered.
 
-The checkpoint has `discard_from`: the replica had decided to remove every offset from there on, and
-had appended nothing since. So no file that is removed here holds a record that the log still owes.
+The checkpoint has `discard_from`: the replica had decided to remove all records from this offset,
+and had appended nothing since. So the files that are removed here hold no other records.
 """
 
 from headrace.env.files import Files
@@ -41,7 +41,7 @@ def finish_truncation(files: Files, path: str, checkpoint: LogCheckpoint) -> Log
 
 
 def _cut(files: Files, path: str, offset: int) -> None:
-    """Let a file end before the first batch that has an offset to be removed.
+    """Truncate a file before the first batch that has an offset to be removed.
 
     If the file is damaged before that batch, recovery cuts it there: it is beyond the recovery
     point.

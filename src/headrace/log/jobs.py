@@ -111,7 +111,7 @@ class LogJob:
         return True
 
     def release_files(self) -> None:
-        """Let go of the open log files, once it has run."""
+        """Release the open log files after the job has run."""
         self._synced_files.clear()
 
     def cancel(self) -> None:

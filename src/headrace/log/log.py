@@ -490,7 +490,7 @@ class Log:
         truncation.truncate_to(self, offset, now_ms)
 
     def start_at(self, offset: int, now_ms: int, base_offset: int = -1) -> None:
-        """Empty the log and let it start at an offset (see `truncation`). Waits for the disk."""
+        """Empty the log and set its start to an offset (see `truncation`). Waits for the disk."""
         truncation.start_at(self, offset, now_ms, base_offset)
 
     def close(self, now_ms: int) -> bool:

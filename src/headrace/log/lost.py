@@ -1,11 +1,11 @@
 """Files that recovery cannot place in a log, and logs that it must not open.
 
-Recovery deletes no record. A file, or a part of one, that does not fit is kept beside the log as
-`<name>.lost-<time>`, the time in milliseconds. Only an operator removes such a file; `headrace log
-check` lists them.
+Recovery deletes no acknowledged record. A file, or a part of one, that does not fit is kept in the
+log's directory as `<name>.lost-<time>`, the time in milliseconds. Only an operator removes such a
+file; `headrace log check` lists them.
 
-A crash explains an unsynced end that is torn, or missing. It does not explain that a synced file is
-missing or shorter than it was. In that case the log stays offline and its files stay unchanged.
+After a crash, the unsynced end of a log can be torn or missing. A synced file that is missing or
+shorter was not changed by a crash. In that case the log stays offline and its files stay unchanged.
 """
 
 import logging

@@ -1,9 +1,9 @@
 """Reads and encodes Kafka's checkpoint files, which have one row per partition.
 
-Recovery uses their offsets only if a partition has no checkpoint of its own.
+Recovery uses their offsets only if a partition lacks a `headrace-checkpoint`.
 
-1. A row has no topic id. `headrace-topic-ids`, written after them, has the ids of all partitions,
-   so that a topic that was created again does not get the high watermark of the former topic.
+1. A row has no topic id. So `headrace-topic-ids` is written after these files, with the ids of all
+   partitions: a topic that was created again must not get the high watermark of the former topic.
 """
 
 import json

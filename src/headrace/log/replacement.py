@@ -147,7 +147,7 @@ class Replacement:
         return job
 
     def add_undo(self, job: LogJob) -> None:
-        """Let a job undo this replacement, if its first job failed."""
+        """Add steps to a job that undo this replacement, if its first job failed."""
         if self._is_in_log or self._is_undone:
             return
         for suffix in SUFFIXES:

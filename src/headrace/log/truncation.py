@@ -1,11 +1,12 @@
-"""Truncation: removes the end of a log, or all of it, when a follower has to.
+"""Removes the end of a log, or all of it, when a follower's log differs from its leader's.
 
-Rare, and it waits for the disk. No job may be running and nothing staged.
+Rare, and it waits for the disk. The log must have no running job and no staged batch.
 
 1. A checkpoint with `discard_from` is durable before the first change, and one without it before
    the next append. In between, start-up finishes the truncation (`interrupted`).
-2. If writing the first checkpoint fails, nothing has changed, and the caller can try again. If a
-   later step fails, whatever the reason, the log goes offline: it is never used half-truncated.
+2. If the temporary file of the first checkpoint cannot be written, no record was removed, and the
+   caller can try again. If a later step fails, including the rename of that file, the log goes
+   offline: it is never used half-truncated.
 """
 
 import logging

@@ -136,7 +136,7 @@ def next_job(log: "Log", now_ms: int, files: Files | None = None) -> LogJob | No
 
 
 def is_due(log: "Log", now_ms: int) -> bool:
-    """Whether a log has a job to do now; asks for a checkpoint if one is worth its writes."""
+    """Whether a job is due; requests a checkpoint after `checkpoint_bytes` of uncovered data."""
     vouched_size = log.vouched.size if log.vouched is not None else 0
     unvouched_bytes = log.written_size - vouched_size
     if log.synced_offset > log.recovery_point and unvouched_bytes >= log.settings.checkpoint_bytes:
@@ -253,8 +253,8 @@ def _add_snapshot(log: "Log", job: LogJob, offset: int, entries: dict[int, Produ
 def _add_removals(log: "Log", job: LogJob) -> None:
     """Remove the files of dropped segments, oldest first: a crash leaves no hole.
 
-    The log start beyond them is durable: an earlier job has synced it. As a rule, the snapshot with
-    their producers is durable, too.
+    The log start beyond them is durable: an earlier job has synced it. The snapshot with their
+    producers is also durable, unless a full disk had no room for it.
     """
     for path in log.doomed:
         job.rename(path, path + ".deleted")

@@ -348,7 +348,7 @@ class Broker:
             self._compaction.start()
 
     def _remove_strays(self, worker: Worker) -> None:
-        """Directories that an adoption left may be needed by the next one."""
+        """Find strays once, then remove those that are due. Adoption keeps all for the next run."""
         now = self._clock.monotonic()
         if self._strays is not None:
             removal = self._strays.tick(now, is_connected=not self._has_no_session())

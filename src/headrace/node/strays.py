@@ -5,8 +5,9 @@ loop; a worker writes the file and removes the directories.
 
 1. A directory is removed only if the store is known to be complete: the same store as before, and
    not an older copy of it. Otherwise all strays stay until an operator has moved or deleted them.
-2. A directory is removed only if it has a topic id under a checksum, or has no records, and the
-   image does not know that id. A damaged directory, or one that Kafka left, stays.
+2. A directory is removed only if its topic id is known and the image lacks it. The id is that of an
+   intact checkpoint; without records, that of partition.metadata. A damaged directory, one with
+   `.lost` files, or one that Apache Kafka wrote stays.
 3. Removal begins log.segment.delete.delay.ms after the start, while the store is connected.
 """
 
@@ -21,6 +22,7 @@ from headrace.env.files import Files
 from headrace.log import checkpoints
 from headrace.log.directory import LogDirectory
 from headrace.log.directory_jobs import RemoveDirectories
+from headrace.log.lost import is_lost
 from headrace.log.recovery import read_log_checkpoint
 
 FILE = "headrace-strays"
@@ -151,7 +153,7 @@ class Strays:
 def topic_id_of(files: Files, path: str) -> UUID | None:
     """The topic id of a directory that can be removed with its topic; None if it must stay."""
     infos = files.list_directory(path)
-    if any(info.is_directory or ".lost" in info.name for info in infos):
+    if any(info.is_directory or is_lost(info.name) for info in infos):
         return None
     checkpoint = read_log_checkpoint(files, path)
     if checkpoint is not None:

@@ -2,7 +2,7 @@
 
 The rule is pure; `Watcher` reads the clock, the brokers and the project's files.
 
-1. An end of a partition that a round has seen starts no other round.
+1. A round starts only for records beyond the partition ends that the last round has seen.
 2. Sources other than topics are not observed: a pipeline that has one runs every ten seconds.
 """
 

@@ -2,7 +2,7 @@
 
 Files are parsed, not executed. Names that code computes are unknown here: Spark checks them later.
 
-1. A check that cannot be made within half a second is skipped: the run makes it again.
+1. A check that takes longer than half a second is skipped: the run repeats all checks later.
 """
 
 import ast
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.client import ClientError, connect
+from headrace.client.options import parse_addresses
 from headrace.pipelines import sql
 from headrace.pipelines.project import BOOTSTRAP, Project, ProjectError
 
@@ -139,13 +140,16 @@ def _text(value: ast.expr | None) -> str | None:
 
 def _check_reachable(addresses: str) -> None:
     errors = []
-    for address in addresses.split(","):
-        host, _, port = address.strip().rpartition(":")
+    try:
+        parsed = parse_addresses(addresses)
+    except ValueError as error:
+        raise ProjectError(f"invalid bootstrap servers: {error}") from None
+    for address in parsed:
         try:
-            socket.create_connection((host, int(port)), _REACH_TIMEOUT_S).close()
+            socket.create_connection((address.host, address.port), _REACH_TIMEOUT_S).close()
         except TimeoutError:
             return
-        except (OSError, ValueError) as error:
+        except OSError as error:
             errors.append(error)
         else:
             return

@@ -1,15 +1,15 @@
-"""Undo the records of a run by which the next one would skip rows that did not arrive.
+"""Reset Spark's logs after a run that lost rows, so that the next run reads these rows again.
 
 Owns hard links to Spark's logs: offsets, commits and seen files of a checkpoint, committed files
 of a table. Spark never changes such a file in place.
 
-1. A table's log is restored last. Until then it lists files that are missing, and a run refuses
-   to start.
+1. A table's log is restored last. Until then it lists files that are missing, and `Accounts.begin`
+   rejects the next run.
 """
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from headrace.pipelines.graph import Flow
 from headrace.pipelines.written import LOG
 
 _COPY = "_headrace_before"
+_UNDONE = "_headrace_undone_"
 _CHECKPOINT_LOGS = ("offsets", "commits", "sources")
 
 
@@ -51,8 +52,12 @@ class Snapshot:
         self._tables[name] = directory
         self._copy(directory, (LOG,))
 
-    def _copy(self, directory: Path, logs: Iterable[str]) -> None:
+    def _copy(self, directory: Path, logs: Sequence[str]) -> None:
         copy = directory / _COPY
+        for name in logs:
+            if (copy / name).is_dir() and not (directory / name).exists():
+                # A kill interrupted `_put_back`.
+                (copy / name).rename(directory / name)
         shutil.rmtree(copy, ignore_errors=True)
         self._copies.add(copy)
         for name in logs:
@@ -81,9 +86,14 @@ class Snapshot:
 
     def _put_back(self, directory: Path, logs: Iterable[str]) -> None:
         for name in logs:
-            shutil.rmtree(directory / name, ignore_errors=True)
+            # Rename, because a kill while files are deleted would leave a part of the log.
+            undone = directory / f"{_UNDONE}{name}"
+            shutil.rmtree(undone, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                (directory / name).rename(undone)
             with suppress(FileNotFoundError):
                 (directory / _COPY / name).rename(directory / name)
+            shutil.rmtree(undone, ignore_errors=True)
 
     def drop(self) -> None:
         for copy in self._copies:

@@ -145,10 +145,12 @@ class IsrKeeper:
         now_ms = self._now_ms()
         asked: list[_Asked] = []
         for partition in considered:
+            is_cut_off = partition in self._cut_off
+            self._cut_off.pop(partition, None)
             if not partition.is_leader or self._resting.get(partition, now_ms) > now_ms:
                 continue
             self._resting.pop(partition, None)
-            isr = partition.proposed or self._isr_without_this(partition)
+            isr = partition.proposed or self._isr_without_this(partition, is_cut_off)
             if isr is None:
                 isr = partition.wanted_isr(now_ms, self.lag_ms_max, self._is_registered)
             if isr is None:
@@ -160,10 +162,8 @@ class IsrKeeper:
             )
         return asked
 
-    def _isr_without_this(self, partition: Partition) -> Isr | None:
-        """What a leader requests that must not lead on; None if it may, or if it is alone."""
-        is_cut_off = partition in self._cut_off
-        self._cut_off.pop(partition, None)
+    def _isr_without_this(self, partition: Partition, is_cut_off: bool) -> Isr | None:
+        """The ISR to request if this leader must resign; None if it need not, or is alone in it."""
         if partition.damaged_from < 0 and not is_cut_off:
             return None
         return tuple(each for each in partition.isr if each[0] != self._node_id) or None
