@@ -170,7 +170,7 @@ MUTATIONS = (
         "I31",
         "retention trusts a wall clock that was stepped",
         "headrace/log/directory.py",
-        (("        by_time = self.trust.is_given()\n", "        by_time = True\n"),),
+        (("self.clock.wall_ms(), self.trust.is_given()", "self.clock.wall_ms(), True"),),
         "tests/storage/test_log_directory.py"
         "::test_deletion_by_age_pauses_while_the_wall_clock_is_off",
     ),
