@@ -343,7 +343,7 @@ class Consumer(Client):
             self.positions[index] = self.world.random.randint(now.log_start_offset, offset)
 
     def _take(self, partition: TopicPartition, offset: int, response: Any, ends: Ends) -> int:
-        """Check what was read; returns the next position."""
+        """Check the records; returns the next position."""
         for batch in read_batches(response["records"] or b""):
             for record in read_records(batch):
                 if record.offset < offset:

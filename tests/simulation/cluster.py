@@ -104,7 +104,7 @@ class Cluster:
         self.log.append(f"{self.world.now:9.3f} {what}")
 
     def is_calm(self) -> bool:
-        """Whether this is no time for another fault."""
+        """Whether another fault must wait."""
         if self.waits_for_sync and self.is_in_full_sync():
             self.waits_for_sync = False
         return self.waits_for_sync or self.world.now < self.calm_until

@@ -105,7 +105,7 @@ def test_request_waits_for_the_election_of_each_lost_leader(
         holds = Holds(image, SystemClock())
         assert hold(holds, "a", "b") is None
         holds.lost(2)
-        assert hold(holds, "b") is None, "another leader is no reason"
+        assert hold(holds, "b") is None, "another leader must not hold the response"
         waiting = hold(holds, "b", "a", "c")
         assert waiting is not None
         task = asyncio.ensure_future(waiting)
@@ -252,7 +252,7 @@ async def test_metadata_of_every_broker_names_the_new_leader_after_a_crash(
     now = asyncio.get_running_loop().time
     await until(lambda: member.controller._holds._losses.is_lost(3, now()))
     reply = request_leader(member)
-    assert not isinstance(reply, dict), "there is no election yet"
+    assert not isinstance(reply, dict), "no leader is elected yet"
     task = asyncio.ensure_future(reply)
     for _ in range(50):
         await asyncio.sleep(0)

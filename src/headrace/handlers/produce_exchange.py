@@ -80,7 +80,7 @@ class ProduceExchange(Exchange):
             )
 
     def release(self) -> i64:
-        """Drop the frame once its records are written; returns the size of what is left.
+        """Drop the frame once its records are written; returns the bytes that remain.
 
         The rest is what the response needs: a row per topic and partition.
         """

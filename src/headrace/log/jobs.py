@@ -146,7 +146,7 @@ class LogJob:
         self._steps.append(partial(_write_made, self._files, path, make, sync))
 
     def write_if_room(self, path: str, make: Callable[[], Bytes]) -> None:
-        """Write and sync a file that is useful, but not needed: a full disk is no error."""
+        """Write and sync an optional file: a full disk is not an error."""
         self._steps.append(partial(_write_if_room, self._files, path, make))
 
     def sync_later(self, path: str) -> None:

@@ -145,5 +145,5 @@ def _empty(table: Table) -> str | None:
 
 
 def _stored(graph: Graph) -> list[str]:
-    """Tables and views that have rows of their own."""
+    """Tables and views that store rows."""
     return [name for name, node in graph.nodes.items() if node.kind in (TABLE, VIEW)]

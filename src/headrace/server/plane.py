@@ -213,7 +213,7 @@ class Plane:
                     self._fault(connection)
 
     def _defer(self, exchange: ProduceExchange) -> None:
-        """Replace the frame of a request in the memory budget by what is left of it."""
+        """Count only the remaining bytes of a request in the memory budget."""
         exchange.deferred_bytes = exchange.release()
         self.memory.deferred += exchange.deferred_bytes
         if exchange.request_bytes > 0:
