@@ -197,6 +197,17 @@ def test_a_leader_that_is_not_on_the_clients_listener_has_no_address(client: Ask
         assert [broker["node_id"] for broker in reply["brokers"]] == [1]
 
 
+@pytest.mark.parametrize(("api", "version"), [(METADATA, 12), (DESCRIBE_CLUSTER, 2)])
+def test_responses_name_this_broker_while_the_controller_is_not_registered(
+    client: Asker, api: int, version: int
+) -> None:
+    request = {"topics": [], "endpoint_type": 1, "include_cluster_authorized_operations": False}
+    client.broker.image.controller_id = 7
+    assert client.ask(api, version, request)["controller_id"] == 1
+    client.broker.image.brokers.clear()
+    assert client.ask(api, version, request)["controller_id"] == -1
+
+
 @pytest.mark.parametrize("version", range(3))
 def test_describe_cluster_tells_the_brokers_and_the_controller(client: Asker, version: int) -> None:
     reply = client.ask(

@@ -10,6 +10,7 @@ from headrace.wire.codec import Message
 
 OPERATIONS_NOT_ASKED = -(2**31)
 NOT_REGISTERED = -1
+NO_CONTROLLER = -1
 
 
 def _bits(*operations: int) -> int:
@@ -35,6 +36,18 @@ def brokers_on(
     """Those of the brokers that a client of this listener can reach, by node id."""
     found = ((info, endpoint_of(info, listener)) for _, info in sorted(brokers.items()))
     return [(info, endpoint) for info, endpoint in found if endpoint is not None]
+
+
+def controller_for(broker: BrokerContext, brokers: list[tuple[BrokerInfo, Endpoint]]) -> int:
+    """The controller, if it is one of the brokers in the response; else this broker.
+
+    librdkafka waits for a controller that it cannot connect to and does not ask again. Every
+    broker forwards requests to the controller, so a live broker is always a correct answer.
+    """
+    listed = {info.node_id for info, _ in brokers}
+    if broker.image.controller_id in listed:
+        return broker.image.controller_id
+    return broker.node_id if broker.node_id in listed else NO_CONTROLLER
 
 
 def partition_message(

@@ -5,7 +5,12 @@ client is told to ask for brokers (KIP-919). Version 2 can ask for fenced broker
 a broker is in the image or it is not.
 """
 
-from headrace.handlers.cluster_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, brokers_on
+from headrace.handlers.cluster_view import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
+    brokers_on,
+    controller_for,
+)
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.slots import failure
 from headrace.model.errors import ApiError, ErrorCode
@@ -24,13 +29,14 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     if endpoint_type != _BROKERS:
         raise ApiError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)
     ask_operations = request["include_cluster_authorized_operations"]
+    listed = brokers_on(broker.image.brokers, context.listener)
     return {
         "endpoint_type": _BROKERS,
         "cluster_id": broker.image.cluster_id,
-        "controller_id": broker.image.controller_id,
+        "controller_id": controller_for(broker, listed),
         "brokers": [
             {"broker_id": info.node_id, "host": place.host, "port": place.port, "rack": info.rack}
-            for info, place in brokers_on(broker.image.brokers, context.listener)
+            for info, place in listed
         ],
         "cluster_authorized_operations": (
             CLUSTER_OPERATIONS if ask_operations else OPERATIONS_NOT_ASKED

@@ -17,6 +17,7 @@ from headrace.handlers.cluster_view import (
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
     brokers_on,
+    controller_for,
     partition_message,
 )
 from headrace.handlers.context import BrokerContext, RequestContext
@@ -192,13 +193,14 @@ def _reply(
         for slot in slots:
             slot["topic_authorized_operations"] = TOPIC_OPERATIONS
     ask_cluster = request.get("include_cluster_authorized_operations")
+    listed = brokers_on(brokers, context.listener)
     return {
         "brokers": [
             {"node_id": info.node_id, "host": place.host, "port": place.port, "rack": info.rack}
-            for info, place in brokers_on(brokers, context.listener)
+            for info, place in listed
         ],
         "cluster_id": broker.image.cluster_id,
-        "controller_id": broker.image.controller_id,
+        "controller_id": controller_for(broker, listed),
         "topics": slots,
         "cluster_authorized_operations": (
             CLUSTER_OPERATIONS if ask_cluster else OPERATIONS_NOT_ASKED
