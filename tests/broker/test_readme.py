@@ -1,4 +1,4 @@
-"""What the README shows is tried as it stands there."""
+"""The programs and commands of the README run as shown."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from tests.broker.test_testing_plugin import PLUGIN
 pytest_plugins = ["pytester"]
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-SESSION, _ON_SPARK, EXAMPLE_TEST = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SESSION, EXAMPLE_TEST, _ON_SPARK = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 ADDRESS = "127.0.0.1:9092"
 QUIET = "import warnings\nwarnings.simplefilter('ignore')\n"
 
