@@ -38,41 +38,45 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         low=0,
         kafka_default="-1",
     ),
-    Setting("broker.rack", STRING, None, "Where the broker stands, as clients are told it."),
+    Setting(
+        "broker.rack",
+        STRING,
+        None,
+        "The rack of this broker. Clients receive it, and replicas of a partition are "
+        "placed in different racks.",
+    ),
     Setting(
         "listeners",
         LIST,
         "PLAINTEXT://:9092",
-        "The addresses to listen on: NAME://host:port, separated by commas. Without a host the "
-        "broker listens on every interface, a host name on every address it has, and port 0 "
-        "picks a free port.",
+        "The addresses to listen on: NAME://host:port, separated by commas. Without a "
+        "host, the broker listens on all interfaces. Port 0 selects a free port.",
     ),
     Setting(
         "advertised.listeners",
         LIST,
         None,
-        "The addresses that clients are told to use, by listener name; where one is missing its "
-        "own address is used.",
+        "The address that clients use for each listener: NAME://host:port, separated by"
+        " commas. The default is the address in listeners.",
     ),
     Setting(
         "listener.security.protocol.map",
         STRING,
         DEFAULT_PROTOCOL_MAP,
-        "The security protocol of each listener name: NAME:PROTOCOL, separated by commas. Only "
-        "PLAINTEXT is built yet.",
+        "The security protocol of each listener: NAME:PROTOCOL, separated by commas. "
+        "Only PLAINTEXT is supported yet.",
     ),
     Setting(
         "inter.broker.listener.name",
         STRING,
         None,
-        "The listener that brokers use among themselves.",
+        "The listener that brokers use for connections to each other.",
     ),
     Setting(
         "security.inter.broker.protocol",
         STRING,
         "PLAINTEXT",
-        "The security protocol that brokers use among themselves, where "
-        "inter.broker.listener.name is not set.",
+        "The security protocol between brokers, if inter.broker.listener.name is not set.",
         choices=SECURITY_PROTOCOLS,
         needs="security",
     ),
@@ -80,24 +84,25 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "socket.request.max.bytes",
         INT,
         "104857600",
-        "The largest request; a connection that announces a larger one is closed at once.",
+        "The largest request in bytes. The broker closes a connection that announces a larger one.",
         low=1,
     ),
     Setting(
         "queued.max.request.bytes",
         LONG,
         "268435456",
-        "Memory for all requests in flight. When it is used up, incomplete requests that make no "
-        "progress are closed, largest first. Requests of up to 64 KiB do not wait for memory. "
-        "When half of it is used by requests that wait for followers, the broker reads no more "
-        "from connections with unanswered requests. A number below 1 sets no limit.",
+        "The memory in bytes for all requests in progress. If it is exhausted, the "
+        "broker closes connections whose incomplete requests make no progress, largest "
+        "first. Requests of up to 64 KiB do not wait for memory. If requests that wait "
+        "for followers use half of it, the broker stops reading from their connections."
+        " A value below 1 means no limit.",
         kafka_default="-1",
     ),
     Setting(
         "max.connections",
         INT,
         _UNLIMITED,
-        "How many connections the broker holds; further ones are closed at once.",
+        "The maximum number of connections. The broker closes further ones immediately.",
         low=0,
         dynamic=True,
     ),
@@ -105,7 +110,8 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "max.connections.per.ip",
         INT,
         _UNLIMITED,
-        "How many connections one address may hold; further ones are closed at once.",
+        "The maximum number of connections from one IP address. The broker closes "
+        "further ones immediately.",
         low=0,
         dynamic=True,
     ),
@@ -113,8 +119,9 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "quota.producer.default",
         LONG,
         str(LONG_MAX),
-        "How many bytes a second each client id may write to this broker. Who sends more is "
-        "answered with a throttle time, and its connection is not read for so long.",
+        "The maximum number of bytes per second that a client id can produce to this "
+        "broker. If a client sends more, the broker returns a throttle time and stops "
+        "reading from the connection for that time.",
         low=1,
         hidden=True,
     ),
@@ -122,14 +129,13 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "connections.max.idle.ms",
         LONG,
         "600000",
-        "After what time a connection on which nothing moves is closed; a negative number never "
-        "closes one.",
+        "The time after which the broker closes an idle connection. A negative value means never.",
     ),
     Setting(
         "socket.send.buffer.bytes",
         INT,
         "262144",
-        "SO_SNDBUF of client connections; -1 leaves it to the operating system.",
+        "SO_SNDBUF of client connections. -1 uses the default of the operating system.",
         low=-1,
         kafka_default="102400",
     ),
@@ -137,7 +143,7 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "socket.receive.buffer.bytes",
         INT,
         "-1",
-        "SO_RCVBUF of client connections; -1 leaves it to the operating system.",
+        "SO_RCVBUF of client connections. -1 uses the default of the operating system.",
         low=-1,
         kafka_default="102400",
     ),
@@ -145,7 +151,8 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "socket.listen.backlog.size",
         INT,
         "1024",
-        "How many connections may wait to be accepted; one more is tried again after a second.",
+        "The maximum number of connections that wait to be accepted. A client retries "
+        "further ones after one second.",
         low=1,
         kafka_default="50",
     ),
@@ -153,22 +160,22 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "fetch.max.bytes",
         INT,
         "57671680",
-        "The most that one fetch response carries, whatever the client asks for; a first batch "
-        "that is larger is still sent whole.",
+        "The maximum size of a fetch response in bytes, whatever the client requests. A"
+        " larger first batch is sent complete.",
         low=1024,
     ),
     Setting(
         "max.incremental.fetch.session.cache.slots",
         INT,
         "1000",
-        "How many fetch sessions the broker keeps.",
+        "The maximum number of fetch sessions that the broker keeps.",
         low=0,
     ),
     Setting(
         "max.request.partition.size.limit",
         INT,
         "2000",
-        "The most partitions in one DescribeTopicPartitions response.",
+        "The maximum number of partitions in a DescribeTopicPartitions response.",
         low=1,
     ),
 )
@@ -178,83 +185,85 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "log.dirs",
         LIST,
         None,
-        "The data directory. Headrace uses one; several are refused.",
+        "The data directory. Headrace uses one directory and rejects a list of several.",
     ),
     Setting(
         "log.dir",
         LIST,
         "headrace-data",
-        "The data directory, where log.dirs is not set.",
+        "The data directory, if log.dirs is not set.",
         kafka_default="/tmp/kafka-logs",
     ),
-    Setting("num.partitions", INT, "1", "How many partitions a topic gets by default.", low=1),
+    Setting("num.partitions", INT, "1", "The default number of partitions of a new topic.", low=1),
     Setting(
         "default.replication.factor",
         INT,
         "1",
-        "How many replicas a partition gets by default.",
+        "The default number of replicas of a new topic's partitions.",
         low=1,
     ),
     Setting(
         "auto.create.topics.enable",
         BOOLEAN,
         "true",
-        "Whether a metadata request for a missing topic creates it, if the client agrees.",
+        "Whether a Metadata request for an unknown topic creates it, if the client permits it.",
     ),
     Setting("delete.topic.enable", BOOLEAN, "true", "Whether topics can be deleted."),
     Setting(
         "log.retention.minutes",
         INT,
         None,
-        "log.retention.ms in minutes, where that is not set.",
+        "log.retention.ms in minutes, if that is not set.",
     ),
     Setting(
         "log.retention.hours",
         INT,
         "168",
-        "log.retention.ms in hours, where neither that nor log.retention.minutes is set.",
+        "log.retention.ms in hours, if neither that nor log.retention.minutes is set.",
     ),
-    Setting("log.roll.hours", INT, "168", "log.roll.ms in hours, where that is not set.", low=1),
+    Setting("log.roll.hours", INT, "168", "log.roll.ms in hours, if that is not set.", low=1),
     Setting(
         "log.roll.jitter.hours",
         INT,
         "0",
-        "log.roll.jitter.ms in hours, where that is not set.",
+        "log.roll.jitter.ms in hours, if that is not set.",
         low=0,
     ),
     Setting(
         "log.flush.scheduler.interval.ms",
         LONG,
         str(LONG_MAX),
-        "log.flush.interval.ms, where that is not set.",
+        "log.flush.interval.ms, if that is not set.",
         low=0,
     ),
     Setting(
         "log.retention.check.interval.ms",
         LONG,
         "300000",
-        "How often the broker looks for segments to delete.",
+        "The interval at which the broker checks for segments to delete.",
         low=1,
     ),
     Setting(
         "log.flush.offset.checkpoint.interval.ms",
         INT,
         "60000",
-        "How often recovery points are written, which bound what is scanned after a crash.",
+        "The interval at which the broker writes recovery points. After a crash, "
+        "recovery reads the log from there.",
         low=0,
     ),
     Setting(
         "log.flush.start.offset.checkpoint.interval.ms",
         INT,
         "60000",
-        "How often log start offsets are written. Here each is written before it counts.",
+        "The interval at which log start offsets are written. Headrace writes each "
+        "before it takes effect.",
         low=0,
     ),
     Setting(
         "producer.id.expiration.ms",
         INT,
         "86400000",
-        "After what time a partition forgets an idempotent producer that sends nothing.",
+        "The time after which a partition removes the state of an idle idempotent producer.",
         low=1,
         dynamic=True,
     ),
@@ -262,7 +271,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "producer.id.expiration.check.interval.ms",
         INT,
         "600000",
-        "How often a partition looks for producers to forget.",
+        "The interval at which a partition checks for idle producers to remove.",
         low=1,
         hidden=True,
     ),
@@ -270,13 +279,13 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "log.cleaner.enable",
         BOOLEAN,
         "true",
-        "Whether compaction runs at all.",
+        "Whether compaction runs.",
     ),
     Setting(
         "log.cleaner.backoff.ms",
         LONG,
         "15000",
-        "How long compaction sleeps when there is nothing to compact.",
+        "The time that compaction pauses if no log needs it.",
         low=0,
         dynamic=True,
     ),
@@ -284,7 +293,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "log.cleaner.dedupe.buffer.size",
         LONG,
         "134217728",
-        "The memory that compaction may take for its table of keys.",
+        "The memory in bytes for compaction's table of keys.",
         low=1_048_576,
         dynamic=True,
     ),
@@ -292,7 +301,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "log.cleaner.io.buffer.load.factor",
         DOUBLE,
         "0.9",
-        "How full that table may get; what does not fit is left to the next run.",
+        "The maximum fill level of that table. Remaining keys are compacted in the next run.",
         low=0.01,
         high=1,
         dynamic=True,
@@ -301,7 +310,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "log.cleaner.io.max.bytes.per.second",
         DOUBLE,
         "1.7976931348623157E308",
-        "How many bytes a second compaction reads and writes at most.",
+        "The maximum number of bytes per second that compaction reads and writes.",
         low=1,
         dynamic=True,
     ),
@@ -312,7 +321,7 @@ OWN_ROWS: tuple[Setting, ...] = (
         "headrace.decompress.bytes.max",
         INT,
         "134217728",
-        "The size to which one compressed batch may unfold; a larger one is refused with "
+        "The maximum decompressed size of a batch. A larger batch is rejected with "
         "MESSAGE_TOO_LARGE.",
         low=1024,
     ),
@@ -320,26 +329,27 @@ OWN_ROWS: tuple[Setting, ...] = (
         "headrace.log.drop.behind.bytes",
         LONG,
         "0",
-        "How much of what was last written to a partition stays in the page cache while it is "
-        "written fast; older data is read from disk. 0 leaves the page cache alone. Worth setting "
-        "(67108864, say) where memory that was never used is dear, as on some virtual machines: "
-        "make bench shows both.",
+        "The number of recently written bytes per partition that stay in the page cache"
+        " during fast writes. Older data is read from disk. 0 does not limit the page "
+        "cache. Set it (to 67108864, for example) on virtual machines where the first "
+        "use of a memory page is slow. Compare both with make bench.",
         low=0,
     ),
     Setting(
         "headrace.log.drop.behind.trigger.bytes",
         LONG,
         "33554432",
-        "After how many bytes written to a partition its segment is flushed and dropped from the "
-        "page cache.",
+        "The number of bytes written to a partition after which its segment is flushed "
+        "and removed from the page cache.",
         low=1_048_576,
     ),
     Setting(
         "headrace.spin.us",
         INT,
         "0",
-        "How long the broker polls for the next request before it sleeps: lower latency for CPU "
-        "time. Only worth it with cores to spare.",
+        "The time in microseconds that the broker polls for the next request before it "
+        "sleeps. This lowers latency and uses CPU time, so set it only if cores are "
+        "idle.",
         low=0,
         high=10_000,
     ),
@@ -347,38 +357,38 @@ OWN_ROWS: tuple[Setting, ...] = (
         "headrace.response.queue.bytes.max",
         INT,
         "1048576",
-        "How many bytes of responses a connection may leave unread before the broker stops "
-        "reading its requests.",
+        "The maximum size in bytes of unread responses on a connection before the "
+        "broker stops reading its requests.",
         low=65_536,
     ),
     Setting(
         "headrace.scrub.bytes.per.second",
         LONG,
         "8388608",
-        "How much of what is on disk is read again and checked each second, to find what has "
-        "rotted before it is needed.",
+        "The number of bytes per second that the broker reads back from disk and "
+        "verifies, to detect corruption early.",
         low=4096,
     ),
     Setting(
         "headrace.scrub.interval.ms",
         LONG,
         "86400000",
-        "How long to wait before everything on disk is checked (again).",
+        "The pause between two complete verifications of all data on disk.",
         low=1,
     ),
     Setting(
         "headrace.producers.max",
         INT,
         "10000",
-        "How many idempotent producers a partition remembers; beyond that the one that has been "
-        "silent longest is forgotten.",
+        "The maximum number of idempotent producers per partition. If it is exceeded, "
+        "the producer that has been idle longest is removed.",
         low=1,
     ),
     Setting(
         "headrace.partitions.max",
         INT,
         "10000",
-        "The most partitions that a topic may have.",
+        "The maximum number of partitions per topic.",
         low=1,
     ),
 )

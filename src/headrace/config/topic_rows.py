@@ -44,9 +44,9 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "cleanup.policy",
         LIST,
         "delete",
-        "What happens to old segments. 'delete' drops them once retention.ms or retention.bytes "
-        "says so, 'compact' keeps the last record of each key, both together do both, and an "
-        "empty list keeps everything for ever.",
+        "What happens to old segments: 'delete' removes them according to retention.ms "
+        "and retention.bytes, 'compact' keeps the last record of each key. Both can be "
+        "combined. An empty list keeps everything.",
         choices=CLEANUP_POLICIES,
         synonyms=(("log.cleanup.policy", 1),),
     ),
@@ -54,7 +54,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "compression.gzip.level",
         INT,
         "-1",
-        "How hard gzip works where compression.type is gzip; -1 is its own default.",
+        "The gzip level, if compression.type is gzip. -1 is gzip's default.",
         check=_is_gzip_level,
         allowed="a whole number from 1 to 9, or -1",
         synonyms=(("compression.gzip.level", 1),),
@@ -63,7 +63,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "compression.lz4.level",
         INT,
         "9",
-        "How hard lz4 works where compression.type is lz4.",
+        "The lz4 level, if compression.type is lz4.",
         low=1,
         high=17,
         synonyms=(("compression.lz4.level", 1),),
@@ -72,8 +72,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "compression.type",
         STRING,
         "producer",
-        "How batches are compressed on disk. 'producer' keeps every batch as it came; any other "
-        "value compresses anew the batches that came in another form.",
+        "The compression of batches on disk. 'producer' stores batches unchanged. Any "
+        "other value recompresses batches that arrive with a different codec.",
         choices=COMPRESSION_TYPES,
         synonyms=(("compression.type", 1),),
     ),
@@ -81,7 +81,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "compression.zstd.level",
         INT,
         "3",
-        "How hard zstd works where compression.type is zstd.",
+        "The zstd level, if compression.type is zstd.",
         low=-131_072,
         high=22,
         synonyms=(("compression.zstd.level", 1),),
@@ -90,8 +90,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "delete.retention.ms",
         LONG,
         "86400000",
-        "How long compaction keeps a tombstone, so that a consumer which reads from the start "
-        "within this time learns of the deletion.",
+        "The time for which compaction keeps a tombstone. Consumers that read the log "
+        "from the start within this time see the deletion.",
         low=0,
         synonyms=(("log.cleaner.delete.retention.ms", 1),),
     ),
@@ -99,9 +99,10 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "file.delete.delay.ms",
         LONG,
         "60000",
-        "How long a deleted segment stays on disk. Headrace removes segments immediately, because "
-        "readers keep their files open. The broker's value is how long after a start it removes "
-        "replicas of topics that were deleted while it was down.",
+        "The time for which a deleted segment stays on disk. Headrace removes segments "
+        "immediately, because readers keep their files open. On the broker, it is the "
+        "time after a start until replicas of topics deleted in the meantime are "
+        "removed.",
         low=0,
         synonyms=(("log.segment.delete.delay.ms", 1),),
     ),
@@ -109,8 +110,9 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "flush.messages",
         LONG,
         _FOREVER,
-        "After how many records the log is synced to disk. With 1 an acknowledgement waits for "
-        "the sync that covers its records; by default the page cache decides.",
+        "The number of records after which the log is synced to disk. With 1, an "
+        "acknowledgement waits for the sync of its records. By default the operating "
+        "system decides.",
         low=1,
         synonyms=(("log.flush.interval.messages", 1),),
     ),
@@ -118,7 +120,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "flush.ms",
         LONG,
         _FOREVER,
-        "The longest time that a record stays unsynced; by default the page cache decides.",
+        "The maximum time that a record stays unsynced. By default the operating system decides.",
         low=0,
         synonyms=(("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
     ),
@@ -126,8 +128,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "follower.replication.throttled.replicas",
         LIST,
         "",
-        "The replicas that are copied to at follower.replication.throttled.rate while they are "
-        "behind.",
+        "The replicas whose fetches are limited by follower.replication.throttled.rate "
+        "while they are not in sync.",
         check=_are_replicas,
         allowed=_REPLICAS,
     ),
@@ -135,7 +137,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "index.interval.bytes",
         INT,
         "4096",
-        "How many bytes of log lie between two entries of the offset index.",
+        "The number of log bytes between two entries of the offset index.",
         low=0,
         synonyms=(("log.index.interval.bytes", 1),),
     ),
@@ -143,7 +145,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "internal.segment.bytes",
         INT,
         None,
-        "segment.bytes without its lower limit, for tests that need many small segments.",
+        "segment.bytes without the lower limit, for tests with many small segments.",
         low=61,
         hidden=True,
     ),
@@ -151,8 +153,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "leader.replication.throttled.replicas",
         LIST,
         "",
-        "The replicas that are copied from at leader.replication.throttled.rate, by those that are "
-        "behind.",
+        "The replicas whose data is sent at leader.replication.throttled.rate to "
+        "followers that are not in sync.",
         check=_are_replicas,
         allowed=_REPLICAS,
     ),
@@ -160,7 +162,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "local.retention.bytes",
         LONG,
         "-2",
-        "How much of the log stays on local disk once it has been copied to remote storage.",
+        "The size of the log that stays on local disk after it was copied to remote storage.",
         low=-2,
         needs="tiered",
         synonyms=(("log.local.retention.bytes", 1),),
@@ -169,7 +171,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "local.retention.ms",
         LONG,
         "-2",
-        "How long the log stays on local disk once it has been copied to remote storage.",
+        "The time for which the log stays on local disk after it was copied to remote storage.",
         low=-2,
         needs="tiered",
         synonyms=(("log.local.retention.ms", 1),),
@@ -178,7 +180,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "max.compaction.lag.ms",
         LONG,
         _FOREVER,
-        "The longest time that a record may wait before compaction looks at it.",
+        "The maximum time that a record can wait for compaction.",
         low=1,
         synonyms=(("log.cleaner.max.compaction.lag.ms", 1),),
     ),
@@ -186,7 +188,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "max.message.bytes",
         INT,
         "1048588",
-        "The largest batch that the topic takes, compressed if it is compressed.",
+        "The maximum size in bytes of a batch, after compression.",
         low=0,
         synonyms=(("message.max.bytes", 1),),
     ),
@@ -194,8 +196,9 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "message.timestamp.after.max.ms",
         LONG,
         "3600000",
-        "How far ahead of the broker's clock a record's timestamp may be. Later ones are refused "
-        "with INVALID_TIMESTAMP, unless the topic uses LogAppendTime.",
+        "How far a record's timestamp can be ahead of the broker's clock. Later "
+        "timestamps are rejected with INVALID_TIMESTAMP, unless the topic uses "
+        "LogAppendTime.",
         low=0,
         synonyms=(("log.message.timestamp.after.max.ms", 1),),
     ),
@@ -203,8 +206,9 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "message.timestamp.before.max.ms",
         LONG,
         _FOREVER,
-        "How far behind the broker's clock a record's timestamp may be. Earlier ones are refused "
-        "with INVALID_TIMESTAMP, unless the topic uses LogAppendTime.",
+        "How far a record's timestamp can be behind the broker's clock. Earlier "
+        "timestamps are rejected with INVALID_TIMESTAMP, unless the topic uses "
+        "LogAppendTime.",
         low=0,
         synonyms=(("log.message.timestamp.before.max.ms", 1),),
     ),
@@ -212,7 +216,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "message.timestamp.type",
         STRING,
         "CreateTime",
-        "Whose clock the records carry: the producer's, or the broker's at the time of writing.",
+        "The source of record timestamps: the producer (CreateTime) or the broker at "
+        "the time of the append (LogAppendTime).",
         choices=TIMESTAMP_TYPES,
         synonyms=(("log.message.timestamp.type", 1),),
     ),
@@ -220,7 +225,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "min.cleanable.dirty.ratio",
         DOUBLE,
         "0.5",
-        "How much of the log must be uncompacted before compaction runs.",
+        "The share of the log that must be uncompacted before compaction runs.",
         low=0,
         high=1,
         synonyms=(("log.cleaner.min.cleanable.ratio", 1),),
@@ -229,7 +234,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "min.compaction.lag.ms",
         LONG,
         "0",
-        "How long a record is safe from compaction.",
+        "The minimum time that a record stays uncompacted.",
         low=0,
         synonyms=(("log.cleaner.min.compaction.lag.ms", 1),),
     ),
@@ -237,8 +242,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "min.insync.replicas",
         INT,
         "1",
-        "How many replicas must be in sync before a write with acks=all is taken; all of them "
-        "where there are fewer.",
+        "The number of replicas that must be in sync to accept a write with acks=all. "
+        "If a partition has fewer replicas, all of them must be in sync.",
         low=1,
         synonyms=(("min.insync.replicas", 1),),
     ),
@@ -246,7 +251,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "preallocate",
         BOOLEAN,
         "false",
-        "Whether a segment file gets its full size when it is created.",
+        "Whether a segment file is created with its full size.",
         needs="preallocation",
         synonyms=(("log.preallocate", 1),),
     ),
@@ -261,31 +266,31 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "remote.log.delete.on.disable",
         BOOLEAN,
         "false",
-        "Whether remote data is deleted when remote storage is switched off.",
+        "Whether remote data is deleted when remote storage is disabled.",
         needs="tiered",
     ),
     Setting(
         "remote.storage.enable",
         BOOLEAN,
         "false",
-        "Whether the topic uses remote storage; true is refused, as by a Kafka broker on which "
-        "tiered storage is off.",
+        "Whether the topic uses remote storage. true is rejected, as by a Kafka broker "
+        "without tiered storage.",
         needs="tiered",
     ),
     Setting(
         "retention.bytes",
         LONG,
         "-1",
-        "How large a partition may grow before its oldest segments are deleted; a negative "
-        "number sets no limit. Only where cleanup.policy has 'delete'.",
+        "The maximum size of a partition before its oldest segments are deleted. A "
+        "negative value means no limit. Applies if cleanup.policy contains 'delete'.",
         synonyms=(("log.retention.bytes", 1),),
     ),
     Setting(
         "retention.ms",
         LONG,
         "604800000",
-        "How old a segment may grow before it is deleted, by the newest timestamp in it; -1 sets "
-        "no limit. Only where cleanup.policy has 'delete'.",
+        "The maximum age of a segment before it is deleted, by the newest timestamp in "
+        "it. -1 means no limit. Applies if cleanup.policy contains 'delete'.",
         low=-1,
         synonyms=(
             ("log.retention.ms", 1),
@@ -297,7 +302,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "segment.bytes",
         INT,
         "1073741824",
-        "How large a segment file grows before the log rolls to a new one.",
+        "The size of a segment file at which the log rolls to a new one.",
         low=SEGMENT_BYTES_MIN,
         synonyms=(("log.segment.bytes", 1),),
     ),
@@ -305,7 +310,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "segment.index.bytes",
         INT,
         "10485760",
-        "How large a segment's index grows before the log rolls to a new segment.",
+        "The size of a segment's index at which the log rolls to a new segment.",
         low=4,
         synonyms=(("log.index.size.max.bytes", 1),),
     ),
@@ -313,7 +318,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "segment.jitter.ms",
         LONG,
         "0",
-        "The most that is taken off segment.ms at random, so that not all partitions roll at once.",
+        "The maximum random time subtracted from segment.ms, so that partitions do not "
+        "all roll at the same time.",
         low=0,
         synonyms=(("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)),
     ),
@@ -321,8 +327,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "segment.ms",
         LONG,
         "604800000",
-        "After what time the log rolls to a new segment even if the old one is not full, so that "
-        "retention and compaction can reach its records.",
+        "The time after which the log rolls to a new segment even if the current one is"
+        " not full. Retention and compaction apply only to closed segments.",
         low=1,
         synonyms=(("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
     ),
@@ -330,15 +336,16 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "unclean.leader.election.enable",
         BOOLEAN,
         "false",
-        "Whether a replica that is not in sync may become leader when no other is left, at the "
-        "price of losing records.",
+        "Whether a replica that is not in sync can become leader if no other is "
+        "available. This can lose records.",
         synonyms=(("unclean.leader.election.enable", 1),),
     ),
     Setting(
         "message.downconversion.enable",
         BOOLEAN,
         "true",
-        "Whether records were converted for clients older than message format 2.",
+        "Whether records are converted for clients older than message format 2. No such"
+        " client is supported.",
         needs="legacy",
         hidden=True,
     ),
@@ -346,7 +353,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "message.format.version",
         STRING,
         None,
-        "The message format of the topic, which is always 2.",
+        "The message format of the topic. It is always 2.",
         needs="legacy",
         hidden=True,
     ),
@@ -354,7 +361,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "message.timestamp.difference.max.ms",
         LONG,
         None,
-        "The older name for message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
+        "The former name of message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
         low=0,
         needs="legacy",
         hidden=True,
