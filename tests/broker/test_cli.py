@@ -133,7 +133,7 @@ def test_settings_are_described_set_and_unset(headrace: Headrace, topic: str) ->
         (["configs", "unset", "--topic", "TOPIC", "retention.mss"], "Did you mean retention.ms?"),
         (["topics", "alter", "TOPIC", "--unset", "retention.mss"], "Did you mean retention.ms?"),
         (["configs", "unset", "--brokers", "num.partition"], "Did you mean num.partitions?"),
-        (["configs", "unset", "--group", "g", "session"], "no setting 'session' of a group"),
+        (["configs", "unset", "--group", "g", "session"], "unknown group setting 'session'"),
     ],
 )
 def test_a_misspelt_name_is_not_unset_without_a_word(
@@ -268,7 +268,7 @@ def test_bytes_that_are_no_text_come_back_as_they_went(
         (["topics", "list", "--bootstrap-server", "nowhere:port"], "nowhere:port"),
         (["topics", "describe", os.fsdecode(b"\xff")], "is not UTF-8"),
         (["tropics"], "did you mean 'topics'?"),
-        (["--bootstrap-server", "x:1", "topics"], "after the command"),
+        (["--bootstrap-server", "x:1", "topics"], "follow the command"),
     ],
 )
 def test_wrong_arguments_are_named_in_one_line(

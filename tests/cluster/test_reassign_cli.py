@@ -45,7 +45,8 @@ def headrace(capsys: pytest.CaptureFixture[str]) -> Run:
         capsys.readouterr()
         code = cli.main([*map(str, arguments), "--json"])
         out, err = capsys.readouterr()
-        assert (code, err) == (0, "")
+        # On a busy machine, standard error also names responses that take longer than 2 s.
+        assert code == 0, err
         return json.loads(out)
 
     return run

@@ -40,10 +40,10 @@ def test_a_plan_of_kafkas_tool_is_read(tmp_path: Path) -> None:
     [
         ([ROW, ROW], "twice"),
         ([{**ROW, "replicas": [1, 1]}], "a broker twice"),
-        ([{**ROW, "replicas": []}], "has not topic"),
-        ([{**ROW, "replicas": ["1"]}], "has not topic"),
-        ([{**ROW, "partition": "x"}], "has not topic"),
-        (["x"], "has not topic"),
+        ([{**ROW, "replicas": []}], "must have topic"),
+        ([{**ROW, "replicas": ["1"]}], "must have topic"),
+        ([{**ROW, "partition": "x"}], "must have topic"),
+        (["x"], "must have topic"),
     ],
 )
 def test_a_plan_that_is_wrong_is_refused(tmp_path: Path, rows: list[object], told: str) -> None:

@@ -15,6 +15,14 @@ NOT_CONTROLLER = 41
 NOT_ENOUGH_REPLICAS = 19
 
 
+def test_the_next_call_waits_two_seconds_of_its_own() -> None:
+    patience = Patience()
+    assert not patience.is_due(1_900.0, 0.0)
+    # The former call ended, and another started, between two looks.
+    assert not patience.is_due(2_400.0, 2_300.0)
+    assert patience.is_due(4_300.0, 2_300.0)
+
+
 def test_reports_are_due_after_two_seconds_then_at_growing_intervals() -> None:
     patience = Patience()
     reported = [at for at in range(0, 100_000, 500) if patience.is_due(at, 0)]

@@ -32,13 +32,13 @@ def lock(data: Path) -> None:
         SystemFiles().lock(str(data / LOCK), f"{os.getpid()}\n")
     except DirectoryInUse as error:
         raise Failure(
-            f"{data} is in use by process {error.holder or '?'}: stop it, or choose another "
+            f"{data} is in use by process {error.holder or '?'}. Stop it, or choose another "
             "directory with --data."
         ) from None
     except OSError as error:
         raise Failure(
-            f"{data} cannot be used: {error.strerror}. Put that right, or choose another "
-            "directory with --data."
+            f"{data} cannot be used: {error.strerror}. Fix that, or choose another directory with "
+            f"--data."
         ) from None
 
 
@@ -50,8 +50,8 @@ def refuse_cluster(data: Path) -> None:
         return  # Nobody may look: the broker will say so when it fails to open its directory.
     if is_cluster:
         raise Failure(
-            f"{data} holds a cluster, which one broker on its own cannot serve: start it with "
-            "headrace up --brokers N, or choose another directory with --data."
+            f"{data} contains the data of a cluster. Start it with headrace up --brokers N, or "
+            "choose another directory with --data."
         )
 
 
@@ -65,8 +65,8 @@ def take_over_single(data: Path, broker_count: int) -> None:
     node_id = known_node_id(data) or known_node_id(moving) or 1
     if not 1 <= node_id <= broker_count:
         raise Failure(
-            f"{data} belongs to broker {node_id}, and the brokers of this cluster would be 1 to "
-            f"{broker_count}: give it --brokers {max(node_id, 1)} or more, or another directory."
+            f"{data} belongs to broker {node_id}, but the cluster has brokers 1 to {broker_count}. "
+            f"Use --brokers {max(node_id, 1)} or more, or another directory."
         )
     moving.mkdir(exist_ok=True)
     for entry in sorted(data.iterdir()):
@@ -81,7 +81,7 @@ def _refuse_what_runs(data: Path) -> None:
         files.close(files.lock(str(data / _BROKER_LOCK), f"{os.getpid()}\n"))
     except DirectoryInUse as error:
         raise Failure(
-            f"{data} is in use by process {error.holder or '?'}: stop that broker first."
+            f"{data} is in use by process {error.holder or '?'}. Stop that broker first."
         ) from None
 
 

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    describe = _action(actions, "describe", "show settings and where they come from", _describe)
-    describe.add_argument("names", nargs="*", metavar="NAME", help="only these settings")
-    describe.add_argument("--all", action="store_true", help="also those that have their default")
+    describe = _action(actions, "describe", "show settings and their sources", _describe)
+    describe.add_argument("names", nargs="*", metavar="NAME", help="show only these settings")
+    describe.add_argument(
+        "--all", action="store_true", help="also show settings with default values"
+    )
     add_json_argument(describe)
     change = _action(actions, "set", "change settings", _set)
     change.add_argument("settings", nargs="+", type=name_and_value, metavar="NAME=VALUE")
-    unset = _action(actions, "unset", "bring settings back to their defaults", _unset)
+    unset = _action(actions, "unset", "reset settings to their defaults", _unset)
     unset.add_argument("names", nargs="+", metavar="NAME")
 
 
@@ -33,10 +35,10 @@ def _action(actions: Any, name: str, summary: str, run: Any) -> argparse.Argumen
     parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
     parser.set_defaults(run_action=run)
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--topic", metavar="NAME", help="of a topic")
-    where.add_argument("--group", metavar="NAME", help="of a consumer group")
-    where.add_argument("--broker", type=int, metavar="ID", help="of one broker")
-    where.add_argument("--brokers", action="store_true", help="of every broker")
+    where.add_argument("--topic", metavar="NAME", help="settings of this topic")
+    where.add_argument("--group", metavar="NAME", help="settings of this consumer group")
+    where.add_argument("--broker", type=int, metavar="ID", help="settings of this broker")
+    where.add_argument("--brokers", action="store_true", help="settings of all brokers")
     add_connection_arguments(parser)
     return parser
 
@@ -60,14 +62,14 @@ def run(args: argparse.Namespace) -> int:
 def _check_broker(client: "Client", node_id: int) -> None:
     known = [node.node_id for node in client.describe_cluster().brokers]
     if node_id not in known:
-        raise Failure(f"there is no broker {node_id}; there are: {', '.join(map(str, known))}")
+        raise Failure(f"unknown broker {node_id}; the brokers are {', '.join(map(str, known))}")
 
 
 def _describe(client: "Client", resource: "ConfigResource", args: argparse.Namespace) -> None:
     entries = client.describe_configs(resource, args.names or None).values()
     unknown = [name for name in args.names if name not in {entry.name for entry in entries}]
     if unknown:
-        raise Failure(f"there is no setting {unknown[0]!r} of a {resource.kind}")
+        raise Failure(f"unknown {resource.kind} setting {unknown[0]!r}")
     everything = args.all or bool(args.names)
     shown = [entry for entry in entries if everything or entry.source != "default"]
     if args.json:
@@ -86,7 +88,7 @@ def _describe(client: "Client", resource: "ConfigResource", args: argparse.Names
         )
         return
     if not shown:
-        print("Everything has its default; --all shows it.")
+        print("All settings have their defaults. --all shows them.")
         return
     rows = [
         (entry.name, "(hidden)" if entry.is_sensitive else entry.value, entry.source)
@@ -129,6 +131,6 @@ def removals(
         }[resource.kind]
         if row is None and not client.describe_configs(resource, [name]):
             if resource.kind == "group":
-                raise Failure(f"there is no setting {name!r} of a group")
+                raise Failure(f"unknown group setting {name!r}")
             raise Failure(unknown_name(name, of_topic=resource.kind == "topic"))
     return [ConfigChange(name, None, "unset") for name in names]

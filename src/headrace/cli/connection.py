@@ -21,12 +21,13 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         "--bootstrap-server",
         metavar="HOST:PORT",
         default=None,
-        help=f"broker to ask, or several with commas (default: ${VARIABLE}, else {FALLBACK})",
+        help=f"bootstrap broker, or several separated by commas (default: ${VARIABLE}, else "
+        f"{FALLBACK})",
     )
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_action(

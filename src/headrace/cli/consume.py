@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _IDLE_MS = 500
 _NUMBER = re.compile("[0-9]{1,19}")
-_PLACES = "earliest, latest, an offset, a time as 2026-01-31T12:00 (UTC unless it says) or @MS"
+_PLACES = "earliest, latest, an offset, a time such as 2026-01-31T12:00 (UTC by "
+"default), or @MILLISECONDS"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,46 +30,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         default="earliest",
         metavar="PLACE",
-        help=f"where to begin: {_PLACES} (default earliest)",
+        help=f"start position: {_PLACES} (default earliest)",
     )
     parser.add_argument(
         "--until",
         metavar="PLACE",
-        help="where to stop: end (of what is there now), an offset or a time; what is there is not "
-        "printed any more (default: never)",
+        help="stop position, exclusive: end (the current end), an offset or a time "
+        "(default: never)",
     )
-    parser.add_argument("--max", type=int, metavar="N", help="stop after so many records")
+    parser.add_argument("--max", type=int, metavar="N", help="stop after N records")
     parser.add_argument(
         "--partition",
         type=int,
         action="append",
         metavar="N",
-        help="read this partition only; may be repeated",
+        help="read only this partition; can be repeated",
     )
     parser.add_argument(
         "--group",
         metavar="G",
-        help="share the partitions with other members of this group, go on where it is, and "
-        "commit what was printed; --from then says where to begin if it is nowhere yet",
+        help="read as a member of this group: share the partitions, resume from the "
+        "committed offsets, and commit printed records; --from applies if the "
+        "group has no offset",
     )
     parser.add_argument(
         "--group-protocol",
         default="classic",
         choices=["classic", "consumer"],
-        help="how the members of the group agree: among themselves, or by the broker (KIP-848)",
+        help="rebalance protocol of the group: classic, or consumer (KIP-848)",
     )
     parser.add_argument(
         "--format",
         default="{value}",
         metavar="TEMPLATE",
-        help=r"as '{partition}:{offset} {key}\t{value}'; there are topic, partition, offset, "
-        "timestamp (milliseconds), time, key, value and headers (default {value})",
+        help="output template, such as '{partition}:{offset} {key}\\t{value}'; "
+        "fields: topic, partition, offset, timestamp (milliseconds), time, key,"
+        " value, headers (default {value})",
     )
     parser.add_argument(
         "--isolation",
         default="read_uncommitted",
         choices=["read_uncommitted", "read_committed"],
-        help="whether to show records of transactions that are open or aborted",
+        help="whether to print records of open and aborted transactions",
     )
     add_json_argument(parser)
     add_connection_arguments(parser)
@@ -79,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
     write_one: Callable[[Record], bytes] = json_line if args.json else template(args.format)
     if args.max is not None and args.max < 0:
-        raise Failure("--max takes a number of records, not less than 0", 2)
+        raise Failure("--max takes a number of records, 0 or greater", 2)
     read = _read if args.group is None else _read_as_member
     count = 0
     out = sys.stdout.buffer
@@ -117,11 +120,11 @@ def _read_as_member(
 ) -> "Generator[list[Record], None, None]":
     """However this ends, what was printed is committed, and the group is left."""
     if args.partition or args.until is not None:
-        raise Failure("a group decides who reads what: leave --partition and --until out", 2)
+        raise Failure("--group assigns the partitions: omit --partition and --until", 2)
     if args.start not in ("earliest", "latest"):
         raise Failure(
-            "with --group, --from takes earliest or latest: 'headrace groups reset-offsets' "
-            "moves a group elsewhere",
+            "with --group, --from takes earliest or latest; 'headrace groups "
+            "reset-offsets' sets other offsets",
             2,
         )
     client.describe_topic(args.topic)
@@ -185,7 +188,9 @@ def _start(text: str) -> Any:
 def _until(text: str) -> Any:
     if text == "end":
         return text
-    return _place(text, "--until takes end, an offset, a time as 2026-01-31T12:00, or @MS")
+    return _place(
+        text, "--until takes end, an offset, a time such as 2026-01-31T12:00, or @MILLISECONDS"
+    )
 
 
 def _place(text: str, usage: str) -> Any:
@@ -197,5 +202,5 @@ def _place(text: str, usage: str) -> Any:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Failure(f"{usage}, and not {text!r}", 2) from None
+        raise Failure(f"{usage}, not {text!r}", 2) from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -25,7 +25,7 @@ def dump_file(path: str, *, batches_only: bool, as_json: bool) -> int:
         return _dump_log(path, batches_only, as_json)
     read = _READERS.get(ending)
     if read is None:
-        raise Failure(f"{name} is none of: *.log, {', '.join(f'*{e}' for e in _READERS)}", 2)
+        raise Failure(f"{name} is not one of *.log, {', '.join(f'*{e}' for e in _READERS)}", 2)
     with open(path, "rb") as file:
         data = file.read()
     digits = name.partition(".")[0]
@@ -72,7 +72,7 @@ def _snapshot(data: bytes, base: int) -> Iterator[Line]:
 
     table = decode_snapshot(data, base, 1 << 31)
     if table is None:
-        raise Failure("the snapshot is garbled: its checksum or its version is wrong")
+        raise Failure("the snapshot is invalid: its checksum or version is wrong")
     for producer_id, entry in table.entries.items():
         last = entry.spans[0] if entry.spans else None
         yield {
@@ -117,7 +117,7 @@ def _dump_log(path: str, batches_only: bool, as_json: bool) -> int:
         files.close(descriptor)
     if walk.error:
         sys.stdout.flush()
-        raise Failure(f"at byte {position} the log ends: {walk.error}")
+        raise Failure(f"at byte {position}: the log ends: {walk.error}")
     return 0
 
 

@@ -17,26 +17,34 @@ _LAG_SECONDS_MAX = 5.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = add_action(actions, "list", "list groups by name", _list)
+    listing = add_action(actions, "list", "list groups", _list)
     listing.add_argument(
         "--state",
         action="append",
         default=[],
         metavar="STATE",
-        help="only groups of this state, as Stable or Empty; may be repeated",
+        help="only groups in this state, such as Stable or Empty; can be repeated",
     )
-    describe = add_action(actions, "describe", "show offsets, lag and owners", _describe)
-    describe.add_argument("groups", nargs="*", metavar="GROUP", help="default: every group")
-    members = add_action(actions, "members", "show members and what they own", _members)
+    describe = add_action(
+        actions, "describe", "show offsets, lag and owners of partitions", _describe
+    )
+    describe.add_argument("groups", nargs="*", metavar="GROUP", help="default: all groups")
+    members = add_action(actions, "members", "show members and their partitions", _members)
     members.add_argument("group", metavar="GROUP")
     delete = add_action(actions, "delete", "delete groups without members", _delete)
     delete.add_argument("groups", nargs="+", metavar="GROUP")
     reset = add_action(
-        actions, "reset-offsets", "plan where a group goes on reading, and do it", reset_offsets
+        actions,
+        "reset-offsets",
+        "plan new offsets for a group, and set them with --execute",
+        reset_offsets,
     )
     add_reset_arguments(reset)
     forget = add_action(
-        actions, "delete-offsets", "forget offsets of topics not read any more", _forget
+        actions,
+        "delete-offsets",
+        "delete committed offsets of topics that the group no longer reads",
+        _forget,
     )
     forget.add_argument("group", metavar="GROUP")
     forget.add_argument(
@@ -44,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="TOPIC[:N,N]",
-        help="a topic, or some of its partitions; may be repeated",
+        help="a topic, or some of its partitions; can be repeated",
     )
 
 

@@ -30,28 +30,28 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "up": Command(
-        "start a broker, or a cluster, on this machine",
+        "start a broker or a cluster on this machine",
         "headrace.cli.up",
         "add_up_arguments",
         "run_up",
     ),
     "broker": Command(
-        "start a broker from a server.properties",
+        "start a broker from a server.properties file",
         "headrace.cli.up",
         "add_broker_arguments",
         "run_broker",
     ),
     "tour": Command(
-        "show how a cluster works, live, on one that it starts and clears away",
+        "show live how a cluster works, on a temporary cluster",
         "headrace.cli.tour",
         "add_arguments",
         "run",
     ),
     "zookeeper": Command(
-        "start a ZooKeeper on this machine", "headrace.cli.zookeeper", "add_arguments", "run"
+        "start ZooKeeper on this machine", "headrace.cli.zookeeper", "add_arguments", "run"
     ),
     "cluster": Command(
-        "show the brokers of a cluster, and whether all is in sync",
+        "show brokers and under-replicated partitions",
         "headrace.cli.cluster",
         "add_arguments",
         "run",
@@ -63,16 +63,16 @@ COMMANDS = {
         "run",
     ),
     "reassign": Command(
-        "move partitions to other brokers: plan, execute, watch, cancel",
+        "reassign partitions to other brokers",
         "headrace.cli.reassign",
         "add_arguments",
         "run",
     ),
     "leaders": Command(
-        "let preferred replicas lead again", "headrace.cli.leaders", "add_arguments", "run"
+        "elect preferred leaders, or unclean ones", "headrace.cli.leaders", "add_arguments", "run"
     ),
     "configs": Command(
-        "show and change settings of topics and brokers",
+        "show and change settings of topics, brokers and groups",
         "headrace.cli.configs",
         "add_arguments",
         "run",
@@ -88,14 +88,12 @@ COMMANDS = {
         "run",
     ),
     "pipeline": Command(
-        "make, run, watch and draw Spark pipelines over topics",
+        "create, run, watch and draw Spark pipelines",
         "headrace.cli.pipeline",
         "add_arguments",
         "run",
     ),
-    "log": Command(
-        "look into a broker's files, and check them", "headrace.cli.log", "add_arguments", "run"
-    ),
+    "log": Command("print and verify a broker's files", "headrace.cli.log", "add_arguments", "run"),
 }
 
 
@@ -166,7 +164,7 @@ def _without_command(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="headrace",
         description="A commit log that speaks the Kafka protocol.",
-        epilog=f"commands:\n{listing}\n\n'headrace COMMAND --help' says more.",
+        epilog=f"commands:\n{listing}\n\n'headrace COMMAND --help' describes a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="headrace [--version] COMMAND ...",
     )
@@ -179,15 +177,15 @@ def _without_command(arguments: list[str]) -> int:
         print(f"headrace {__version__}")
         return 0
     if arguments and arguments[0].startswith("-") and known.command is not None:
-        raise Failure("options come after the command: headrace COMMAND --option ...", 2)
+        raise Failure("options follow the command: headrace COMMAND --option ...", 2)
     if known.command is None:
         parser.print_help()
         return 0 if not arguments else 2
     from difflib import get_close_matches
 
     near = get_close_matches(known.command, COMMANDS, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(COMMANDS)}"
-    raise Failure(f"there is no command {known.command!r}; {hint}", 2)
+    hint = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}"
+    raise Failure(f"unknown command {known.command!r}; {hint}", 2)
 
 
 if __name__ == "__main__":

@@ -98,20 +98,20 @@ def begin(client: "Client", targets: "Mapping[TopicPartition, Sequence[int]]") -
     }
     refused = client.alter_reassignments(wanted) if wanted else {}
     if refused:
-        raise Failure(f"{_told(refused)}; {len(wanted) - len(refused)} others began")
+        raise Failure(f"{_told(refused)}; {len(wanted) - len(refused)} others have started")
     return len(wanted)
 
 
 def refuse_unknown(now: Places, targets: "Collection[TopicPartition]") -> None:
     unknown = [where for where in targets if where not in now.replicas]
     if unknown:
-        raise Failure(f"there is no partition {unknown[0]} in this cluster", 2)
+        raise Failure(f"unknown partition {unknown[0]}", 2)
 
 
 def _told(refused: "Mapping[TopicPartition, RequestFailed]") -> str:
     where, error = next(iter(refused.items()))
     more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
-    return f"{where} cannot move: {describe(error).rstrip('.')}{more}"
+    return f"{where} cannot be reassigned: {describe(error).rstrip('.')}{more}"
 
 
 def wait_until_moved(
@@ -132,14 +132,14 @@ def wait_until_moved(
                 if idle > _LOOKS_WITHOUT_MOVES_MAX:
                     where = next(iter(left))
                     raise Failure(
-                        f"{where} has not arrived and does not move any more, nor do "
-                        f"{len(left) - 1} others: was it stopped? {resume}"
+                        f"the reassignment of {where} and {len(left) - 1} others ended early. "
+                        f"Was it cancelled? {resume}"
                     )
                 if meter is not None:
                     progress.show(meter.text(now, left))
                 time.sleep(_LOOK_EVERY_S)
         except KeyboardInterrupt:
-            progress.say(f"The partitions go on moving. {resume}")
+            progress.say(f"The reassignment continues. {resume}")
             raise
     # Who leads follows by itself some minutes later; here somebody waits for it.
     client.elect_leaders(list(targets))

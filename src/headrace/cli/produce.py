@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--key-separator",
         metavar="TEXT",
         type=_separator,
-        help=r"what stands between key and value in each line, as : or \t",
+        help="separator between key and value in each line, such as : or \\t",
     )
     parser.add_argument(
         "--header",
@@ -33,14 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=name_and_value,
         metavar="NAME=VALUE",
-        help="a header for every record; may be repeated",
+        help="a header for every record; can be repeated",
     )
-    parser.add_argument("--partition", type=int, metavar="N", help="write to this partition only")
+    parser.add_argument("--partition", type=int, metavar="N", help="write only to this partition")
     parser.add_argument(
         "--compression", default="none", choices=["none", "gzip", "snappy", "lz4", "zstd"]
     )
     parser.add_argument(
-        "--acks", default="all", choices=["all", "1", "0"], help="who must have it (default all)"
+        "--acks",
+        default="all",
+        choices=["all", "1", "0"],
+        help="acknowledgement to wait for: all in-sync replicas, the leader, or none (default all)",
     )
     add_connection_arguments(parser)
 

@@ -19,7 +19,7 @@ def write_ready_file(path: str, address: str, **more: object) -> None:
         os.replace(part, path)
     except OSError as error:
         raise Failure(
-            f"The ready file {path} cannot be written: {error.strerror}. Choose another place with "
+            f"The ready file {path} cannot be written: {error.strerror}. Choose another file with "
             "--ready-file."
         ) from None
 

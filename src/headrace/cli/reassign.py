@@ -24,47 +24,54 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    plan = add_action(actions, "plan", "say what would move, and how much", _plan)
+    plan = add_action(actions, "plan", "show the partitions and bytes to be moved", _plan)
     kind = plan.add_mutually_exclusive_group(required=True)
     kind.add_argument(
         "--add-broker",
         type=int,
         action="append",
         metavar="ID",
-        help="give a new broker its share of replicas and leaders; may be repeated",
+        help="move a share of replicas and leaders to this new broker; can be repeated",
     )
-    kind.add_argument("--drain", type=int, metavar="ID", help="empty a broker")
+    kind.add_argument(
+        "--drain", type=int, metavar="ID", help="move all replicas away from this broker"
+    )
     kind.add_argument("--file", type=Path, metavar="PLAN", help="a plan in Kafka's JSON format")
-    plan.add_argument("--output", type=Path, metavar="FILE", help="write the plan here")
-    execute = add_action(actions, "execute", "move partitions as a plan says, and wait", _execute)
+    plan.add_argument("--output", type=Path, metavar="FILE", help="write the plan to this file")
+    execute = add_action(
+        actions, "execute", "execute a plan, and wait until it is complete", _execute
+    )
     execute.add_argument("file", type=Path, metavar="PLAN")
     add_no_wait_argument(execute)
     execute.add_argument(
         "--throttle",
         type=_rate,
         metavar="BYTES",
-        help="let each broker copy so many a second at most; status lifts it when all has arrived",
+        help="maximum rate per broker in bytes per second; status removes the limit "
+        "when all reassignments are complete",
     )
-    status = add_action(actions, "status", "show what is moving", _status)
+    status = add_action(actions, "status", "show reassignments in progress", _status)
     status.add_argument(
-        "file", type=Path, nargs="?", metavar="PLAN", help="default: all that is moving"
+        "file", type=Path, nargs="?", metavar="PLAN", help="default: all reassignments in progress"
     )
-    cancel = add_action(actions, "cancel", "stop moves; partitions stay where they were", _cancel)
+    cancel = add_action(
+        actions, "cancel", "cancel reassignments; partitions keep their former replicas", _cancel
+    )
     which = cancel.add_mutually_exclusive_group(required=True)
     which.add_argument("file", type=Path, nargs="?", metavar="PLAN")
-    which.add_argument("--all", action="store_true", help="stop everything that is moving")
+    which.add_argument("--all", action="store_true", help="cancel all reassignments in progress")
 
 
 def _rate(text: str) -> int:
     rate = int(text) if text.isdecimal() else 0
     if rate < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes greater than 0")
     return rate
 
 
 def add_no_wait_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--no-wait", action="store_true", help="return when the move has begun; it goes on"
+        "--no-wait", action="store_true", help="return after the reassignment has started"
     )
 
 
@@ -95,11 +102,11 @@ def read_plan(path: Path) -> "Targets":
             ):
                 where = TopicPartition(topic, index)
             case _:
-                raise Failure(f"{path}: {row} has not topic, partition and replicas", 2)
+                raise Failure(f"{path}: {row} must have topic, partition and replicas", 2)
         if where in targets:
-            raise Failure(f"{path} names {where} twice", 2)
+            raise Failure(f"{path} contains {where} twice", 2)
         if len(set(nodes)) != len(nodes):
-            raise Failure(f"{path}: {where} names a broker twice", 2)
+            raise Failure(f"{path}: {where} contains a broker twice", 2)
         targets[where] = tuple(nodes)
     return targets
 
@@ -144,17 +151,19 @@ def _plan(client: "Client", args: argparse.Namespace) -> None:
         for where, nodes in sorted(targets.items())
     ]
     if not rows:
-        print("Nothing has to move.")
+        print("No partition has to be moved.")
         return
-    print_table(("topic", "partition", "replicas now", "replicas then"), rows)
+    print_table(("topic", "partition", "current replicas", "new replicas"), rows)
     print(
         f"{plural(len(rows), 'partition')} would change: {plural(count, 'replica')} to copy, "
         f"{size_text(size_bytes)}."
     )
     if args.output is not None:
-        print(f"Do it with: headrace reassign execute {args.output}")
+        print(f"To execute it: headrace reassign execute {args.output}")
     elif args.file is None:
-        print("Keep the plan with --output FILE, and do it with: headrace reassign execute FILE")
+        print(
+            "To execute it: write the plan with --output FILE, then headrace reassign execute FILE"
+        )
 
 
 def _planned(before: "Targets", racks: "Racks", args: argparse.Namespace) -> "Targets":
@@ -176,7 +185,9 @@ def _planned(before: "Targets", racks: "Racks", args: argparse.Namespace) -> "Ta
 
 
 def _no_broker(node_id: int, racks: "Racks") -> Failure:
-    return Failure(f"there is no broker {node_id}; there are: {', '.join(map(str, sorted(racks)))}")
+    return Failure(
+        f"unknown broker {node_id}; the brokers are {', '.join(map(str, sorted(racks)))}"
+    )
 
 
 def _execute(client: "Client", args: argparse.Namespace) -> None:
@@ -193,9 +204,9 @@ def _execute(client: "Client", args: argparse.Namespace) -> None:
     if args.json:
         print_json({"begun": begun, "partitions": len(targets), "is_done": not args.no_wait})
     elif args.no_wait:
-        print(f"{plural(begun, 'move')} begun of {plural(len(targets), 'partition')}.")
+        print(f"Started {plural(begun, 'reassignment')} of {plural(len(targets), 'partition')}.")
     else:
-        print(f"Done: {plural(len(targets), 'partition')} as planned.")
+        print(f"Done: {plural(len(targets), 'partition')} reassigned as planned.")
 
 
 def _lift_throttle(client: "Client", moved: "Iterable[TopicPartition]") -> bool:
@@ -219,7 +230,7 @@ def _status(client: "Client", args: argparse.Namespace) -> None:
         print_json(rows)
         return
     if not rows:
-        print("Nothing is moving.")
+        print("No reassignment is in progress.")
         return
     columns = ("topic", "partition", "replicas", "target", "adding", "removing", "state")
     cells = [
@@ -228,7 +239,7 @@ def _status(client: "Client", args: argparse.Namespace) -> None:
     ]
     print_table((*columns, "copied"), cells)
     if lifted:
-        print("Nothing moves any more: the throttle is lifted.")
+        print("All reassignments are complete: the throttle is removed.")
 
 
 def _status_row(
@@ -266,10 +277,14 @@ def _cancel(client: "Client", args: argparse.Namespace) -> None:
     for where, error in refused.items():
         # It arrived before it could be stopped.
         if error.code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
-            raise Failure(f"{where} cannot be stopped: {describe(error)}")
+            raise Failure(f"the reassignment of {where} cannot be cancelled: {describe(error)}")
     count = len(stopped) - len(refused)
     _lift_throttle(client, named)
     if args.json:
         print_json({"cancelled": count})
     else:
-        print(f"{plural(count, 'move')} stopped." if count else "Nothing was moving.")
+        print(
+            f"Cancelled {plural(count, 'reassignment')}."
+            if count
+            else "No reassignment was in progress."
+        )

@@ -35,28 +35,39 @@ def add_reset_arguments(parser: argparse.ArgumentParser) -> None:
         "--topic",
         action="append",
         metavar="TOPIC[:N,N]",
-        help="a topic, or some of its partitions; may be repeated (default: all with an offset)",
+        help="a topic, or some of its partitions; can be repeated (default: all with an offset)",
     )
     to = parser.add_mutually_exclusive_group(required=True)
-    to.add_argument("--to-earliest", action="store_true", help="to where each partition begins")
-    to.add_argument("--to-latest", action="store_true", help="to where each partition ends")
+    to.add_argument("--to-earliest", action="store_true", help="to the start of each partition")
+    to.add_argument("--to-latest", action="store_true", help="to the end of each partition")
     to.add_argument("--to-offset", type=int, metavar="N")
     to.add_argument(
         "--to-datetime",
         type=_moment_ms,
         metavar="TIME",
-        help="to the first record at or after it: 2026-01-31T12:00 (UTC unless it says) or @MS",
+        help="to the first record at or after this time: 2026-01-31T12:00 (UTC by "
+        "default) or @MILLISECONDS",
     )
     to.add_argument(
         "--by-duration",
         type=_duration_ms,
         metavar="TIME",
-        help="to the first record that is no older: as 90s, 15m, 2h, 1d or PT1H30M",
+        help="to the first record within this time before now: 90s, 15m, 2h, 1d or PT1H30M",
     )
-    to.add_argument("--shift-by", type=int, metavar="N", help="forward, or back if negative")
-    to.add_argument("--from-file", metavar="FILE", help="lines of topic,partition,offset")
-    parser.add_argument("--execute", action="store_true", help="do it, and do not only show it")
-    parser.add_argument("--csv", action="store_true", help="print the plan as --from-file reads it")
+    to.add_argument(
+        "--shift-by", type=int, metavar="N", help="by this number of records; back if negative"
+    )
+    to.add_argument(
+        "--from-file",
+        metavar="FILE",
+        help="to the offsets in this file: lines of topic,partition,offset",
+    )
+    parser.add_argument(
+        "--execute", action="store_true", help="set the offsets instead of only showing them"
+    )
+    parser.add_argument(
+        "--csv", action="store_true", help="print the plan in the format of --from-file"
+    )
 
 
 def reset_offsets(client: "Client", args: argparse.Namespace) -> None:
@@ -92,7 +103,10 @@ def _show(plan: list[Move], args: argparse.Namespace) -> None:
         if args.execute:
             print(f"Set the offsets of {count} for {args.group}.")
         else:
-            print(f"This is a plan for {count}, and nothing is changed: add --execute to do it.")
+            print(
+                f"This is a plan for {count}; nothing was changed. "
+                "Add --execute to set the offsets."
+            )
 
 
 def _plan(client: "Client", args: argparse.Namespace) -> list[Move]:
@@ -104,7 +118,7 @@ def _plan(client: "Client", args: argparse.Namespace) -> list[Move]:
         places = chosen_partitions(client, args.topic) if args.topic else list(committed)
         wanted = None
     if not places:
-        raise Failure(f"the group {args.group!r} has no offsets: name topics with --topic")
+        raise Failure(f"the group {args.group!r} has no offsets; select topics with --topic")
     starts = client.list_offsets(dict.fromkeys(places, "earliest"))
     ends = client.list_offsets(dict.fromkeys(places, "latest"))
     before = {place: committed[place].offset for place in places if place in committed}
@@ -156,7 +170,7 @@ def chosen_partitions(client: "Client", texts: list[str]) -> "list[TopicPartitio
             continue
         for number in numbers.split(","):
             if not (number.isascii() and number.isdigit()) or int(number) >= count:
-                raise Failure(f"{name!r} has partitions 0 to {count - 1}, and not {number!r}", 2)
+                raise Failure(f"{name!r} has partitions 0 to {count - 1}, not {number!r}", 2)
             places[TopicPartition(name, int(number))] = None
     return list(places)
 
@@ -189,7 +203,7 @@ def _moment_ms(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"a time is 2026-01-31T12:00 or @MS, and not {text!r}"
+            f"a time is 2026-01-31T12:00 or @MILLISECONDS, not {text!r}"
         ) from None
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return int(aware.timestamp() * 1000)
@@ -204,4 +218,4 @@ def _duration_ms(text: str) -> int:
         numbers: list[Any] = [int(group or 0) for group in iso.groups()]
         days, hours, minutes, seconds = numbers
         return int(((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
-    raise argparse.ArgumentTypeError(f"a duration is 90s, 15m, 2h, 1d or PT1H30M, and not {text!r}")
+    raise argparse.ArgumentTypeError(f"a duration is 90s, 15m, 2h, 1d or PT1H30M, not {text!r}")

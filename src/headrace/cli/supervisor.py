@@ -139,7 +139,7 @@ class Supervisor:
             asyncio.run(copy_to_zookeeper(str(file), self._connect))
             _say(f"The single broker's topics and settings are now in ZooKeeper at {self._connect}")
         for name in cluster_data.brokers_beyond(self._data, len(self._brokers)):
-            _say(f"{name} is not started: its directory is there, but --brokers ends before it")
+            _say(f"{name} is not started: its directory exists, but --brokers is smaller")
         # All at once: they need each other for nothing, and more than one core may be idle.
         for broker in self._brokers:
             broker.start(when_orphaned=signal.SIGKILL)

@@ -60,7 +60,7 @@ def template(text: str) -> Callable[["Record"], bytes]:
         field = _FIELDS.get(match[1])
         if field is None:
             raise Failure(
-                f"--format knows no {match[0]}; there are: "
+                f"unknown field {match[0]} in --format; the fields are "
                 + ", ".join(f"{{{name}}}" for name in _FIELDS),
                 2,
             )

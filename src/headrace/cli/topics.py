@@ -26,30 +26,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--replication-factor", type=int, default=-1, metavar="N")
     _add_config(create)
     create.add_argument(
-        "--if-not-exists", action="store_true", help="say nothing if it is there already"
+        "--if-not-exists", action="store_true", help="succeed if the topic exists already"
     )
-    listing = add_action(actions, "list", "list topics by name", _list)
-    listing.add_argument("--internal", action="store_true", help="internal topics, too")
+    listing = add_action(actions, "list", "list topics", _list)
+    listing.add_argument("--internal", action="store_true", help="also list internal topics")
     describe = add_action(actions, "describe", "show partitions, leaders and offsets", _describe)
-    describe.add_argument("names", nargs="*", metavar="NAME", help="default: every topic")
+    describe.add_argument("names", nargs="*", metavar="NAME", help="default: all topics")
     alter = add_action(
         actions, "alter", "add partitions or replicas, change settings", _alter, json=False
     )
     alter.add_argument("name", metavar="NAME")
-    alter.add_argument("--partitions", type=int, metavar="N", help="the new number of them")
+    alter.add_argument("--partitions", type=int, metavar="N", help="new number of partitions")
     alter.add_argument(
-        "--replication-factor", type=int, metavar="N", help="the new number of replicas of each"
+        "--replication-factor", type=int, metavar="N", help="new number of replicas per partition"
     )
     add_no_wait_argument(alter)
     _add_config(alter)
     alter.add_argument(
-        "--unset", action="append", default=[], metavar="NAME", help="back to the default"
+        "--unset",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="reset this setting to its default",
     )
-    delete = add_action(
-        actions, "delete", "delete topics with all their records", _delete, json=False
-    )
+    delete = add_action(actions, "delete", "delete topics and their records", _delete, json=False)
     delete.add_argument("names", nargs="+", metavar="NAME")
-    delete.add_argument("--if-exists", action="store_true", help="say nothing if it is not there")
+    delete.add_argument(
+        "--if-exists", action="store_true", help="succeed if the topic does not exist"
+    )
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +63,7 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=name_and_value,
         metavar="NAME=VALUE",
-        help="a setting of the topic, as retention.ms=3600000; may be repeated",
+        help="a topic setting, such as retention.ms=3600000; can be repeated",
     )
 
 
@@ -181,7 +185,7 @@ def _alter(client: "Client", args: argparse.Namespace) -> None:
     changes += removals(client, resource, args.unset)
     if args.partitions is None and args.replication_factor is None and not changes:
         raise Failure(
-            "nothing to alter: give --partitions, --replication-factor, --config or --unset", 2
+            "nothing to alter; use --partitions, --replication-factor, --config or --unset", 2
         )
     if changes:
         client.alter_configs(resource, changes)

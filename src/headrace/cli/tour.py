@@ -13,16 +13,21 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Shows in eight steps how a cluster works: it starts one on this machine, loads it, kills "
-        "brokers, adds one, and clears everything away. All numbers are measured while you look."
+        "Shows in eight steps how a cluster works: starts one on this machine, "
+        "loads it, kills brokers, adds one, and removes everything at the end. "
+        "All numbers are measured live."
     )
     parser.add_argument(
-        "--plain", action="store_true", help="print lines, as it does by itself without a terminal"
+        "--plain",
+        action="store_true",
+        help="print lines instead of a screen (default without a terminal)",
     )
-    parser.add_argument("--fast", action="store_true", help="rest nowhere: half a minute in all")
+    parser.add_argument(
+        "--fast", action="store_true", help="do not pause between steps: half a minute in total"
+    )
     parser.add_argument("--step", action="store_true", help="wait for a key between steps")
     parser.add_argument(
-        "--record", type=Path, metavar="FILE.svg", help="write what was seen as an animated SVG"
+        "--record", type=Path, metavar="FILE.svg", help="write the tour to an animated SVG"
     )
 
 
@@ -36,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from headrace.tour.tour import TourFailed
 
     if args.step and not sys.stdin.isatty():
-        raise Failure("--step waits for keys: run it in a terminal.", 2)
+        raise Failure("--step needs a terminal.", 2)
     recording = None if args.record is None else _recording(args.record)
     kind = Screen if args.plain or not sys.stdout.isatty() else LiveScreen
     try:
@@ -44,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     except guide.Interrupted as interruption:
         return 128 + interruption.number
     except (ChildFailed, ClientError, NotInstalled, StoreUnavailable, TourFailed) as error:
-        raise Failure(f"the tour cannot go on: {error}") from None
+        raise Failure(f"the tour cannot continue: {error}") from None
     return 0 if is_well else 1
 
 
@@ -53,5 +58,5 @@ def _recording(path: Path) -> "Recording":
 
     # Before minutes are spent on it.
     if path.is_dir() or not path.parent.is_dir():
-        raise Failure(f"{path} cannot be written: name a file in a directory that is there.", 2)
+        raise Failure(f"{path} cannot be written. Choose a file in an existing directory.", 2)
     return Recording(path)

@@ -35,7 +35,11 @@ BOUNDS = {
 
 GROUP_SETTINGS = {
     SESSION_TIMEOUT: Setting(
-        SESSION_TIMEOUT, INT, "45000", "The time without a heartbeat after which a member is removed.", low=1
+        SESSION_TIMEOUT,
+        INT,
+        "45000",
+        "The time without a heartbeat after which a member is removed.",
+        low=1,
     ),
     HEARTBEAT_INTERVAL: Setting(
         HEARTBEAT_INTERVAL, INT, "5000", "The heartbeat interval of members.", low=1
