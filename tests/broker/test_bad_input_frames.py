@@ -46,7 +46,7 @@ def test_a_length_that_no_request_has_closes_the_connection_at_its_fourth_byte(
 ) -> None:
     with target.connect() as connection:
         connection.send(struct.pack(">i", length))
-        target.check_closed(connection, f"a request announces {length} bytes")
+        target.check_closed(connection, f"the size of a request, {length} bytes")
 
 
 def test_a_length_that_comes_byte_by_byte_is_judged_when_it_is_whole(
@@ -118,7 +118,7 @@ def test_an_array_that_announces_more_than_its_frame_holds_closes_the_connection
     before = target.watch_peak()
     with target.connect() as connection:
         connection.send(framed(payload))
-        target.check_closed(connection, "announces more items")
+        target.check_closed(connection, "the size of an array")
     assert target.peak_bytes() - before < 8 << 20
 
 

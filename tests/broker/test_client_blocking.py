@@ -242,7 +242,7 @@ def test_directories_and_producers_are_described(client: Client, topic: str) -> 
 
 
 def test_mistakes_are_named(client: Client, topic: str) -> None:
-    with pytest.raises(InvalidTopic, match="not legal"):
+    with pytest.raises(InvalidTopic, match="is not valid"):
         client.create_topic("no spaces please")
     with pytest.raises(UnknownTopic, match="partitions 0 to 2, not 7"):
         client.produce(topic, b"v", partition=7)

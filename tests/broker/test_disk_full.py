@@ -264,7 +264,7 @@ def test_a_store_for_which_there_was_no_room_is_made_when_there_is(tmp_path: Pat
             for path in directory.iterdir():
                 path.unlink()
     assert 0 < len(refusals) < 16
-    assert all("make room, then start again" in refusal for refusal in refusals)
+    assert all("Free some space, then start again" in refusal for refusal in refusals)
 
 
 def opened(path: str) -> None:

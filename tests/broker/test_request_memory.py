@@ -37,7 +37,7 @@ UNFOLDED_BYTES_MAX = 8 * MIB
 SLACK_BYTES = 32 * MIB
 """For copies of a request or two, buffers that are kept, and what the allocator does not return."""
 INT32_MAX = 0x7FFFFFFF
-HELD = "held memory that others wait for"
+HELD = "used memory that other requests need"
 
 
 @pytest.fixture(scope="module")

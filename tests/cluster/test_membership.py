@@ -115,4 +115,4 @@ def test_another_clusters_directory_is_refused(cluster: RunningCluster, tmp_path
 def test_a_zookeeper_out_of_reach_is_named(tmp_path: Path) -> None:
     connect = f"127.0.0.1:{free_port()}/mill"
     said = refused(properties(tmp_path, connect, 1))
-    assert f"ZooKeeper did not answer at {connect} within 2 s (Connection refused)" in said
+    assert f"ZooKeeper did not respond at {connect} within 2 s (Connection refused)" in said

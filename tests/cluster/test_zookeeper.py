@@ -242,7 +242,7 @@ def test_a_connect_string_is_hosts_and_a_chroot(connect: str, parts: tuple[str, 
 
 @pytest.mark.parametrize("connect", ["", ":2181", "a:b", "a:0", "a:70000", "a,,b", "a:1/../x"])
 def test_a_malformed_connect_string_says_how_to_write_it(connect: str) -> None:
-    with pytest.raises(StoreUnavailable, match="write host:port"):
+    with pytest.raises(StoreUnavailable, match="must be host:port"):
         parse_connect(connect)
 
 

@@ -251,7 +251,7 @@ def test_a_full_disk_refuses_the_write_and_takes_the_next_when_there_is_room(
 
     asyncio.run(scenario())
     told = [record.getMessage() for record in caplog.records if "embedded" in record.name]
-    assert told == ["no space", "There is space for the store again."]
+    assert told == ["no space", "store has free space again"]
 
 
 def test_sqlite_running_out_of_pages_is_a_full_disk(tmp_path: Path) -> None:

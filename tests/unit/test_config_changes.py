@@ -84,7 +84,7 @@ def test_a_list_without_a_value_of_its_own_starts_from_the_brokers() -> None:
         ("cleanup.policy", "delete,burn", "of compact, delete"),
         ("compression.type", "brotli", "one of uncompressed, gzip"),
         ("log.retention.ms", "5", "Did you mean retention.ms?"),
-        ("remote.storage.enable", "true", "there is no tiered storage"),
+        ("remote.storage.enable", "true", "tiered storage is not supported"),
     ],
 )
 def test_what_does_not_fit_a_topic_is_an_invalid_config_that_says_why(

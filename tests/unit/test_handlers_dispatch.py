@@ -200,7 +200,7 @@ def test_what_is_for_brokers_is_refused_on_every_other_listener() -> None:
         frame = client.frame(api.key, api.version_max, {})
         header = read_header(frame)
         context = RequestContext(*header[:4], peer="127.0.0.1:1", listener="PLAINTEXT")
-        with pytest.raises(MalformedRequest, match="for brokers"):
+        with pytest.raises(MalformedRequest, match="inter-broker"):
             handle_frame(client.broker, context, frame, header.body_at)
     assert client.controller.served == []
 

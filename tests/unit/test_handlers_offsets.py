@@ -311,7 +311,7 @@ def test_a_data_directory_that_is_gone_is_a_storage_error(
     client.broker.logs.path = "/no/such/directory"
     (result,) = client.ask(DESCRIBE_LOG_DIRS, 4, {"topics": None})["results"]
     assert (result["error_code"], result["topics"]) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
-    assert "/no/such/directory cannot be described" in caplog.text
+    assert "log directory not described: directory=/no/such/directory" in caplog.text
 
 
 def test_the_data_directory_is_told_with_the_partitions_that_are_asked_for(client: Asker) -> None:

@@ -134,7 +134,7 @@ def test_a_field_that_a_version_does_not_know_is_dropped_and_a_missing_one_takes
 def test_a_null_that_the_version_does_not_allow_is_our_own_bug() -> None:
     reply = {"topics": [{"name": None}]}
     assert encode_response(METADATA, 12, 1, reply)
-    with pytest.raises(ValueError, match="may not be null"):
+    with pytest.raises(ValueError, match="must not be null"):
         encode_response(METADATA, 11, 1, reply)
 
 

@@ -56,15 +56,15 @@ def _parse_listener(setting: str, entry: str, protocols: Mapping[str, str]) -> E
         or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535)
     ):
         raise ConfigError(
-            f"{setting} has {shown(entry)}: it must be NAME://host:port, as "
+            f"{setting} contains {shown(entry)}: an entry must be NAME://host:port, such as "
             "PLAINTEXT://127.0.0.1:9092 or PLAINTEXT://[::1]:9092, with a port up to 65535."
         )
     name = name.upper()
     protocol = protocols.get(name)
     if protocol is None:
         raise ConfigError(
-            f"{setting} has {shown(name)}: it is not a security protocol, so that "
-            "listener.security.protocol.map must say which one it uses."
+            f"{setting} contains {shown(name)}, which is not a security protocol. Set its protocol "
+            "in listener.security.protocol.map."
         )
     return Endpoint(name, host[1:-1] if is_bracketed else host, int(port), protocol)
 
@@ -75,15 +75,15 @@ def check_listeners(listeners: tuple[Endpoint, ...]) -> None:
     for endpoint in listeners:
         if endpoint.protocol not in BUILT_PROTOCOLS:
             raise ConfigError(
-                f"listeners has {endpoint.listener}, which uses {endpoint.protocol}: only "
-                f"{', '.join(sorted(BUILT_PROTOCOLS))} is built yet."
+                f"listeners contains {endpoint.listener}, which uses {endpoint.protocol}: only "
+                f"{', '.join(sorted(BUILT_PROTOCOLS))} is supported yet."
             )
     for index, one in enumerate(listeners):
         for other in listeners[index + 1 :]:
             if one.port and one.port == other.port and not _share_a_port(one.host, other.host):
                 raise ConfigError(
-                    f"listeners has {one.listener} and {other.listener} on port {one.port}: "
-                    "each needs a port of its own."
+                    f"listeners contains {one.listener} and {other.listener} on port {one.port}: "
+                    "each needs its own port."
                 )
 
 

@@ -56,8 +56,9 @@ async def _is_there(store: Store, cluster_id: bytes, connect: str) -> bool:
         return False
     if other != cluster_id:
         raise StoreUnavailable(
-            f"ZooKeeper at {connect} holds the cluster {layout.decode_cluster_id(other)} already: "
-            "name another path there, as in HOST:PORT/path, or another data directory."
+            f"ZooKeeper at {connect} already contains the cluster "
+            f"{layout.decode_cluster_id(other)}. Use another path, as in HOST:PORT/path, or "
+            "another data directory."
         )
     return True
 

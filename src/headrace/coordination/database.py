@@ -62,8 +62,8 @@ class Database:
             raise self._unusable(error) from None
         except OSError as error:
             raise StoreFileError(
-                f"The store {self._path} cannot be made: {error.strerror or error}. Put that "
-                "right, or choose another data directory."
+                f"The store {self._path} cannot be created: {error.strerror or error}. Fix that, "
+                "or choose another data directory."
             ) from None
         except StoreFileError:
             self.close()
@@ -112,12 +112,15 @@ class Database:
 
     def _check(self, connection: "sqlite3.Connection") -> None:
         if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            raise StoreFileError(f"The file {self._path} is a database, but not a Headrace store.")
+            raise StoreFileError(
+                f"The file {self._path} is a database, but not a Headrace store. Choose another "
+                "data directory."
+            )
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > FORMAT:
             raise StoreFileError(
-                f"The store {self._path} was written by a newer Headrace (format {version}, this "
-                f"one knows {FORMAT}): start that version."
+                f"The store {self._path} was written by a newer Headrace (format {version}; this "
+                f"version reads {FORMAT}). Start that version."
             )
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if verdict != "ok":
@@ -136,8 +139,8 @@ class Database:
 
     def _corrupt(self, reason: str) -> StoreFileError:
         return StoreFileError(
-            f"The store {self._path} is damaged ({reason.splitlines()[-1].rstrip('.')}): put back "
-            "a copy of it, or move it away to start without the topics and settings it held."
+            f"The store {self._path} is damaged ({reason.splitlines()[-1].rstrip('.')}). Restore a "
+            "copy of it, or move it away to start without its topics and settings."
         )
 
     def _unusable(self, error: "sqlite3.Error") -> StoreFileError:
@@ -147,19 +150,19 @@ class Database:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreFileError(
-                f"The store {self._path} is in use by another process: stop that one, or choose "
-                "another data directory."
+                f"The store {self._path} is in use by another process. Stop that process, or "
+                "choose another data directory."
             )
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return self._corrupt(str(error))
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
             return StoreFileError(
-                f"The store {self._path} cannot be written ({error}): give this user the right to "
-                f"write in {os.path.dirname(self._path) or '.'}."
+                f"The store {self._path} cannot be written ({error}). Give this user write "
+                f"permission for {os.path.dirname(self._path) or '.'}."
             )
         if code == sqlite3.SQLITE_FULL:
             return StoreFileError(
-                f"There is no space left for the store {self._path}: make room, then start again."
+                f"No space is left for the store {self._path}. Free some space, then start again."
             )
         return StoreFileError(f"The store {self._path} cannot be used: {error}.")
 
@@ -168,16 +171,16 @@ class Database:
 
         connection = self._connection
         if connection is None or self._failed:
-            raise OSError(f"The store {self._path} failed before and takes no more writes.")
+            raise OSError(f"The store {self._path} failed before and accepts no more writes.")
         try:
             connection.execute("BEGIN IMMEDIATE")
             self._write(connection, changes, epoch)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_FULL and self._rolled_back(connection):
-                raise StoreFull(f"There is no space left for the store {self._path}.") from None
+                raise StoreFull(f"No space is left for the store {self._path}.") from None
             self._failed = True
-            raise OSError(f"The store {self._path} could not be written: {error}.") from error
+            raise OSError(f"The store {self._path} cannot be written: {error}.") from error
 
     def _write(
         self, connection: "sqlite3.Connection", changes: Iterable[Change], epoch: int | None

@@ -168,7 +168,7 @@ class EmbeddedServer:
         if not write.applied:
             return []
         if write.session_id in self._sessions_ended and not write.ends_session:
-            write.error = SessionExpired("the session with the store is over")
+            write.error = SessionExpired("the session with the store has ended")
             return []
         if write.ends_session:
             self._sessions_ended.add(write.session_id)
@@ -185,7 +185,7 @@ class EmbeddedServer:
         error = job.exception()
         if error is None:
             self._epoch_durable = self._zxid >> _COUNTER_BITS
-            self._full.over("There is space for the store again.")
+            self._full.over("store has free space again")
             self._landed()
             return
         if isinstance(error, StoreFull):
@@ -331,7 +331,7 @@ class EmbeddedStore:
         write.landed.add_done_callback(landed)
         await answer
         if unknown:
-            raise UnknownOutcome("the connection broke before the answer came")
+            raise UnknownOutcome("the connection was lost before the response arrived")
         if write.error is not None:
             raise write.error
         return write.commit
@@ -347,7 +347,7 @@ class EmbeddedStore:
         if self._state is SessionState.SUSPENDED:
             raise ConnectionLost("the connection to the store is suspended")
         if self._state is SessionState.LOST:
-            raise SessionExpired(self._server.failure or "the session with the store is over")
+            raise SessionExpired(self._server.failure or "the session with the store has ended")
 
     def _arm(self, table: dict[str, dict[Watch, None]], path: str, watch: Watch | None) -> None:
         if watch is not None:
@@ -376,7 +376,7 @@ class EmbeddedStore:
             waiting, self._waiting = self._waiting, {}
             for answer in waiting:
                 if not answer.done():
-                    answer.set_exception(UnknownOutcome("the connection broke while writing"))
+                    answer.set_exception(UnknownOutcome("the connection was lost during the write"))
         for listener in self._listeners.copy():
             try:
                 listener(state)

@@ -47,7 +47,7 @@ class SessionFile:
                 json.dump(document | self._place(), file)
             os.replace(part, self._path)
         except OSError as error:
-            _log.warning("the session could not be noted in %s: %s", self._path, error.strerror)
+            _log.warning("session id not written: file=%s error=%s", self._path, error.strerror)
 
     def read(self) -> Session | None:
         try:
@@ -82,7 +82,7 @@ async def end_session(hosts: str, session: Session) -> None:
             return
         except (OSError, asyncio.IncompleteReadError):
             continue
-    _log.info("the former session %x is left to its timeout", session.session_id)
+    _log.info("former session not closed, waiting for its timeout: session=%x", session.session_id)
 
 
 async def _end_at(host: str, port: int, session: Session) -> None:

@@ -194,7 +194,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
     def _expand_client_hosts(self) -> Any:
         expanded = super()._expand_client_hosts()
         if not expanded:
-            self.trouble = "no such host"
+            self.trouble = "unknown host"
         return expanded
 
     def _read(self, length: int, timeout: float) -> bytes:
@@ -205,7 +205,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
                     chunk = self._socket.recv(_CHUNK_BYTES)
                 except BlockingIOError:
                     if not self.handler.select([self._socket], [], [], timeout)[0]:
-                        raise self.handler.timeout_exception("no bytes for too long") from None
+                        raise self.handler.timeout_exception("no data received in time") from None
                     continue
                 if not chunk:
                     raise exceptions.ConnectionDropped("the server closed the connection")

@@ -215,7 +215,7 @@ def decode_controller_epoch(data: bytes) -> int:
     try:
         return int(data)
     except ValueError:
-        raise LayoutError(f"{CONTROLLER_EPOCH} holds {data[:40]!r}, not a number.") from None
+        raise LayoutError(f"{CONTROLLER_EPOCH} contains {data[:40]!r}, not a number.") from None
 
 
 def encode_broker(
@@ -335,9 +335,9 @@ def decode_states(
     rows = document["partitions"]
     # A store of an earlier version does not say whose states they are.
     if document.get("topic_id", id_text(topic_id)) != id_text(topic_id):
-        raise LayoutError(f"{path} is of a topic that was made again under its name.")
+        raise LayoutError(f"{path} belongs to a deleted topic of the same name.")
     if len(rows) != len(assignment):
-        raise LayoutError(f"{path} holds {len(rows)} partitions, not {len(assignment)}.")
+        raise LayoutError(f"{path} contains {len(rows)} partitions, not {len(assignment)}.")
     states = []
     for number, (leader, leader_epoch, partition_epoch, isr) in enumerate(rows):
         elr, last_known_elr = document.get("elr", {}).get(str(number), ((), ()))
@@ -394,7 +394,7 @@ def _decode(path: str, data: bytes) -> dict[str, Any]:
         document = json.loads(data)
         version = document["version"]
     except (ValueError, KeyError, TypeError):
-        raise LayoutError(f"{path} holds {data[:40]!r}, not a document.") from None
+        raise LayoutError(f"{path} contains {data[:40]!r}, not a document.") from None
     if version > _VERSION:
         raise LayoutError(f"{path} was written by a newer Headrace (version {version}).")
     return document  # type: ignore[no-any-return]

@@ -207,4 +207,4 @@ def check_ops(ops: Sequence[Op]) -> None:
         if isinstance(op, Create | Set):
             size += len(op.data)
     if size > REQUEST_BYTES_MAX:
-        raise TooLarge(f"{size} bytes in one request, of {REQUEST_BYTES_MAX} at most")
+        raise TooLarge(f"the request has {size} bytes; the maximum is {REQUEST_BYTES_MAX}")

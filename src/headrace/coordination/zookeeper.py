@@ -90,8 +90,8 @@ def parse_connect(connect: str) -> tuple[str, str]:
                 raise ValueError(host)
     except ValueError:
         raise StoreUnavailable(
-            f"zookeeper.connect is {connect!r}: write host:port, several of them separated by "
-            "commas, and then, if it is not the root, the /path to use."
+            f"zookeeper.connect is {connect!r}. It must be host:port, several separated by commas, "
+            "optionally followed by a /path."
         ) from None
     return ",".join(host.strip() for host in hosts.split(",")), chroot
 
@@ -157,7 +157,7 @@ class ZooKeeperStore:
             trouble = store._client.trouble
             await store.close()
             raise StoreUnavailable(
-                f"ZooKeeper did not answer at {connect} within {seconds:g} s ({trouble}): start "
+                f"ZooKeeper did not respond at {connect} within {seconds:g} s ({trouble}). Start "
                 "it, or correct zookeeper.connect."
             ) from None
         except BaseException:
@@ -242,7 +242,7 @@ class ZooKeeperStore:
             )
             raise MultiFailed(index, op, kind)
         if len(results) != len(ops):
-            raise UnknownOutcome(f"{len(results)} results came for {len(ops)} operations")
+            raise UnknownOutcome(f"{len(results)} results for {len(ops)} operations")
         return [
             _stat_of(result) if isinstance(op, Set) else None
             for op, result in zip(ops, results, strict=True)
@@ -267,7 +267,7 @@ class ZooKeeperStore:
         try:
             self._client.end()
         except Exception as error:  # noqa: BLE001 - a session that cannot be closed times out
-            _log.warning("closing the session with ZooKeeper: %s", error)
+            _log.warning("ZooKeeper session not closed: error=%s", error)
         self._cross(self._ended)
 
     def _ended(self) -> None:
@@ -317,8 +317,8 @@ class ZooKeeperStore:
 
     def _refused(self) -> StoreUnavailable:
         if self._state is SessionState.LOST:
-            return SessionExpired("the session with ZooKeeper is over")
-        return ConnectionLost("there is no connection to ZooKeeper now")
+            return SessionExpired("the ZooKeeper session has ended")
+        return ConnectionLost("ZooKeeper is not connected")
 
     def _cross(self, callback: Callable[..., None], *args: Any) -> None:
         """Called on any thread; what is handed over runs on the loop, in order."""
@@ -352,14 +352,16 @@ class ZooKeeperStore:
 
     def _explained(self, asked: _Asked, error: Exception) -> Exception:
         if isinstance(error, self._kazoo.NotSent):
-            return ConnectionLost("the connection to ZooKeeper broke before this was sent")
+            return ConnectionLost(
+                "the connection to ZooKeeper was lost before the request was sent"
+            )
         refused = self._kazoo.refusal(error, asked.path)
         if refused is not None:
             return refused
         reason = str(error) or type(error).__name__
         if asked.writes:
-            return UnknownOutcome(f"no answer came from ZooKeeper ({reason})")
-        return ConnectionLost(f"no answer came from ZooKeeper ({reason})")
+            return UnknownOutcome(f"ZooKeeper did not respond ({reason})")
+        return ConnectionLost(f"ZooKeeper did not respond ({reason})")
 
     def _fire(self, event: WatchEvent) -> None:
         path = event.path
@@ -392,14 +394,14 @@ class ZooKeeperStore:
         if self._closing is None:
             self._change_state(state)
             if state is SessionState.LOST and self._client.ended:
-                _log.error("the connection to ZooKeeper ended by a fault of its own; starting anew")
+                _log.error("ZooKeeper connection failed with an internal error, reconnecting")
                 self._loop.run_in_executor(None, self._client.start_async)
 
     def _change_state(self, state: SessionState) -> None:
         if state is self._state:
             return
         if self._closing is None:
-            _log.info("session %x with ZooKeeper: %s", self._session_id, state.value)
+            _log.info("ZooKeeper session %x: %s", self._session_id, state.value)
         self._state = state
         if state is not SessionState.CONNECTED:
             self._data_watches.clear()
@@ -422,7 +424,7 @@ class ZooKeeperStore:
 def _about(op: Op) -> str:
     """What a refusal says of an operation."""
     if isinstance(op, Set | Delete | Check) and op.version != ANY_VERSION:
-        return f"{op.path}, asked for at version {op.version}"
+        return f"{op.path}, expected at version {op.version}"
     return op.path
 
 

@@ -139,14 +139,14 @@ class ConsumerCore(ConsumerState):
                 if not is_free and not self.uses_classic(holder):
                     raise ApiError(
                         ErrorCode.UNRELEASED_INSTANCE_ID,
-                        f"The instance {instance_id!r} is still the member {holder!r}: stop that "
-                        "one, or wait for its session to end.",
+                        f"Instance {instance_id!r} is in use by member {holder!r}. Stop that "
+                        "member, or wait until its session expires.",
                     )
                 draft.replace(holder, member_id)
             return
         self._check_instance(member_id, instance_id)
         if member_id not in self.members:
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "The group does not know this member.")
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "The member is not in the group.")
         self._check_epoch(request)
 
     def _check_instance(self, member_id: str, instance_id: str | None) -> None:
@@ -154,10 +154,10 @@ class ConsumerCore(ConsumerState):
             return
         holder = self.by_instance.get(instance_id)
         if holder is None:
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"No member is instance {instance_id!r}.")
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Unknown instance {instance_id!r}.")
         if holder != member_id:
             raise ApiError(
-                ErrorCode.FENCED_INSTANCE_ID, f"{holder!r} is instance {instance_id!r} now."
+                ErrorCode.FENCED_INSTANCE_ID, f"Instance {instance_id!r} is now member {holder!r}."
             )
 
     def _check_epoch(self, request: BeatRequest) -> None:
@@ -171,8 +171,8 @@ class ConsumerCore(ConsumerState):
             return
         raise ApiError(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The member's epoch is {current.member_epoch}, not {request.member_epoch}: give up "
-            "all partitions and join again.",
+            f"The member epoch is {current.member_epoch}, not {request.member_epoch}. Release all "
+            "partitions and join again.",
         )
 
     def _check_not_full(self, request: BeatRequest) -> None:
@@ -223,7 +223,7 @@ class ConsumerCore(ConsumerState):
         member_id = request.member_id
         self._check_instance(member_id, request.instance_id)
         if member_id not in self.members:
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "The group does not know this member.")
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "The member is not in the group.")
         reply = BeatReply(member_id, request.member_epoch)
         if request.member_epoch == LEAVING_FOR_A_WHILE:
             draft = Draft(self)
@@ -366,9 +366,11 @@ class ConsumerCore(ConsumerState):
             is_classic = self.uses_classic(member_id)
             raise ApiError(
                 ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH,
-                f"The member's epoch is {epoch}, not {generation}.",
+                f"The member epoch is {epoch}, not {generation}.",
             )
 
 
 def _full() -> ApiError:
-    return ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "The group has no room for one more member.")
+    return ApiError(
+        ErrorCode.GROUP_MAX_SIZE_REACHED, "The group has its maximum number of members."
+    )

@@ -221,7 +221,7 @@ def _encode_member(value: ConsumerMemberValue) -> bytes:
 def decode_consumer_value(key: ConsumerKey, raw: bytes) -> ConsumerValue:
     cursor = Cursor(raw, 0, len(raw))
     if int(cursor.read_i16()) != 0:
-        raise MalformedRequest("a value of a newer version")
+        raise MalformedRequest("the value has a newer version")
     match key:
         case EpochKey():
             epoch = int(cursor.read_i32())

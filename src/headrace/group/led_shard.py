@@ -100,7 +100,7 @@ class LedShard:
         if len(frame) > self.log.batch_bytes_max:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"{builder.record_count} records of groups are larger than max.message.bytes.",
+                f"A batch of {builder.record_count} group records exceeds max.message.bytes.",
             )
         offset = self.log.append(frame)
         self._end_offset = offset + builder.record_count

@@ -69,7 +69,8 @@ class Loading:
                     await self._pause()
             if offset == before:
                 raise ApiError(
-                    ErrorCode.CORRUPT_MESSAGE, f"There is nothing at offset {offset}, before {end}."
+                    ErrorCode.CORRUPT_MESSAGE,
+                    f"No record was found at offset {offset}, before the end at {end}.",
                 )
             if len(self._latest) > KEYS_MAX:
                 await self._apply(self._latest, NO_PRODUCER)
@@ -78,7 +79,7 @@ class Loading:
             await self._apply(values, producer_id)
         if self._unreadable:
             _log.warning(
-                "%d records of partition %d of __consumer_offsets cannot be read and are left out",
+                "unreadable group records skipped: count=%d partition=__consumer_offsets-%d",
                 self._unreadable,
                 self._shard.index,
             )

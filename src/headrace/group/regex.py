@@ -35,12 +35,12 @@ def matching(pattern: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _reason(error: Exception) -> str:
-    reason = error.args[0] if error.args else "it cannot be read"
+    reason = error.args[0] if error.args else "it is not valid"
     return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
 def _invalid(pattern: str, why: str) -> ApiError:
     return ApiError(
         ErrorCode.INVALID_REGULAR_EXPRESSION,
-        f"{pattern[:100]!r} is not a regular expression that RE2 takes: {why}.",
+        f"{pattern[:100]!r} is not a valid RE2 regular expression: {why}.",
     )

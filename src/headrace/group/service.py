@@ -187,7 +187,7 @@ class GroupService:
         if not self.settings.offers_consumer_protocol:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                "group.coordinator.rebalance.protocols does not name consumer.",
+                "group.coordinator.rebalance.protocols does not contain consumer.",
             )
         led = self.shards.find(group_id)
         now = self._timers.now()
@@ -213,7 +213,9 @@ class GroupService:
                 led.append(outcome.records, now.wall_ms)
                 break
             except ApiError as error:
-                _log.warning("a generation of %r is not stored: %s", group_id[:200], error)
+                _log.warning(
+                    "group generation not stored: group=%r error=%s", group_id[:200], error
+                )
                 group = led.shard.find(group_id)
                 assert group is not None
                 outcome = group.append_failed(outcome, as_coordinator(error.code), now)
@@ -398,7 +400,11 @@ class GroupService:
         try:
             self._append_in_parts(led, records)
         except ApiError as error:
-            _log.warning("shard %d keeps offsets that it could drop: %s", led.shard.index, error)
+            _log.warning(
+                "expired offsets not deleted: partition=__consumer_offsets-%d error=%s",
+                led.shard.index,
+                error,
+            )
 
     # Groups as a whole
 
@@ -465,5 +471,5 @@ def _code_of(error: Exception, whose: str) -> ErrorCode:
     """What those whose commits failed are told."""
     if isinstance(error, ApiError):
         return error.code
-    _log.error("commits of %s failed, which is a bug", whose, exc_info=error)
+    _log.error("offset commits failed with an internal error: partition=%s", whose, exc_info=error)
     return ErrorCode.UNKNOWN_SERVER_ERROR

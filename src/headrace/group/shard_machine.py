@@ -160,7 +160,7 @@ class Shard:
         if request.member_epoch != 0:
             is_leaving = request.member_epoch < 0
             code = ErrorCode.GROUP_ID_NOT_FOUND if is_leaving else ErrorCode.UNKNOWN_MEMBER_ID
-            raise ApiError(code, f"There is no consumer group {group_id[:200]!r}.")
+            raise ApiError(code, f"Unknown consumer group {group_id[:200]!r}.")
         scratch = ConsumerGroup(group_id, self.consumer_limits, self.topics)
         records: list[GroupRecord] = []
         told = Outcome()
@@ -187,8 +187,9 @@ class Shard:
         if records is None:
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND,
-                f"{group.group_id[:200]!r} is a classic group and stays one: its members do not "
-                "subscribe as consumers do, or group.consumer.migration.policy forbids it.",
+                f"{group.group_id[:200]!r} is a classic group and cannot be upgraded: its members "
+                "do not use the consumer protocol type, or group.consumer.migration.policy does "
+                "not permit it.",
             )
         return records
 

@@ -83,7 +83,7 @@ class Shards:
                 await self._load(led)
                 groups += len(led.shard.groups)
         if groups:
-            _log.info("loaded %d consumer groups", groups)
+            _log.info("consumer groups loaded: count=%d", groups)
         self._loader = None
 
     async def _load(self, led: LedShard) -> None:
@@ -92,7 +92,7 @@ class Shards:
         except (ApiError, OSError) as error:
             led.status = Status.FAILED
             _log.error(
-                "partition %d of %s cannot be loaded, and its groups are not served: %s",
+                "groups not loaded, clients get an error: partition=%d topic=%s error=%s",
                 led.shard.index,
                 OFFSETS_TOPIC,
                 error,
@@ -153,13 +153,13 @@ class Shards:
         # Clients ask again and again: a cause is told once.
         complaint = "" if task.exception() is None else str(task.exception())
         if complaint and complaint != self._complaint:
-            _log.warning("%s could not be made: %s", OFFSETS_TOPIC, complaint)
+            _log.warning("topic not created: topic=%s error=%s", OFFSETS_TOPIC, complaint)
         self._complaint = complaint
 
 
 def check_group_id(group_id: str) -> None:
     if len(group_id) * 4 > STRING_BYTES_MAX and len(group_id.encode()) > STRING_BYTES_MAX:
-        raise ApiError(ErrorCode.INVALID_GROUP_ID, "The group's name is too long.")
+        raise ApiError(ErrorCode.INVALID_GROUP_ID, "The group name is too long.")
 
 
 def _backlog(led: LedShard) -> int:

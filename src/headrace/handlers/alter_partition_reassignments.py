@@ -18,7 +18,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         for part in topic["partitions"]
     }
     if len(targets) != sum(len(topic["partitions"]) for topic in request["topics"]):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "The request names a partition twice.")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains a partition twice.")
     deadline = Deadline(broker.clock, request["timeout_ms"])
     outcomes = await deadline.wait_for(
         broker.controller.move_partitions(

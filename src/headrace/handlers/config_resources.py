@@ -46,7 +46,9 @@ async def alter_each(
     for resource in request["resources"]:
         try:
             if resource_key(resource) in twice:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "The request names this twice.")
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST, "The request contains this resource twice."
+                )
             check_values(resource["configs"])
             edit = edits(broker.config, resource["configs"])
             await _alter(broker, resource, edit, request["validate_only"])
@@ -73,11 +75,11 @@ def check_topic(broker: BrokerContext, name: str) -> None:
 def check_group(name: str) -> None:
     """A group may have settings before it exists, but not without a name."""
     if not name:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "A group that has settings has a name.")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "The group name must not be empty.")
     if len(name.encode()) > GROUP_NAME_BYTES_MAX:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            f"The name of a group with settings has at most {GROUP_NAME_BYTES_MAX} bytes.",
+            f"The group name must not be longer than {GROUP_NAME_BYTES_MAX} bytes.",
         )
 
 
@@ -88,7 +90,8 @@ def node_named(broker: BrokerContext, name: str) -> int | None:
     if name != str(broker.node_id):
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            f"This is broker {broker.node_id}: ask {name[:20]!r} itself, or nobody by name.",
+            f"This is broker {broker.node_id}. Send the request to broker {name[:20]!r}, or use an "
+            "empty name for the settings of all brokers.",
         )
     return broker.node_id
 
@@ -102,7 +105,8 @@ def _node_to_alter(broker: BrokerContext, name: str) -> int | None:
 def unknown_resource(resource_type: int) -> ApiError:
     return ApiError(
         ErrorCode.INVALID_REQUEST,
-        f"There are no settings of the kind {resource_type}: topics are 2, brokers 4, groups 32.",
+        f"Unknown resource type {resource_type}: supported are 2 (topic), 4 (broker) and 32 "
+        "(group).",
     )
 
 

@@ -56,22 +56,22 @@ def refuse(request: Message, error: ApiError) -> Message:
 def _check(request: Message, version: int) -> None:
     epoch = request["member_epoch"]
     if not request["group_id"].strip():
-        raise _invalid("A group that has members has a name.")
+        raise _invalid("group_id must not be empty.")
     check_instance_id(request["instance_id"])
     for name in ("member_id", "rack_id"):
         value = request[name]
         if value is not None and len(value) > _ID_CHARACTERS_MAX:
-            raise _invalid(f"{name} has more than {_ID_CHARACTERS_MAX} characters.")
+            raise _invalid(f"{name} must not be longer than {_ID_CHARACTERS_MAX} characters.")
     if request["rack_id"] is not None and not request["rack_id"].strip():
-        raise _invalid("rack_id is empty: leave it out.")
+        raise _invalid("rack_id must not be empty; omit it.")
     if epoch < LEAVING_FOR_A_WHILE:
-        raise _invalid(f"{epoch} is no member epoch.")
+        raise _invalid(f"{epoch} is not a valid member epoch.")
     if not request["member_id"] and (epoch != 0 or version >= _OWN_IDS_SINCE):
-        raise _invalid("member_id is empty: from version 1 on a member makes its own.")
+        raise _invalid("member_id must not be empty: since version 1 the member generates it.")
     if epoch == LEAVING_FOR_A_WHILE and request["instance_id"] is None:
-        raise _invalid("Only a member with an instance_id leaves for a while.")
+        raise _invalid("Only a static member (with an instance_id) can leave temporarily.")
     if any(len(name) > _TOPIC_CHARACTERS_MAX for name in request["subscribed_topic_names"] or ()):
-        raise _invalid(f"A topic's name has at most {_TOPIC_CHARACTERS_MAX} characters.")
+        raise _invalid(f"A topic name must not be longer than {_TOPIC_CHARACTERS_MAX} characters.")
     if epoch == 0:
         _check_join(request)
 
@@ -80,20 +80,25 @@ def _check_join(request: Message) -> None:
     if request["rebalance_timeout_ms"] == -1 and request["topic_partitions"] is None:
         # librdkafka (2.16) leaves out what has not changed when it subscribes again right after it
         # unsubscribed. INVALID_REQUEST would be its end; after this it joins as it should.
-        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "Who joins says all of it: nothing is known.")
+        raise ApiError(
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            "A joining member must send all fields: the group has no state for it.",
+        )
     if request["rebalance_timeout_ms"] < 0:
-        raise _invalid("rebalance_timeout_ms is missing: who joins says it.")
+        raise _invalid("A joining member must send rebalance_timeout_ms.")
     if request["topic_partitions"] is None or request["topic_partitions"]:
-        raise _invalid("Who joins has no partitions: topic_partitions must be empty.")
+        raise _invalid("topic_partitions of a joining member must be empty.")
     if request["subscribed_topic_names"] is None and not request.get("subscribed_topic_regex"):
-        raise _invalid("subscribed_topic_names is missing: who joins says what it reads.")
+        raise _invalid(
+            "A joining member must send subscribed_topic_names or subscribed_topic_regex."
+        )
 
 
 def _check_assignor(name: str | None, offered: tuple[str, ...]) -> None:
     if name is not None and name not in offered:
         raise ApiError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
-            f"There is no assignor {name[:100]!r} here, only {' and '.join(offered)}.",
+            f"Unknown assignor {name[:100]!r}; available: {' and '.join(offered)}.",
         )
 
 

@@ -21,7 +21,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         results[name] = {"name": name}
         try:
             if name in twice:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "The request names this topic twice.")
+                raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains this topic twice.")
             await _extend(broker, deadline, topic, request["validate_only"])
         except ApiError as error:
             results[name].update(failure(error))

@@ -24,7 +24,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     async def slot(topic: Message) -> Message:
         try:
             if topic["name"] in twice:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "The request names this topic twice.")
+                raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains this topic twice.")
             made = await _create(broker, context, deadline, topic, request["validate_only"])
             return _created(broker, made, request["validate_only"])
         except ApiError as error:
@@ -73,7 +73,7 @@ def _assignment(topic: Message) -> dict[int, list[int]] | None:
     by_index = {each["partition_index"]: each["broker_ids"] for each in given}
     if len(by_index) != len(given):
         raise ApiError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The assignment has a partition twice."
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The assignment contains a partition twice."
         )
     return by_index
 

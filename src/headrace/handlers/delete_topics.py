@@ -58,7 +58,7 @@ async def _delete_all(broker: BrokerContext, request: Message) -> Message:
                 raise topic
             slot.update(name=topic.name, topic_id=topic.topic_id)
             if topic.name in twice:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "The request names this topic twice.")
+                raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains this topic twice.")
             await deadline.wait_for(
                 broker.controller.delete_topic(topic.name, topic_id=topic.topic_id)
             )
@@ -71,7 +71,9 @@ async def _delete_all(broker: BrokerContext, request: Message) -> Message:
 def _find(broker: BrokerContext, name: str | None, topic_id: UUID | None) -> TopicState | ApiError:
     try:
         if (name is None) == (topic_id is None):
-            raise ApiError(ErrorCode.INVALID_REQUEST, "Give either a name or an id.")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, "The request must contain either a name or an id."
+            )
         if topic_id is not None:
             return topic_with_id(broker, topic_id)
         return named_topic(broker, name or "")

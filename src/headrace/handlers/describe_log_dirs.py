@@ -31,7 +31,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
             for name, partitions in _asked(broker, request["topics"])
         ]
     except OSError as error:
-        _log.error("%s cannot be described: %s", path, error)
+        _log.error("log directory not described: directory=%s error=%s", path, error)
         result["error_code"] = ErrorCode.KAFKA_STORAGE_ERROR
     return {"results": [result]}
 

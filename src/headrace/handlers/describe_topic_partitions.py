@@ -26,7 +26,9 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     asked = {topic["name"] for topic in request["topics"]}
     names = sorted(name for name in asked or broker.image.topics if name >= first)
     if asked and first and first not in asked:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "The cursor's topic is not among the topics.")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, "The cursor's topic is not one of the requested topics."
+        )
     limit = broker.config.get_int("max.request.partition.size.limit")
     left = max(min(limit, request["response_partition_limit"]), 1)
     slots: list[Message] = []

@@ -42,7 +42,7 @@ def handle_frame(
         return answer_api_versions(version, context.correlation_id, frame, body_at)
     if APIS[context.api_key].is_internal and not context.is_internal:
         name = APIS[context.api_key].name
-        raise MalformedRequest(f"{name} is for brokers, on the listener that is theirs")
+        raise MalformedRequest(f"{name} is accepted only on the inter-broker listener")
     request = decode_request(context.api_key, version, frame, body_at)
     handler = _handler(context.api_key)
     carry = partial(handler.handle, broker, context, request)
@@ -93,13 +93,15 @@ def _as_api_error(context: RequestContext, error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     _log.error(
-        "%s version %d from %s failed for a reason that is not the client's",
+        "request failed with an internal error: api=%s version=%d peer=%s",
         APIS[context.api_key].name,
         context.api_version,
         context.peer,
         exc_info=error,
     )
-    return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "The broker failed; its log says why.")
+    return ApiError(
+        ErrorCode.UNKNOWN_SERVER_ERROR, "The broker failed. Its log contains the reason."
+    )
 
 
 @cache

@@ -19,7 +19,7 @@ _PREFERRED, _UNCLEAN = 0, 1
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     kind = request.get("election_type", _PREFERRED)
     if kind not in (_PREFERRED, _UNCLEAN):
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"There is no election of the type {kind}.")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {kind}.")
     deadline = Deadline(broker.clock, request["timeout_ms"])
     outcomes = await deadline.wait_for(
         broker.controller.elect_leaders(_asked(request), is_unclean=kind == _UNCLEAN)

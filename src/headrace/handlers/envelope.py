@@ -25,7 +25,7 @@ async def _open(broker: BrokerContext, context: RequestContext, request: Message
     frame = request["request_data"]
     header = read_header(frame)
     if header.api_key not in FORWARDED:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "This is not a request to pass on.")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "This request cannot be forwarded.")
     if not broker.controller.is_controller:
         raise ApiError(ErrorCode.NOT_CONTROLLER)
     client = RequestContext(

@@ -242,7 +242,7 @@ class FetchHandler:
         """One line a second: whoever cannot read asks again at once."""
         if self.turn.now_ms - self.complained_ms >= 1000:
             self.complained_ms = self.turn.now_ms
-            _log.error("a partition cannot be read: %s", failure)
+            _log.error("partition cannot be read: error=%s", failure)
 
     def _answer(self, exchange: FetchExchange, results: list[FetchResult]) -> None:
         session_id: i64 = 0

@@ -55,7 +55,7 @@ async def _coordinator(
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if key_type != GROUP:
             raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"There is no coordinator of type {key_type} here."
+                ErrorCode.INVALID_REQUEST, f"Coordinator type {key_type} is not supported."
             )
         node_id = await broker.groups().shards.coordinator_of(key)
         endpoint = endpoint_of(broker.image.brokers[node_id], context.listener)

@@ -69,7 +69,7 @@ async def administer(
             if reply is not None and (left_s <= 0 or not _is_refused(reply)):
                 return reply
         if left_s <= 0:
-            raise ApiError(ErrorCode.NOT_CONTROLLER, "No controller could be reached.")
+            raise ApiError(ErrorCode.NOT_CONTROLLER, "No controller is available.")
         if not broker.controller.is_controller:
             answer = await _forward(broker, context, frame, left_s)
             if answer is not None:
@@ -115,7 +115,8 @@ async def _forward(
         return None
     except LinkBroken:
         raise ApiError(
-            ErrorCode.REQUEST_TIMED_OUT, "The controller broke off before it answered."
+            ErrorCode.REQUEST_TIMED_OUT,
+            "The connection to the controller was lost before it responded.",
         ) from None
     code = ErrorCode(reply["error_code"])
     if code is ErrorCode.NOT_CONTROLLER:

@@ -15,7 +15,7 @@ _INSTANCE_ID_CHARACTERS_MAX = 249
 
 def check_not_empty(group_id: str) -> None:
     if not group_id:
-        raise ApiError(ErrorCode.INVALID_GROUP_ID, "A group that has members has a name.")
+        raise ApiError(ErrorCode.INVALID_GROUP_ID, "group_id must not be empty.")
 
 
 def check_instance_id(instance_id: str | None) -> None:
@@ -23,7 +23,7 @@ def check_instance_id(instance_id: str | None) -> None:
     if instance_id is not None and not 0 < len(instance_id) <= _INSTANCE_ID_CHARACTERS_MAX:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            f"group.instance.id has 1 to {_INSTANCE_ID_CHARACTERS_MAX} characters.",
+            f"group.instance.id must have 1 to {_INSTANCE_ID_CHARACTERS_MAX} characters.",
         )
 
 

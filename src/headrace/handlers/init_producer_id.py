@@ -16,12 +16,14 @@ _NONE = -1
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     if request["transactional_id"] == "":
-        raise ApiError(ErrorCode.INVALID_REQUEST, "A transactional id is not empty.")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "transactional_id must not be empty.")
     if request["transactional_id"] is not None:
         raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     shown = request.get("producer_id", _NONE), request.get("producer_epoch", _NONE)
     if (shown[0] == _NONE) != (shown[1] == _NONE):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "A producer's id and epoch go together.")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, "Set both producer_id and producer_epoch, or neither."
+        )
     return {"producer_id": await broker.controller.next_producer_id(), "producer_epoch": 0}
 
 

@@ -104,7 +104,12 @@ async def _find(
         lookup = log.max_timestamp() if is_max else log.find_timestamp(timestamp)
         found = await _look_up(broker, lookup)
     except OSError as error:
-        _log.error("%s-%d cannot be read: %s", partition.topic, partition.index, error)
+        _log.error(
+            "partition cannot be read: partition=%s-%d error=%s",
+            partition.topic,
+            partition.index,
+            error,
+        )
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from None
     if found is None or found[1] >= end:
         return _NOTHING

@@ -24,7 +24,7 @@ def hosted_partition(broker: BrokerContext, topic: str, index: int) -> "Partitio
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"This broker has no replica of {topic}-{index}."
         )
     raise ApiError(
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic[:260]}-{index}."
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unknown partition {topic[:260]}-{index}."
     )
 
 
@@ -47,14 +47,12 @@ def led_partition(
 def named_topic(broker: BrokerContext, name: str) -> TopicState:
     topic = broker.image.topics.get(name)
     if topic is None:
-        raise ApiError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named {name[:260]!r}."
-        )
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unknown topic {name[:260]!r}.")
     return topic
 
 
 def topic_with_id(broker: BrokerContext, topic_id: UUID) -> TopicState:
     name = broker.image.names_by_id.get(topic_id)
     if name is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {topic_id}.")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"Unknown topic id {topic_id}.")
     return broker.image.topics[name]

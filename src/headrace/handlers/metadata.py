@@ -98,7 +98,7 @@ def _asked(topics: list[Message], version: int) -> tuple[list[str], list[UUID]]:
     names = dict.fromkeys(topic["name"] for topic in topics)
     ids = dict.fromkeys(topic.get("topic_id") for topic in topics)
     if version < _TOPIC_IDS_ASKED_SINCE and (None in names or any(ids)):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "Topics have ids from version 12 on.")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Topic ids can be used since version 12.")
     return (
         [name for name in names if name is not None],
         [topic_id for topic_id in ids if topic_id is not None],

@@ -75,7 +75,7 @@ class CommitHandler:
         try:
             answered = self.groups().commit_all(waiting, partial(self._answer_late, waiting))
         except Exception:  # noqa: BLE001 (it is logged, and answered)
-            _log.exception("commits failed for a reason that is not the clients'")
+            _log.exception("offset commits failed with an internal error")
             answered = list(waiting)
             for request in answered:
                 request.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)

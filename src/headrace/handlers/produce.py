@@ -56,18 +56,20 @@ class ProduceHandler:
         self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
     ) -> None:
         if version < OLDEST:
-            raise MalformedRequest("Produce below version 3 carries a message format long gone")
+            raise MalformedRequest(
+                "Produce versions below 3 use a message format that is not supported"
+            )
         request = read_produce(data, at, end, version)
         exchange = ProduceExchange(peer, correlation_id, version, request, data)
         peer.exchanges.append(exchange)
         peer.work += len(request.parts)
         if request.acks < -1 or request.acks > 1:
-            _refuse_all(exchange, ErrorCode.INVALID_REQUIRED_ACKS, "acks is -1, 0 or 1.")
+            _refuse_all(exchange, ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1.")
         elif request.transactional_id is not None:
             _refuse_all(
                 exchange,
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "Transactions are not supported by this broker.",
+                "Transactions are not supported yet.",
             )
         elif not self._stage_parts(exchange):
             return
@@ -130,7 +132,7 @@ class ProduceHandler:
         try:
             batch = read_batch(data, part.start, part.end)
             if batch.is_transactional():
-                raise ApiError(ErrorCode.INVALID_TXN_STATE, "There is no open transaction.")
+                raise ApiError(ErrorCode.INVALID_TXN_STATE, "No transaction is open.")
             return batch
         except ApiError as error:
             _refuse(part, error)
@@ -197,7 +199,7 @@ class ProduceHandler:
             if isinstance(admitted, Batch):
                 self._stage(exchange, partition, part, admitted)
             elif error is not None:
-                _log.error("a batch could not be checked", exc_info=error)
+                _log.error("batch validation failed", exc_info=error)
                 part.error = ErrorCode.UNKNOWN_SERVER_ERROR
             if self._stage_parts(exchange):
                 peer.muted = False

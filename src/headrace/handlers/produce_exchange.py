@@ -117,5 +117,5 @@ class ProduceExchange(Exchange):
         for part in request.parts:
             if part.error != 0:
                 # Nobody waits for an answer (acks=0): a closed connection is the only sign.
-                self.peer.fail(f"a record sent with acks=0 was refused: error {part.error}")
+                self.peer.fail(f"a record sent with acks=0 was rejected: error {part.error}")
                 return

@@ -202,7 +202,7 @@ class Turn:
             partition = exchange.partitions[at]
             if partition.write_error != 0 and part.end_offset > partition.log.written_end_offset:
                 exchange.refuse(part, partition.write_error)
-                part.message = "The log cannot be written; the broker's log says why."
+                part.message = "The log cannot be written. The broker's log contains the reason."
             elif waits_for_all:
                 if part.end_offset > partition.high_watermark:
                     self._await(exchange, partition, part.end_offset)

@@ -65,6 +65,6 @@ def check_topic_name(name: str) -> None:
     if name in (".", "..") or not _LEGAL_NAME.fullmatch(name):
         raise ApiError(
             ErrorCode.INVALID_TOPIC,
-            f"The topic name {name[:260]!r} is not legal: use 1 to 249 of the characters "
-            "a-z, A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'.",
+            f"The topic name {name[:260]!r} is not valid: use 1 to 249 of the characters a-z, A-Z, "
+            "0-9, '.', '_' and '-', but not '.' or '..'.",
         )

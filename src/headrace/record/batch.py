@@ -179,7 +179,7 @@ def read_batch(
     """
     size = end - start
     if size < 17 or start < 0 or end > len(frame):
-        raise ApiError(ErrorCode.INVALID_RECORD, "There is no whole record batch here.")
+        raise ApiError(ErrorCode.INVALID_RECORD, "The record batch is incomplete.")
     if frame[start + 16] != 2:
         raise _wrong_magic(frame[start + 16])
     length = i64(read_i32_be(frame, start + 8)) + LENGTH_OVERHEAD
@@ -192,7 +192,7 @@ def read_batch(
     if batch.attributes & CODEC_MASK > CODEC_MAX:
         raise ApiError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"There is no codec {batch.attributes & CODEC_MASK}.",
+            f"Unknown codec {batch.attributes & CODEC_MASK}.",
         )
     if from_client:
         if (
@@ -207,7 +207,7 @@ def read_batch(
     elif batch.record_count < 0 or batch.record_count > batch.last_offset_delta + 1:
         raise _wrong_count(batch)
     elif batch.base_offset < 0 or batch.base_offset > OFFSET_MAX:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"There is no offset {batch.base_offset}.")
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{batch.base_offset} is not a valid offset.")
     return batch
 
 
@@ -233,7 +233,7 @@ def _wrong_magic(magic: int) -> ApiError:
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
             f"Message format {magic} is not supported: send record batches (magic 2).",
         )
-    return ApiError(ErrorCode.CORRUPT_MESSAGE, f"There is no message format {magic}.")
+    return ApiError(ErrorCode.CORRUPT_MESSAGE, f"Unknown message format {magic}.")
 
 
 def _wrong_length(length: int, size: int) -> ApiError:
@@ -243,15 +243,15 @@ def _wrong_length(length: int, size: int) -> ApiError:
         )
     return ApiError(
         ErrorCode.INVALID_RECORD,
-        f"The record batch says that it has {length} bytes and there are {size}: "
-        "there must be exactly one batch for a partition.",
+        f"The record batch has a length of {length} bytes, but {size} bytes were sent: a "
+        "partition must have exactly one batch.",
     )
 
 
 def _wrong_count(batch: Batch) -> ApiError:
     return ApiError(
         ErrorCode.INVALID_RECORD,
-        f"A count of {batch.record_count} records does not go with a last offset delta of "
+        f"A record count of {batch.record_count} does not match a last offset delta of "
         f"{batch.last_offset_delta}.",
     )
 
@@ -262,19 +262,19 @@ def _not_for_clients(batch: Batch) -> ApiError:
     if batch.base_offset != 0:
         return ApiError(
             ErrorCode.INVALID_RECORD,
-            f"The base offset of a produced batch is 0, not {batch.base_offset}.",
+            f"The base offset of a produced batch must be 0, not {batch.base_offset}.",
         )
     if batch.attributes & LOG_APPEND_TIME:
         return ApiError(ErrorCode.INVALID_TIMESTAMP, "A producer cannot set LogAppendTime.")
     if batch.attributes & (CONTROL | DELETE_HORIZON):
         return ApiError(
             ErrorCode.INVALID_RECORD,
-            "Only a broker writes control batches and delete horizons.",
+            "Only a broker can write control batches and delete horizons.",
         )
     return ApiError(
         ErrorCode.INVALID_RECORD,
         f"Producer id {batch.producer_id}, epoch {batch.producer_epoch} and sequence "
-        f"{batch.base_sequence} do not go together.",
+        f"{batch.base_sequence} do not match.",
     )
 
 
@@ -284,13 +284,13 @@ def walk_batch(batch: Batch, payload: bytes, at: i64, end: i64, keys_required: b
     For an uncompressed batch that is `walk_batch(b, b.frame, b.start + HEADER_SIZE, b.end, k)`.
     """
     if at < 0 or end > len(payload):
-        raise ApiError(ErrorCode.INVALID_RECORD, "The records lie outside of their buffer.")
+        raise ApiError(ErrorCode.INVALID_RECORD, "The records are outside of their buffer.")
     if batch.base_timestamp > _TIMESTAMP_MAX or batch.base_timestamp < -_TIMESTAMP_MAX:
         raise _wrong_timestamp(0)
     try:
         max_timestamp, keyless = _walk(batch, payload, at, end)
     except IndexError:
-        raise _wrong_record(batch.record_count, "the batch ends inside of it") from None
+        raise _wrong_record(batch.record_count, "the batch ends inside it") from None
     if keys_required and keyless >= 0:
         raise _keyless_records(payload, at, batch.record_count)
     if max_timestamp != batch.max_timestamp:
@@ -319,7 +319,7 @@ def _walk(batch: Batch, payload: bytes, at: i64, end: i64) -> tuple[i64, i64]:
             number, at = long_varint(payload, at, number)
         stop = at + (number >> 1)
         if stop > end or number & 1:
-            raise _wrong_record(index, "its length leaves the batch")
+            raise _wrong_record(index, "its length exceeds the batch")
         number = payload[at + 1]
         at += 2
         if number >= 0x80:
@@ -338,7 +338,7 @@ def _walk(batch: Batch, payload: bytes, at: i64, end: i64) -> tuple[i64, i64]:
         if number >= 0x80:
             number, at = long_varint(payload, at, number)
         if number != index * 2:
-            raise _wrong_record(index, "its offset delta is not its place")
+            raise _wrong_record(index, "its offset delta does not match its position")
         number = payload[at]
         at += 1
         if number >= 0x80:
@@ -362,10 +362,10 @@ def _walk(batch: Batch, payload: bytes, at: i64, end: i64) -> tuple[i64, i64]:
         else:
             at = _walk_headers(payload, at, stop, index)
         if at != stop:
-            raise _wrong_record(index, "its parts do not fill it")
+            raise _wrong_record(index, "its fields are shorter than its length")
         index += 1
     if at != end:
-        raise _wrong_record(count, "there is more than the count says")
+        raise _wrong_record(count, "the batch has more records than its count")
     batch.min_timestamp = min_timestamp if min_timestamp < _LATER_THAN_ALL else NO_TIMESTAMP
     return max_timestamp, keyless
 
@@ -401,7 +401,7 @@ def _walk_headers(payload: bytes, at: i64, stop: i64, index: i64) -> i64:
         elif length != -1:
             raise _wrong_record(index, "the length of a header's value is negative")
         if at > stop:
-            raise _wrong_record(index, "its headers leave it")
+            raise _wrong_record(index, "its headers exceed the record")
         count -= 1
     return at
 
@@ -456,12 +456,12 @@ def _keyless_records(payload: bytes, at: i64, count: i64) -> RecordError:
         at = stop
         index += 1
     return RecordError(
-        ErrorCode.INVALID_RECORD, indexes, "A compacted topic takes no record without a key."
+        ErrorCode.INVALID_RECORD, indexes, "Records of a compacted topic must have a key."
     )
 
 
 def _wrong_record(index: int, what: str) -> ApiError:
-    return ApiError(ErrorCode.INVALID_RECORD, f"Record {index} of the batch is not whole: {what}.")
+    return ApiError(ErrorCode.INVALID_RECORD, f"Record {index} of the batch is not valid: {what}.")
 
 
 def _wrong_timestamp(index: int) -> RecordError:

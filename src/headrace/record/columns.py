@@ -254,6 +254,6 @@ def microseconds(timestamp_ms: i64) -> i64:
 def _cut_off(batch: Batch) -> ApiError:
     return ApiError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"The batch at offset {batch.base_offset} does not hold the {batch.record_count} records "
-        "that it says.",
+        f"The batch at offset {batch.base_offset} does not contain its {batch.record_count} "
+        "records.",
     )

@@ -126,7 +126,7 @@ def _decompress_gzip(data: "Buffer", size_max: int) -> bytes:
         if not unpacker.eof:
             data = unpacker.unconsumed_tail
             if not data and not piece:
-                raise _corrupt(GZIP, "it ends in the middle")
+                raise _corrupt(GZIP, "the data ends early")
         elif unpacker.unused_data:
             data = unpacker.unused_data
             unpacker = zlib.decompressobj(_GZIP_ONLY)
@@ -144,7 +144,7 @@ def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
     for block in blocks:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > len(block) * _SNAPPY_RATIO_MAX:
-            raise _corrupt(SNAPPY, "a block announces more than it can hold")
+            raise _corrupt(SNAPPY, "the size of a block is not valid")
         total += size
         if total > size_max:
             raise _too_large(size_max)
@@ -154,7 +154,7 @@ def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
         for block in blocks:
             at += cramjam.snappy.decompress_raw_into(block, buffer[at:])
     if at != total:
-        raise _corrupt(SNAPPY, "a block is shorter than it announces")
+        raise _corrupt(SNAPPY, "a block is shorter than its size")
     return output.getvalue()
 
 
@@ -166,13 +166,13 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
             # Streams may follow each other; each begins with its own header.
             version = int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
             if version < _XERIAL_VERSION_MIN:
-                raise _corrupt(SNAPPY, f"xerial's framing has no version {version}")
+                raise _corrupt(SNAPPY, f"unknown version {version} of the xerial framing")
             at += len(_XERIAL_HEADER)
             continue
         size = int.from_bytes(data[at : at + 4], "big")
         at += 4
         if at + size > len(data) or size == 0:
-            raise _corrupt(SNAPPY, "a block leaves the frame")
+            raise _corrupt(SNAPPY, "a block exceeds the frame")
         blocks.append(data[at : at + size])
         at += size
     if at != len(data):
@@ -216,10 +216,10 @@ def _too_large(size_max: int) -> ApiError:
 
 
 def _unknown_codec(codec: int) -> ApiError:
-    return ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"There is no codec {codec}.")
+    return ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown codec {codec}.")
 
 
 def _corrupt(codec: int, why: str) -> ApiError:
     return ApiError(
-        ErrorCode.CORRUPT_MESSAGE, f"The {CODEC_NAMES[codec]} data is not sound: {why[:200]}."
+        ErrorCode.CORRUPT_MESSAGE, f"The {CODEC_NAMES[codec]} data is not valid: {why[:200]}."
     )

@@ -105,7 +105,7 @@ def whole_batches(data: bytes, at: i64, end: i64, offset: i64) -> tuple[i64, i64
             return at, offset
         last_delta = i64(read_i32_be(data, at + 23))
         if last_delta < 0:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, "A batch ends before it begins.")
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, "The end of a batch is before its start.")
         after = read_i64_be(data, at) + last_delta + 1
         if after > offset:
             offset = after
@@ -221,6 +221,6 @@ def control_type(batch: Batch) -> int:
 def _cut_off(batch: Batch) -> ApiError:
     return ApiError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"The batch at offset {batch.base_offset} does not hold the {batch.record_count} records "
-        "that it says.",
+        f"The batch at offset {batch.base_offset} does not contain its {batch.record_count} "
+        "records.",
     )

@@ -110,7 +110,7 @@ class RowEncoder:
             partition = i64(read_i32_le(partitions, index * 4)) if len(partitions) > 0 else -1
             if partition >= count:
                 raise ApiError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}"
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"unknown partition {partition}"
                 )
             if partition < 0:
                 if key_end >= 0 and keys is not None:

@@ -81,12 +81,12 @@ async def call(
     if frame is None:
         was_open = link.is_open
         link.close()
-        raise LinkBroken("no answer in time" if was_open else "the connection ended")
+        raise LinkBroken("no response in time" if was_open else "the connection was closed")
     try:
         return decode_response(api_key, version, frame)[1]
     except MalformedRequest as error:
         link.close()
-        raise LinkBroken(f"the answer cannot be read: {error}") from None
+        raise LinkBroken(f"the response is not valid: {error}") from None
 
 
 class SocketNetwork:
@@ -123,7 +123,7 @@ class SocketNetwork:
                 raise
             else:
                 return sock
-        raise trouble or OSError(f"no address of {host}")
+        raise trouble or OSError(f"{host} has no address")
 
 
 def tune(sock: socket.socket) -> None:

@@ -153,7 +153,7 @@ class SocketLink:
         while self.is_open and end - at >= _LENGTH_BYTES:
             size: i64 = i64(read_i32_be(data, at))
             if not _LENGTH_BYTES <= size <= _FRAME_BYTES_MAX:
-                _LOG.warning("a broker announced an answer of %d bytes: the link is closed", size)
+                _LOG.warning("response too large, connection to broker closed: bytes=%d", size)
                 self.close()
                 return
             at += _LENGTH_BYTES
@@ -168,12 +168,12 @@ class SocketLink:
 
     def _answer(self, frame: bytes) -> None:
         if not self._asked or self._asked[0][0] != read_i32_be(frame, 0):
-            _LOG.warning("a broker answered what it was not asked: the link is closed")
+            _LOG.warning("unexpected response, connection to broker closed")
             self.close()
             return
         _, answered = self._asked.popleft()
         try:
             answered(frame)
         except Exception:  # noqa: BLE001 (a bug of ours costs the link that met it)
-            _LOG.exception("an answer could not be dealt with: the link is closed")
+            _LOG.exception("response handling failed, connection to broker closed")
             self.close()

@@ -201,7 +201,7 @@ class Connection(Peer):
                 return
             length: i64 = i64(read_i32_be(data, at))
             if length > self.plane.request_bytes_max or length < REQUEST_SIZE_MIN:
-                self.plane.close(self, f"a request announces {length} bytes")
+                self.plane.close(self, f"the size of a request, {length} bytes, is not valid")
                 return
             if size - at - 4 < length:
                 if length > SMALL_FRAME_BYTES_MAX:
@@ -297,7 +297,7 @@ class Connection(Peer):
             self.plane.close(self, f"read failed: {error.strerror}")
             return
         if size == 0:
-            self.plane.close(self, "the peer ended in the middle of a request")
+            self.plane.close(self, "the client closed the connection in the middle of a request")
             return
         self.plane.turn_bytes += size
         self.large_fill += size
@@ -418,7 +418,7 @@ class Connection(Peer):
         sent: i64 = os.sendfile(self.fd, fd, at, size)
         if sent == 0:
             # The segment is shorter than promised: it was truncated under a slow reader.
-            self.plane.close(self, "the log was truncated under this read")
+            self.plane.close(self, "the log was truncated during this read")
             return 0
         self.slice_sent += sent
         self.moved_at = self.plane.now

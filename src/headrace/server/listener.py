@@ -52,7 +52,7 @@ class Admission:
     def admit(self, address: str) -> bool:
         held = self.per_address.get(address, 0)
         if self.total >= self._descriptors_for_connections():
-            self.refused(address, "file descriptors are kept for the logs")
+            self.refused(address, "the remaining file descriptors are reserved for logs")
             return False
         for count, limit in ((self.total, "max.connections"), (held, "max.connections.per.ip")):
             if count >= self._config.get_int(limit):
@@ -80,7 +80,9 @@ class Admission:
         now = time.monotonic()
         if now - self._complained_at < 1:
             return
-        _log.warning("refused %d connections, the last from %s: %s", self._refused, address, why)
+        _log.warning(
+            "connections rejected: count=%d last=%s reason=%s", self._refused, address, why
+        )
         self._complained_at = now
         self._refused = 0
 
@@ -119,7 +121,7 @@ class Listener:
                 return
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    _log.error("cannot accept a connection: %s", error.strerror)
+                    _log.error("connection not accepted: error=%s", error.strerror)
                     return
                 self._turn_away()
                 continue
@@ -145,7 +147,7 @@ class Listener:
         try:
             sock, address = self.sock.accept()
             sock.close()
-            self._admission.refused(str(address[0]), "there are no file descriptors left")
+            self._admission.refused(str(address[0]), "no file descriptors are left")
         except OSError:
             return  # It went away by itself.
         finally:
@@ -205,7 +207,13 @@ def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
         except OSError as error:
             # Whoever asks for localhost may then reach somebody else.
             level = logging.WARNING if error.errno == errno.EADDRINUSE else logging.DEBUG
-            _log.log(level, "not listening on [%s]:%d: %s", also, port, error.strerror)
+            _log.log(
+                level,
+                "not listening on IPv6: host=[%s] port=%d error=%s",
+                also,
+                port,
+                error.strerror,
+            )
     return sockets
 
 

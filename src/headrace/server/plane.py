@@ -168,8 +168,8 @@ class Plane:
 
     def _fault(self, connection: Connection) -> None:
         """A bug of ours costs the connection that met it, and nobody else."""
-        _log.exception("serving %s failed", connection.name)
-        self.close(connection, "a fault of the broker's own")
+        _log.exception("connection failed with an internal error: connection=%s", connection.name)
+        self.close(connection, "an internal error of the broker")
 
     def _event(self, connection: Connection, mask: i64) -> None:
         if mask & EPOLLOUT and not connection.is_writable:

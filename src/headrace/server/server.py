@@ -169,7 +169,7 @@ class Server:
         plane = self.plane
         now = plane.now = self._clock.monotonic()
         for stalled in plane.memory.stalled(now):
-            plane.close(stalled, "its unfinished request held memory that others wait for")
+            plane.close(stalled, "its incomplete request used memory that other requests need")
         for connection in list(plane.connections.values()):
             idle_seconds = now - connection.moved_at
             is_held = connection.muted or connection.is_throttled
@@ -177,4 +177,4 @@ class Server:
                 continue
             if connection.out:
                 connection.drop_unsent()
-            plane.close(connection, "it does not read" if connection.out else "")
+            plane.close(connection, "it does not read its responses" if connection.out else "")

@@ -46,11 +46,11 @@ def _is_software_named(frame: bytes, body_at: int) -> bool:
     name, version = cursor.string(flexible=True), cursor.string(flexible=True)
     cursor.skip_tags()
     if name is None or version is None:
-        raise MalformedRequest("a client's software has neither name nor version")
+        raise MalformedRequest("client_software_name or client_software_version is not valid")
     try:
         return all(_SOFTWARE.fullmatch(raw.decode()) for raw in (name, version))
     except UnicodeDecodeError:
-        raise MalformedRequest("a client's software has a name that is not UTF-8") from None
+        raise MalformedRequest("client_software_name is not UTF-8") from None
 
 
 @cache

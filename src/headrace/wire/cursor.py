@@ -36,7 +36,7 @@ class Cursor:
         """Step over `size` bytes and return where they start."""
         start: i64 = self.at
         if size < 0 or size > self.end - start:
-            raise MalformedRequest("a field reaches past the end of its frame")
+            raise MalformedRequest("a field exceeds its frame")
         self.at = start + size
         return start
 
@@ -74,11 +74,11 @@ class Cursor:
         """An array's length, or -1 for null; refused if its items could not fit the frame."""
         count: i64 = self.uvarint() - 1 if flexible else self.read_i32()
         if count < -1 or count * item_size_min > self.end - self.at:
-            raise MalformedRequest("an array announces more items than its frame can hold")
+            raise MalformedRequest("the size of an array exceeds its frame")
         if count > 0:
             self.items_left -= count
             if self.items_left < 0:
-                raise MalformedRequest("a message holds too many items")
+                raise MalformedRequest("a message contains too many items")
         return count
 
     def bytes_range(self, flexible: bool) -> i64:
@@ -98,7 +98,7 @@ class Cursor:
         count: i64 = self.uvarint()
         self.tags_left -= count
         if self.tags_left < 0:
-            raise MalformedRequest("a message holds too many tagged fields")
+            raise MalformedRequest("a message contains too many tagged fields")
         return count
 
     def skip_tags(self) -> None:

@@ -34,10 +34,11 @@ def read_header(frame: bytes, at: int = 0) -> RequestHeader:
     api_key, version, correlation_id = _REQUEST_START.unpack_from(frame, at)
     api = APIS.get(api_key)
     if api is None:
-        raise MalformedRequest(f"no API has the key {api_key}")
+        raise MalformedRequest(f"unknown API key {api_key}")
     if not api.serves(version) and api_key != API_VERSIONS:
         raise MalformedRequest(
-            f"{api.name} version {version} is not served, of {api.version_min} to {api.version_max}"
+            f"{api.name} version {version} is not supported, only {api.version_min} to "
+            f"{api.version_max}"
         )
     cursor = Cursor(frame, at + _REQUEST_START.size, len(frame))
     client_id = _read_client_id(cursor)

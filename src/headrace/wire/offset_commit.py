@@ -116,7 +116,7 @@ def _read_topic(cursor: Cursor, version: i64, flexible: bool) -> CommitTopic:
 def _count(cursor: Cursor, flexible: bool) -> i64:
     count: i64 = cursor.count(flexible, 1)
     if count < 0:
-        raise MalformedRequest("an array of a commit may not be null")
+        raise MalformedRequest("an array in an OffsetCommit must not be null")
     return count
 
 
@@ -127,13 +127,13 @@ def _text_or_none(cursor: Cursor, flexible: bool) -> str | None:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise MalformedRequest("a field of a commit is not UTF-8") from None
+        raise MalformedRequest("a field in an OffsetCommit is not UTF-8") from None
 
 
 def _text(cursor: Cursor, flexible: bool) -> str:
     text = _text_or_none(cursor, flexible)
     if text is None:
-        raise MalformedRequest("a name in a commit may not be null")
+        raise MalformedRequest("a name in an OffsetCommit must not be null")
     return text
 
 

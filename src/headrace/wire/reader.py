@@ -34,7 +34,7 @@ class Budget:
     def take(self, count: int) -> None:
         self.items_left -= count
         if self.items_left < 0:
-            raise MalformedRequest("a message holds too many items")
+            raise MalformedRequest("a message contains too many items")
 
 
 Read: TypeAlias = Callable[[Cursor, Budget], Any]
@@ -215,4 +215,4 @@ def _nullable_struct_reader(read_struct: Read) -> Read:
 
 def _check_null(name: str, nullable: bool) -> None:
     if not nullable:
-        raise MalformedRequest(f"the field {name} may not be null")
+        raise MalformedRequest(f"the field {name} must not be null")

@@ -183,7 +183,7 @@ def _read_part_tags(cursor: Cursor, part: FetchedPart) -> None:
         start: i64 = cursor.take(size)
         if tag == _DIVERGING_EPOCH_TAG:
             if size < 12:
-                raise MalformedRequest("a diverging epoch is cut short")
+                raise MalformedRequest("a diverging epoch is incomplete")
             field = Cursor(cursor.data, start, start + size)
             part.diverging_epoch = field.read_i32()
             part.diverging_end_offset = field.read_i64()

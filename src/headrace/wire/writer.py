@@ -69,7 +69,7 @@ def _field_step(field: Field, flexible: bool) -> Write:
     def step(out: bytearray, message: Mapping[str, Any]) -> None:
         value = message.get(name, default)
         if value is None and not may_be_null:
-            raise ValueError(f"the field {name} may not be null")
+            raise ValueError(f"the field {name} must not be null")
         write(out, value)
 
     return step
