@@ -1,5 +1,8 @@
 """Reading: by offset, by time, of transactions; and what stays open for it."""
 
+from errno import EIO, EMFILE
+from unittest.mock import patch
+
 import pytest
 
 from headrace.log.file import NotCached, OpenSegments
@@ -328,3 +331,24 @@ def test_a_look_up_hands_out_what_takes_long_and_does_the_rest_itself() -> None:
         with pytest.raises(StopIteration) as found:
             lookup.send(decode())
         assert found.value.value == (NOW_MS + offset, offset, 0)
+
+
+@pytest.mark.parametrize(("operation", "code"), [("open", EMFILE), ("pread", EIO)])
+def test_an_index_whose_rebuilding_failed_is_rebuilt_by_the_next_read(
+    operation: str, code: int
+) -> None:
+    log = filled()
+    log.close(NOW_MS)
+    log = open_log(log.files, SMALL)
+    segment = log.segments[1]
+    largest = segment.largest_timestamp
+    for suffix in (".index", ".timeindex"):
+        log.files.remove(segment.path(suffix))
+    with (
+        patch.object(SimulatedFiles, operation, side_effect=OSError(code, "failed")),
+        pytest.raises(OSError, match="failed"),
+    ):
+        segment.index()
+    assert segment.largest_timestamp == largest
+    segment.index()
+    assert len(segment.time_index()) == 1

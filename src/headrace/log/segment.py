@@ -289,12 +289,34 @@ class Segment:
         return None
 
     def reindex(self, gap: int = 4096) -> OffsetIndex:
-        """Rebuild both indexes from the batches' headers."""
+        """Rebuild both indexes from the batches' headers. Without a descriptor, change nothing."""
+        file = self.open()
         aborted = self._aborted
         first_timestamp = self.first_timestamp
+        largest_timestamp = self.largest_timestamp
+        largest_timestamp_offset = self.largest_timestamp_offset
         self.start_indexes()
         self._aborted = aborted
-        walk = Walk(self._files, self.open().fd, 0, self.size, False)
+        try:
+            self._note_all(file, gap)
+        except OSError:
+            # Incomplete indexes must not count as valid: the next use rebuilds them.
+            self._index = None
+            self._time_index = None
+            self.largest_timestamp = largest_timestamp
+            self.largest_timestamp_offset = largest_timestamp_offset
+            raise
+        finally:
+            self.first_timestamp = first_timestamp
+        if self.is_sealed:
+            self.seal()
+        index = self._index
+        assert index is not None
+        return index
+
+    def _note_all(self, file: LogFile, gap: int) -> None:
+        """Index all batches of the file."""
+        walk = Walk(self._files, file.fd, 0, self.size, False)
         position: i64 = 0
         while True:
             batch = walk.next()
@@ -306,12 +328,6 @@ class Segment:
             position = walk.position
         if walk.error:
             _LOG.error("%s.log is damaged at byte %d: %s", self.stem, walk.position, walk.error)
-        self.first_timestamp = first_timestamp
-        if self.is_sealed:
-            self.seal()
-        index = self._index
-        assert index is not None
-        return index
 
     def seal(self) -> None:
         """No batch will follow."""
