@@ -47,6 +47,7 @@ class Cluster(ABC):
         self.pids: dict[int, int] = {}
         self.others: dict[str, int] = {}
         """What else runs: pids by name."""
+        self._is_kept = False
 
     @abstractmethod
     def begin(self) -> None:
@@ -63,6 +64,25 @@ class Cluster(ABC):
     @abstractmethod
     def stop(self) -> None:
         """Ends everything and removes its data."""
+
+    def keep(self) -> None:
+        """Keep the directory, with the data and the logs of the brokers."""
+        self._is_kept = True
+        kafka.say(f"the cluster's directory is kept: {self.directory}")
+
+    def logs(self, size: int) -> dict[Path, str]:
+        """The end of each process's output."""
+        paths = [path for end in ("*.out", "*.log") for path in self.directory.rglob(end)]
+        texts = {
+            path: path.read_text(errors="replace")[-size:]
+            for path in paths
+            if path.parent.parent.name != "data" and not path.stem.isdigit()
+        }
+        return {path: text for path, text in texts.items() if text}
+
+    def remove_directory(self) -> None:
+        if not self._is_kept:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def kill(self, node_id: int) -> None:
         os.kill(self.pids[node_id], signal.SIGKILL)
@@ -250,7 +270,7 @@ class HeadraceCluster(Cluster):
         for parent in (self._parent, self._apart):
             if parent is not None:
                 kafka.stop_process(parent, _STOP_S_MAX)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self.remove_directory()
 
 
 class KafkaCluster(Cluster):
@@ -291,7 +311,7 @@ class KafkaCluster(Cluster):
                 node.process.terminate()
         for node in self._nodes.values():
             node.stop()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self.remove_directory()
 
 
 def _free_ports(count: int) -> int:

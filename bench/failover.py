@@ -9,7 +9,8 @@ and clients. All clients run at the same time, so that one kill gives a sample o
    partitions. `poll` ends with the first record written after the kill, `commit` with the first
    commit requested after it.
 3. A kill follows when all replicas are in sync again and all clients make progress.
-4. PYTHONPATH must be absolute if Headrace is not installed: brokers run in other directories.
+4. A run that fails prints the state of the cluster, and keeps its directory with the logs.
+5. PYTHONPATH must be absolute if Headrace is not installed: brokers run in other directories.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _STEP_S_MAX = 60.0
 _QUIET_S = 1.5
 """Between recovery and the next kill."""
 _LOOK_S = 0.02
+_LOG_BYTES = 3000
+"""Of each log that a failed run prints."""
 
 Samples = dict[tuple[str, str], list[float]]
 """Seconds by client and event."""
@@ -112,9 +115,33 @@ def _wait(what: str, is_so: Callable[[], bool], timeout_s: float = _STEP_S_MAX) 
         time.sleep(_LOOK_S)
 
 
-def _is_in_sync(cluster: Cluster) -> bool:
+def headrace_cluster(python: str = sys.executable) -> Cluster:
+    """A cluster in which every broker can be killed.
+
+    `headrace up` stops, and its ZooKeeper with it, when each broker that it started has died once.
+    """
+    command = brokers.HeadraceCommand(python=python, settings=dict(SETTINGS))
+    return HeadraceCluster(command, outlives_brokers=True)
+
+
+def is_in_sync(cluster: Cluster) -> bool:
     rows = cluster.partitions().values()
     return bool(rows) and all(len(row.isr) == len(row.replicas) for row in rows)
+
+
+def report(cluster: Cluster) -> str:
+    """The state of the cluster after a failed step: processes, partitions, ends of the logs."""
+    lines = [
+        f"broker {node_id}: pid {pid}, {'running' if brokers.is_running(pid) else 'not running'}"
+        for node_id, pid in cluster.pids.items()
+    ]
+    for node_id in cluster.ports:
+        answer = cluster.ask(node_id, frames.metadata())
+        rows = {} if answer is None else frames.replicas_in(answer)
+        lines.append(f"as broker {node_id} sees it:" + ("" if rows else " no response"))
+        lines += [f"  {name}-{index}: {row}" for (name, index), row in sorted(rows.items())]
+    lines += [f"{path}:\n{text}" for path, text in cluster.logs(_LOG_BYTES).items()]
+    return "\n".join(lines)
 
 
 def kill_once(
@@ -138,7 +165,7 @@ def kill_once(
         raise frames.AnswerError(f"after the kill of broker {victim}: no {', '.join(missing())}")
     took = {(c.name, e): c.took_s(e) or 0.0 for c in clients for e in events}
     cluster.restart(victim)
-    _wait("all replicas in sync", lambda: _is_in_sync(cluster))
+    _wait("all replicas in sync", lambda: is_in_sync(cluster))
     time.sleep(_QUIET_S)
     return took
 
@@ -206,8 +233,7 @@ def main() -> None:
     parser.add_argument("--kafka", action="store_true", help="also measure Apache Kafka")
     parser.add_argument("--python", default=sys.executable, help="runs Headrace")
     options = parser.parse_args()
-    command = brokers.HeadraceCommand(python=options.python, settings=dict(SETTINGS))
-    makers: list[Callable[[], Cluster]] = [lambda: HeadraceCluster(command)]
+    makers: list[Callable[[], Cluster]] = [lambda: headrace_cluster(options.python)]
     if options.kafka:
         makers.append(lambda: KafkaCluster(SETTINGS))
     results: dict[str, Samples] = {}
@@ -221,6 +247,10 @@ def main() -> None:
             for mode in options.mode or ("produce", "group"):
                 samples = measure(cluster, mode, options.client or CLIENTS, options.kills)
                 results[cluster.name] |= samples
+        except BaseException:
+            say(report(cluster))
+            cluster.keep()
+            raise
         finally:
             cluster.stop()
     print(render(results), end="")
