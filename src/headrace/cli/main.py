@@ -48,7 +48,10 @@ COMMANDS = {
         "run",
     ),
     "zookeeper": Command(
-        "start ZooKeeper on this machine", "headrace.cli.zookeeper", "add_arguments", "run"
+        "start ZooKeeper on this machine, or install its jars",
+        "headrace.cli.zookeeper",
+        "add_arguments",
+        "run",
     ),
     "cluster": Command(
         "show brokers and under-replicated partitions",

@@ -11,6 +11,7 @@ parts are processes of their own; this one serves nobody.
 
 import argparse
 import asyncio
+import importlib.util
 import shutil
 import signal
 import tempfile
@@ -31,6 +32,7 @@ from headrace.ensemble.child import Child, ChildFailed
 from headrace.ensemble.java import NotInstalled
 from headrace.ensemble.monitor import Monitor
 from headrace.ensemble.zookeeper import CLIENT_PORT, LocalZooKeeper, free_port, port_is_free
+from headrace.env.extras import install_command
 
 HOST = "127.0.0.1"
 START_S_MAX = 60.0
@@ -60,10 +62,14 @@ def run_cluster(args: argparse.Namespace, directory: str, settings: Mapping[str,
             shutil.rmtree(data, ignore_errors=True)
 
 
-def zookeeper_ports(count: int, *, usual: bool) -> list[int]:
-    """The usual ports, or, if something else has one of them, any that are free."""
+def zookeeper_ports(count: int, first: int | None, *, usual: bool) -> list[int]:
+    """`first` and those that follow it. If it is None, the usual ports, or free ones if any of
+    these is in use; if it is 0, free ones."""
+    if first:
+        return list(range(first, first + count))
     ports = list(range(CLIENT_PORT, CLIENT_PORT + count))
-    return ports if usual and all(map(port_is_free, ports)) else [free_port() for _ in ports]
+    is_usual = first is None and usual and all(map(port_is_free, ports))
+    return ports if is_usual else [free_port() for _ in ports]
 
 
 class Supervisor:
@@ -73,8 +79,14 @@ class Supervisor:
         self._ready_file: str | None = args.ready_file
         self._zookeeper: LocalZooKeeper | None = None
         self._connect: str = args.zookeeper or ""
+        if importlib.util.find_spec("kazoo") is None:
+            raise NotInstalled(
+                "A cluster needs the kazoo package, which is not installed: "
+                f"{install_command('cluster')}."
+            )
         if not self._connect:
-            ports = zookeeper_ports(args.zookeeper_nodes or 1, usual=args.port != 0)
+            nodes = args.zookeeper_nodes or 1
+            ports = zookeeper_ports(nodes, args.zookeeper_port, usual=args.port != 0)
             heap = checked_heap("--zookeeper-heap", args.zookeeper_heap)
             self._zookeeper = LocalZooKeeper(data, ports, heap=heap)
             self._connect = self._zookeeper.connect
@@ -131,7 +143,7 @@ class Supervisor:
         if self._zookeeper is not None:
             self._zookeeper.start()
             for node in self._zookeeper.nodes:
-                _say(f"{node.process.name} is ready: {node.address}, pid {node.process.pid}")
+                _say(f"{node.process.name} is ready: {node.describe()}")
         file = cluster_data.store_to_copy(self._data, len(self._brokers))
         if file is not None:
             from headrace.coordination.copying import copy_to_zookeeper
@@ -145,7 +157,11 @@ class Supervisor:
             broker.start(when_orphaned=signal.SIGKILL)
         for broker in self._brokers:
             broker.wait_until_ready(START_S_MAX)
-            _say(f"{broker.process.name} is ready: {broker.address}, pid {broker.process.pid}")
+            port = broker.internal_address.rpartition(":")[2]
+            _say(
+                f"{broker.process.name} is ready: {broker.address}, internal port {port}, "
+                f"pid {broker.process.pid}"
+            )
         addresses = ",".join(broker.address for broker in self._brokers)
         _say(f"Headrace is ready: bootstrap.servers={addresses}")
         self._write_ready()

@@ -57,6 +57,13 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
         "--zookeeper", metavar="HOST:PORT/PATH", help="use this ZooKeeper for the cluster"
     )
     parser.add_argument(
+        "--zookeeper-port",
+        type=int,
+        metavar="PORT",
+        help="port of the first ZooKeeper node, the others follow; 0 picks free ports "
+        "(default 2181, or free ports if it is in use)",
+    )
+    parser.add_argument(
         "--zookeeper-heap", metavar="SIZE", help="largest heap of a ZooKeeper node (default 256m)"
     )
     _add_shared_arguments(parser)
@@ -87,8 +94,10 @@ def run_up(args: argparse.Namespace) -> int:
     settings = _settings(args.settings)
     if args.brokers is not None:
         return _run_cluster(args, settings)
-    if any((args.zookeeper, args.zookeeper_nodes, args.zookeeper_heap)):
-        raise Failure("--zookeeper, --zookeeper-nodes and --zookeeper-heap require --brokers N.", 2)
+    if any((args.zookeeper, args.zookeeper_nodes, args.zookeeper_heap)) or (
+        args.zookeeper_port is not None
+    ):
+        raise Failure("--zookeeper and --zookeeper-... require --brokers N.", 2)
     directory = _named_directory(args, settings) or DATA_DIRECTORY
     told_to_end: list[int] = []
     if args.temp:
@@ -137,6 +146,8 @@ def _run_cluster(args: argparse.Namespace, settings: Mapping[str, str]) -> int:
 
     if args.brokers < 1 or (args.zookeeper_nodes is not None and args.zookeeper_nodes < 1):
         raise Failure("--brokers and --zookeeper-nodes take numbers of at least 1.", 2)
+    if args.zookeeper and args.zookeeper_port is not None:
+        raise Failure("--zookeeper-port is for a ZooKeeper that headrace starts: omit it.", 2)
     if args.adopt:
         raise Failure("--adopt is for one broker: adopt with headrace up, stop it, add --brokers.")
     for name in ("broker.id", "node.id", "listeners", "log.dirs", "log.dir", "zookeeper.connect"):
@@ -252,9 +263,11 @@ async def _serve(broker: object, ready: str | None, told_to_end: Sequence[int]) 
     # What was loaded so far stays: the collector need not look at it again.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    if broker.internal_address:
+        print(f"Internal listener: {broker.internal_address}", flush=True)
     print(f"Headrace is ready: bootstrap.servers={broker.address}", flush=True)
     if ready is not None:
-        write_ready_file(ready, broker.address)
+        write_ready_file(ready, broker.address, internal=broker.internal_address)
     _keep_freed_memory()
     try:
         await stopping.wait()

@@ -19,6 +19,13 @@ LOOK_S = 0.2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "action",
+        nargs="?",
+        choices=("run", "install"),
+        default="run",
+        help="run an ensemble (default), or install ZooKeeper's jars into the cache",
+    )
+    parser.add_argument(
         "--nodes", type=int, default=1, metavar="K", help="how many nodes (default 1)"
     )
     parser.add_argument(
@@ -44,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from headrace.ensemble.child import ChildFailed
     from headrace.ensemble.java import NotInstalled
 
+    if args.action == "install":
+        return _install()
     if args.nodes < 1:
         raise Failure("--nodes takes a number of at least 1.", 2)
     heap = checked_heap("--heap", args.heap)
@@ -56,6 +65,18 @@ def run(args: argparse.Namespace) -> int:
     finally:
         if args.temp:
             shutil.rmtree(data, ignore_errors=True)
+
+
+def _install() -> int:
+    from headrace.ensemble import zookeeper_jars
+    from headrace.ensemble.java import NotInstalled
+
+    try:
+        zookeeper_jars.install(lambda line: print(line, flush=True))
+    except NotInstalled as error:
+        raise Failure(str(error)) from None
+    print(f"ZooKeeper {zookeeper_jars.VERSION} is installed: {zookeeper_jars.cache_directory()}")
+    return 0
 
 
 def checked_heap(option: str, text: str | None) -> str:
@@ -88,6 +109,9 @@ def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
 
     zookeeper.start()
     try:
+        if args.nodes > 1:
+            for node in zookeeper.nodes:
+                print(f"{node.process.name} is ready: {node.describe()}", flush=True)
         print(f"ZooKeeper is ready: zookeeper.connect={zookeeper.connect}", flush=True)
         write_ready()
         monitor = Monitor(zookeeper.nodes, report, write_ready)

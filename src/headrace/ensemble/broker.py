@@ -37,6 +37,8 @@ class BrokerProcess:
             **properties,
         }
         self.address = ""
+        self.internal_address = ""
+        """Where other brokers connect, once it is ready."""
         self._file = _beside(directory, "properties")
         self._ready = _beside(directory, "ready")
         command = [sys.executable, "-m", "headrace", "broker", str(self._file)]
@@ -58,7 +60,9 @@ class BrokerProcess:
     def wait_until_ready(self, seconds: float) -> None:
         """Raises ChildFailed."""
         self.process.wait_until(self._ready.exists, seconds)
-        self.address = str(json.loads(self._ready.read_text(encoding="utf-8"))["address"])
+        ready = json.loads(self._ready.read_text(encoding="utf-8"))
+        self.address = str(ready["address"])
+        self.internal_address = str(ready["internal"])
 
 
 def _beside(directory: Path, ending: str) -> Path:

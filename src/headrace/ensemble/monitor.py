@@ -23,8 +23,7 @@ class Node(Protocol):
 
     process: Child
 
-    @property
-    def address(self) -> str: ...
+    def describe(self) -> str: ...
 
     def mode(self) -> str | None: ...
 
@@ -62,9 +61,7 @@ class Monitor:
         node = watched.node
         if watched.is_starting and node.mode() is not None:
             watched.is_starting = False
-            self._report(
-                f"{node.process.name} is ready again: {node.address}, pid {node.process.pid}"
-            )
+            self._report(f"{node.process.name} is ready again: {node.describe()}")
             self._restarted()
         if now - watched.started >= STABLE_S:
             watched.backoff_s = BACKOFF_S_MIN

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.ensemble.child import Child, ChildFailed
-from headrace.ensemble.java import find_java, zookeeper_class_path
+from headrace.ensemble.java import find_java
 from headrace.ensemble.properties import properties_text
+from headrace.ensemble.zookeeper_jars import class_path
 
 CLIENT_PORT = 2181
 START_S_MAX = 60.0
@@ -96,8 +97,10 @@ class ZooKeeperNode:
         self.number = number
         self.directory = directory
         self.port = port
+        self.peer_ports: tuple[int, ...] = ()
+        """The ports for other nodes of an ensemble: data, election."""
         sync = () if durable else ("-Dzookeeper.forceSync=no",)
-        command = [find_java(), f"-Xmx{heap}", *_JVM, *sync, "-cp", zookeeper_class_path()]
+        command = [find_java(), f"-Xmx{heap}", *_JVM, *sync, "-cp", class_path()]
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         self.process = Child(
             f"ZooKeeper node {number}",
@@ -109,8 +112,13 @@ class ZooKeeperNode:
     def address(self) -> str:
         return f"{HOST}:{self.port}"
 
+    def describe(self) -> str:
+        """Its address, every port on which it listens, and its pid."""
+        peers = "".join(f", peer port {port}" for port in self.peer_ports)
+        return f"{self.address}{peers}, pid {self.process.pid}"
+
     def configure(self, peers: Mapping[str, str]) -> None:
-        """`peers` are the server settings of an ensemble; empty for a node on its own."""
+        """`peers` are the server settings of an ensemble; empty for a single node."""
         self.directory.mkdir(parents=True, exist_ok=True)
         settings = {**_SETTINGS, "dataDir": str(self.directory), "clientPort": str(self.port)}
         if peers:
@@ -156,14 +164,18 @@ class LocalZooKeeper:
 
     def start(self) -> None:
         """All nodes serve when this returns; if it raises ChildFailed, none is left."""
-        peers = {f"server.{n.number}": f"{HOST}:{free_port()}:{free_port()}" for n in self.nodes}
+        peers = {}
+        if len(self.nodes) > 1:
+            for node in self.nodes:
+                data, election = node.peer_ports = (free_port(), free_port())
+                peers[f"server.{node.number}"] = f"{HOST}:{data}:{election}"
         for node in self.nodes:
             if not port_is_free(node.port):
                 raise ChildFailed(
                     f"Port {node.port} for {node.process.name} is in use: stop what listens "
                     "there, or choose another port."
                 )
-            node.configure(peers if len(self.nodes) > 1 else {})
+            node.configure(peers)
         try:
             for node in self.nodes:
                 node.process.start()

@@ -64,6 +64,8 @@ class Broker:
         """With `adopt`, partitions that Apache Kafka left in the data directory are taken over."""
         self.config = config
         self.address = ""
+        self.internal_address = ""
+        """Where other brokers of a cluster connect; empty for a single broker."""
         self._adopts = adopt
         self._outside = outside = outside or RealOutside()
         self._clock = outside.clock
@@ -147,9 +149,9 @@ class Broker:
         controller.on_change(groups.changed)
         server.start()
         self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
-        self.address = ",".join(
-            each.address for each in endpoints if each.listener != config.internal_listener
-        )
+        by_name = {each.listener: each.address for each in endpoints}
+        self.internal_address = by_name.pop(config.internal_listener, "")
+        self.address = ",".join(by_name.values())
 
     async def _claim_for(self, store: Store) -> None:
         """Refuse another cluster's directory before that cluster hears of this broker."""
