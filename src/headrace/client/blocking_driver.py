@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 from struct import Struct
 from typing import Any, Protocol, TypeVar
@@ -239,8 +239,12 @@ class Driver:
 
     def _drop(self, link: int) -> None:
         connection = self._sockets.pop(link, None)
-        if connection is not None:
+        if connection is None:
+            return
+        # Ctrl-C can interrupt `_open` before the socket exists or is registered.
+        with suppress(AttributeError, KeyError):
             self._selector.unregister(connection.socket)
+        with suppress(AttributeError):
             connection.close()
 
 
