@@ -1,12 +1,18 @@
 """Problems of a project that are reported before Spark starts."""
 
+import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from headrace.env import java
+from headrace.pipelines import preflight
 from headrace.pipelines.preflight import check, scan
 from headrace.pipelines.project import Project, ProjectError, open_project
+from headrace.pipelines.server import check_master, check_remote
 
 SPEC = "name: mill\nstorage: x\nlibraries: [{glob: {include: t/**}}]\n"
 DEFINITIONS = """\
@@ -72,3 +78,76 @@ def test_broker_that_is_down_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ProjectError, match=f"no broker responds at {address}"):
         check(of, {"headrace.bootstrap": address})
     check(of, {"headrace.bootstrap": address}, reaches_brokers=False)
+
+
+def test_topic_in_a_constant_is_found(tmp_path: Path) -> None:
+    text = 'TOPIC = "mill"\nOTHER = "a"\nOTHER = "b"\n'
+    reads = "x.option('subscribe', TOPIC)\nx.options(subscribe=OTHER)\n"
+    assert scan(project(tmp_path, a_py=text + reads)).topics == {"mill"}
+
+
+@pytest.mark.parametrize("installed", ["3.5.1", "4.9.0", "5.0.0.dev1"])
+def test_unsupported_pyspark_is_rejected(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    monkeypatch.setattr(preflight, "version", lambda _: installed)
+    with pytest.raises(ProjectError, match=f"PySpark {installed} is installed, and pipelines need"):
+        preflight.check_versions(starts_spark=False)
+
+
+def test_missing_package_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "_PACKAGES", ("not_a_package",))
+    with pytest.raises(ProjectError, match="pipelines need not_a_package, which is not installed"):
+        preflight.check_versions(starts_spark=False)
+
+
+def test_missing_java_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "_candidates", list)
+    preflight.check_versions(starts_spark=False)
+    with pytest.raises(ProjectError, match="Spark needs Java 17 or newer"):
+        preflight.check_versions(starts_spark=True)
+
+
+def test_preflight_does_not_import_pyspark(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "spark-pipeline.yml").write_text(SPEC)
+    (tmp_path / "t" / "a.py").write_text("x = (\n")
+    program = (
+        "import sys; from headrace.cli.main import main; "
+        f"code = main(['pipeline', 'run', {str(tmp_path)!r}]); "
+        "print(code, *sorted({'pyspark', 'pyarrow', 'pandas', 'asyncio'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("2\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("master", "reason"),
+    [
+        ("spark://mill", "'mill' is not HOST:PORT"),
+        ("spark://mill:x", "'mill:x' is not HOST:PORT"),
+        ("spark://mill:70000", "'mill:70000' is not HOST:PORT"),
+        ("spark://a:1,:7077", "':7077' is not HOST:PORT"),
+        ("spark://", "'' is not HOST:PORT"),
+        ("spark://::1:7077", "'::1:7077' is not HOST:PORT"),
+    ],
+)
+def test_invalid_master_url_is_rejected(master: str, reason: str) -> None:
+    with pytest.raises(ProjectError, match=re.escape(reason)):
+        check_master(master)
+
+
+def test_master_is_reachable_if_one_of_several_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check_master(f"spark://{closed_port()},127.0.0.1:{server.getsockname()[1]}")
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+        check_master(f"spark://[::1]:{server.getsockname()[1]}")
+    check_master("local[2]")
+    check_master("yarn")
+    with pytest.raises(ProjectError, match="no Spark master responds at spark://127"):
+        check_master(f"spark://{closed_port()}")
+
+
+@pytest.mark.parametrize("address", ["sc://", "http://mill:1", "sc://mill:x/;token=secret"])
+def test_invalid_connect_address_is_rejected_without_its_token(address: str) -> None:
+    with pytest.raises(ProjectError, match="is not a Spark Connect address") as error:
+        check_remote(address)
+    assert "secret" not in str(error.value)

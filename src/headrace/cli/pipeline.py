@@ -5,8 +5,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -17,16 +18,28 @@ from headrace.cli.connection import (
     VARIABLE,
     add_json_argument,
     name_and_value,
+    positive_number,
 )
 from headrace.cli.failure import Failure
-from headrace.cli.output import plural, print_json, print_table
+from headrace.cli.output import print_json, print_table
+from headrace.cli.pipeline_report import (
+    FAILED,
+    LOCKED,
+    REJECTED,
+    STOPPED,
+    named_tables,
+    print_history,
+    print_troubles,
+    report,
+    report_failure,
+    report_round,
+)
 
 if TYPE_CHECKING:
-    from headrace.pipelines.outcome import Outcome
+    from headrace.pipelines.outcome import Outcome, Request
     from headrace.pipelines.project import Project
-    from headrace.pipelines.running import Request, Runner
+    from headrace.pipelines.running import Runner
     from headrace.pipelines.server import Server
-    from headrace.pipelines.trouble import Trouble
 
 _RETRY_S = 1.0
 
@@ -54,6 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_spark_arguments(run)
     status = _add(actions, "status", "show the last run, and how far behind flows are", _status)
     add_json_argument(status)
+    history = _add(actions, "history", "list the last runs, oldest first", print_history)
+    history.add_argument(
+        "--limit", type=positive_number, default=20, metavar="N", help="runs to list (default: 20)"
+    )
+    add_json_argument(history)
     graph = _add(actions, "graph", "draw what the last run or dry-run found", _graph)
     graph.add_argument(
         "--output", metavar="FILE", help="the SVG to write (default: in the project's .headrace)"
@@ -109,18 +127,38 @@ def _add_spark_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from headrace.pipelines.project import ProjectError
 
+    started = datetime.now(UTC)
     try:
-        code: int = args.run_action(args)
-    except ProjectError as error:
-        raise Failure(str(error)) from error
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "headrace":
-            raise
-        raise Failure(
-            f"pipelines need {error.name}, and it is not installed: "
-            "pip install 'headrace[pipelines]'"
-        ) from error
+        try:
+            code: int = args.run_action(args)
+        except ProjectError as error:
+            raise Failure(str(error), error.exit_code) from error
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] == "headrace":
+                raise
+            raise Failure(
+                f"pipelines need {error.name}, which is not installed. "
+                "Install it: pip install 'headrace[pipelines]'",
+                2,
+            ) from error
+    except (Failure, KeyboardInterrupt) as failure:
+        if args.action in ("run", "dry-run"):
+            _report_end(args, started, failure)
+        raise
     return code
+
+
+def _report_end(
+    args: argparse.Namespace, started: datetime, failure: Failure | KeyboardInterrupt
+) -> None:
+    """Report a run that did not end with an outcome."""
+    watches = getattr(args, "watch", False)
+    if isinstance(failure, KeyboardInterrupt):
+        if not watches:
+            report_failure(args, started, STOPPED, "interrupted", prints=True)
+        return
+    state = {2: REJECTED, 3: LOCKED}.get(failure.exit_code, FAILED)
+    report_failure(args, started, state, failure.message, prints=True)
 
 
 def _bootstrap(args: argparse.Namespace) -> str | None:
@@ -146,9 +184,9 @@ def _init(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from headrace.pipelines.running import Request
+    from headrace.pipelines.outcome import Request
 
-    names = _named(args)
+    names = named_tables(args)
     request = Request(
         full_refresh=tuple(name for name in names if name != "all"),
         full_refresh_all="all" in names,
@@ -157,21 +195,15 @@ def _run(args: argparse.Namespace) -> int:
         return _watch(args, request)
     with _runner(args) as runner:
         outcome = _round(args, runner, request)
-    return _told(args, outcome)
-
-
-def _named(args: argparse.Namespace) -> list[str]:
-    """The tables that --full-refresh names."""
-    given = getattr(args, "full_refresh", ())
-    return [name for names in given for name in names.split(",") if name]
+    return report(args, outcome)
 
 
 def _dry_run(args: argparse.Namespace) -> int:
-    from headrace.pipelines.running import Request
+    from headrace.pipelines.outcome import Request
 
     with _runner(args) as runner:
         outcome = _round(args, runner, Request(dry=True))
-    return _told(args, outcome)
+    return report(args, outcome)
 
 
 def _round(args: argparse.Namespace, runner: "Runner", request: "Request") -> "Outcome":
@@ -188,25 +220,35 @@ def _round(args: argparse.Namespace, runner: "Runner", request: "Request") -> "O
 def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
     """Spark, started or found, and what runs a pipeline there."""
     from headrace.cli.pipeline_screen import screen
+    from headrace.pipelines.lock import run_lock
     from headrace.pipelines.preflight import check
     from headrace.pipelines.project import WAREHOUSE, open_project
 
+    # As Ctrl-C: end all that was started.
+    signal.signal(signal.SIGTERM, _interrupt)
     project = open_project(Path(args.directory))
     if not project.files():
         raise Failure(
-            f"{project.directory} defines nothing: 'libraries' names no file that is there"
+            f"{project.directory} defines nothing: 'libraries' names no file that exists. "
+            "Add one, such as transformations/tables.py",
+            2,
         )
     for_server, for_session = _given(args, project)
     configuration = project.configuration(_bootstrap(args), for_session)
     if WAREHOUSE in configuration:
         for_server.setdefault("spark.sql.warehouse.dir", configuration[WAREHOUSE])
-    names = [name for name in _named(args) if name != "all"]
+    names = [name for name in named_tables(args) if name != "all"]
     # A broker that is down might return while the command watches.
     watches = getattr(args, "watch", False)
-    check(project, configuration, full_refresh=names, reaches_brokers=not watches)
-    # As Ctrl-C: what was started has to end.
-    signal.signal(signal.SIGTERM, _interrupt)
-    with screen(quiet=args.json) as show:
+    check(
+        project,
+        configuration,
+        full_refresh=names,
+        reaches_brokers=not watches,
+        starts_spark=args.remote is None,
+    )
+    _check_spark(args)
+    with run_lock(project), screen() as show:
         # What follows the host may be a secret.
         remote = (args.remote or "").partition("/;")[0]
         show.say(f"Connecting to {remote}" if remote else "Starting Spark")
@@ -222,6 +264,16 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
             finally:
                 if not remote:
                     show.say("Stopping Spark")
+
+
+def _check_spark(args: argparse.Namespace) -> None:
+    """Reject a server or a master that does not respond."""
+    from headrace.pipelines.server import check_master, check_remote
+
+    if args.remote is not None:
+        check_remote(args.remote)
+    else:
+        check_master(args.master)
 
 
 def _interrupt(*_: object) -> NoReturn:
@@ -247,14 +299,11 @@ def _given(args: argparse.Namespace, project: "Project") -> tuple[dict[str, str]
 def _server(
     args: argparse.Namespace, project: "Project", settings: dict[str, str]
 ) -> "Iterator[Server]":
-    from headrace.pipelines.server import Server, check_master, check_remote, running_server
+    from headrace.pipelines.server import Server, running_server
 
     if args.remote is not None:
-        check_remote(args.remote)
         yield Server(args.remote)
         return
-    check_master(args.master)
-    project.prepare_state()
     with running_server(project, args.master, settings) as server:
         yield server
 
@@ -269,31 +318,23 @@ def _watch(args: argparse.Namespace, request: "Request") -> int:
         watcher, graph = Watcher(runner), None
         for number in count(1):
             watcher.begin(graph)
+            started = datetime.now(UTC)
             try:
                 outcome = _round(args, runner, request)
             except Failure as failure:
                 # The broker might return.
                 print(f"headrace: round {number}: {failure.message}", file=sys.stderr, flush=True)
+                report_failure(args, started, FAILED, failure.message, prints=False)
                 time.sleep(_RETRY_S)
                 continue
+            except KeyboardInterrupt:
+                report_failure(args, started, STOPPED, "interrupted", prints=False)
+                raise
             request = replace(request, full_refresh=(), full_refresh_all=False)
             graph = outcome.graph
-            _tell_round(args, number, outcome)
+            report_round(args, number, outcome)
             watcher.wait(outcome)
     raise AssertionError
-
-
-def _tell_round(args: argparse.Namespace, number: int, outcome: "Outcome") -> None:
-    if args.json:
-        print_json({"round": number, **outcome.to_json()})
-    else:
-        lag = ", ".join(f"{name} {lag}" for name, lag in outcome.lags.items()) or "not reported"
-        print(
-            f"Round {number}: {outcome.state} in {outcome.seconds:.1f} s, "
-            f"{plural(outcome.rows_read(), 'row')} read, lag: {lag}"
-        )
-        _print_troubles(outcome.troubles, whole=args.verbose)
-    sys.stdout.flush()
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -333,7 +374,7 @@ def _status(args: argparse.Namespace) -> int:
     ]
     print_table(("flow", "into", "state", "read", "written", "batch", "checkpoint", "lag"), rows)
     errors = last["errors"] if last else ()
-    _print_troubles([Trouble(**error, detail="") for error in errors], whole=False)
+    print_troubles([Trouble(**error, detail="") for error in errors], whole=False)
     return 0
 
 
@@ -357,55 +398,3 @@ def _graph(args: argparse.Namespace) -> int:
         print(text(graph))
         print(f"\nThe picture is in {picture}")
     return 0
-
-
-def _told(args: argparse.Namespace, outcome: "Outcome") -> int:
-    """Print what happened; the exit code."""
-    content = outcome.to_json()
-    if args.json:
-        print_json(content)
-    else:
-        _print_outcome(content)
-        _print_troubles(outcome.troubles, whole=args.verbose)
-    return 0 if outcome.state == "completed" else 1
-
-
-def _print_outcome(content: dict[str, Any]) -> None:
-    flows = content["flows"]
-    if content["dry_run"]:
-        print_table(
-            ("flow", "into", "state"),
-            [(flow["flow"], flow["target"], flow["state"]) for flow in flows],
-        )
-        return
-    rows = [
-        (
-            flow["flow"],
-            flow["target"],
-            flow["state"],
-            _count(flow, "rows_read"),
-            _count(flow, "rows_written"),
-            "" if flow["seconds"] is None else f"{flow['seconds']:.1f} s",
-            "" if flow["rows_per_s"] is None else f"{flow['rows_per_s']:,.0f} rows/s",
-            "" if flow["lag"] is None else flow["lag"],
-        )
-        for flow in flows
-    ]
-    print_table(("flow", "into", "state", "read", "written", "took", "rate", "lag"), rows)
-    print(f"{content['pipeline']}: {content['state']} in {content['seconds']:.1f} s")
-
-
-def _count(flow: dict[str, Any], key: str) -> object:
-    """A number, or that there is none: Spark does not tell it of every flow."""
-    if flow[key] is not None:
-        return flow[key]
-    return "not reported" if flow["state"] == "completed" else ""
-
-
-def _print_troubles(troubles: "Sequence[Trouble]", *, whole: bool) -> None:
-    for trouble in troubles:
-        print(f"\n{trouble}")
-        if whole:
-            print(trouble.detail.rstrip())
-    if troubles and not whole:
-        print("\n'headrace pipeline run --verbose' shows errors whole.")

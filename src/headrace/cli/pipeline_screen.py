@@ -1,6 +1,6 @@
-"""What a run of a pipeline looks like while it goes on: a live table, or lines where nobody looks.
+"""Show the progress of a run: a live table on a terminal, else lines.
 
-Everything goes to standard error: standard output is for what a run ends with.
+Everything goes to standard error: standard output is for the result of the run.
 """
 
 import sys
@@ -33,10 +33,10 @@ class Screen(Protocol):
 
 
 @contextmanager
-def screen(*, quiet: bool) -> Iterator[Screen]:
-    """`quiet` shows nothing but to who sits before a terminal."""
+def screen() -> Iterator[Screen]:
+    """Show progress: a live table on a terminal, else lines."""
     if not sys.stderr.isatty():
-        yield _Silence() if quiet else _Lines()
+        yield _Lines()
         return
     from rich.console import Console
     from rich.live import Live

@@ -1,4 +1,4 @@
-"""The result of a run: the last state of each flow, errors, lag; also as JSON. Pure."""
+"""What a run is asked to do, and its result: states of flows, errors, lag; also as JSON. Pure."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -7,6 +7,13 @@ from typing import Any
 from headrace.pipelines.graph import SOURCE, Graph
 from headrace.pipelines.run_machine import COMPLETED, FlowRun
 from headrace.pipelines.trouble import Trouble
+
+
+@dataclass(frozen=True)
+class Request:
+    dry: bool = False
+    full_refresh: tuple[str, ...] = ()
+    full_refresh_all: bool = False
 
 
 @dataclass

@@ -1,22 +1,31 @@
-"""Check a project before Spark starts: syntax, names of tables, brokers, topics.
+"""Check a project before Spark starts: versions, syntax, names of tables, brokers, topics.
 
 Files are parsed, not executed. Names that code computes are unknown here: Spark checks them later.
 
-1. A check that takes longer than half a second is skipped: the run repeats all checks later.
+1. PySpark is not imported: all checks together take less than half a second, unless a broker is
+   slow. A broker that does not accept a connection within half a second is not checked.
 """
 
 import ast
+import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.client import ClientError, connect
 from headrace.client.options import parse_addresses
+from headrace.env.java import NotInstalled, find_java
 from headrace.pipelines import sql
 from headrace.pipelines.project import BOOTSTRAP, Project, ProjectError
 
 _REACH_TIMEOUT_S = 0.5
+_TOPICS_TIMEOUT_MS = 5_000.0
+_SPARK_MIN, _SPARK_BELOW = (4, 2), (4, 4)
+_PACKAGES = ("grpc", "grpc_status", "numpy", "pandas", "pyarrow", "zstandard")
+_INSTALL = "pip install 'headrace[pipelines]'"
 _DECORATORS = ("table", "materialized_view", "temporary_view")
 _CALLS = ("create_streaming_table", "create_sink")
 
@@ -31,6 +40,8 @@ class Scan:
     """Topics that are read."""
     has_all_names: bool = True
     uses_bootstrap: bool = False
+    constants: dict[str, str] = field(default_factory=dict)
+    """Strings that the current file assigns to names at its top level."""
 
 
 def check(
@@ -39,8 +50,10 @@ def check(
     *,
     full_refresh: Iterable[str] = (),
     reaches_brokers: bool = True,
+    starts_spark: bool = True,
 ) -> None:
     """Raise ProjectError for the first problem."""
+    check_versions(starts_spark=starts_spark)
     found = scan(project)
     for name in full_refresh:
         short = name.rpartition(".")[2]
@@ -51,6 +64,31 @@ def check(
         address = configuration[BOOTSTRAP]
         _check_reachable(address)
         _check_topics(address, found.topics)
+
+
+def check_versions(*, starts_spark: bool) -> None:
+    """Reject a missing package, and versions of PySpark and Java that pipelines do not support."""
+    try:
+        installed = version("pyspark")
+    except PackageNotFoundError:
+        raise ProjectError(f"pipelines need PySpark. Install it: {_INSTALL}") from None
+    numbers = tuple(int(part) for part in re.findall(r"\d+", installed)[:2])
+    if not _SPARK_MIN <= numbers < _SPARK_BELOW:
+        first, below = (".".join(map(str, each)) for each in (_SPARK_MIN, _SPARK_BELOW))
+        raise ProjectError(
+            f"PySpark {installed} is installed, and pipelines need {first} or newer, "
+            f"below {below}. Install it: {_INSTALL}"
+        )
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        raise ProjectError(
+            f"pipelines need {missing[0]}, which is not installed. Install it: {_INSTALL}"
+        )
+    if starts_spark:
+        try:
+            find_java("Spark", extra="spark")
+        except NotInstalled as error:
+            raise ProjectError(str(error)) from None
 
 
 def scan(project: Project) -> Scan:
@@ -73,6 +111,7 @@ def _scan_python(project: Project, path: Path, text: str, found: Scan) -> None:
         line = getattr(error, "lineno", None) or 1
         reason = getattr(error, "msg", None) or str(error)
         raise ProjectError(f"{project.shown(path)}:{line}: invalid Python: {reason}") from error
+    found.constants = _constants(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             for decorator in node.decorator_list:
@@ -81,6 +120,24 @@ def _scan_python(project: Project, path: Path, text: str, found: Scan) -> None:
             _note_call(node, found)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found.has_all_names &= not any(_own(node, project))
+
+
+def _constants(tree: ast.Module) -> dict[str, str]:
+    """Names that are assigned once, with a string."""
+    names = [
+        name.id
+        for node in ast.walk(tree)
+        for name in (node.targets if isinstance(node, ast.Assign) else ())
+        if isinstance(name, ast.Name)
+    ]
+    return {
+        node.targets[0].id: text
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and (text := _text(node.value)) is not None
+        and names.count(node.targets[0].id) == 1
+    }
 
 
 def _own(node: ast.Import | ast.ImportFrom, project: Project) -> Iterator[str]:
@@ -123,7 +180,8 @@ def _note_name(value: ast.expr | None, found: Scan) -> None:
 
 
 def _note_topics(value: ast.expr, found: Scan) -> None:
-    found.topics |= {topic.strip() for topic in (_text(value) or "").split(",") if topic.strip()}
+    text = found.constants.get(value.id) if isinstance(value, ast.Name) else _text(value)
+    found.topics |= {topic.strip() for topic in (text or "").split(",") if topic.strip()}
 
 
 def _last(called: ast.expr) -> str | None:
@@ -161,7 +219,7 @@ def _check_reachable(addresses: str) -> None:
 
 def _check_topics(address: str, topics: Iterable[str]) -> None:
     try:
-        with connect(address, operation_timeout_ms=_REACH_TIMEOUT_S * 1000) as client:
+        with connect(address, operation_timeout_ms=_TOPICS_TIMEOUT_MS) as client:
             known = client.list_topics()
     except (ClientError, ValueError):
         return

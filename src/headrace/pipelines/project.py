@@ -28,8 +28,14 @@ _STATE = ".headrace"
 _ESCAPED = re.compile(r"[\s\"%#?\[\]{}|\\^`<>]")
 
 
+# Exit codes of `headrace pipeline`, besides 0: documented in docs/PIPELINES.md.
+FAILED, REJECTED, LOCKED = 1, 2, 3
+
+
 class ProjectError(Exception):
-    """The project is not as it should be; the sentence says what to do."""
+    """Nothing was run: the project or the command is invalid. The text says what to do."""
+
+    exit_code = REJECTED
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from headrace.pipelines.checkpoints import (
 from headrace.pipelines.definitions import Definitions, load
 from headrace.pipelines.graph import SINK, TABLE, TEMPORARY_VIEW, VIEW, Flow, Graph
 from headrace.pipelines.listening import ProgressListener, Show, SilentListener
-from headrace.pipelines.outcome import Outcome
+from headrace.pipelines.outcome import Outcome, Request
 from headrace.pipelines.project import BOOTSTRAP, Project, write_json
 from headrace.pipelines.run_machine import (
     BROKEN,
@@ -70,13 +69,6 @@ class RunFailed(Exception):
         super().__init__(message)
         self.message = message
         self.detail = detail
-
-
-@dataclass(frozen=True)
-class Request:
-    dry: bool = False
-    full_refresh: tuple[str, ...] = ()
-    full_refresh_all: bool = False
 
 
 @contextmanager

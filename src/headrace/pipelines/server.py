@@ -19,10 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urlparse
+from urllib.parse import urlsplit
 
 from headrace.ensemble.child import Child, ChildFailed
-from headrace.pipelines.project import Project, ProjectError
+from headrace.pipelines.lock import Locked
+from headrace.pipelines.project import FAILED, Project, ProjectError
 from headrace.spark.sessions import (
     CHECKPOINT_MANAGER,
     LOCAL_SETTINGS,
@@ -37,6 +38,7 @@ from headrace.spark.sessions import (
 _START_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 20.0
 _REACH_TIMEOUT_S = 10.0
+_CONNECT_PORT = 15002
 _STARTED = re.compile(r"Spark Connect server started at: \S*:(\d+)")
 # What Java says between its stacks.
 _REASON = re.compile(
@@ -55,6 +57,12 @@ logger.server.level = info
 logger.hive.name = org.apache.hadoop.hive
 logger.hive.level = error
 """
+
+
+class ServerFailed(ProjectError):
+    """Spark did not start."""
+
+    exit_code = FAILED
 
 
 @dataclass(frozen=True)
@@ -158,10 +166,12 @@ def _wait(child: Child) -> int:
         child.wait_until(lambda: _STARTED.search(_log(child)) is not None, _START_TIMEOUT_S)
     except ChildFailed as failure:
         if "Another instance of Derby may have already booted" in _log(child):
-            raise ProjectError("another run of this pipeline is under way: let it end") from failure
+            raise Locked(
+                "another process has the catalog of this pipeline open. Run again when it has ended"
+            ) from failure
         reasons = _REASON.findall(_log(child))
         said = f"Spark did not start: {reasons[-1]}" if reasons else str(failure)
-        raise ProjectError(f"{said} ({child.output} has more)") from failure
+        raise ServerFailed(f"{said} ({child.output} has more)") from failure
     found = _STARTED.search(_log(child))
     assert found is not None
     return int(found[1])
@@ -172,30 +182,48 @@ def _log(child: Child) -> str:
 
 
 def check_remote(address: str) -> None:
-    """Say at once that nobody listens there: a session would try for minutes."""
-    url = urlparse(address)
-    address = address.partition("/;")[0]
-    if url.scheme != "sc" or not url.hostname:
-        raise ProjectError(f"{address!r} is no Spark Connect server: it looks like sc://HOST:15002")
+    """Reject a Spark Connect server that does not respond: a session would retry for minutes."""
+    url = urlsplit(address)
+    # The rest can contain a token.
+    shown = address.partition("/;")[0]
     try:
-        socket.create_connection((url.hostname, url.port or 15002), _REACH_TIMEOUT_S).close()
+        if url.scheme != "sc" or not url.hostname:
+            raise ValueError("the form is sc://HOST:15002")
+        endpoint = url.hostname, url.port or _CONNECT_PORT
+    except ValueError as error:
+        raise ProjectError(f"{shown!r} is not a Spark Connect address: {error}") from None
+    try:
+        socket.create_connection(endpoint, _REACH_TIMEOUT_S).close()
     except OSError as error:
-        raise ProjectError(f"no Spark Connect server answers at {address}: {error}") from error
+        raise ProjectError(
+            f"no Spark Connect server responds at {shown}: {error}. Start it and run again"
+        ) from error
 
 
 def check_master(master: str) -> None:
-    """The same of a standalone master, which may be one of several."""
+    """Reject a standalone master that does not respond. The URL can name several masters."""
     if not master.startswith("spark://"):
         return
     errors = []
-    for place in master.removeprefix("spark://").split(","):
-        host, _, port = place.rpartition(":")
+    for endpoint in [_endpoint(part, master) for part in master[len("spark://") :].split(",")]:
         try:
-            socket.create_connection((host, int(port)), _REACH_TIMEOUT_S).close()
-        except (OSError, ValueError) as error:
+            socket.create_connection(endpoint, _REACH_TIMEOUT_S).close()
+        except OSError as error:
             errors.append(error)
         else:
             return
-    raise ProjectError(
-        f"no Spark master answers at {master}: {errors[0]}; it looks like spark://HOST:7077"
-    )
+    raise ProjectError(f"no Spark master responds at {master}: {errors[0]}. Start it and run again")
+
+
+def _endpoint(text: str, master: str) -> tuple[str, int]:
+    try:
+        url = urlsplit(f"spark://{text.strip()}")
+        host, port = url.hostname, url.port
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise ProjectError(
+            f"{master!r} is not the URL of a Spark master: {text!r} is not HOST:PORT. "
+            "The form is spark://HOST:7077, or spark://HOST:7077,HOST:7077"
+        )
+    return host, port
