@@ -27,7 +27,7 @@ def test_a_pipeline_runs_on_a_standalone_cluster(broker: RunningBroker, tmp_path
             assert flow(outcome, "far_sizes")["rows_written"] == number
         assert ground(client) == ["ONE", "THREE"]
         with pipeline.start("run", "--full-refresh", "nothing") as refused:
-            refused.finish(1)
+            refused.finish(2)
             assert "unknown table 'nothing' in --full-refresh" in refused.log.read_text()
         pipeline.write("c.sql", "CREATE MATERIALIZED VIEW far_wrong AS\nSELECT no FROM far_lines;")
         checked = pipeline.done("dry-run", exit_code=1)

@@ -15,6 +15,7 @@ from headrace.pipelines.checkpoints import read_checkpoint
 from headrace.pipelines.graph import SINK, TABLE, VIEW, Flow, Graph, Node
 from headrace.pipelines.run_machine import COMPLETED, FAILED, FlowRun, Run
 from headrace.pipelines.tables import Files, Table, Tables
+from headrace.pipelines.versions import View
 from headrace.pipelines.written import missing_files, table_files
 
 NODES = {"bronze": TABLE, "sizes": VIEW, "out": SINK, "other": TABLE}
@@ -56,8 +57,8 @@ class Lines:
         tables = cast(Tables, LocalTables(self.warehouse))
         self.accounts = Accounts(tables, self.checkpoints)
 
-    def begin(self, *refreshed: str) -> None:
-        self.accounts.begin(self.graph, refreshed, dry=False)
+    def begin(self, *refreshed: str) -> list[str]:
+        return self.accounts.begin(self.graph, refreshed, dry=False)
 
     def end(self) -> Run:
         run = Run("")
@@ -190,3 +191,14 @@ def test_logs_are_copied_where_hard_links_are_not_supported(
     lines.batch("bronze", 1, writes=False)
     lines.end()
     assert lines.last_batch("bronze", "bronze") == 0
+
+
+def test_view_that_lost_a_file_is_reported_and_does_not_stop_the_run(lines: Lines) -> None:
+    view = lines.warehouse / "sizes"
+    pq.write_table(pa.table({"n": [1]}), view / "part-1.parquet")
+    View(view).adopt()
+    assert lines.begin() == []
+    (view / "part-1.parquet").unlink()
+    (warning,) = lines.begin()
+    assert warning.startswith("table sizes lacks 1 of 2 files that an earlier run committed, ")
+    assert lines.begin("sizes") == []

@@ -29,7 +29,7 @@ def test_directory_of_the_first_run_becomes_a_version(tmp_path: Path) -> None:
     view = first_run(tmp_path)
     assert view.link.is_symlink()
     assert not view.link.readlink().is_absolute()
-    assert (read(view), kept(view)) == (["first"], ["1"])
+    assert (read(view), kept(view)) == (["first"], ["1", "1.json"])
 
 
 def test_readers_see_a_new_version_once_it_is_published(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_version_of_an_interrupted_run_is_deleted_by_the_next(tmp_path: Path) ->
     new = View(view.link).new_version()
     assert list(new.iterdir()) == []
     assert read(view) == ["first"]
-    assert kept(view) == ["1", "2"]
+    assert kept(view) == ["1", "1.json", "2"]
 
 
 def test_last_versions_are_kept(tmp_path: Path) -> None:
@@ -58,7 +58,8 @@ def test_last_versions_are_kept(tmp_path: Path) -> None:
         fill(view.new_version(), str(number))
         view.publish()
         view.prune(3)
-    assert (read(view), kept(view)) == (["5"], ["3", "4", "5"])
+    assert read(view) == ["5"]
+    assert kept(view) == ["3", "3.json", "4", "4.json", "5", "5.json"]
 
 
 def test_directory_of_an_earlier_release_is_adopted_before_the_next_run(tmp_path: Path) -> None:

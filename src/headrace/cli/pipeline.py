@@ -34,6 +34,7 @@ from headrace.cli.pipeline_report import (
     report_failure,
     report_round,
 )
+from headrace.cli.pipeline_show import add_show
 
 if TYPE_CHECKING:
     from headrace.pipelines.outcome import Outcome, Request
@@ -72,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit", type=positive_number, default=20, metavar="N", help="runs to list (default: 20)"
     )
     add_json_argument(history)
+    add_show(actions)
     graph = _add(actions, "graph", "draw what the last run or dry-run found", _graph)
     graph.add_argument(
         "--output", metavar="FILE", help="the SVG to write (default: in the project's .headrace)"

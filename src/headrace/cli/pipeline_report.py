@@ -32,7 +32,7 @@ def report(args: argparse.Namespace, outcome: "Outcome") -> int:
         print_json(content)
     else:
         _print_outcome(content)
-        print_troubles(outcome.troubles, whole=args.verbose)
+        _print_problems(args, outcome)
         _print_next(args, outcome)
     return 0 if outcome.state == COMPLETED else 1
 
@@ -49,7 +49,7 @@ def report_round(args: argparse.Namespace, number: int, outcome: "Outcome") -> N
             f"Round {number}: {outcome.state} in {outcome.seconds:.1f} s, "
             f"{plural(outcome.rows_read(), 'row')} read, lag: {lag}"
         )
-        print_troubles(outcome.troubles, whole=args.verbose)
+        _print_problems(args, outcome)
     sys.stdout.flush()
 
 
@@ -65,6 +65,7 @@ def report_failure(
         "started": started.isoformat(timespec="seconds"),
         "seconds": round((datetime.now(UTC) - started).total_seconds(), 3),
         "flows": [],
+        "warnings": [],
     }
     try:
         project = open_project(Path(args.directory))
@@ -166,6 +167,12 @@ def _count(flow: dict[str, Any], key: str) -> object:
     if flow[key] is not None:
         return flow[key]
     return "not reported" if flow["state"] == COMPLETED else ""
+
+
+def _print_problems(args: argparse.Namespace, outcome: "Outcome") -> None:
+    for warning in outcome.warnings:
+        print(f"\nwarning: {warning}")
+    print_troubles(outcome.troubles, whole=args.verbose)
 
 
 def print_troubles(troubles: "Sequence[Trouble]", *, whole: bool) -> None:

@@ -29,20 +29,31 @@ class Accounts:
         self._before: dict[str, Files] = {}
         self._snapshot: Snapshot | None = None
 
-    def begin(self, graph: Graph, refreshed: Collection[str], *, dry: bool) -> None:
-        """List the tables; `refreshed` are filled from the start, so they may lack files."""
-        self._before = {}
+    def begin(self, graph: Graph, refreshed: Collection[str], *, dry: bool) -> list[str]:
+        """List the tables; `refreshed` are filled from the start, so they may lack files.
+
+        Returns a warning per materialized view that lacks files: the run computes it again.
+        """
+        self._before, warnings = {}, []
         for name in _stored(graph):
             table = self._tables.find(name)
             self._before[name] = Files() if table is None else self._tables.files(table)
             missing = self._before[name].missing
-            if missing and name not in refreshed and not dry:
-                raise Incomplete(
-                    f"table {name} lacks {len(missing)} files that an earlier run committed, "
-                    f"such as {missing[0]}. Restore them, or fill the table again from its "
-                    f"sources: headrace pipeline run --full-refresh {name}"
-                )
+            if not missing or name in refreshed or dry:
+                continue
+            lacks = (
+                f"table {name} lacks {len(missing)} of {len(self._before[name].uris)} files that "
+                f"an earlier run committed, such as {missing[0]}"
+            )
+            if graph.nodes[name].kind == VIEW:
+                warnings.append(f"{lacks}. This run replaces them if its flow completes")
+                continue
+            raise Incomplete(
+                f"{lacks}. Restore them, or fill the table again from its "
+                f"sources: headrace pipeline run --full-refresh {name}"
+            )
         self._snapshot = None if dry or self._checkpoints is None else self._taken(graph)
+        return warnings
 
     def _taken(self, graph: Graph) -> Snapshot:
         assert self._checkpoints is not None

@@ -24,6 +24,7 @@ class Outcome:
     graph: Graph
     flows: dict[str, FlowRun] = field(default_factory=dict)
     troubles: list[Trouble] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     seconds: float = 0.0
     state: str = COMPLETED
     lags: dict[str, int] = field(default_factory=dict)
@@ -68,6 +69,7 @@ class Outcome:
                 {"flow": each.flow, "file": each.file, "line": each.line, "message": each.message}
                 for each in self.troubles
             ],
+            "warnings": self.warnings,
         }
 
     def _target(self, name: str) -> str | None:

@@ -135,7 +135,7 @@ class Runner:
                 self._prove_storage()
             to_refresh = self._to_refresh(definitions, request)
             self._workers.keep()
-            self._accounts.begin(definitions.graph, to_refresh, dry=request.dry)
+            outcome.warnings += self._accounts.begin(definitions.graph, to_refresh, dry=request.dry)
             run = self._run_what_can(definitions, request, outcome)
             self._accounts.end(run, definitions.graph)
             self._versions.publish(self._complete_views(run, definitions.graph))

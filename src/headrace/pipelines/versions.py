@@ -5,6 +5,8 @@ view is a symbolic link to the newest complete one:
 
     warehouse/orders -> _versions/orders/7
 
+`_versions/orders/7.json` lists its files: a reader can find out that one was deleted.
+
 1. The catalog's location of a view is a version, never the link: Spark deletes its contents.
 2. The link moves after the flow has completed and its files were checked. A run that is
    interrupted leaves it unchanged.
@@ -18,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.pipelines.tables import Tables
-
-_VERSIONS = "_versions"
+from headrace.pipelines.written import VERSIONS, file_list, record_files
 
 
 class Versions:
@@ -78,7 +79,7 @@ class Versions:
 
 def _root(location: Path, name: str) -> Path:
     """The directory of a view's database."""
-    if location.parent.name == name and location.parent.parent.name == _VERSIONS:
+    if location.parent.name == name and location.parent.parent.name == VERSIONS:
         return location.parent.parent.parent
     return location.parent
 
@@ -88,7 +89,7 @@ class View:
 
     def __init__(self, link: Path) -> None:
         self.link = link
-        self._versions = link.parent / _VERSIONS / link.name
+        self._versions = link.parent / VERSIONS / link.name
 
     @property
     def is_plain_directory(self) -> bool:
@@ -104,7 +105,10 @@ class View:
         if self.is_plain_directory:
             self.adopt()
         self.drop_unpublished()
-        new = self._versions / str(max(self._numbers(), default=0) + 1)
+        published = self.published()
+        # The published version can lack its directory: do not use its number again.
+        last = 0 if published is None else int(published.name)
+        new = self._versions / str(max([last, *self._numbers()]) + 1)
         new.mkdir(parents=True)
         return new
 
@@ -121,6 +125,7 @@ class View:
         self._point_at(self._versions / str(max(self._numbers())))
 
     def _point_at(self, version: Path) -> None:
+        record_files(version)
         new = self._versions / "next"
         new.unlink(missing_ok=True)
         # Relative, so that the link is valid wherever the directory is mounted.
@@ -132,11 +137,16 @@ class View:
         last = 0 if published is None else int(published.name)
         for number in self._numbers():
             if number > last:
-                shutil.rmtree(self._versions / str(number))
+                self._delete(number)
 
     def prune(self, keep: int) -> None:
         for number in sorted(self._numbers())[:-keep]:
-            shutil.rmtree(self._versions / str(number), ignore_errors=True)
+            self._delete(number)
+
+    def _delete(self, number: int) -> None:
+        version = self._versions / str(number)
+        shutil.rmtree(version, ignore_errors=True)
+        file_list(version).unlink(missing_ok=True)
 
     def _numbers(self) -> list[int]:
         found: list[Path] = []

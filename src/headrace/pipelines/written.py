@@ -1,6 +1,7 @@
 """Rows and files of a table, read from its directory: no Spark, no catalog.
 
 1. The files of a streaming table are those that its `_spark_metadata` lists; others are leftovers.
+   The files of a published version of a view are those in its list, `_versions/NAME/7.json`.
 2. A count of rows is exact, from the footers of the Parquet files, or it is None.
 """
 
@@ -10,29 +11,65 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 LOG = "_spark_metadata"
+VERSIONS = "_versions"
+"""The directory with the versions of the views in a database."""
 Files = frozenset[Path]
 
 
 def table_files(table: Path) -> Files:
-    """The data files of a table; none if the table does not exist."""
-    log = table / LOG
-    if log.is_dir():
-        return frozenset(map(local_path, committed(_texts(log))))
-    return frozenset(table.rglob("*.parquet")) if table.is_dir() else frozenset()
+    """The data files of a table; none if the table does not exist. Some can be missing."""
+    listed = _listed(table)
+    return data_files(table) if listed is None else frozenset(listed)
 
 
 def missing_files(table: Path) -> list[Path]:
-    """Files that Spark committed to a streaming table and that are absent or of another size."""
-    log = table / LOG
-    if not log.is_dir():
-        return []
-    listed = committed(_texts(log))
-    return sorted(local_path(uri) for uri, size in listed.items() if not _has(uri, size))
+    """Files that were committed to a table and that are absent or of another size."""
+    return sorted(path for path, size in (_listed(table) or {}).items() if not _has(path, size))
 
 
-def _has(uri: str, size: int | None) -> bool:
+def _listed(table: Path) -> dict[Path, int | None] | None:
+    """The files that were committed, and their sizes; None if the table has no list."""
+    if (table / LOG).is_dir():
+        listed = committed(_texts(table / LOG))
+        return {local_path(uri): size for uri, size in listed.items()}
+    version = table.resolve()
+    if version.parent.parent.name != VERSIONS:
+        return None
     try:
-        return size in (None, local_path(uri).stat().st_size)
+        sizes = json.loads(file_list(version).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return {version / name: size for name, size in sizes.items()}
+
+
+def file_list(version: Path) -> Path:
+    """The path of the list of files of a view's version. It is not among the files themselves."""
+    return version.with_name(f"{version.name}.json")
+
+
+def record_files(version: Path) -> None:
+    """Write the list of files of a version, before readers see the version."""
+    sizes = {
+        str(path.relative_to(version)): path.stat().st_size for path in sorted(data_files(version))
+    }
+    new = version.with_name(f"{version.name}.json.new")
+    new.write_text(json.dumps(sizes), encoding="utf-8")
+    new.replace(file_list(version))
+
+
+def data_files(directory: Path) -> Files:
+    """All files below a directory that contain rows: names with '_' or '.' first do not."""
+    return frozenset(
+        path
+        for path in directory.rglob("*")
+        if not any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
+        and path.is_file()
+    )
+
+
+def _has(path: Path, size: int | None) -> bool:
+    try:
+        return size in (None, path.stat().st_size)
     except OSError:
         return False
 
