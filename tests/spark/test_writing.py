@@ -116,7 +116,7 @@ def test_mistakes_say_which_column_or_option_to_change(
         ([text, "9 AS partition"], to_topic, "column 'partition' of a row for .*no partition 9"),
         ([text], {**to_topic, "delivery": "exactly_once"}, "'delivery' cannot be exactly_once yet"),
         ([text], {**to_topic, "kafka.transactional.id": "t"}, "option 'kafka.transactional.id'"),
-        ([text], {**to_topic, "subscribe": "t"}, "option 'subscribe' cannot be honoured"),
+        ([text], {**to_topic, "subscribe": "t"}, "option 'subscribe' applies to reads only"),
         ([text], {"topic": f"{new_topic}-unknown"}, "create the topic, or change the option"),
         ([text], {"topic": "not a name"}, "option 'topic': The topic name 'not a name'"),
         (["repeat('x', 2000000) AS value"], to_topic, "write less in the column 'value'"),

@@ -1,6 +1,7 @@
 """The data source's options: what each means, and what is said of those that cannot be honoured."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from headrace.spark.options import (
     READING,
     WRITING,
     Use,
+    check_versions,
     read_options,
     write_options,
 )
@@ -68,10 +70,10 @@ def test_client_properties_go_to_the_client() -> None:
         ("batch", {**READ, "kafka.bootstrap.servers": "a:b"}, "is not a broker address"),
         ("batch", {**READ, "startingOffsets": "latest"}, "cannot be latest"),
         ("batch", {**READ, "endingOffsets": "earliest"}, "cannot be earliest"),
-        ("batch", {**READ, "startingOffsets": "7"}, "write JSON, as in"),
+        ("batch", {**READ, "startingOffsets": "7"}, "use earliest, latest or JSON"),
         ("batch", {**READ, "startingOffsets": '{"a": {"0": -3}}'}, "is no partition with a number"),
         ("batch", {**READ, "endingOffsets": '{"a": {"0": true}}'}, "is no partition with a number"),
-        ("batch", {**READ, "startingOffsets": ""}, "write JSON, as in"),
+        ("batch", {**READ, "startingOffsets": ""}, "use earliest, latest or JSON"),
         ("stream", {**READ, "kafka.group.id": " "}, "'kafka.group.id' is empty"),
         ("stream", {**READ, "groupIdPrefix": ""}, "'groupIdPrefix' is empty"),
         ("batch", {**READ, "minPartitions": "0"}, "at least 1"),
@@ -86,9 +88,7 @@ def test_client_properties_go_to_the_client() -> None:
             "larger than 'maxOffsetsPerTrigger'",
         ),
         ("batch", {**READ, "kafka.auto.offset.reset": "x"}, "said by 'startingOffsets'"),
-        ("batch", {**READ, "kafka.session.timeout.ms": "1"}, "no such client property applies"),
-        ("batch", {**READ, "kafka.acks": "1"}, "no such client property applies"),
-        ("batch", {**READ, "topic": "a"}, "there is no such option"),
+        ("batch", {**READ, "kafka.session.timeout.ms": "1"}, "unknown option 'kafka.session"),
         ("batch", {**READ, "path": "a"}, r"not by load\("),
         ("batch", {**SERVER, "subscribePattern": "("}, "is no regular expression"),
         ("batch", {**SERVER, "subscribe": " , "}, "name a topic"),
@@ -102,6 +102,41 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 ) -> None:
     with pytest.raises(OptionError, match=said):
         read_options(options, use)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscrib": "a"}, "unknown option 'subscrib'. Did you mean 'subscribe'?"),
+        ({"StartingOffset": "earliest"}, "'StartingOffset'. Did you mean 'startingOffsets'?"),
+        ({"kafka.isolation.levl": "a"}, "Did you mean 'kafka.isolation.level'?"),
+        ({"startingOffsets": "earliset"}, "'startingOffsets' is 'earliset': use earliest, latest"),
+        ({"startingOffsets": "earliset"}, "Did you mean 'earliest'?"),
+        ({"kafka.isolation.level": "read_commited"}, "Did you mean 'read_committed'?"),
+        ({"topic": "a"}, "option 'topic' applies to writes only. Remove it."),
+        ({"kafka.acks": "1"}, "option 'kafka.acks' applies to writes only. Remove it."),
+    ],
+)
+def test_misspelled_option_error_names_the_nearest_option(
+    options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        read_options({**SERVER, **({} if "subscrib" in options else READ), **options}, "batch")
+
+
+def test_unknown_option_without_a_similar_one_gets_no_suggestion() -> None:
+    with pytest.raises(OptionError, match=r"^unknown option 'colour'. docs/SPARK.md lists all"):
+        read_options({**READ, "colour": "red"}, "batch")
+
+
+def test_option_of_a_later_spark_is_rejected_with_that_version() -> None:
+    since = {"maxOffsetsPerTrigger": (4, 2)}
+    given = {**READ, "maxoffsetspertrigger": "5"}
+    message = "option 'maxOffsetsPerTrigger' requires PySpark 4.2, and this is PySpark 4.1."
+    with pytest.raises(OptionError, match=re.escape(message)):
+        check_versions(given, since, (4, 1))
+    check_versions(given, since, (4, 2))
+    check_versions(READ, since, (4, 1))
 
 
 @pytest.mark.parametrize(

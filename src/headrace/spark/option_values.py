@@ -6,6 +6,7 @@ Every function takes the option's name and its text and either understands it or
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ _UNITS_MS = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
+_LIKENESS_MIN = 0.75
 _DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
@@ -61,8 +63,18 @@ def yes_or_no(name: str, text: str) -> bool:
 def one_of(name: str, text: str, choices: tuple[str, ...]) -> str:
     value = text.strip().lower()
     if value not in choices:
-        raise OptionError(f"option {name!r} is {text!r}: give {' or '.join(choices)}")
+        hint = suggestion(text, choices)
+        raise OptionError(f"option {name!r} is {text!r}: use {' or '.join(choices)}.{hint}")
     return value
+
+
+def suggestion(text: str, choices: Iterable[str]) -> str:
+    """A sentence that names the choice with the most similar spelling; empty if there is none."""
+    import difflib  # Not above: executors have no use for it.
+
+    spelled = {choice.lower(): choice for choice in choices}
+    near = difflib.get_close_matches(text.strip().lower(), spelled, 1, _LIKENESS_MIN)
+    return f" Did you mean {spelled[near[0]]!r}?" if near else ""
 
 
 def some_text(name: str, text: str) -> str:

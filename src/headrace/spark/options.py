@@ -186,6 +186,7 @@ class _Given:
 
     def __init__(self, options: Mapping[str, str], names: Mapping[str, tuple[str, ...]]) -> None:
         self._given = {name.lower(): text for name, text in options.items()}
+        self._spelled = {name.lower(): name for name in options}
         self._names = {name.lower(): name for name in names}
 
     def get(self, name: str) -> str | None:
@@ -213,15 +214,25 @@ class _Given:
             known.add("kafka.group.id")
         for name in self._given:
             if name not in known:
-                reason = _REASONS.get(name)
-                what = f"option {name!r} cannot be honoured"
-                raise OptionError(f"{what}: {reason or _hint(name)}")
+                raise OptionError(_unknown(self._spelled[name], use == "write", self._known(known)))
+
+    def _known(self, names: set[str]) -> list[str]:
+        """As docs/SPARK.md spells them."""
+        return [self._names.get(name, name) for name in names - _OF_SPARK]
 
 
-def _hint(name: str) -> str:
-    if name.startswith("kafka."):
-        return "no such client property applies here (docs/SPARK.md lists those that do)"
-    return "there is no such option (docs/SPARK.md lists those that there are)"
+def _unknown(name: str, writes: bool, known: list[str]) -> str:
+    """Why an option is rejected. PySpark passes its name in lower case."""
+    reason = _REASONS.get(name.lower())
+    if reason is not None:
+        return f"option {name!r} does not apply: {reason}"
+    elsewhere = [*READING, "kafka.group.id"] if writes else WRITING
+    properties = CONSUMER_PROPERTIES if writes else PRODUCER_PROPERTIES
+    for other in [*elsewhere, *(f"kafka.{key}" for key in properties)]:
+        if name.lower() == other.lower():
+            return f"option {other!r} applies to {'reads' if writes else 'writes'} only. Remove it."
+    hint = read.suggestion(name, known)
+    return f"unknown option {name!r}.{hint} docs/SPARK.md lists all options."
 
 
 def _connection(given: _Given) -> Connection:
@@ -286,6 +297,20 @@ def read_options(options: Mapping[str, str], use: Use | None) -> ReadOptions:
     )
 
 
+def check_versions(
+    options: Mapping[str, str], since: Mapping[str, tuple[int, int]], version: tuple[int, int]
+) -> None:
+    """Reject options that this version of Spark cannot apply."""
+    given = {name.lower() for name in options}
+    for name, first in since.items():
+        if name.lower() in given and version < first:
+            here, wanted = (".".join(map(str, each)) for each in (version, first))
+            raise OptionError(
+                f"option {name!r} requires PySpark {wanted}, and this is PySpark {here}. "
+                f"Remove the option, or install 'pyspark>={wanted}'."
+            )
+
+
 def _subscription(
     given: _Given,
 ) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
@@ -314,6 +339,11 @@ def _bound(given: _Given, side: str, default: str) -> Bound:
         return Bound("earliest", name)
     if text.lower() == "latest":
         return Bound("latest", name)
+    if not text.lstrip().startswith("{"):
+        raise OptionError(
+            f"option {name!r} is {text!r}: use earliest, latest or JSON such as "
+            f'{{"topicA": {{"0": 23}}}}.{read.suggestion(text, ("earliest", "latest"))}'
+        )
     return Bound("offsets", name, read.places(name, text, EARLIEST))
 
 
