@@ -93,11 +93,12 @@ def _rows(
     if columns.count:
         data = pa.py_buffer(plain)
         arrays = [_column(name, chunk, columns, data) for name in names]
-        yield pa.RecordBatch.from_arrays(arrays, schema=_schema(names))
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema_of(names))
 
 
 @lru_cache(maxsize=8)
-def _schema(names: tuple[str, ...]) -> pa.Schema:
+def schema_of(names: tuple[str, ...]) -> pa.Schema:
+    """The Arrow schema of these columns."""
     return pa.schema([(name, _KINDS[name]) for name in names])
 
 

@@ -1,14 +1,13 @@
 """Batch reads: ranges planned on the driver when a query runs, read on the executors."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headrace.spark.filters import Narrowing
-from headrace.spark.option_values import OptionError
 from headrace.spark.options import ReadOptions
-from headrace.spark.planning import Planner
+from headrace.spark.planning import Planner, plan_ranges
 from headrace.spark.ranges import plan_tasks
 from headrace.spark.values import OffsetRange
 
@@ -39,11 +38,7 @@ class BatchReader(DataSourceReader):
         return [Task(task) for task in tasks]
 
     def _ranges(self, planner: Planner) -> list[OffsetRange]:
-        places = planner.require_topics()
-        starts = planner.resolve(self.options.starting, places)
-        ends = planner.resolve(self.options.ending, places)
-        ranges = [OffsetRange(place, starts[place], ends[place]) for place in places]
-        self._check(ranges)
+        ranges = plan_ranges(planner)
         ranges = [
             self.narrowing.narrowed(one) for one in ranges if self.narrowing.wants(one.partition)
         ]
@@ -56,16 +51,6 @@ class BatchReader(DataSourceReader):
             if at[one.partition] >= 0
         ]
 
-    def _check(self, ranges: list[OffsetRange]) -> None:
-        """Refuse what ends before it begins: the connector does, with failOnDataLoss or not."""
-        for place, start, end in ranges:
-            if start > end:
-                first, last = self.options.starting.option, self.options.ending.option
-                raise OptionError(
-                    f"option {first!r}: {place} is to be read from offset {start} up to {end}, "
-                    f"which lies before it: choose an earlier one, or a later {last!r}"
-                )
-
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         from headrace.spark.reading import read_ranges
 
@@ -77,5 +62,5 @@ class FilteringBatchReader(BatchReader):
     """A reader of its own: PySpark refuses every reader that has `pushFilters` while its setting
     spark.sql.python.filterPushdown.enabled is off."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
         return [one for one in filters if not self.narrowing.take(one)]

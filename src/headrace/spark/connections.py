@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from headrace.client import Client, Consumer, Unreachable
 from headrace.client.options import ClientOptions
@@ -17,7 +18,7 @@ from headrace.spark.options import Connection, ReadOptions
 _PATIENCE_MS = ClientOptions(()).operation_timeout_ms
 _PAUSE_S = 0.2
 
-_idle: dict[object, list[tuple[Client, Consumer]]] = {}
+_idle: dict[tuple[Any, ...], list[tuple[Client, Consumer]]] = {}
 
 
 def connect(connection: Connection, *, patient: bool = True) -> Client:
@@ -59,3 +60,10 @@ def borrowed(options: ReadOptions) -> Iterator[tuple[Client, Consumer]]:
         client.close()
         raise
     _idle.setdefault(key, []).append((client, consumer))
+
+
+def close_idle() -> None:
+    """Close the clients of this process that are not in use."""
+    for key in [key for key in _idle if key[0] == os.getpid()]:
+        for client, _ in _idle.pop(key, ()):
+            client.close()

@@ -27,7 +27,7 @@ from headrace.client.values import Start
 from headrace.spark.connections import connect
 from headrace.spark.option_values import EARLIEST, LATEST, Bound, OptionError
 from headrace.spark.options import ReadOptions
-from headrace.spark.values import DataLoss, Positions, named
+from headrace.spark.values import DataLoss, OffsetRange, Positions, named
 
 T = TypeVar("T")
 _METADATA_AGE_S = 1.0
@@ -203,6 +203,24 @@ class Planner:
                 "earlier time, or set 'startingOffsetsByTimestampStrategy' to latest"
             )
         return found | self.latest(late)
+
+
+def plan_ranges(planner: Planner) -> list[OffsetRange]:
+    """What a batch reads: the offsets of its bounds, for each partition.
+
+    A range that ends before it starts is rejected, as by the connector.
+    """
+    starting, ending = planner.options.starting, planner.options.ending
+    places = planner.require_topics()
+    starts, ends = planner.resolve(starting, places), planner.resolve(ending, places)
+    for place in places:
+        if starts[place] > ends[place]:
+            raise OptionError(
+                f"option {starting.option!r}: {place} is to be read from offset {starts[place]} up "
+                f"to {ends[place]}, which lies before it: choose an earlier one, or a later "
+                f"{ending.option!r}"
+            )
+    return [OffsetRange(place, starts[place], ends[place]) for place in places]
 
 
 def report_loss(what: str, *, fail: bool) -> None:
