@@ -6,7 +6,7 @@ handlers and the same dispatch as they do behind the real server.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from headrace.config.broker import BrokerConfig
@@ -19,6 +19,7 @@ from headrace.handlers.partitions import PartitionTable
 from headrace.handlers.produce import ProduceHandler
 from headrace.handlers.replica_fetch import ReplicaFetchHandler
 from headrace.handlers.turn import Turn
+from headrace.log.owner import parse_partition
 from headrace.model.errors import ApiError
 from headrace.node.broker import Broker, CannotStart
 from headrace.runtime.exchange import Exchange, Peer
@@ -33,6 +34,7 @@ from tests.simulation.threads import SimulatedWorker
 from tests.simulation.world import Process, World, WorldClock
 
 CLIENT_PORT = 9092
+DATA = "/data"
 _FIRST_FREE_PORT = 40000
 
 
@@ -289,7 +291,7 @@ class SimulatedBroker:
         self._settings = {
             "broker.id": str(node_id),
             "listeners": f"PLAINTEXT://{self.host}:{CLIENT_PORT}",
-            "log.dirs": "/data",
+            "log.dirs": DATA,
             "zookeeper.connect": "zookeeper:2181",
             "log.cleaner.enable": "false",
             **settings,
@@ -366,6 +368,23 @@ class SimulatedBroker:
         """Replace the disk with an empty one; the broker must not run."""
         assert not self.is_running
         self._replace_disk(SimulatedFiles(self.world.random.randrange(1 << 30)))
+
+    def remove_partitions(self, names: Sequence[str], ending: str = "") -> None:
+        """Remove partition directories, or only files in them; the broker must not run."""
+        assert not self.is_running
+        self.files = files = self.files.killed()
+        for name in names:
+            for info in files.list_directory(f"{DATA}/{name}"):
+                if info.name.endswith(ending):
+                    files.remove(f"{DATA}/{name}/{info.name}")
+            if not ending:
+                files.remove_directory(f"{DATA}/{name}")
+            files.sync_directory(f"{DATA}/{name}" if ending else DATA)
+
+    def partition_directories(self) -> list[str]:
+        infos = self.files.list_directory(DATA)
+        names = [info.name for info in infos if info.is_directory]
+        return [name for name in names if parse_partition(name) is not None]
 
     def back_up(self) -> None:
         """Copy the disk as it is at this moment."""

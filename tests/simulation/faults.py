@@ -327,7 +327,7 @@ THEMES: tuple[tuple[str, ...], ...] = (
     ("elections", "diverge", "diverge", "lag", "kill"),
     ("reboot", "reboot", "power", "expire", "kill"),
     ("lag", "isolate", "suspend", "store_down", "kill", "pause"),
-    ("outage", "wipe", "restore", "back_up", "back_up", "kill"),
+    ("outage", "wipe", "remove", "restore", "back_up", "back_up", "kill"),
     ("kill_all_and_tear_one", "kill_all", "power", "kill", "outage"),
     ("depose", "depose", "lag"),
 )

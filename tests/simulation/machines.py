@@ -121,6 +121,25 @@ def _wipe(cluster: Cluster) -> str:
     return f"wipe {broker.name}"
 
 
+def _remove(cluster: Cluster) -> str:
+    broker = _pick(cluster)
+    if not _may_lose_one(cluster):
+        return ""
+    broker.kill()
+    names = _remove_some(cluster, broker)
+    restart_later(cluster, broker)
+    cluster.waits_for_sync = cluster.world.random.random() < 0.5
+    return f"remove {', '.join(names)} of {broker.name}"
+
+
+def _remove_some(cluster: Cluster, broker: SimulatedBroker) -> list[str]:
+    """Remove some partition directories of a broker that has ended."""
+    names, generator = broker.partition_directories(), cluster.world.random
+    chosen = generator.sample(names, generator.randint(min(1, len(names)), len(names)))
+    broker.remove_partitions(chosen)
+    return chosen
+
+
 def _restore(cluster: Cluster) -> str:
     broker = _pick(cluster)
     if broker.backup is None or not _may_lose_one(cluster):
@@ -157,14 +176,15 @@ def _outage(cluster: Cluster) -> str:
             _later(cluster, STOP_S, broker.kill)
     cluster.waits_for_sync = True
     victim = _pick(cluster)
-    spoiled = generator.choice(("", "wipe", "wipe", "restore", "restore", "power"))
+    kinds = ("", "wipe", "wipe", "restore", "restore", "power", "remove", "remove")
+    spoiled = generator.choice(kinds)
     if spoiled == "restore" and victim.backup is None:
         spoiled = "wipe"
     order = generator.sample(cluster.brokers, len(cluster.brokers))
     if spoiled and generator.random() < 0.5:
         order.sort(key=lambda broker: broker is not victim)
     after = STOP_S + 1.0
-    _later(cluster, after - 0.5, partial(_spoil, victim, spoiled))
+    _later(cluster, after - 0.5, partial(_spoil, cluster, victim, spoiled))
     for broker in order:
         _later(cluster, after, broker.start_again)
         gaps = (0.5, 15.0, 15.0, 120.0 if cluster.options.restart_s_max > 5.0 else 15.0)
@@ -173,7 +193,7 @@ def _outage(cluster: Cluster) -> str:
     return f"outage ({how}), {spoiled or 'spare'} {victim.name}; starts in the order {names}"
 
 
-def _spoil(broker: SimulatedBroker, how: str) -> None:
+def _spoil(cluster: Cluster, broker: SimulatedBroker, how: str) -> None:
     """Change the disk of a broker that has ended."""
     broker.kill()
     if how == "wipe":
@@ -182,6 +202,8 @@ def _spoil(broker: SimulatedBroker, how: str) -> None:
         broker.restore()
     elif how == "power":
         broker.lose_unsynced()
+    elif how == "remove":
+        _remove_some(cluster, broker)
 
 
 MACHINE_FAULTS: dict[str, Callable[[Cluster], str]] = {
@@ -192,6 +214,7 @@ MACHINE_FAULTS: dict[str, Callable[[Cluster], str]] = {
     "throttle": _throttle,
     "back_up": _back_up,
     "wipe": _wipe,
+    "remove": _remove,
     "restore": _restore,
     "power_all": _lose_all_power,
     "outage": _outage,

@@ -77,6 +77,39 @@ def test_a_wiped_broker_that_restarts_first_waits_for_a_complete_one(
     run(1, Options(partitions=1, noise=False, faults=()), play)
 
 
+@pytest.mark.parametrize("ending", ["", ".log"])
+def test_a_broker_that_lost_a_partition_and_restarts_first_waits_for_a_complete_one(
+    caplog: pytest.LogCaptureFixture, ending: str
+) -> None:
+    """Its directory, or only its segments, are removed before any checkpoint has them."""
+    caplog.set_level(logging.CRITICAL)
+
+    def play(world: World, cluster: Cluster, running: "list[asyncio.Task[None]]") -> None:
+        def until(is_so: Callable[[], bool]) -> None:
+            assert run_checked(world, cluster, running, world.now + 60, is_so)
+
+        until(lambda: len(cluster.history.acked) > 5 and cluster.is_in_full_sync())
+        acked = len(cluster.history.acked)
+        for broker in cluster.brokers:
+            broker.kill()
+        first, *others = cluster.brokers
+        names = first.partition_directories()
+        assert names
+        first.remove_partitions(names, ending)
+        first.start()
+        run_checked(world, cluster, running, world.now + 120)
+        assert cluster.stored()[0].leader == NO_LEADER
+        for broker in others:
+            broker.start()
+        until(lambda: cluster.is_in_full_sync() and len(cluster.history.acked) > acked)
+
+    settings = {
+        "replica.high.watermark.checkpoint.interval.ms": "600000",
+        "log.flush.offset.checkpoint.interval.ms": "600000",
+    }
+    run(1, Options(partitions=1, noise=False, faults=(), settings=settings), play)
+
+
 @pytest.mark.parametrize("is_on", [True, False])
 def test_leaders_return_to_preferred_replicas_by_themselves_unless_that_is_switched_off(
     caplog: pytest.LogCaptureFixture, is_on: bool

@@ -4,6 +4,7 @@ This part opens the log, runs its jobs, restarts it after a crash and compares i
 The operations of a trace are in `operations`.
 """
 
+import copy
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from uuid import UUID
 from headrace.log.directory import DirectoryError, LogDirectory
 from headrace.log.jobs import FULL, LogJob
 from headrace.log.log import Log
+from headrace.log.recovery import read_log_checkpoint
 from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError
 from headrace.testing.disk import SimulatedCrash, SimulatedFiles
@@ -89,6 +91,7 @@ class Driver:
         self._has_run = False
         self.failures_seen = 0
         self.was_clean: bool | None = None
+        self.epoch = 0
         self._open()
 
     # Running
@@ -200,16 +203,46 @@ class Driver:
         settings = LogSettings(checkpoint_bytes=150)
         self.directory = LogDirectory("/data", files, self.clock, settings, self.setup.open_max)
         self.directory.open()
-        self.directory.load({PARTITION: (UUID(int=self.topic), self.config)})
+        self.epoch += 1
+        self.directory.registered(self.epoch)
+        wanted = {PARTITION: (UUID(int=self.topic), self.config)}
+        self.directory.load(wanted, only_copies=wanted)
         self.directory.claim("cluster", 1)
         self.create()
 
     def create(self) -> None:
-        self.log: Log = self.directory.create(PARTITION, UUID(int=self.topic), self.config)
+        topic_id = UUID(int=self.topic)
+        self.log: Log = self.directory.create(PARTITION, topic_id, self.config, is_only_copy=True)
+
+    def check_removal(self, *, is_whole: bool) -> None:
+        """On a copy of the disk: a recorded partition whose segments are removed is offline."""
+        files = copy.deepcopy(self.files.killed())
+        path = f"/data/{PARTITION}"
+        before = LogDirectory("/data", files, self.clock)
+        before.open()
+        if before.kept_epoch < 0 or str(PARTITION) not in before.recorded.ids:
+            return  # No proof, or the crash came before the partition was recorded.
+        for info in files.list_directory(path):
+            if is_whole or ".log" in info.name:
+                files.remove(f"{path}/{info.name}")
+        if is_whole:
+            files.remove_directory(path)
+        checkpoint = None if is_whole else read_log_checkpoint(files, path)
+        if checkpoint is not None and checkpoint.discard_from >= 0:
+            return  # A truncation was in progress, and could have removed them.
+        after = LogDirectory("/data", files.killed(), self.clock)
+        after.open()
+        require(after.kept_epoch < 0, "removal", "the removal of a partition is not noticed")
+        topic_id = before.recorded.ids[str(PARTITION)]
+        after.load({PARTITION: (topic_id, self.config)}, only_copies={PARTITION})
+        log = after.create(PARTITION, topic_id, self.config, is_only_copy=True)
+        require(log.is_offline, "removal", "a log without its segments is online")
 
     def recover(self, lost_power: bool, seed: int) -> None:
         """Open what the crash left; start-up itself can crash, and then is repeated."""
         self._next_disk(lost_power, seed)
+        if not lost_power and seed % 4 == 1:
+            self.check_removal(is_whole=seed % 8 == 1)
         again = seed // 10
         if again % 3 == 1:
             self.files.crash_at = 1 + again % 7

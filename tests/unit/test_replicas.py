@@ -39,7 +39,7 @@ class Logs:
     def delete(self, partition: TopicPartition) -> None:
         self.deleted.append(partition)
 
-    def create(self, *_: object) -> Any:
+    def create(self, *_: object, is_only_copy: bool = False) -> Any:
         return self.log
 
     def check_complete(self, log: Any) -> None:

@@ -1,4 +1,4 @@
-"""`headrace log`: look into the files of a broker, ours or Kafka's, and check them."""
+"""`headrace log`: reads and checks the files of a broker, and accepts the loss of some."""
 
 import argparse
 import os
@@ -25,6 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("directory", metavar="DIR")
     add_json_argument(check)
     check.set_defaults(run_action=_check)
+    summary = "start an offline partition without the records that it has lost"
+    accept = actions.add_parser(
+        "accept-loss",
+        help=summary,
+        description=f"{summary}; stop its broker first. Segments that are left stay.",
+    )
+    accept.add_argument("directory", metavar="DIR", help="the partition's directory, such as d/t-0")
+    accept.set_defaults(run_action=_accept_loss)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,13 +70,38 @@ def _check(args: argparse.Namespace) -> int:
     return 1 if any(report.problems or report.lost for report in reports.values()) else 0
 
 
+def _accept_loss(args: argparse.Namespace) -> int:
+    from headrace.env.files import DirectoryInUse, SystemFiles
+    from headrace.log import checkpoints
+    from headrace.log.acceptance import accept_loss
+    from headrace.log.owner import parse_partition
+
+    data, name = os.path.split(os.path.abspath(args.directory))
+    partition = parse_partition(name)
+    if partition is None:
+        raise Failure(f"{name} is not a partition. Pass a directory such as {data}/mill-0.")
+    files = SystemFiles()
+    if not files.exists(f"{data}/{checkpoints.META_PROPERTIES}"):
+        raise Failure(f"{data} is not a data directory: it has no meta.properties.")
+    try:
+        lock = files.lock(f"{data}/{checkpoints.LOCK}", f"{os.getpid()}\n")
+    except DirectoryInUse as error:
+        raise Failure(f"{data} is in use by process {error.holder}. Stop that broker.") from None
+    try:
+        accept_loss(files, data, partition)
+    finally:
+        files.close(lock)
+    print(f"{partition}: loss accepted. Start the broker: it keeps the records that are left.")
+    return 0
+
+
 def _progress(progress: Progress, name: str) -> Callable[[int], None]:
     return lambda size: progress.show(f"{name}: {size / 1e6:.0f} MB checked")
 
 
 def _partition_directories(directory: str) -> list[str]:
     """A partition's own directory, or those inside a data directory."""
-    from headrace.log.directory import parse_partition
+    from headrace.log.owner import parse_partition
 
     directory = os.path.abspath(directory)
     with os.scandir(directory) as entries:

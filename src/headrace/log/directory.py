@@ -9,12 +9,11 @@ Loop thread only, like the logs; start-up, `create` and `close` wait for the dis
    is left to `remove_stray`; one whose partition was reassigned to other brokers is removed.
 """
 
-import errno
 import json
 import logging
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from uuid import UUID
 
@@ -23,51 +22,32 @@ from headrace.env.clock import Clock, Trust
 from headrace.env.complaints import Complaint
 from headrace.env.files import DirectoryInUse, Files
 from headrace.log import checkpoints, closing, errors, incarnation, offset_files, upkeep
-from headrace.log.directory_jobs import RemoveDirectories, WriteCheckpoints
+from headrace.log.directory_jobs import DELETE_SUFFIX, Aside, RemoveDirectories, WriteCheckpoints
 from headrace.log.file import OpenSegments
 from headrace.log.incarnation import Incarnation
 from headrace.log.log import Log
 from headrace.log.offset_files import Hints
-from headrace.log.recovery import read_log_checkpoint, recover
-from headrace.log.state import LogSettings, report_failure
-from headrace.log.swap import offset_of
-from headrace.model.errors import ApiError
-from headrace.model.topics import TopicPartition, check_topic_name
+from headrace.log.owner import (
+    belongs_to,
+    is_empty,
+    named,
+    parse_partition,
+    write_topic_id,
+    written_topic_id,
+)
+from headrace.log.recorded import Recorded
+from headrace.log.recovery import recover
+from headrace.log.segment import Segment
+from headrace.log.state import IncompleteFiles, LogSettings, offline_state, report_failure
+from headrace.model.topics import TopicPartition
 
 _LOG = logging.getLogger(__name__)
 
-DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
-_NAMED_MAX = 20
 
 
 class DirectoryError(Exception):
     """The data directory cannot be used; the sentence says what to do."""
-
-
-def _named(partitions: list[TopicPartition]) -> str:
-    """Partitions in one line, whatever there are: by their topics, where these have several."""
-    by_topic: dict[str, list[TopicPartition]] = {}
-    for partition in partitions:
-        by_topic.setdefault(partition.topic, []).append(partition)
-    names = [
-        str(each[0]) if len(each) == 1 else f"{topic} ({len(each)} partitions)"
-        for topic, each in by_topic.items()
-    ]
-    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
-    return ", ".join(names[:_NAMED_MAX]) + more
-
-
-def parse_partition(name: str) -> TopicPartition | None:
-    """What partition a directory is named for; None if its name is not one."""
-    topic, dash, partition = name.rpartition("-")
-    if not dash or not partition.isascii() or not partition.isdigit():
-        return None
-    try:
-        check_topic_name(topic)
-    except ApiError:
-        return None
-    return TopicPartition(topic, int(partition))
 
 
 class LogDirectory:
@@ -109,11 +89,10 @@ class LogDirectory:
         """As checkpointed by the last broker."""
         self._deleted: dict[TopicPartition, Log] = {}
         """Deleted partitions whose directories still have their names."""
-        self._aside: list[str] = []
-        """Directories of deleted partitions that a worker should remove."""
+        self._aside = Aside(files, self.path)
         self._hints: dict[TopicPartition, Hints] = {}
-        self._topic_ids: dict[str, UUID] = {}
-        """The topic ids of the checkpointed partitions, by directory name."""
+        self.recorded = Recorded(files, self.path)
+        self._checkpointing: WriteCheckpoints | None = None
         self._former: set[TopicPartition] = set()
         """Partitions that were deleted: Kafka's checkpoint files can still have their offsets."""
         self._logs: dict[TopicPartition, Log] = {}
@@ -144,16 +123,29 @@ class LogDirectory:
         self.incarnation = incarnation.read(self.files, self.path)
         self.high_watermarks = offset_files.read_high_watermarks(self.files, self.path)
         self._hints = offset_files.read_hints(self.files, self.path)
-        self._topic_ids = offset_files.read_topic_ids(self.files, self.path)
         for info in self.files.list_directory(self.path):
             if info.is_directory and info.name.endswith(DELETE_SUFFIX):
-                self._aside.append(self._file(info.name))
+                self._aside.paths.append(self._file(info.name))
             elif info.is_directory and info.name.endswith(STRAY_SUFFIX):
                 self.strays.append(info.name)
             elif info.is_directory:
                 partition = parse_partition(info.name)
                 if partition is not None:
                     self.found.append(partition)
+        self._find_lost()
+
+    def _find_lost(self) -> None:
+        self.recorded.read(set(map(str, self.found)), is_cached=self.incarnation.is_cached)
+        lost = filter(None, map(parse_partition, self.recorded.lost))
+        if names := named(list(lost)):
+            message = "segments were removed while the broker was stopped, so none of its logs "
+            message += "counts as complete: directory=%s partitions=%s"
+            _LOG.error(message, self.path, names)
+
+    @property
+    def _is_kept(self) -> bool:
+        """Whether everything is here that the last process wrote, but for removed files."""
+        return self.was_clean or self.incarnation.is_cached
 
     def claim(self, cluster_id: str, node_id: int, **more: str) -> None:
         """Make the directory this node's own, or refuse if it is another's."""
@@ -181,6 +173,8 @@ class LogDirectory:
     @property
     def kept_epoch(self) -> int:
         """The registration under which all that was written is still here; -1 if unproven."""
+        if self.recorded.lost:
+            return -1
         if self.was_clean:
             return self.previous_broker_epoch
         return self.incarnation.broker_epoch if self.incarnation.is_cached else -1
@@ -207,25 +201,34 @@ class LogDirectory:
         self,
         wanted: Mapping[TopicPartition, tuple[UUID, TopicConfig]],
         moved: Mapping[TopicPartition, UUID] | None = None,
+        only_copies: Container[TopicPartition] = (),
     ) -> None:
         """Open the logs that the cluster knows of. Others stay in `found`, and are logged.
 
-        `moved` are partitions that only other brokers have now: theirs are removed.
+        `moved` are partitions that only other brokers have now: theirs are removed. No other
+        broker holds all committed records of `only_copies`: a lost one stays offline.
         """
         for partition, topic_id in (moved or {}).items():
-            if partition in self.found and self._belongs_to(topic_id, partition):
+            if partition in self.found and belongs_to(
+                self.files, self._file(str(partition)), topic_id
+            ):
                 self.found.remove(partition)
                 self._rename_aside(str(partition))
         for partition in self.found:
             if partition not in wanted:
                 continue
             topic_id, config = wanted[partition]
-            if self._is_for(partition, topic_id):
+            if partition in only_copies and self._is_lost(partition, topic_id):
+                self._logs[partition] = self._lost_log(partition, topic_id, config)
+            elif self._is_for(partition, topic_id):
                 log = self._open_log(partition, topic_id, config, self.was_clean)
                 self._logs[partition] = log
+                self._record_opened(log)
+        for name in [each for each in self.recorded.lost if parse_partition(each) not in wanted]:
+            self.recorded.remove(name)
         self.found = [partition for partition in self.found if partition not in wanted]
         if self.found:
-            names = _named(self.found)
+            names = named(self.found)
             _LOG.warning(
                 "partitions of unknown topics: directory=%s partitions=%s", self.path, names
             )
@@ -259,36 +262,18 @@ class LogDirectory:
     def _is_for(self, partition: TopicPartition, topic_id: UUID) -> bool:
         """Whether a directory is this topic's; one of a former topic of that name steps aside."""
         path = self._file(str(partition))
-        if self._belongs_to(topic_id, partition):
-            if self._written_topic_id_of(partition) != topic_id:
-                self._write_metadata(path, topic_id)
+        if belongs_to(self.files, self._file(str(partition)), topic_id):
+            if written_topic_id(self.files, path) != topic_id:
+                write_topic_id(self.files, path, topic_id)
             return True
-        aside = self._aside_name(str(partition), STRAY_SUFFIX)
+        aside = self._aside.free_path(str(partition), STRAY_SUFFIX)
+        self.recorded.remove(str(partition))
         self.files.rename(path, aside)
         self.files.sync_directory(self.path)
         self.high_watermarks.pop(partition, None)
         self.strays.append(os.path.basename(aside))
         _LOG.warning("replica of a former topic moved: from=%s to=%s", path, aside)
         return False
-
-    def _belongs_to(self, topic_id: UUID, partition: TopicPartition) -> bool:
-        known = self._topic_id_of(partition)
-        return known == topic_id or (known is None and self._is_empty(self._file(str(partition))))
-
-    def _topic_id_of(self, partition: TopicPartition) -> UUID | None:
-        checkpoint = read_log_checkpoint(self.files, self._file(str(partition)))
-        # It has a checksum, and was synced.
-        return checkpoint.topic_id if checkpoint else self._written_topic_id_of(partition)
-
-    def _written_topic_id_of(self, partition: TopicPartition) -> UUID | None:
-        metadata = self._read(f"{partition}/{checkpoints.PARTITION_METADATA}")
-        return checkpoints.decode_partition_metadata(metadata)
-
-    def _is_empty(self, path: str) -> bool:
-        return not any(
-            info.size > 0 and info.name.endswith(".log") and offset_of(info.name) >= 0
-            for info in self.files.list_directory(path)
-        )
 
     def _open_log(
         self, partition: TopicPartition, topic_id: UUID, config: TopicConfig, is_synced: bool
@@ -299,13 +284,33 @@ class LogDirectory:
         settings = self.settings
         state = recover(self.files, self.cache, path, config, settings, now_ms, hints, is_synced)
         self.lost_files += state.lost_files
-        if self._topic_ids.get(str(partition), topic_id) != topic_id:
+        if self.recorded.checkpointed.get(str(partition), topic_id) != topic_id:
             self.high_watermarks.pop(partition, None)
         log = Log(self.files, self.cache, path, partition, topic_id, config, state, settings)
         if hints is not None:
             log.first_dirty_offset = hints.first_dirty_offset
         if log.is_offline:
-            self._log_failed(partition, OSError(errno.EIO, log.offline_reason))
+            self._log_failed(partition, IncompleteFiles(log.offline_reason))
+        return log
+
+    def _record_opened(self, log: Log) -> None:
+        """Record a log of an earlier start, unless the disk is full: the next checkpoint has it."""
+        try:
+            self.recorded.add(str(log.partition), log.topic_id)
+        except OSError as error:
+            _LOG.warning("partition not recorded: partition=%s error=%s", log.partition, error)
+
+    def _is_lost(self, partition: TopicPartition, topic_id: UUID) -> bool:
+        return self.recorded.lost.get(str(partition)) == topic_id
+
+    def _lost_log(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
+        """An offline log. Its files stay unchanged, so that the next start finds it lost again."""
+        path = self._file(str(partition))
+        end = self.high_watermarks.get(partition, 0)
+        segment = Segment(self.files, self.cache, path, end, self.clock.wall_ms())
+        state = offline_state(segment, 0, "its segments were removed while the broker was stopped")
+        log = Log(self.files, self.cache, path, partition, topic_id, config, state, self.settings)
+        self._log_failed(partition, IncompleteFiles(log.offline_reason))
         return log
 
     def _hints_for(self, partition: TopicPartition) -> Hints | None:
@@ -316,12 +321,19 @@ class LogDirectory:
             return None
         marker = f"{path}/{checkpoints.NEW_LOG}"
         has_checkpoint = self.files.exists(f"{path}/{checkpoints.LOG_CHECKPOINT}")
-        if not has_checkpoint and self._is_empty(path):
+        if not has_checkpoint and is_empty(self.files, path):
             self.files.write_file(marker, b"", sync=False)
             self.files.sync_directory(path)
         return None if self.files.exists(marker) else hints
 
-    def create(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
+    def create(
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        config: TopicConfig,
+        *,
+        is_only_copy: bool = False,
+    ) -> Log:
         """The log of a partition: the one that is open, or on disk, or a new one."""
         log = self._logs.get(partition)
         if log is not None and log.topic_id == topic_id:
@@ -331,7 +343,10 @@ class LogDirectory:
         if partition in self._deleted:
             self._put_aside(partition)
         try:
-            log = self._create(partition, topic_id, config)
+            if is_only_copy and self._is_lost(partition, topic_id):
+                log = self._lost_log(partition, topic_id, config)
+            else:
+                log = self._create(partition, topic_id, config)
         except OSError as error:
             raise errors.not_written(partition, error) from None
         self._logs[partition] = log
@@ -344,23 +359,19 @@ class LogDirectory:
         is_synced = self.was_clean and partition in self.found
         if not self.files.exists(path) or not self._is_for(partition, topic_id):
             self.files.make_directory(path)
-            self._write_metadata(path, topic_id)
+            write_topic_id(self.files, path, topic_id)
             is_synced = True  # No log relies on a name in it.
-        return self._open_log(partition, topic_id, config, is_synced)
-
-    def _write_metadata(self, path: str, topic_id: UUID) -> None:
-        data = checkpoints.encode_partition_metadata(topic_id)
-        self.files.write_file(f"{path}/{checkpoints.PARTITION_METADATA}", data, sync=False)
+        log = self._open_log(partition, topic_id, config, is_synced)
+        self.recorded.add(str(partition), topic_id)
+        return log
 
     def check_complete(self, log: Log) -> None:
-        """Take a log of an in-sync replica offline if committed records are missing.
-
-        No kill explains this: the log was removed, cut, or replaced by an older one.
-        """
+        """Take a log of an in-sync replica offline if it was cut or is an older copy."""
         committed = self.high_watermarks.get(log.partition, 0)
-        if self.kept_epoch >= 0 and log.log_end_offset < committed:
-            reason = f"it ends at offset {log.log_end_offset}, below its high watermark {committed}"
-            log.go_offline(OSError(errno.EIO, f"committed records are missing: {reason}"))
+        if self._is_kept and log.log_end_offset < committed:
+            end = int(log.log_end_offset)
+            log.offline_reason = f"it ends at offset {end}, below its high watermark {committed}"
+            log.go_offline(IncompleteFiles(log.offline_reason))
 
     def compacted(self) -> list[TopicPartition]:
         """The partitions that somebody has compacted, by the cleaner's checkpoint."""
@@ -375,6 +386,7 @@ class LogDirectory:
     def delete(self, partition: TopicPartition) -> None:
         """Forget a partition at once. What is on disk of it goes with `put_aside` and `removal`."""
         log = self._logs.pop(partition)
+        self.recorded.remove(str(partition))
         self._former.add(partition)
         self._hints.pop(partition, None)
         log.is_closed = True
@@ -404,24 +416,12 @@ class LogDirectory:
         self._rename_aside(name)
 
     def _rename_aside(self, name: str) -> None:
-        path = self._file(name)
-        target = self._aside_name(name, DELETE_SUFFIX)
-        try:
-            self.files.rename(path, target)
-        except OSError as error:
-            _LOG.warning("%s is not needed any more, and stays: %s", path, error)
-            return
-        self._aside.append(target)
-
-    def _aside_name(self, name: str, ending: str) -> str:
-        # A file name has at most 255 bytes.
-        suffix = f".{uuid.uuid4().hex}{ending}"
-        return self._file(name[: 255 - len(suffix)] + suffix)
+        self.recorded.remove(name)
+        self._aside.rename(name)
 
     def removal(self) -> RemoveDirectories | None:
-        """What a worker should remove, of all that was put aside since this was last asked."""
-        paths, self._aside = self._aside, []
-        return RemoveDirectories(self.files, self.path, paths) if paths else None
+        """A job that removes all directories that were put aside since the last call."""
+        return self._aside.removal()
 
     # Upkeep
 
@@ -443,12 +443,12 @@ class LogDirectory:
     def checkpoint_job(self, high_watermarks: Mapping[TopicPartition, int]) -> WriteCheckpoints:
         """Kafka's checkpoint files as of now."""
         self.high_watermarks = dict(high_watermarks)
+        if self._checkpointing is not None and self._checkpointing.is_written:
+            self.recorded.written()
         contents = offset_files.encode_all(self._logs, high_watermarks)
         ids = {str(partition): log.topic_id for partition, log in self._logs.items()}
-        if ids != self._topic_ids:
-            self._topic_ids = ids
-            contents.append(offset_files.encode_topic_ids(ids))
-        return self._writing(contents)
+        self._checkpointing = self._writing(contents + self.recorded.checkpoint(ids))
+        return self._checkpointing
 
     def cleaner_checkpoint_job(self) -> WriteCheckpoints:
         """The checkpoint file that says how far logs were compacted."""
@@ -481,6 +481,8 @@ class LogDirectory:
         sync_all = partial(self.files.sync_file_system, self._lock, paths)
         is_clean = yield from closing.close_all(logs, now_ms, sync_all)
         self.checkpoint_job(high_watermarks).run()
+        self.checkpoint_job(high_watermarks)
+        self.recorded.close()
         if is_clean:
             content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
             try:

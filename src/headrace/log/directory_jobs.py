@@ -1,11 +1,42 @@
-"""What a worker does in a data directory: removing what was deleted, writing checkpoints."""
+"""Jobs of a worker in a data directory: removing deleted partitions, writing checkpoints."""
 
 import logging
+import uuid
 
 from headrace.env.complaints import Complaint
 from headrace.env.files import Files
 
+DELETE_SUFFIX = "-delete"
 _LOG = logging.getLogger(__name__)
+
+
+class Aside:
+    """Renames directories of deleted partitions, and collects them for a worker."""
+
+    def __init__(self, files: Files, parent: str) -> None:
+        self._files = files
+        self._parent = parent
+        self.paths: list[str] = []
+
+    def free_path(self, name: str, ending: str) -> str:
+        # A file name has at most 255 bytes.
+        suffix = f".{uuid.uuid4().hex}{ending}"
+        return f"{self._parent}/{name[: 255 - len(suffix)]}{suffix}"
+
+    def rename(self, name: str) -> None:
+        path, target = f"{self._parent}/{name}", self.free_path(name, DELETE_SUFFIX)
+        try:
+            self._files.rename(path, target)
+        except FileNotFoundError:
+            return  # It was lost before the start.
+        except OSError as error:
+            _LOG.warning("deleted partition not removed: path=%s error=%s", path, error)
+            return
+        self.paths.append(target)
+
+    def removal(self) -> "RemoveDirectories | None":
+        paths, self.paths = self.paths, []
+        return RemoveDirectories(self._files, self._parent, paths) if paths else None
 
 
 class RemoveDirectories:
@@ -38,10 +69,12 @@ class WriteCheckpoints:
         self._files = files
         self._contents = contents
         self._trouble = trouble
+        self.is_written = False
 
     def run(self) -> None:
         try:
             for path, data in self._contents:
                 self._files.replace_file(path, data)
+            self.is_written = True
         except OSError as error:
             self._trouble.tell(f"checkpoints could not be written: {error}")

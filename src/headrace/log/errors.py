@@ -14,12 +14,19 @@ def offline(partition: TopicPartition, reason: str = "") -> ApiError:
     if reason:
         return ApiError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{partition} is offline: {reason}. Restore its files, or remove its "
-            "headrace-checkpoint to accept the loss, and restart the broker.",
+            f"{partition} is offline: {reason}. {next_step(partition)}",
         )
     return ApiError(
         ErrorCode.KAFKA_STORAGE_ERROR,
         f"{partition} is offline: its disk failed. Repair the disk and restart the broker.",
+    )
+
+
+def next_step(partition: TopicPartition) -> str:
+    """How an operator brings back a log whose files are incomplete."""
+    return (
+        "Stop the broker; restore the files, or accept the loss with 'headrace log accept-loss "
+        f"DATA/{partition}'; start the broker."
     )
 
 

@@ -35,6 +35,9 @@ def finish_truncation(files: Files, path: str, checkpoint: LogCheckpoint) -> Log
     files.sync_directory(path)
     if last >= 0:
         _cut(files, f"{path}/{last:020d}.log", offset)
+    else:
+        # A log without any segment would count as removed by another program (`recorded`).
+        files.write_file(f"{path}/{checkpoint.recovery_point:020d}.log", b"", sync=True)
     finished = checkpoint._replace(discard_from=-1)
     files.replace_file(f"{path}/{LOG_CHECKPOINT}", encode_log_checkpoint(finished))
     return finished

@@ -2,15 +2,13 @@
 
 Recovery uses their offsets only if a partition lacks a `headrace-checkpoint`.
 
-1. A row has no topic id. So `headrace-topic-ids` is written after these files, with the ids of all
-   partitions: a topic that was created again must not get the high watermark of the former topic.
+1. A row has no topic id. So `headrace-topic-ids` (`recorded`) is written after these files: a topic
+   that was created again must not get the high watermark of the former topic.
 """
 
-import json
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from headrace.env.files import Files
 from headrace.log import checkpoints
@@ -19,7 +17,6 @@ from headrace.model.topics import TopicPartition
 if TYPE_CHECKING:
     from headrace.log.log import Log
 
-TOPIC_IDS = "headrace-topic-ids"
 _LOG = logging.getLogger(__name__)
 
 
@@ -36,20 +33,20 @@ class Hints:
 
 def read_hints(files: Files, directory: str) -> dict[TopicPartition, Hints]:
     hints: dict[TopicPartition, Hints] = {}
-    for partition, offset in _read_offsets(files, directory, checkpoints.LOG_START_OFFSETS).items():
+    for partition, offset in read_offsets(files, directory, checkpoints.LOG_START_OFFSETS).items():
         hints.setdefault(partition, Hints()).log_start_offset = max(offset, 0)
-    for partition, offset in _read_offsets(files, directory, checkpoints.RECOVERY_POINTS).items():
+    for partition, offset in read_offsets(files, directory, checkpoints.RECOVERY_POINTS).items():
         hints.setdefault(partition, Hints()).recovery_point = offset
-    for partition, offset in _read_offsets(files, directory, checkpoints.CLEANER_OFFSETS).items():
+    for partition, offset in read_offsets(files, directory, checkpoints.CLEANER_OFFSETS).items():
         hints.setdefault(partition, Hints()).first_dirty_offset = offset
     return hints
 
 
 def read_high_watermarks(files: Files, directory: str) -> dict[TopicPartition, int]:
-    return _read_offsets(files, directory, checkpoints.HIGH_WATERMARKS)
+    return read_offsets(files, directory, checkpoints.HIGH_WATERMARKS)
 
 
-def _read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition, int]:
+def read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition, int]:
     """The rows of one checkpoint file; none if it is missing or damaged."""
     path = f"{directory}/{name}"
     try:
@@ -59,23 +56,6 @@ def _read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartitio
     except ValueError:
         _LOG.warning("checkpoint file is damaged, ignoring it: file=%s", path)
         return {}
-
-
-def read_topic_ids(files: Files, directory: str) -> dict[str, UUID]:
-    """The topic ids by partition directory; none if the file is missing or damaged."""
-    path = f"{directory}/{TOPIC_IDS}"
-    try:
-        return {name: UUID(text) for name, text in json.loads(files.read_file(path)).items()}
-    except FileNotFoundError:
-        return {}
-    except (ValueError, AttributeError, TypeError):
-        _LOG.warning("topic ids are damaged, ignoring them: file=%s", path)
-        return {}
-
-
-def encode_topic_ids(ids: Mapping[str, UUID]) -> tuple[str, bytes]:
-    texts = {name: str(topic_id) for name, topic_id in ids.items()}
-    return TOPIC_IDS, json.dumps(texts).encode()
 
 
 def encode_all(

@@ -34,7 +34,7 @@ from headrace.log.producers import ProducerEntry, ProducerTable
 from headrace.log.replay import producers_at, replay_segment, snapshot_path
 from headrace.log.scan import Walk
 from headrace.log.segment import RELATIVE_OFFSET_MAX, SUFFIXES, Segment
-from headrace.log.state import LogSettings, LogState
+from headrace.log.state import LogSettings, LogState, offline_state
 from headrace.log.swap import START, offset_of, tidy
 from headrace.log.upkeep import take_facts
 from headrace.log.verify import verify_segment
@@ -104,11 +104,6 @@ class _Recovery:
         try:
             return self._run()
         except LogOffline as error:
-            _LOG.error(
-                "log is offline, no crash explains its files: directory=%s reason=%s",
-                self.path,
-                error,
-            )
             return self._offline_state(str(error))
 
     def _run(self) -> LogState:
@@ -159,24 +154,13 @@ class _Recovery:
         """A log that accepts and returns nothing. It is as long as its checkpoint says."""
         assert self.checkpoint is not None
         end = max(self.start, self.checkpoint.recovery_point)
-        active = Segment(self.files, self.cache, self.path, end, self.now_ms)
-        active.start_indexes()
-        return LogState(
-            [active],
+        return offline_state(
+            Segment(self.files, self.cache, self.path, end, self.now_ms),
             self.start,
-            end,
-            end,
-            self.producers,
+            reason,
             EpochCache(self.checkpoint.epochs),
-            [],
-            [],
-            [],
-            None,
-            is_named=True,
-            is_changed=False,
-            noted_start=self.noted_start,
-            lost_files=self.lost_files,
-            offline_reason=reason,
+            self.noted_start,
+            self.lost_files,
         )
 
     # What is there

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from headrace.log.checkpoints import SegmentFacts
 from headrace.log.epochs import EpochCache
+from headrace.log.errors import next_step
 from headrace.log.producers import PRODUCERS_MAX, ProducerEntry, ProducerTable
 from headrace.log.segment import Segment
 from headrace.model.topics import TopicPartition
@@ -13,8 +14,17 @@ from headrace.model.topics import TopicPartition
 _LOG = logging.getLogger(__name__)
 
 
+class IncompleteFiles(OSError):
+    """No crash explains the files of a log. Its disk works."""
+
+
 def report_failure(partition: TopicPartition, error: OSError) -> None:
-    _LOG.error("log is offline until the broker restarts: partition=%s error=%s", partition, error)
+    if isinstance(error, IncompleteFiles):
+        message = "log is offline, its files are incomplete: partition=%s reason=%s next_step=%s"
+        _LOG.error(message, partition, error, next_step(partition))
+    else:
+        message = "log is offline until the broker restarts: partition=%s error=%s"
+        _LOG.error(message, partition, error)
 
 
 class LogSettings(NamedTuple):
@@ -63,3 +73,33 @@ class LogState(NamedTuple):
     """How many files recovery has set aside."""
     offline_reason: str = ""
     """Why no crash explains the files; empty if the log could be opened."""
+
+
+def offline_state(
+    active: Segment,
+    log_start_offset: int,
+    reason: str,
+    epochs: EpochCache | None = None,
+    noted_start: int = -1,
+    lost_files: int = 0,
+) -> LogState:
+    """The state of a log that cannot be opened and ends at this segment. No file is created."""
+    active.start_indexes()
+    end = int(active.base_offset)
+    return LogState(
+        [active],
+        log_start_offset,
+        end,
+        end,
+        ProducerTable(PRODUCERS_MAX),
+        epochs or EpochCache(),
+        [],
+        [],
+        [],
+        None,
+        is_named=True,
+        is_changed=False,
+        noted_start=noted_start,
+        lost_files=lost_files,
+        offline_reason=reason,
+    )

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from headrace.config.broker import BrokerConfig
 from headrace.controller.changes import ImageChange, changed_partitions
+from headrace.controller.failover_machine import members_of
 from headrace.env.clock import Clock
 from headrace.env.complaints import Complaint
 from headrace.handlers.partitions import PartitionTable
@@ -95,6 +96,12 @@ class Replicas:
                 for index in self._mine(topic)
             },
             dict(self._moved()),
+            {
+                TopicPartition(topic.name, index)
+                for topic in topics
+                for index in self._mine(topic)
+                if self._is_only_copy(topic.partitions[index])
+            },
         )
         for topic in topics:
             self._update(topic)
@@ -148,6 +155,10 @@ class Replicas:
             index for index, state in enumerate(topic.partitions) if self._node_id in state.replicas
         ]
 
+    def _is_only_copy(self, state: PartitionState) -> bool:
+        """Whether no other broker is known to hold every committed record."""
+        return set(members_of(state)) <= {self._node_id}
+
     def _moved(self) -> Iterator[tuple[TopicPartition, UUID]]:
         """Partitions on disk that moved to other brokers while this one was down."""
         for partition in self._logs.found:
@@ -199,12 +210,13 @@ class Replicas:
     def _open(self, topic: TopicState, index: int) -> None:
         at = TopicPartition(topic.name, index)
         config = self._config.topic_config(topic.configs)
+        state = topic.partitions[index]
+        is_only_copy = self._is_only_copy(state)
         try:
-            log = self._logs.create(at, topic.topic_id, config)
+            log = self._logs.create(at, topic.topic_id, config, is_only_copy=is_only_copy)
         except ApiError as error:
             self._open_later(topic.name, error)
             return
-        state = topic.partitions[index]
         if self._node_id in state.isr or self._node_id in dict(state.elr):
             self._logs.check_complete(log)
         known = min(self._logs.high_watermarks.get(at, 0), int(log.log_end_offset))

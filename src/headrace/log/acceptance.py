@@ -1,0 +1,24 @@
+"""Accepts the loss of a partition's records, so that its log can be opened again.
+
+Used by `headrace log accept-loss` while the broker is stopped. Removes only files and rows that
+state what the log must contain. All segments stay: the next start keeps the longest valid prefix,
+and sets the others aside.
+"""
+
+from headrace.env.files import Files
+from headrace.log import checkpoints, offset_files, recorded
+from headrace.model.topics import TopicPartition
+
+
+def accept_loss(files: Files, directory: str, partition: TopicPartition) -> None:
+    """Forget the offsets and the record of a partition in a data directory, durably."""
+    path = f"{directory}/{partition}"
+    if files.exists(path):
+        files.remove(f"{path}/{checkpoints.LOG_CHECKPOINT}")
+        files.sync_directory(path)
+    for name in (checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS):
+        rows = offset_files.read_offsets(files, directory, name)
+        if partition in rows:
+            kept = {each: offset for each, offset in rows.items() if each != partition}
+            files.replace_file(f"{directory}/{name}", checkpoints.encode_offsets(kept))
+    recorded.forget(files, directory, str(partition))

@@ -1,0 +1,70 @@
+"""Names of partition directories, and the topic that a directory belongs to."""
+
+from uuid import UUID
+
+from headrace.env.files import Files
+from headrace.log import checkpoints
+from headrace.log.recovery import read_log_checkpoint
+from headrace.log.swap import offset_of
+from headrace.model.errors import ApiError
+from headrace.model.topics import TopicPartition, check_topic_name
+
+_NAMED_MAX = 20
+
+
+def parse_partition(name: str) -> TopicPartition | None:
+    """The partition that a directory is named for; None if its name is not one."""
+    topic, dash, partition = name.rpartition("-")
+    if not dash or not partition.isascii() or not partition.isdigit():
+        return None
+    try:
+        check_topic_name(topic)
+    except ApiError:
+        return None
+    return TopicPartition(topic, int(partition))
+
+
+def named(partitions: list[TopicPartition]) -> str:
+    """Partitions in one line: by topic, if a topic has several of them."""
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic, []).append(partition)
+    names = [
+        str(each[0]) if len(each) == 1 else f"{topic} ({len(each)} partitions)"
+        for topic, each in by_topic.items()
+    ]
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more
+
+
+def belongs_to(files: Files, path: str, topic_id: UUID) -> bool:
+    """Whether a directory is of this topic, or of no topic and empty."""
+    known = _topic_id_of(files, path)
+    return known == topic_id or (known is None and is_empty(files, path))
+
+
+def _topic_id_of(files: Files, path: str) -> UUID | None:
+    checkpoint = read_log_checkpoint(files, path)
+    # It has a checksum, and was synced.
+    return checkpoint.topic_id if checkpoint else written_topic_id(files, path)
+
+
+def written_topic_id(files: Files, path: str) -> UUID | None:
+    """The topic id in partition.metadata."""
+    try:
+        data = files.read_file(f"{path}/{checkpoints.PARTITION_METADATA}")
+    except FileNotFoundError:
+        return None
+    return checkpoints.decode_partition_metadata(data)
+
+
+def write_topic_id(files: Files, path: str, topic_id: UUID) -> None:
+    data = checkpoints.encode_partition_metadata(topic_id)
+    files.write_file(f"{path}/{checkpoints.PARTITION_METADATA}", data, sync=False)
+
+
+def is_empty(files: Files, path: str) -> bool:
+    return not any(
+        info.size > 0 and info.name.endswith(".log") and offset_of(info.name) >= 0
+        for info in files.list_directory(path)
+    )

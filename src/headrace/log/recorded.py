@@ -1,0 +1,205 @@
+"""Records which partitions a data directory holds, outside of their own directories.
+
+Owns `headrace-topic-ids`, which has the topic id of each partition and is replaced with Kafka's
+checkpoint files; `headrace-created`, which has the changes since; and `headrace-lost`, which has
+the partitions that were found lost. Loop thread only, but for a worker that writes the checkpoints.
+
+1. A partition is recorded after its first segment exists, and before it is served. Its row is
+   removed before its directory is renamed. So a recorded partition without a segment was removed
+   by another program, and its records are lost.
+2. `headrace-created` is not synced: a kill keeps it, and after a power loss it does not count.
+   `headrace-topic-ids` names only directories that are durable.
+3. A lost partition stays lost until its segments are restored, or until it is created again
+   because another broker has all of its records or an operator accepts the loss.
+"""
+
+import contextlib
+import json
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from uuid import UUID
+
+from headrace.env.files import Files
+from headrace.log.checkpoints import LOG_CHECKPOINT, decode_log_checkpoint
+from headrace.log.swap import offset_of
+
+TOPIC_IDS = "headrace-topic-ids"
+CREATED = "headrace-created"
+LOST = "headrace-lost"
+_LOG = logging.getLogger(__name__)
+
+
+class Recorded:
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._directory = directory
+        self.checkpointed: dict[str, UUID] = {}
+        """The ids in `headrace-topic-ids`: Kafka's checkpoint files have offsets of these."""
+        self.ids: dict[str, UUID] = {}
+        """The topic ids of all recorded partitions, by directory name."""
+        self.lost: dict[str, UUID] = {}
+        """Recorded partitions that had no segment at the start."""
+        self._written_lost: dict[str, UUID] = {}
+        self._fd = -1
+        self._rows = 0
+        """How many rows `headrace-created` has."""
+        self._pending: tuple[dict[str, UUID], dict[str, UUID], int] | None = None
+        """The ids and the lost ones in the last checkpoint, and the rows that it covers."""
+
+    def read(self, directories: Collection[str], *, is_cached: bool) -> None:
+        """Read the files and find lost partitions.
+
+        With `is_cached`, the page cache still holds all that the last process wrote.
+        """
+        self.checkpointed = read_ids(self._files, f"{self._directory}/{TOPIC_IDS}")
+        self.ids = dict(self.checkpointed)
+        path = f"{self._directory}/{CREATED}"
+        if is_cached:
+            for name, topic_id in _read_rows(self._files, path):
+                self._rows += 1
+                _change(self.ids, name, topic_id)
+        else:
+            # Otherwise the next kill would make these rows count.
+            self._files.remove(path)
+        for name, topic_id in self.ids.items():
+            if name not in directories or (is_cached and not self._has_segments(name)):
+                self.lost[name] = topic_id
+        self._written_lost = read_ids(self._files, f"{self._directory}/{LOST}")
+        for name, topic_id in self._written_lost.items():
+            if name not in directories or not self._has_segments(name):
+                self.lost[name] = topic_id
+        if self.lost != self._written_lost:
+            self._write_lost()
+
+    def _write_lost(self) -> None:
+        """Write `headrace-lost`: the next start can be without the proof that shows the loss."""
+        try:
+            self._files.replace_file(f"{self._directory}/{LOST}", encode_ids(self.lost))
+            self._written_lost = dict(self.lost)
+        except OSError as error:
+            # The next checkpoint tries again.
+            _LOG.warning("file not written: path=%s/%s error=%s", self._directory, LOST, error)
+
+    def _has_segments(self, name: str) -> bool:
+        path = f"{self._directory}/{name}"
+        infos = self._files.list_directory(path)
+        if any(offset_of(info.name) >= 0 and ".log" in info.name for info in infos):
+            return True
+        if all(info.name != LOG_CHECKPOINT for info in infos):
+            return False
+        checkpoint = decode_log_checkpoint(self._files.read_file(f"{path}/{LOG_CHECKPOINT}"))
+        # An interrupted truncation can have removed every segment.
+        return checkpoint is not None and checkpoint.discard_from >= 0
+
+    def add(self, name: str, topic_id: UUID) -> None:
+        """Record a partition. OSError: it is not recorded, and must not be served."""
+        self.lost.pop(name, None)
+        if self.ids.get(name) != topic_id:
+            self._append(f"+{name} {topic_id}")
+            self.ids[name] = topic_id
+
+    def remove(self, name: str) -> None:
+        """Remove the row of a partition whose directory is removed next."""
+        self.lost.pop(name, None)
+        if name not in self.ids:
+            return
+        try:
+            self._append(f"-{name} -")
+        except OSError as error:
+            # The next start finds the partition lost, and proves nothing about the others.
+            message = "removal of a partition not recorded: directory=%s partition=%s error=%s"
+            _LOG.warning(message, self._directory, name, error)
+        del self.ids[name]
+
+    def _append(self, row: str) -> None:
+        if self._fd < 0:
+            self._fd = self._files.open(f"{self._directory}/{CREATED}", write=True, create=True)
+        # The newline first: a row that was not completely written then ends there.
+        self._files.append(self._fd, [f"\n{row}".encode()])
+        self._rows += 1
+
+    def checkpoint(self, ids: dict[str, UUID]) -> list[tuple[str, bytes]]:
+        """The names and the contents of the files that change. See `written`."""
+        self._pending = ids, dict(self.lost), self._rows
+        contents = []
+        if ids != self.checkpointed:
+            contents.append((TOPIC_IDS, encode_ids(ids)))
+        if self.lost != self._written_lost:
+            contents.append((LOST, encode_ids(self.lost)))
+        return contents
+
+    def written(self) -> None:
+        """The last checkpoint is durable: the rows that it covers are not needed."""
+        if self._pending is None:
+            return
+        self.checkpointed, self._written_lost, rows = self._pending
+        self._pending = None
+        if self._fd < 0 or not 0 < self._rows == rows:
+            return
+        try:
+            self._files.truncate(self._fd, 0)
+            self._rows = 0
+        except OSError as error:
+            # The rows stay, and change nothing.
+            _LOG.warning("file not truncated: path=%s/%s error=%s", self._directory, CREATED, error)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+        if self._rows == 0:
+            with contextlib.suppress(OSError):
+                self._files.remove(f"{self._directory}/{CREATED}")
+
+
+def forget(files: Files, directory: str, name: str) -> None:
+    """Remove a partition from all files, durably. No broker uses the directory."""
+    ids = read_ids(files, f"{directory}/{TOPIC_IDS}")
+    for each, topic_id in _read_rows(files, f"{directory}/{CREATED}"):
+        _change(ids, each, topic_id)
+    ids.pop(name, None)
+    lost = read_ids(files, f"{directory}/{LOST}")
+    lost.pop(name, None)
+    files.replace_file(f"{directory}/{LOST}", encode_ids(lost))
+    files.replace_file(f"{directory}/{TOPIC_IDS}", encode_ids(ids))
+    files.remove(f"{directory}/{CREATED}")
+    files.sync_directory(directory)
+
+
+def read_ids(files: Files, path: str) -> dict[str, UUID]:
+    """The topic ids by partition directory; none if the file is missing or damaged."""
+    try:
+        return {name: UUID(text) for name, text in json.loads(files.read_file(path)).items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, AttributeError, TypeError):
+        _LOG.warning("topic ids are damaged, ignoring them: file=%s", path)
+        return {}
+
+
+def encode_ids(ids: Mapping[str, UUID]) -> bytes:
+    return json.dumps({name: str(topic_id) for name, topic_id in ids.items()}).encode()
+
+
+def _read_rows(files: Files, path: str) -> Iterator[tuple[str, UUID | None]]:
+    """Each change in order: a partition's topic id, or None if the partition was removed."""
+    try:
+        lines = files.read_file(path).decode(errors="replace").split("\n")
+    except FileNotFoundError:
+        return
+    for line in lines:
+        name, _, text = line[1:].partition(" ")
+        if line.startswith("-") and text == "-":
+            yield name, None
+        elif line.startswith("+"):
+            try:
+                yield name, UUID(text)
+            except ValueError:
+                continue
+
+
+def _change(ids: dict[str, UUID], name: str, topic_id: UUID | None) -> None:
+    if topic_id is None:
+        ids.pop(name, None)
+    else:
+        ids[name] = topic_id
