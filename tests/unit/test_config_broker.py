@@ -225,10 +225,16 @@ def test_listeners_are_read(listeners: str, endpoints: tuple[Endpoint, ...]) -> 
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ({"listeners": "127.0.0.1:9092"}, "listeners contains '127.0.0.1:9092': an entry must be NAME://"),
+        (
+            {"listeners": "127.0.0.1:9092"},
+            "listeners contains '127.0.0.1:9092': an entry must be NAME://",
+        ),
         ({"listeners": "PLAINTEXT://::1:9092"}, "listeners contains 'PLAINTEXT://::1:9092'"),
         ({"listeners": "PLAINTEXT://x:65536"}, "listeners contains 'PLAINTEXT://x:65536'"),
-        ({"listeners": "PLAINTEXT://x:0000099999"}, "listeners contains 'PLAINTEXT://x:0000099999'"),
+        (
+            {"listeners": "PLAINTEXT://x:0000099999"},
+            "listeners contains 'PLAINTEXT://x:0000099999'",
+        ),
         ({"listeners": "PLAINTEXT://x:-1"}, "listeners contains 'PLAINTEXT://x:-1'"),
         ({"listeners": "PLAINTEXT://x"}, "listeners contains 'PLAINTEXT://x'"),
         ({"listeners": "://x:1"}, "listeners contains '://x:1'"),

@@ -91,7 +91,9 @@ def test_somebody_else_on_the_other_localhost_is_told_of(
     port = other.getsockname()[1]
     with caplog.at_level(logging.WARNING):
         assert bound(opened, "127.0.0.1", port) == [("127.0.0.1", port)]
-    assert f"not listening on IPv6: host=[::1] port={port} error=Address already in use" in caplog.text
+    assert (
+        f"not listening on IPv6: host=[::1] port={port} error=Address already in use" in caplog.text
+    )
 
 
 def test_connection_of_a_broker_gets_a_high_descriptor_and_still_works() -> None:

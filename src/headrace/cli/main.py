@@ -96,6 +96,12 @@ COMMANDS = {
         "add_arguments",
         "run",
     ),
+    "spark": Command(
+        "pack Python and Headrace for the executors of a Spark cluster",
+        "headrace.cli.spark",
+        "add_arguments",
+        "run",
+    ),
     "log": Command("print and verify a broker's files", "headrace.cli.log", "add_arguments", "run"),
 }
 
