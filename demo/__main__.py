@@ -68,7 +68,7 @@ class Demo:
                 is_killed = True
             if not is_written and not self.writer.is_alive():
                 self.story.done(
-                    f"The same client went on by itself, up to record {acknowledged:,}."
+                    f"The same client continued without a restart, up to record {acknowledged:,}."
                 )
                 is_written = True
             if told is not None and "completed" in told and acknowledged == self.messages:
@@ -105,8 +105,8 @@ class Demo:
         alerts = read_topic(self.brokers.address, "order-alerts")
         dead = read_topic(self.brokers.address, "orders-dead-letters")
         self.story.done(
-            f"A plain consumer read {len(alerts)} alerts about large orders, and dead letters of "
-            f"{len(dead)} orders with the reason in a header."
+            f"A plain consumer read {len(alerts)} alerts about large orders and the dead letters "
+            f"of {len(dead)} orders, with the reason in a header."
         )
 
     def trouble(self) -> str:
@@ -116,11 +116,12 @@ class Demo:
             return f"the client could not write: {self.writer.failures[:3]}"
         if sorted(read) != sorted(self.writer.acknowledged):
             lost = len(self.writer.acknowledged - set(read))
-            return f"{lost} acknowledged records were lost, {len(read) - len(set(read))} came twice"
+            twice = len(read) - len(set(read))
+            return f"{lost} acknowledged records were lost, {twice} are duplicates"
         try:
             self.of_project.check_tables(self.warehouse, 0, ORDERS)
         except AssertionError as error:
-            return f"the tables do not say what the events say: {error}"
+            return f"the tables do not match the events: {error}"
         return ""
 
 
@@ -148,7 +149,7 @@ def demonstrate(story: Story, count: int, place: Path) -> int:
         story.done(f"Started {what} at {brokers.address}, {how}.")
         write_project(place, name=NAME, bootstrap=brokers.address)
         demo = Demo(story, brokers, client, place)
-        story.done("Wrote the sample project, as 'headrace pipeline init shop' does.")
+        story.done("Created the sample project, as 'headrace pipeline init' does.")
         try:
             with closing(Rounds(place, brokers.address)) as rounds:
                 demo.run(rounds)
@@ -160,11 +161,11 @@ def demonstrate(story: Story, count: int, place: Path) -> int:
         demo.show()
         trouble = demo.trouble()
         if trouble:
-            story.done(f"[red]SOMETHING IS WRONG[/]: {trouble}")
+            story.done(f"[red]FAILED[/]: {trouble}")
             return 1
         story.done(
             f"[green]Nothing was lost[/]: {len(demo.writer.acknowledged):,} records were "
-            "acknowledged, and each is in the tables once."
+            "acknowledged, and each is in the tables exactly once."
         )
         brokers.stop()
         story.done("Stopped cleanly." if count == 1 else "Stopped every broker cleanly.")
@@ -175,7 +176,7 @@ def main() -> int:
     count = int(os.environ.get("BROKERS") or 1)
     with Story() as story, tempfile.TemporaryDirectory(prefix="headrace-demo-") as place:
         code = demonstrate(story, count, Path(place))
-        story.console.print(f"All of it took {time.monotonic() - story.began:.0f} s.")
+        story.console.print(f"Total time: {time.monotonic() - story.began:.0f} s.")
         return code
 
 

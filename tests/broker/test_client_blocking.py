@@ -390,4 +390,4 @@ def test_a_second_thread_is_told_that_it_may_not(client: Client, topic: str) -> 
         thread.start()
         use(client.list_topics)
         thread.join()
-    assert all("one thread at a time" in str(error) for error in refused)
+    assert all("only one thread at a time" in str(error) for error in refused)

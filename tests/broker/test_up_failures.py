@@ -146,7 +146,7 @@ def test_a_directory_of_a_cluster_is_not_served_by_a_broker_on_its_own(tmp_path:
     file.write_text(f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={data}\n")
     for command in (["broker", str(file)], ["up", "--port", "0", "--data", str(data)]):
         said = refused(*command)
-        assert "of a broker of a cluster" in said
+        assert "belongs to a broker of a cluster" in said
         assert "zookeeper.connect" in said
 
 
@@ -159,7 +159,7 @@ def test_a_directory_of_a_broker_on_its_own_joins_no_cluster(tmp_path: Path) -> 
         f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={data}\nzookeeper.connect=127.0.0.1:1\n"
     )
     said = refused("broker", str(file))
-    assert "of a broker on its own" in said
+    assert "belongs to a single broker" in said
     assert "headrace up --brokers" in said
 
 

@@ -104,7 +104,7 @@ def test_another_clusters_directory_is_refused(cluster: RunningCluster, tmp_path
     meta = tmp_path / "data" / "meta.properties"
     before = meta.read_text()
     said = refused(properties(tmp_path, cluster.zookeeper.connect, 9))
-    assert "is of a broker on its own" in said
+    assert "belongs to a single broker" in said
     (tmp_path / "data" / STORE_FILE).unlink()
     said = refused(properties(tmp_path, cluster.zookeeper.connect, 9))
     assert "belongs to cluster.id" in said

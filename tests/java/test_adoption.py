@@ -305,7 +305,7 @@ def test_kafkas_dump_tool_reads_what_headrace_has_compacted(
         rows = read_all(broker.address, partitions(), "read_committed")
         expected = {where: latest(each) for where, each in rows.items()}
         wait_until(
-            lambda: broker.log().count(": compacted up to offset") >= len(expected),
+            lambda: broker.log().count("log compacted: ") >= len(expected),
             "Headrace has not compacted the topics",
         )
         rows = read_all(broker.address, partitions(), "read_committed")

@@ -149,7 +149,7 @@ def test_an_old_message_format_is_refused_before_anything_is_cut_off() -> None:
         "/data/orders-0/00000000000000000500.log", bytes(16) + b"\x01" + bytes(50), sync=True
     )
     sentence = refused(files)
-    assert "00000000000000000500.log is in message format 1" in sentence
+    assert "00000000000000000500.log has message format 1" in sentence
 
 
 def test_kafkas_own_topics_are_left_alone_but_for_committed_offsets() -> None:

@@ -114,7 +114,7 @@ def test_older_members_are_understood_and_nonsense_wants_nothing() -> None:
     ("settings", "words"),
     [
         ({"assignors": ("best",)}, "range, roundrobin, cooperative-sticky"),
-        ({"assignors": ("cooperative-sticky", "range")}, "cannot be mixed"),
+        ({"assignors": ("cooperative-sticky", "range")}, "cannot be combined"),
         ({"protocol": "new"}, "classic or consumer"),
         ({"auto_offset_reset": "first"}, "earliest, latest or none"),
         ({"heartbeat_interval_ms": 45_000}, "less than session_timeout_ms"),

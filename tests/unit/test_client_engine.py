@@ -125,7 +125,7 @@ def test_a_topic_for_which_the_broker_has_no_room_is_an_error_at_once() -> None:
         **world.metadata(node, request),
         "topics": [{"error_code": 56, "name": "t", "partitions": []}],
     }
-    with pytest.raises(RequestFailed, match="the broker's disk may be full"):
+    with pytest.raises(RequestFailed, match="the broker's disk might be full"):
         world.run(world.engine.start(offsets.ensure_topics(world.engine, ["t"], create=True)))
     asked = [asked for asked in world.requests(METADATA) if asked.request["topics"]]
     assert len(asked) == 1

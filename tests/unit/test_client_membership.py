@@ -44,7 +44,7 @@ def test_a_group_without_offsets_is_an_error_if_no_reset_is_wanted(
     world: World, group: Coordinator
 ) -> None:
     program = Program(world, auto_offset_reset="none")
-    with pytest.raises(NoOffset, match="no offset of t-0"):
+    with pytest.raises(NoOffset, match="no offset for t-0"):
         world.until(program.has_records)
     program.member.seek(T0, 5)
     assert program.member.position(T0) == 5

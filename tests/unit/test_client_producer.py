@@ -73,7 +73,7 @@ def test_a_record_that_fits_no_request_is_refused_at_once() -> None:
         def __len__(self) -> int:
             return 200_000_000
 
-    with pytest.raises(RecordTooLarge, match="fits no request"):
+    with pytest.raises(RecordTooLarge, match="exceeds the maximum request size"):
         scene.append(Huge(), partition=0)
 
 
@@ -388,7 +388,7 @@ def test_a_broker_that_fails_gives_no_producer_id_and_the_records_end_at_once() 
     }
     refused = scene.append(partition=0)
     scene.world.until(lambda: refused.done)
-    with pytest.raises(RequestFailed, match="its disk may be full"):
+    with pytest.raises(RequestFailed, match="its disk might be full"):
         refused.result()
     assert len(scene.world.requests(INIT_PRODUCER_ID)) == 1
     scene.world.answers[INIT_PRODUCER_ID] = init

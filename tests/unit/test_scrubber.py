@@ -117,7 +117,7 @@ def test_damage_is_told_once_with_the_segment_that_it_is_in(
         world.stop()
 
     run(scenario())
-    assert caplog.text.count("is damaged at byte") == 2
+    assert caplog.text.count("log damaged: ") == 2
 
 
 # What becomes of it.

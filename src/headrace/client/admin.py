@@ -320,7 +320,7 @@ def delete_records(
 def _leader(session: Session, partition: TopicPartition) -> int:
     leader = session.cluster.leader(*partition)
     if leader is None:
-        raise request_failed(5, f"{partition} has no leader just now")
+        raise request_failed(5, f"{partition} has no leader at the moment")
     return leader
 
 

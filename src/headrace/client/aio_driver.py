@@ -127,7 +127,7 @@ class Driver:
             tune(transport.get_extra_info("socket"))
             self._transports[effect.link] = transport
             return
-        raise trouble or OSError(f"no address of {effect.host}")
+        raise trouble or OSError(f"{effect.host} has no address")
 
     def received(self, link: int, data: bytes) -> None:
         self.engine.received(link, data, monotonic_ms())

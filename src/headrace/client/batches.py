@@ -163,7 +163,7 @@ class Delivery:
     def result(self) -> RecordMetadata:
         """Where the record was written, or why it was not; only once it is done."""
         if not self._batch.done:
-            raise RuntimeError("the record is still on its way")
+            raise RuntimeError("the record is not delivered yet")
         self._batch.observed = True
         return self._batch.metadata(self._index, self._timestamp_ms)
 

@@ -36,7 +36,7 @@ _TIMEVAL = Struct("ll")
 _PIECES_MAX = 64
 _GAP_MS_MAX = 1_000.0
 _LOOK_MS = 500.0
-_ONE_THREAD = "a blocking client is for one thread at a time"
+_ONE_THREAD = "a blocking client can be used by only one thread at a time"
 
 
 class Awaited(Protocol):
@@ -177,7 +177,7 @@ class Driver:
             return
         connection = _Socket(effect.link, deque((entry[0], entry[4]) for entry in found))
         self._sockets[effect.link] = connection
-        self._open_next(connection, OSError(f"no address of {effect.host}"))
+        self._open_next(connection, OSError(f"{effect.host} has no address"))
 
     def _open_next(self, connection: "_Socket", trouble: OSError) -> None:
         while connection.addresses:

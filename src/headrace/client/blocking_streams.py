@@ -45,7 +45,9 @@ class Delivery:
             self._machine.hurry(self._delivery)
             deadline_ms = None if timeout_ms is None else self._driver.now_ms() + timeout_ms
             if not self._driver.work_until(self._delivery, deadline_ms):
-                raise TimedOut(f"the record was not written in {timeout_ms} ms; it may still be")
+                raise TimedOut(
+                    f"the record was not acknowledged in {timeout_ms} ms; it can still be written"
+                )
         return self._delivery.result()
 
 

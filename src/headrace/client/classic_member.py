@@ -114,7 +114,7 @@ class ClassicMember:
         if code == ErrorCode.MEMBER_ID_REQUIRED:
             member.member_id = reply["member_id"]
         if code != ErrorCode.NONE:
-            raise request_failed(code, f"the group {member.group!r} answered {code.name}")
+            raise request_failed(code, f"the group {member.group!r} returned {code.name}")
         return reply
 
     # Joining.

@@ -98,17 +98,17 @@ class Connection:
     def choose_version(self, api_key: int, version_max: int = 0x7FFF) -> int:
         """The highest version that both sides speak."""
         if api_key not in APIS:
-            raise UnsupportedVersion(f"this client does not speak the request {api_key}")
+            raise UnsupportedVersion(f"this client does not support the API key {api_key}")
         name = APIS[api_key].name
         ours = version_range(api_key)
         theirs = self.versions.get(api_key)
         if theirs is None:
-            raise UnsupportedVersion(f"the broker does not know {name}")
+            raise UnsupportedVersion(f"the broker does not support {name}")
         version = min(ours[1], theirs[1], version_max)
         if version < max(ours[0], theirs[0]):
             raise UnsupportedVersion(
-                f"the broker speaks {name} {theirs[0]} to {theirs[1]}, "
-                f"this client {ours[0]} to {min(ours[1], version_max)}"
+                f"the broker supports {name} versions {theirs[0]} to {theirs[1]}, this client "
+                f"{ours[0]} to {min(ours[1], version_max)}"
             )
         return version
 
@@ -149,11 +149,11 @@ class Connection:
         refused: list[tuple[Request, ClientError]] = []
         for buffer, at, end in self._frames(data):
             if end - at < 4 or not self._sent:
-                raise ProtocolViolation("the peer sent bytes that answer no request")
+                raise ProtocolViolation("the broker sent a response to no request")
             correlation_id = _SIZE.unpack_from(buffer, at)[0]
             sent = self._sent.popleft()
             if correlation_id != sent.correlation_id:
-                raise ProtocolViolation("the peer answered requests out of order")
+                raise ProtocolViolation("the broker responded out of order")
             if sent.request is None:
                 refused += self._negotiated(buffer, at + 4, end, sent.version)
             else:
@@ -192,7 +192,7 @@ class Connection:
             self._ask_for_versions(0)
             return []
         if code != ErrorCode.NONE:
-            raise ProtocolViolation(f"the broker refused ApiVersions with error {code}")
+            raise ProtocolViolation(f"the broker rejected ApiVersions with error {code}")
         self.versions = versions
         self.ready = True
         held, self._held = self._held, []
@@ -213,7 +213,7 @@ class Connection:
         try:
             cursor.skip_tags()
         except MalformedRequest as error:
-            raise ProtocolViolation("the peer sent a malformed response header") from error
+            raise ProtocolViolation("the broker sent a malformed response header") from error
         return int(cursor.at)
 
     def _frames(self, data: bytes) -> list[tuple[bytes, int, int]]:
@@ -262,14 +262,17 @@ def _read_api_versions(
             if flexible:
                 cursor.skip_tags()
     except MalformedRequest as error:
-        raise ProtocolViolation("the peer's ApiVersions response is malformed") from error
+        raise ProtocolViolation("the broker's ApiVersions response is malformed") from error
     return code, versions
 
 
 def _explain_size(size: int) -> str:
     first = size.to_bytes(4, "big", signed=True)
     if first == b"HTTP":
-        return "the peer speaks HTTP, not the Kafka protocol"
+        return "the server speaks HTTP, not the Kafka protocol"
     if first[:2] in (b"\x15\x03", b"\x16\x03"):
-        return "the peer speaks TLS, and this client was not told to"
-    return f"the peer announced a response of {size} bytes, which is no Kafka response"
+        return "the server speaks TLS, which this client does not support yet"
+    return (
+        f"the server sent {size} as the size of a response, which is not valid in the Kafka "
+        "protocol"
+    )

@@ -159,7 +159,7 @@ class ConsumerMember:
         )
         code = error_code(reply["error_code"])
         if code != ErrorCode.NONE:
-            text = reply["error_message"] or f"the group {member.group!r} answered {code.name}"
+            text = reply["error_message"] or f"the group {member.group!r} returned {code.name}"
             raise request_failed(code, text)
         self._is_full = False
         self._refused_since_ms = None

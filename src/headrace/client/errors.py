@@ -159,5 +159,5 @@ def request_failed(number: int, message: str | None = None) -> RequestFailed:
     """The exception for an error code of a response, of the class that programs catch."""
     code = error_code(number)
     if code == ErrorCode.UNKNOWN_SERVER_ERROR and number != int(code):
-        message = message or f"The broker answered with the unknown error code {number}."
+        message = message or f"The broker returned the unknown error code {number}."
     return _CLASSES.get(code, RequestFailed)(code, message or "")

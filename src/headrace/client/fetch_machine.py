@@ -247,7 +247,7 @@ class FetchMachine:
             reading.absent_since_ms = now_ms
         elif now_ms - reading.absent_since_ms >= self._port.options.topic_absent_ms:
             topic = reading.partition.topic
-            self._stop(reading, request_failed(code, f"the topic {topic!r} is gone"))
+            self._stop(reading, request_failed(code, f"the topic {topic!r} was deleted"))
 
     def _fetch(self, leader: int, readings: list[Reading], now_ms: float) -> None:
         options = self.options

@@ -24,9 +24,9 @@ def join(
     """A member of the group, and the protocol by which it is to live."""
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if bool(names) == (pattern is not None):
-        raise ValueError("name topics or a pattern of them, and not both")
+        raise ValueError("specify either topics or a pattern")
     if not group:
-        raise ValueError("a group has a name")
+        raise ValueError("the group name must not be empty")
     options, consumer_options = group_options(settings)
     if pattern is not None and options.protocol == "classic":
         try:

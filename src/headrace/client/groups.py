@@ -229,7 +229,7 @@ def commit_group_offsets(
                     raise _failed(ErrorCode.NON_EMPTY_GROUP, group)
                 place = f"{topic['name']}-{part['partition_index']}"
                 if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise _final(request_failed(code, f"there is no partition {place}"))
+                    raise _final(request_failed(code, f"unknown partition {place}"))
                 _check(code, group)
 
     yield from _of_coordinator(session, "committing offsets", group, attempt)
@@ -274,7 +274,7 @@ def _check(code: int, group: str) -> None:
 
 def _failed(code: int, group: str) -> ClientError:
     messages: dict[int, str] = {
-        ErrorCode.GROUP_ID_NOT_FOUND: f"there is no group {group!r}",
+        ErrorCode.GROUP_ID_NOT_FOUND: f"unknown group {group!r}",
         ErrorCode.NON_EMPTY_GROUP: f"the group {group!r} has members: stop them first",
     }
     return request_failed(code, messages.get(code))

@@ -358,8 +358,8 @@ class Membership:
         reset = self.options.auto_offset_reset
         if reset == "none":
             raise NoOffset(
-                f"the group {self.group!r} has no offset of {missing[0]}: seek there, or choose "
-                "auto_offset_reset earliest or latest"
+                f"the group {self.group!r} has no offset for {missing[0]}: call seek, or set "
+                "auto_offset_reset to earliest or latest"
             )
         listed = yield from list_offsets(
             self.port,
@@ -395,7 +395,7 @@ class Membership:
         if self.epoch == NO_EPOCH or not offsets.keys() <= self.owned:
             raise CommitFailed(
                 ErrorCode.UNKNOWN_MEMBER_ID,
-                "the partitions are not this member's any more: nothing was committed",
+                "the partitions are no longer assigned to this member: nothing was committed",
             )
         fields = commit_fields(self.group, offsets)
         fields["member_id"] = self.member_id
@@ -422,5 +422,5 @@ class Membership:
                     error.retriable = True
                 elif code in NOT_A_MEMBER:
                     self.hurry()
-                    error = CommitFailed(code, "the group goes on without this member")
+                    error = CommitFailed(code, "the group continues without this member")
                 raise error

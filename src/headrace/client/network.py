@@ -309,7 +309,7 @@ class Network:
             deadline = connection.next_deadline_ms()
             if deadline is not None and deadline <= now_ms:
                 # Answers come in order: one that is overdue holds back all that follow.
-                self._end(peer, f"{peer.address} did not answer in time", now_ms, failed=True)
+                self._end(peer, f"{peer.address} did not respond in time", now_ms, failed=True)
             return
         if peer.link is not None and peer.open_by_ms <= now_ms:
             self._end(peer, f"connecting to {peer.address} timed out", now_ms, failed=True)
@@ -354,4 +354,4 @@ class Network:
     def _disconnected(self, peer: _Peer, reason: str) -> ClientError:
         if self._closed:
             return ClientClosed("the client is closed")
-        return Disconnected(f"lost broker at {peer.address}: {reason}")
+        return Disconnected(f"lost the connection to {peer.address}: {reason}")

@@ -124,7 +124,7 @@ def _topic_trouble(topic: str, code: ErrorCode) -> RequestFailed:
         return UnknownTopic(code, f"the topic {topic!r} does not exist")
     if code == ErrorCode.KAFKA_STORAGE_ERROR:
         full = request_failed(
-            code, f"the topic {topic!r} cannot be made: the broker's disk may be full"
+            code, f"the topic {topic!r} cannot be created: the broker's disk might be full"
         )
         full.retriable = False
         return full
@@ -193,14 +193,14 @@ def _group_by_leader(
     for partition, at in wanted.items():
         if session.cluster.partition(*partition) is None:
             error = UnknownTopic(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}"
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"unknown partition {partition}"
             )
             error.retriable = False
             raise error
         leader = session.cluster.leader(*partition)
         if leader is None:
             trouble = request_failed(
-                ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader just now"
+                ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader at the moment"
             )
             continue
         groups.setdefault(leader, {})[partition] = at
@@ -241,7 +241,7 @@ def _take_offsets(
                     part["offset"], part["timestamp"], part.get("leader_epoch", -1)
                 )
             else:
-                trouble = request_failed(code, f"no offset of {partition} ({code.name})")
+                trouble = request_failed(code, f"no offset for {partition} ({code.name})")
                 if not trouble.retriable:
                     raise trouble
     return trouble

@@ -25,7 +25,7 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
     """Reads "host:port,host:port"; the port may be left out, and an IPv6 address is bracketed."""
     addresses = tuple(_parse_address(part.strip()) for part in text.split(",") if part.strip())
     if not addresses:
-        raise ValueError("no broker address: give host:port, for example localhost:9092")
+        raise ValueError("no broker address: use host:port, for example localhost:9092")
     return addresses
 
 
@@ -35,10 +35,10 @@ def _parse_address(text: str) -> Address:
     if not colon or rest.endswith("]") or (":" in host and not host.startswith("[")):
         host, port = rest, str(DEFAULT_PORT)
     if not host.strip("[]") or not port.isascii() or not port.isdigit():
-        raise ValueError(f"{text!r} is not a broker address: give host:port")
+        raise ValueError(f"{text!r} is not a broker address: use host:port")
     number = int(port)
     if not 0 < number < 65536:
-        raise ValueError(f"{text!r} is not a broker address: ports go from 1 to 65535")
+        raise ValueError(f"{text!r} is not a broker address: the port must be 1 to 65535")
     return Address(host.removeprefix("[").removesuffix("]"), number)
 
 
@@ -88,11 +88,15 @@ class ProducerOptions:
         if self.acks not in ("all", 0, 1):
             raise ValueError(f"acks is {self.acks!r}: use 'all', 1 or 0")
         if self.idempotent and self.acks != "all":
-            raise ValueError("an idempotent producer needs acks='all'; else say idempotent=False")
+            raise ValueError(
+                "an idempotent producer needs acks='all'; set idempotent=False for other values"
+            )
         if self.compression not in CODECS:
             raise ValueError(f"unknown compression {self.compression!r}: use {', '.join(CODECS)}")
         if not 1 <= self.in_flight_max <= (5 if self.idempotent else 1_000):
-            raise ValueError("in_flight_max goes from 1 to 5, as many as a broker remembers")
+            raise ValueError(
+                "in_flight_max must be 1 to 5, the number of batches that a broker remembers"
+            )
 
     @property
     def acks_number(self) -> int:
@@ -124,7 +128,9 @@ class ConsumerOptions:
         if self.isolation not in ("read_uncommitted", "read_committed"):
             raise ValueError(f"unknown isolation {self.isolation!r}")
         if self.out_of_range not in ("earliest", "latest", "error"):
-            raise ValueError(f"out_of_range is {self.out_of_range!r}: earliest, latest or error")
+            raise ValueError(
+                f"out_of_range is {self.out_of_range!r}: use earliest, latest or error"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +161,18 @@ class GroupOptions:
 
     def __post_init__(self) -> None:
         if self.protocol not in ("classic", "consumer"):
-            raise ValueError(f"protocol is {self.protocol!r}: classic or consumer")
+            raise ValueError(f"protocol is {self.protocol!r}: use classic or consumer")
         if self.auto_offset_reset not in ("earliest", "latest", "none"):
             raise ValueError(
-                f"auto_offset_reset is {self.auto_offset_reset!r}: earliest, latest or none"
+                f"auto_offset_reset is {self.auto_offset_reset!r}: use earliest, latest or none"
             )
         unknown = [name for name in self.assignors if name not in ASSIGNORS]
         if unknown or not self.assignors:
             raise ValueError(f"assignors are {self.assignors!r}: use {', '.join(ASSIGNORS)}")
         if COOPERATIVE_STICKY in self.assignors and len(self.assignors) > 1:
-            raise ValueError(f"{COOPERATIVE_STICKY} cannot be mixed with assignors that revoke all")
+            raise ValueError(f"{COOPERATIVE_STICKY} cannot be combined with eager assignors")
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
-            raise ValueError("heartbeat_interval_ms has to be less than session_timeout_ms")
+            raise ValueError("heartbeat_interval_ms must be less than session_timeout_ms")
 
     @property
     def is_cooperative(self) -> bool:

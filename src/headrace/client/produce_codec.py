@@ -160,5 +160,5 @@ def result_error(result: ProduceResult) -> RequestFailed:
     message = result.error_message
     if result.record_errors:
         index, reason = result.record_errors[0]
-        message = f"{message or 'the batch was refused'} (record {index}: {reason})"
+        message = f"{message or 'the batch was rejected'} (record {index}: {reason})"
     return request_failed(result.error_code, message)

@@ -29,8 +29,12 @@ def init_producer_id(session: Session, timeout_ms: float) -> Operation[ProducerI
         code = reply["error_code"]
         if code:
             # The answer has no room for words, and a full disk has no code of its own.
-            why = ": its disk may be full, its log says why" if code == _SERVER_ERROR else ""
-            raise request_failed(code, f"the broker gave no producer id{why}")
+            why = (
+                ": its disk might be full; its log contains the reason"
+                if code == _SERVER_ERROR
+                else ""
+            )
+            raise request_failed(code, f"the broker returned no producer id{why}")
         return ProducerId(reply["producer_id"], reply["producer_epoch"])
 
     return (yield from retrying(session, "getting a producer id", attempt, timeout_ms))

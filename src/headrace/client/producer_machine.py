@@ -91,7 +91,8 @@ class ProducerMachine:
         size = record_size_max(key, value, headers)
         if size > RECORD_BYTES_MAX:
             raise RecordTooLarge(
-                ErrorCode.MESSAGE_TOO_LARGE, f"a record of {size} bytes fits no request"
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a record of {size} bytes exceeds the maximum request size",
             )
         batch = self._batch_for(topic, key, partition, size, now_ms)
         before = batch.builder.size
@@ -186,7 +187,7 @@ class ProducerMachine:
             if batch.deadline_ms > now_ms:
                 self._wake(batch.deadline_ms)
                 continue
-            trouble = self._port.unreachable() or batch.trouble or "no answer yet"
+            trouble = self._port.unreachable() or batch.trouble or "no response yet"
             error = TimedOut(
                 f"{batch.builder.record_count} records for {batch.topic}-{batch.partition} were "
                 f"not delivered in {self.options.delivery_timeout_ms:.0f} ms: {trouble}"
@@ -376,7 +377,7 @@ class ProducerMachine:
             elif place in results:
                 self._take_result(queue, batch, results[place], now_ms)
             else:
-                missing = ProtocolViolation(f"the broker's answer leaves out {place[0]}-{place[1]}")
+                missing = ProtocolViolation(f"the broker's response omits {place[0]}-{place[1]}")
                 self._not_taken(queue, batch, missing, now_ms)
 
     def _place(self, result: ProduceResult, names: dict[UUID | None, str]) -> tuple[str, int]:

@@ -68,8 +68,8 @@ class _Board:
         able = [node for node in self.racks if node not in staying and node != barred]
         if not able:
             raise ImpossibleError(
-                f"{where} needs {len(staying) + 1} brokers, and there are "
-                f"{len([node for node in self.racks if node != barred])}"
+                f"{where} needs {len(staying) + 1} brokers, but only "
+                f"{len([node for node in self.racks if node != barred])} are available"
             )
         return min(
             able,
@@ -201,7 +201,7 @@ def change_factor(
 ) -> Changes:
     """Give these partitions so many replicas; the first stays the first."""
     if factor < 1:
-        raise ImpossibleError(f"a replication factor is at least 1, not {factor}")
+        raise ImpossibleError(f"the replication factor must be at least 1, not {factor}")
     board = _Board(assignment, racks)
     for where in partitions:
         while len(board.after[where]) < factor:

@@ -172,8 +172,8 @@ class LocalZooKeeper:
         for node in self.nodes:
             if not port_is_free(node.port):
                 raise ChildFailed(
-                    f"Port {node.port} for {node.process.name} is in use: stop what listens "
-                    "there, or choose another port."
+                    f"Port {node.port} for {node.process.name} is in use. Stop the process that "
+                    "uses it, or choose another port."
                 )
             node.configure(peers)
         try:

@@ -81,9 +81,8 @@ class Adoption:
         ]
         if missing:
             raise DirectoryError(
-                f"{self._logs.path} lacks partitions that come before others of their topic: "
-                f"{_listed(missing)}. Copy them from the brokers that had them, or move these "
-                "topics out of the directory."
+                f"{self._logs.path} lacks partitions with lower numbers: {_listed(missing)}. Copy "
+                "them from the brokers that had them, or move these topics out of the directory."
             )
         for topic, indexes in sorted(partitions.items()):
             self.topics.append(self._found(topic, len(indexes), check_config))
@@ -97,8 +96,8 @@ class Adoption:
         ids = {id_ for id_ in map(self._topic_id, names) if id_ is not None}
         if len(ids) > 1:
             raise DirectoryError(
-                f"The partitions of {topic} in {self._logs.path} are of {len(ids)} topics of that "
-                "name: move those of the older ones out of the directory."
+                f"The partitions of {topic} in {self._logs.path} belong to {len(ids)} topics of "
+                "that name. Move those of the older topics out of the directory."
             )
         topic_id = ids.pop() if ids else None
         epochs = [self._last_epoch(partition) for partition in names]
@@ -125,8 +124,8 @@ class Adoption:
                 self._files.close(fd)
             if len(head) > _MAGIC_AT and head[_MAGIC_AT] < 2:
                 raise DirectoryError(
-                    f"{path} is in message format {head[_MAGIC_AT]}, of before Kafka 0.11, which "
-                    "Headrace cannot read: copy the topic with a consumer and a producer."
+                    f"{path} has message format {head[_MAGIC_AT]}, from before Kafka 0.11, which "
+                    "Headrace cannot read. Copy the topic with a consumer and a producer."
                 )
 
     def _topic_id(self, partition: TopicPartition) -> UUID | None:
@@ -160,21 +159,21 @@ class Adoption:
         metadata = self.metadata
         if metadata is None or topic not in metadata.topic_ids:
             _LOG.warning(
-                "the settings of %s are not known: it keeps everything until they are set", topic
+                "topic settings unknown, nothing is deleted until they are set: topic=%s", topic
             )
             was_compacted = any(each.topic == topic for each in self._logs.compacted())
             return {"cleanup.policy": "compact"} if was_compacted else dict(_KEEP_ALL)
         if topic_id is not None and metadata.topic_ids[topic] != topic_id:
             raise DirectoryError(
-                f"{self._logs.path} has directories of a topic {topic} that was deleted, and made "
-                "again elsewhere: move them out of the directory."
+                f"{self._logs.path} has directories of a topic {topic} that was deleted and "
+                "recreated elsewhere. Move them out of the directory."
             )
         configs: dict[str, str] = {}
         for name, value in metadata.configs.get(topic, {}).items():
             try:
                 check_config({name: value})
             except ApiError as error:
-                _LOG.warning("%s: a setting is not taken over: %s", topic, error.message)
+                _LOG.warning("setting not adopted: topic=%s reason=%s", topic, error.message)
             else:
                 configs[name] = value
         return configs
@@ -201,7 +200,12 @@ class Adoption:
                 leader_epochs=[epoch + 1 for epoch in topic.leader_epochs],
             )
             count = len(topic.leader_epochs)
-            _LOG.info("adopted %s: %d partition(s), settings %s", topic.name, count, topic.configs)
+            _LOG.info(
+                "topic adopted: topic=%s partitions=%d settings=%s",
+                topic.name,
+                count,
+                topic.configs,
+            )
 
     async def finish(self, controller: Controller) -> None:
         """With the logs open: let no producer be taken for one that is in them."""

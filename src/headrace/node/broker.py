@@ -171,13 +171,13 @@ class Broker:
         is_single = logs.files.exists(f"{logs.path}/{STORE_FILE}")
         if self.config.is_clustered and is_single:
             raise CannotStart(
-                f"{logs.path} is of a broker on its own, and no ZooKeeper knows its topics: leave "
-                "zookeeper.connect out, or bring them into a cluster with headrace up --brokers N "
-                f"--data {logs.path}."
+                f"{logs.path} belongs to a single broker, and its topics are not in ZooKeeper. "
+                "Remove zookeeper.connect, or start a cluster with headrace up --brokers N --data "
+                f"{logs.path}."
             )
         if not (self.config.is_clustered or is_single) and logs.identity.get("store") == ZOOKEEPER:
             raise CannotStart(
-                f"{logs.path} is of a broker of a cluster, which has its topics in ZooKeeper: set "
+                f"{logs.path} belongs to a broker of a cluster, whose topics are in ZooKeeper. Set "
                 "zookeeper.connect, or choose another directory."
             )
 
@@ -428,4 +428,4 @@ def _check_broker_config(settings: Mapping[str, str], node_id: int | None) -> No
 
 def _done(_result: object, error: BaseException | None) -> None:
     if error is not None:
-        _log.error("work on the data directory failed", exc_info=error)
+        _log.error("log maintenance failed with an internal error", exc_info=error)

@@ -54,11 +54,11 @@ class CleanerChild:
             else:
                 self._tell(process, b"")
         except OSError as error:
-            raise CleanerFailed(f"the cleaner could not be run: {error}") from None
+            raise CleanerFailed(f"the cleaner process did not start: {error}") from None
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise CleanerFailed("the cleaner ended before it was done")
+            raise CleanerFailed("the cleaner process ended early")
         return _understood(json.loads(line))
 
     def _start(self) -> "subprocess.Popen[bytes]":

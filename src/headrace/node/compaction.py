@@ -144,7 +144,7 @@ class Compaction:
     def _failed(self, run: "_Run", error: CleanerFailed) -> None:
         log = run.log
         if not (self._is_stopping or log.is_closed or run.is_outrun()):
-            _LOG.warning("%s was not compacted: %s", log.partition, error)
+            _LOG.warning("log not compacted: partition=%s error=%s", log.partition, error)
             if error.is_lasting:
                 self._left_alone[log] = log.config
             for segment in log.segments:
@@ -174,7 +174,8 @@ class Compaction:
             log.first_dirty_offset = outcome.end_offset
             self._files_worker.submit(self._logs.cleaner_checkpoint_job().run, _done)
             _LOG.info(
-                "%s: compacted up to offset %d: %d of %d records kept, %d bytes read, %d written",
+                "log compacted: partition=%s offset=%d kept=%d records=%d bytes_read=%d"
+                " bytes_written=%d",
                 log.partition,
                 outcome.end_offset,
                 outcome.records_kept,
@@ -191,7 +192,7 @@ class Compaction:
             self._run = None
             self._ended.set()
             if error is not None:
-                _LOG.error("the cleaner could not be ended", exc_info=error)
+                _LOG.error("cleaner process not stopped", exc_info=error)
             if self._is_stopping:
                 return
             if is_done:
@@ -290,4 +291,4 @@ class _Run:
 
 def _done(_result: object, error: BaseException | None) -> None:
     if error is not None:
-        _LOG.error("the cleaner's checkpoint could not be written", exc_info=error)
+        _LOG.error("cleaner checkpoint not written", exc_info=error)

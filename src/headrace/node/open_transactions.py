@@ -75,8 +75,8 @@ def end_transactions(
             )
         )
         _LOG.warning(
-            "%s: the transaction of producer %d, which was open when Kafka stopped, is %s",
+            "transaction left open by Kafka: partition=%s producer_id=%d result=%s",
             log.partition,
             producer_id,
-            "committed, as Kafka had decided" if is_committed else "aborted",
+            "committed, as decided by Kafka" if is_committed else "aborted",
         )

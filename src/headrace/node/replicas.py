@@ -235,7 +235,7 @@ class Replicas:
     def _open_later(self, topic: str, error: ApiError) -> None:
         if topic in self._opened_later:
             return
-        self._unopenable.tell(f"{error.message} It is tried again.")
+        self._unopenable.tell(f"{error.message} Headrace retries.")
         loop = asyncio.get_running_loop()
         self._opened_later[topic] = loop.call_later(_RETRY_SECONDS, self._open_again, topic)
 

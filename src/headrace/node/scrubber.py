@@ -118,7 +118,7 @@ class Scrubber:
         segment = scrub.segment
         self._known[segment] = None
         _LOG.error(
-            "%s: %s.log is damaged at byte %d: %s",
+            "log damaged: partition=%s segment=%s byte=%d error=%s",
             partition.log.partition,
             segment.stem.rpartition("/")[2],
             scrub.position,

@@ -55,7 +55,7 @@ class LoggingProcess:
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def told(self, what: str) -> str:
-        return f"The broker {what}. It wrote, in {self.log_path}:\n{self.log() or '(nothing)'}"
+        return f"The broker {what}. Its log, {self.log_path}:\n{self.log() or '(empty)'}"
 
 
 class RunningBroker(LoggingProcess):

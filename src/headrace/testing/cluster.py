@@ -68,7 +68,7 @@ class ClusterBroker(LoggingProcess):
         try:
             self._child.wait_until_ready(timeout_s)
         except ChildFailed as error:
-            raise BrokerFailed(self.told(f"is not there: {error}")) from None
+            raise BrokerFailed(self.told(f"is not running: {error}")) from None
 
     def kill(self) -> None:
         """Ends the broker at once (SIGKILL), as a crash would; the data stays."""

@@ -65,10 +65,10 @@ async def _on_stage(screen: Screen, is_fast: bool) -> bool:
     stage = Stage()
     try:
         with screen:
-            screen.say("ZooKeeper and three brokers are starting")
+            screen.say("starting ZooKeeper and three brokers")
             began = time.monotonic()
             await stage.start(BROKER_COUNT)
-            screen.say(f"they are there after {time.monotonic() - began:.1f} s: {_named(stage)}")
+            screen.say(f"ready after {time.monotonic() - began:.1f} s: {_named(stage)}")
             return await _with_clients(stage, screen, is_fast)
     finally:
         stage.close()

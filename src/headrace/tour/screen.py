@@ -92,11 +92,11 @@ class Screen:
 
     async def pause(self) -> None:
         if self._waits_for_keys:
-            self.say("press a key to go on")
+            self.say("press a key to continue")
             await _key()
 
     def end(self, tour: "Tour") -> None:
-        print("\nMeasured in all")
+        print("\nTotals")
         for what, value in summary(tour, time.monotonic() - self._began):
             print(f"  {what}: {value}", flush=True)
 
@@ -150,7 +150,7 @@ class LiveScreen(Screen):
         if self._summary:
             from rich.table import Table
 
-            table = Table("measured in all", "", title="headrace tour")
+            table = Table("totals", "", title="headrace tour")
             for row in self._summary:
                 table.add_row(*row)
             self._live.console.print(table)
@@ -180,7 +180,7 @@ def summary(tour: "Tour", seconds: float) -> list[tuple[str, str]]:
         ("records read by the group", whole(ledger.read)),
         ("acknowledged records lost", str(ledger.missing)),
         ("records in the log twice", str(ledger.in_log_twice)),
-        ("records given up, errors seen by clients", f"{ledger.failed}, {tour.load.errors}"),
+        ("records not delivered, errors seen by clients", f"{ledger.failed}, {tour.load.errors}"),
         ("brokers, controller, its epoch", _cluster(picture)),
         ("replayed state", "the same" if tour.replay_is_same else "NOT the same"),
         ("duration", f"{seconds:.0f} s"),

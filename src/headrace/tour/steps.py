@@ -44,8 +44,8 @@ async def one_partition(tour: Tour) -> None:
     per_second = (tour.ledger.acknowledged - count) / (time.monotonic() - began)
     idle = [member.name for member in tour.load.members if not member.partitions]
     tour.say(
-        f"the partition carried {whole(per_second)} records/s, all of them through broker "
-        f"{tour.watch.picture.leader_of(0)}; {' and '.join(idle) or 'nobody'} had nothing to do"
+        f"the partition received {whole(per_second)} records/s, all through broker "
+        f"{tour.watch.picture.leader_of(0)}; idle: {' and '.join(idle) or 'no consumer'}"
     )
 
 
@@ -55,8 +55,8 @@ def _find_on_disk(tour: Tour, number: int) -> None:
         at = file.read_bytes().find(value_of(number))
         if at >= 0:
             tour.say(
-                f"record {number} has offset 0 and lies in broker-{FIRST_HOME}/{TOPIC}-0/"
-                f"{file.name}, its value at byte {at}"
+                f"record {number} has offset 0 and is stored in "
+                f"broker-{FIRST_HOME}/{TOPIC}-0/{file.name}, its value at byte {at}"
             )
 
 
@@ -72,7 +72,7 @@ async def _until_members(tour: Tour) -> None:
 async def bottleneck(tour: Tour) -> None:
     ledger = tour.ledger
     tour.load.rate = SURGE
-    tour.say(f"{whole(SURGE)} records/s are offered now; they were {whole(CALM)}")
+    tour.say(f"the load rises from {whole(CALM)} to {whole(SURGE)} records/s")
     # A client may save up a second of its limit: what it carries is seen after that.
     await tour.until("the queue grows", lambda: ledger.queue > QUEUE_OF_NOTE)
     queue, count, began = ledger.queue, ledger.acknowledged, time.monotonic()
@@ -80,11 +80,11 @@ async def bottleneck(tour: Tour) -> None:
     seconds = time.monotonic() - began
     tour.per_second_before = (ledger.acknowledged - count) / seconds
     tour.say(
-        f"acknowledged were {whole(tour.per_second_before)}/s, and the queue grew by "
-        f"{whole((ledger.queue - queue) / seconds)}/s to {whole(ledger.queue)}: a record waits "
+        f"{whole(tour.per_second_before)} records/s were acknowledged; the queue grew by "
+        f"{whole((ledger.queue - queue) / seconds)}/s to {whole(ledger.queue)}; a record waits "
         f"{ledger.last_wait_s:.1f} s"
     )
-    tour.say(f"of the bytes each broker took: {shares(_bytes_by_broker(tour))}")
+    tour.say(f"share of bytes per broker: {shares(_bytes_by_broker(tour))}")
 
 
 def _bytes_by_broker(tour: Tour) -> dict[int, int]:
@@ -111,18 +111,20 @@ async def more_partitions(tour: Tour) -> None:
         "both members read", lambda: all(member.partitions for member in tour.load.members)
     )
     tour.say(
-        f"{PARTITION_COUNT} partitions on three brokers; both consumers read "
-        f"{time.monotonic() - began:.1f} s after they were asked for"
+        f"{PARTITION_COUNT} partitions on three brokers; both consumers read after "
+        f"{time.monotonic() - began:.1f} s"
     )
     await tour.until("the queue is empty", lambda: ledger.queue < QUEUE_OF_NOTE)
-    tour.say(f"a queue of {whole(queue)} is gone after {time.monotonic() - spread:.1f} s")
+    tour.say(
+        f"the queue of {whole(queue)} records is empty after {time.monotonic() - spread:.1f} s"
+    )
     await tour.rest(4)
     after = (ledger.acknowledged - count) / (time.monotonic() - spread)
     tour.say(
-        f"{whole(after)} records/s were acknowledged since; with one partition it was "
-        f"{whole(tour.per_second_before)}/s"
+        f"{whole(after)} records/s are acknowledged, compared with "
+        f"{whole(tour.per_second_before)}/s with one partition"
     )
-    tour.say(f"of the bytes each broker took: {shares(_bytes_by_broker(tour))}")
+    tour.say(f"share of bytes per broker: {shares(_bytes_by_broker(tour))}")
 
 
 async def without_replicas(tour: Tour) -> None:
@@ -133,22 +135,22 @@ async def without_replicas(tour: Tour) -> None:
     lost = watch.picture.led_by(victim)
     tour.stage.kill(victim)
     began = time.monotonic()
-    tour.say(f"broker {victim} is killed; it had the only copy of partitions {_listed(lost)}")
-    await tour.until("they are without a leader", lambda: watch.picture.without_leader == lost)
+    tour.say(f"broker {victim} is killed; it has the only replica of partitions {_listed(lost)}")
+    await tour.until("the partitions have no leader", lambda: watch.picture.without_leader == lost)
     # What was acknowledged before has been counted by then.
     await asyncio.sleep(0.5)
     count = sum(ledger.acknowledged_of.get(index, 0) for index in lost)
     await tour.rest(8)
     news = sum(ledger.acknowledged_of.get(index, 0) for index in lost) - count
     tour.say(
-        f"{time.monotonic() - began:.1f} s later: {whole(news)} acknowledged on partitions "
-        f"{_listed(lost)}, and {whole(ledger.queue)} records wait"
+        f"after {time.monotonic() - began:.1f} s: {whole(news)} acknowledged on partitions "
+        f"{_listed(lost)}, {whole(ledger.queue)} records wait"
     )
     tour.screen.keep()
     await tour.stage.start_broker(victim)
     await tour.until("all partitions lead", lambda: not watch.picture.without_leader)
     gone = time.monotonic() - began
-    tour.say(f"the broker is back, and with it the partitions: they were gone for {gone:.1f} s")
+    tour.say(f"the broker and its partitions are available again, after {gone:.1f} s")
     tour.say(await tour.count())
 
 
@@ -157,8 +159,9 @@ async def replicas(tour: Tour) -> None:
     count, errors = ledger.acknowledged, tour.load.errors
     seconds = await _raise_factor(tour)
     tour.say(
-        f"three replicas each after {seconds:.1f} s, while {whole(ledger.acknowledged - count)} "
-        f"records were written; errors seen by clients: {tour.load.errors - errors}"
+        f"each partition has three replicas after {seconds:.1f} s; "
+        f"{whole(ledger.acknowledged - count)} records were written in this time; errors seen by "
+        f"clients: {tour.load.errors - errors}"
     )
     await tour.rest(4)
     victim = _leader_but_not_controller(tour)
@@ -176,12 +179,12 @@ async def replicas(tour: Tour) -> None:
         f"{watch.picture.partitions[index].leader_epoch})"
         for index in led
     )
-    tour.say(f"broker {victim} is killed; {seconds:.1f} s later others lead. {leaders}")
+    tour.say(f"broker {victim} is killed; new leaders after {seconds:.1f} s. {leaders}")
     await tour.until(
-        "it is in sync no more",
+        "the dead broker is out of the ISR",
         lambda: all(victim not in part.isr for part in watch.picture.partitions),
     )
-    tour.say(f"in sync are {_in_sync(tour)}")
+    tour.say(f"in sync: {_in_sync(tour)}")
     tour.screen.keep()
     await tour.rest(6)
     grown = sum(watch.high_watermarks.get(index, 0) for index in led) - marks
@@ -239,7 +242,7 @@ async def _bring_back(tour: Tour, node_id: int) -> None:
     await tour.stage.start_broker(node_id)
     seconds = await tour.until("all are in sync", lambda: tour.watch.picture.is_in_sync)
     tour.say(
-        f"broker {node_id} is back; {seconds:.1f} s after it began to serve, in sync are "
+        f"broker {node_id} is running again; {seconds:.1f} s after its start, in sync: "
         f"{_in_sync(tour)}"
     )
     await tour.client.elect_leaders()
@@ -250,7 +253,7 @@ async def controller(tour: Tour) -> None:
     before = watch.picture
     tour.stage.kill(before.controller)
     seconds = await tour.until(
-        "there is another controller",
+        "a new controller is elected",
         lambda: (
             watch.picture.controller not in (-1, before.controller)
             and watch.picture.controller_epoch > before.controller_epoch
@@ -258,9 +261,9 @@ async def controller(tour: Tour) -> None:
         ),
     )
     tour.say(
-        f"broker {before.controller} was the controller and is killed; after {seconds:.1f} s it is "
-        f"broker {watch.picture.controller}. The controller's epoch was {before.controller_epoch} "
-        f"and is {watch.picture.controller_epoch}"
+        f"the controller, broker {before.controller}, is killed; broker "
+        f"{watch.picture.controller} is elected after {seconds:.1f} s. The controller epoch rises "
+        f"from {before.controller_epoch} to {watch.picture.controller_epoch}"
     )
     tour.screen.keep()
     await tour.rest(6)
@@ -272,8 +275,8 @@ async def new_broker(tour: Tour) -> None:
     errors, count, began = tour.load.errors, ledger.acknowledged, time.monotonic()
     node_id = max(tour.stage.brokers) + 1
     seconds = await tour.stage.start_broker(node_id)
-    await tour.until("the cluster knows it", lambda: node_id in watch.picture.live)
-    tour.say(f"broker {node_id} is there after {seconds:.1f} s, and has nothing yet")
+    await tour.until("the broker is registered", lambda: node_id in watch.picture.live)
+    tour.say(f"broker {node_id} is registered after {seconds:.1f} s, without partitions")
     tour.screen.keep()
     await tour.rest(3)
     before = {TopicPartition(TOPIC, part.index): part.replicas for part in watch.picture.partitions}
@@ -285,12 +288,13 @@ async def new_broker(tour: Tour) -> None:
     size = kilobytes(await _size_on(tour, node_id))
     held, led = watch.picture.held_by(node_id), watch.picture.led_by(node_id)
     tour.say(
-        f"{seconds:.1f} s later it has partitions {_listed(held)} ({size}) and leads {_listed(led)}"
+        f"after {seconds:.1f} s it has partitions {_listed(held)} ({size}) and is the leader of "
+        f"{_listed(led)}"
     )
     await tour.rest(6)
     per_second = (ledger.acknowledged - count) / (time.monotonic() - began)
     tour.say(
-        f"meanwhile {whole(per_second)} records/s were acknowledged; errors seen by clients: "
+        f"{whole(per_second)} records/s were acknowledged in this time; errors seen by clients: "
         f"{tour.load.errors - errors}"
     )
 
@@ -305,7 +309,7 @@ async def _size_on(tour: Tour, node_id: int) -> int:
 async def replay(tour: Tour) -> None:
     ledger = tour.ledger
     tour.load.rate = 0
-    tour.say(f"nothing is written any more: {await tour.count()}")
+    tour.say(f"the producer has stopped: {await tour.count()}")
     tally = Tally()
     began = time.monotonic()
     async for records in tour.client.consume_lists(TOPIC, until="end"):
@@ -314,12 +318,12 @@ async def replay(tour: Tour) -> None:
     seconds = time.monotonic() - began
     tour.replay_is_same = tally.totals == ledger.tally.totals
     tour.say(
-        f"{whole(tally.count)} records of {len(tally.next_offsets)} partitions, from offset 0 on, "
-        f"were read again in {seconds:.1f} s"
+        f"{whole(tally.count)} records of {len(tally.next_offsets)} partitions were read again "
+        f"from offset 0 in {seconds:.1f} s"
     )
     tour.say(
-        f"state of {whole(len(tally.totals))} keys: {ledger.tally.digest()} as the group has it, "
-        f"{tally.digest()} rebuilt: {'the same' if tour.replay_is_same else 'NOT the same'}"
+        f"checksum of the state of {whole(len(tally.totals))} keys: {ledger.tally.digest()} in the "
+        f"group, {tally.digest()} rebuilt: {'the same' if tour.replay_is_same else 'NOT the same'}"
     )
     await tour.rest(3)
 
@@ -336,58 +340,61 @@ def _listed(indexes: list[int]) -> str:
 STEPS = (
     Step(
         "one partition, one replica",
-        "One topic with one partition is one log on one broker: a producer appends, and each "
-        "record gets the next offset. Two consumers form a group, but a partition has one reader, "
-        "so one of the two has nothing to do.",
+        "A topic with one partition is one log on one broker. A producer "
+        "appends records; each gets the next offset. Two consumers form a "
+        "group. A partition has one reader per group, so one of the two is "
+        "idle.",
         one_partition,
     ),
     Step(
         "the bottleneck",
-        "The load rises beyond what one broker takes: each broker of this tour has the same limit, "
-        f"quota.producer.default = {kilobytes(LIMIT_BYTES)}/s, so that two cores are enough to see "
-        "it. One partition is led by one broker, so one works, two are idle, and the queue grows.",
+        "The load rises above the limit of one broker. Each broker of this tour is limited to "
+        f"{kilobytes(LIMIT_BYTES)}/s (quota.producer.default), so that two cores are enough to "
+        "show it. One partition has one leader: one broker works, two are idle, and the queue "
+        "grows.",
         bottleneck,
     ),
     Step(
         "more partitions",
-        "The topic gets more partitions while it is written, and the controller spreads them over "
-        "the brokers. Now three brokers take records and both consumers read: that is how a log "
-        "scales.",
+        "Partitions are added to the topic under load, and the controller "
+        "spreads them over the brokers. Now three brokers receive records and "
+        "both consumers read. This is how a log scales.",
         more_partitions,
     ),
     Step(
-        "a broker without a stand-in",
-        "The topic has one replica of each partition, and one of its brokers is killed (kill -9). "
-        "Nobody else has that data, so those partitions are gone until the broker is back; "
-        "producers wait.",
+        "a broker with the only replica",
+        "Each partition has one replica, and one broker is killed (kill -9). No"
+        " other broker has its data: these partitions are unavailable until it "
+        "restarts, and producers wait.",
         without_replicas,
     ),
     Step(
-        "three replicas, and the leader dies",
-        "The replication factor is raised to 3 while records are written: followers copy the log, "
-        "and a record counts as written when all in-sync replicas have it. Then a leader is "
-        "killed, a follower that has every acknowledged record takes over, and the dead one "
-        "catches up later.",
+        "three replicas, and a leader is killed",
+        "The replication factor rises to 3 under load. Followers copy the log, "
+        "and a record is committed when all in-sync replicas have it. Then a "
+        "leader is killed. A follower that has every acknowledged record "
+        "becomes leader, and the killed broker catches up later.",
         replicas,
     ),
     Step(
-        "the controller dies",
-        "One broker is the controller and decides who leads; it was elected through ZooKeeper. It "
-        "is killed, another is elected, and its higher epoch makes sure that nobody listens to "
-        "the old one any more.",
+        "the controller is killed",
+        "One broker is the controller: it elects the leaders, and was itself "
+        "elected through ZooKeeper. It is killed, and another one is elected. "
+        "Its higher epoch fences the former controller.",
         controller,
     ),
     Step(
-        "one broker more",
-        "A fourth broker joins the running cluster, empty. A plan gives it its share: partitions "
-        "are copied to it and it leads some of them, while clients go on.",
+        "another broker",
+        "A fourth broker joins the running cluster without data. A plan assigns"
+        " its share: partitions are copied to it, and it becomes the leader of "
+        "some of them. Clients continue.",
         new_broker,
     ),
     Step(
         "replay",
-        "A log is kept after it was read: a new consumer begins at offset 0 and reads everything "
-        "again. The state that it builds from the records is the one that the group has, after "
-        "all that happened.",
+        "Records stay in the log after they were read. A new consumer starts at"
+        " offset 0 and reads everything again. The state that it builds equals "
+        "the state of the group.",
         replay,
     ),
 )
