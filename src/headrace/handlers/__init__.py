@@ -1,1 +1,1 @@
-"""One file per API, named as the API."""
+"""One file per API, named after the API."""

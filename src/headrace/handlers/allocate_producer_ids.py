@@ -1,4 +1,4 @@
-"""AllocateProducerIds, version 0: a broker asks for a block of ids. Between brokers alone."""
+"""AllocateProducerIds, version 0: return a block of producer ids to a broker. Brokers only."""
 
 from headrace.handlers.alter_partition import handle, refuse
 

@@ -1,7 +1,7 @@
 """AlterConfigs, versions 0 to 2: replace all settings of a topic, a broker or a group.
 
-The older of two APIs: what is not named goes back to its default. One result per resource; one
-that is named twice is refused in each of its slots and left as it is.
+- Settings that the request omits return to their defaults.
+- Each resource has its own result. A resource that occurs twice is rejected and not changed.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""AlterPartition, version 3: a leader asks for another ISR. Between brokers alone.
+"""AlterPartition, version 3: change the ISR at a leader's request. Brokers only.
 
-What may be is the controller's to decide, and an error is its answer.
+The controller decides; an error in the response is its decision.
 """
 
 from headrace.handlers.context import BrokerContext, RequestContext

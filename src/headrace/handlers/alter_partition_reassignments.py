@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments, versions 0 and 1: move partitions to other brokers, or stop it.
+"""AlterPartitionReassignments, versions 0 and 1: start or cancel reassignments of partitions.
 
-The answer comes when a move has begun; ListPartitionReassignments tells of those under way.
+The response is sent when a reassignment has started. ListPartitionReassignments shows its progress.
 """
 
 from headrace.handlers.context import BrokerContext, RequestContext

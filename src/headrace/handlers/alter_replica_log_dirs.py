@@ -1,6 +1,6 @@
-"""AlterReplicaLogDirs, versions 1 and 2: have a replica in another directory.
+"""AlterReplicaLogDirs, versions 1 and 2: move a replica to another directory.
 
-There is one directory: a replica is where it should be, or there is no such directory.
+A broker has one directory: the replica is already there, or the directory is unknown.
 """
 
 from headrace.handlers.context import BrokerContext, RequestContext

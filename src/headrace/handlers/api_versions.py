@@ -1,4 +1,4 @@
-"""ApiVersions, versions 0 to 4: what this broker speaks.
+"""ApiVersions, versions 0 to 4: list the supported APIs and versions.
 
-Answered by wire/api_versions.py before anything else is loaded; dispatch.py sends it there.
+wire/api_versions.py responds before other modules are loaded; dispatch.py calls it.
 """

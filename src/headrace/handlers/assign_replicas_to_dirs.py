@@ -1,6 +1,6 @@
-"""AssignReplicasToDirs, version 0: a broker has lost logs with its disk. Between brokers alone.
+"""AssignReplicasToDirs, version 0: report logs lost with a disk. Brokers only.
 
-Gaps: a broker has one directory; every directory that is named here means a lost one.
+Gaps: a broker has one directory; every directory in the request is a lost one.
 """
 
 from headrace.handlers.alter_partition import handle, refuse

@@ -1,7 +1,9 @@
-"""BrokerHeartbeat, versions 0 to 2: a broker asks whether it may shut down. Between brokers alone.
+"""BrokerHeartbeat, versions 0 to 2: ask for permission to shut down. Brokers only.
 
-Life is told by the store, so nobody sends it for that; a broker that is to stop sends it until
-what it led is led by others. Gaps: want_fence and the directories are not looked at.
+A stopping broker repeats it until other brokers are leaders of its partitions. The store detects
+failures, so running brokers do not send it.
+
+Gaps: want_fence and the directories are ignored.
 """
 
 from headrace.handlers.alter_partition import handle, refuse

@@ -1,4 +1,4 @@
-"""The cluster as a client on one listener may see it."""
+"""The cluster as seen by a client of one listener."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
-"""Whose settings a request means: a topic's, one broker's, all brokers', or a group's.
+"""Resources in requests about settings: a topic, a broker, all brokers or a group.
 
-Owns what AlterConfigs and IncrementalAlterConfigs have in common: the way through the resources of
-a request. Each of the two says what becomes of one resource's settings, or that they cannot be.
+AlterConfigs and IncrementalAlterConfigs share the loop over resources. Each of them decides how the
+settings of one resource change.
 """
 
 from collections.abc import Callable, Mapping

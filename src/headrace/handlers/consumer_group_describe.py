@@ -1,7 +1,8 @@
-"""ConsumerGroupDescribe, versions 0 and 1: epochs, members and assignments of consumer groups.
+"""ConsumerGroupDescribe, versions 0 and 1: describe epochs, members and assignments of groups.
 
-A classic group is not found here, as a consumer group is not by DescribeGroups. Version 1 says of
-each member which protocol it speaks. Topics that are gone are left out.
+- Returns GROUP_ID_NOT_FOUND for a classic group.
+- Since version 1, contains the protocol of each member.
+- Omits deleted topics.
 """
 
 from headrace.group.assignment import Assignment, in_order

@@ -1,9 +1,12 @@
-"""ConsumerGroupHeartbeat, versions 0 and 1: join, stay in and leave a consumer group (KIP-848).
+"""ConsumerGroupHeartbeat, versions 0 and 1: join, stay in or leave a consumer group (KIP-848).
 
-One request does it all: epoch 0 joins, -1 leaves, -2 leaves for a while (a static member). What a
-member leaves out has not changed. In version 0 a member without an id gets one; from version 1 on
-it makes its own (KIP-1082), and may subscribe by a regular expression. Gaps: whose group is gone
-hears UNKNOWN_MEMBER_ID and joins anew, where Kafka says GROUP_ID_NOT_FOUND, which ends clients.
+- Member epoch 0 joins, -1 leaves, -2 leaves temporarily (static members).
+- A field that the member omits has not changed.
+- In version 0 the coordinator generates a missing member id. Since version 1 the member generates
+  it (KIP-1082) and can subscribe by a regular expression.
+
+Gaps: a member of a deleted group gets UNKNOWN_MEMBER_ID and joins again; Kafka returns
+GROUP_ID_NOT_FOUND, which stops clients.
 """
 
 from collections.abc import Awaitable

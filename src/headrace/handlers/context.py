@@ -1,4 +1,4 @@
-"""What every handler is given: the broker it answers for, and who asks."""
+"""What every handler receives: the broker and the context of the request."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
-"""CreatePartitions, versions 0 to 3: let a topic have more partitions.
+"""CreatePartitions, versions 0 to 3: add partitions to topics.
 
-One result per topic; a topic that is named twice is refused in one slot and left as it is.
+Each topic has its own result. A topic that occurs twice is rejected and not changed.
 """
 
 from headrace.handlers.context import BrokerContext, RequestContext

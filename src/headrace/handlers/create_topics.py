@@ -1,8 +1,9 @@
-"""CreateTopics, versions 2 to 7: one result per topic, whatever becomes of the others.
+"""CreateTopics, versions 2 to 7: create topics.
 
--1 partitions or replicas mean the broker's default, at every version. From version 5 on the
-result has what the topic became, with its settings; from version 7 on its id. What may be made is
-the controller's to decide. Other brokers may ask for internal topics, on their own listener.
+- Each topic has its own result.
+- -1 partitions or replicas mean the broker's default, in every version.
+- Since version 5 the response contains the settings of the topic, since version 7 its id.
+- The controller decides. Brokers can create internal topics on the inter-broker listener.
 """
 
 from headrace.config.changes import check_topic_config, collect

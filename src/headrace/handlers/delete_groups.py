@@ -1,4 +1,4 @@
-"""DeleteGroups, versions 0 to 2: groups without members go, and their offsets with them."""
+"""DeleteGroups, versions 0 to 2: delete groups without members, and their offsets."""
 
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.later import now_or_later

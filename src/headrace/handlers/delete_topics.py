@@ -1,7 +1,6 @@
-"""DeleteTopics, versions 1 to 6: by name, or from version 6 on by id.
+"""DeleteTopics, versions 1 to 6: delete topics by name, or since version 6 by id.
 
-One result per topic. A topic that is named twice, or both by name and by id, is refused in each
-of its slots and not deleted.
+Each topic has its own result. A topic that occurs twice, or by both name and id, is not deleted.
 """
 
 from collections.abc import Awaitable

@@ -1,8 +1,8 @@
-"""DescribeCluster, versions 0 to 2: the brokers, and which of them is the controller.
+"""DescribeCluster, versions 0 to 2: list the brokers and the controller.
 
-Version 1 can ask for controllers instead of brokers: here every controller is a broker, and a
-client is told to ask for brokers (KIP-919). Version 2 can ask for fenced brokers: there are none,
-a broker is in the image or it is not.
+- Version 1 can request controllers instead of brokers. Every controller of Headrace is a broker, so
+  this returns an error that tells the client to request brokers (KIP-919).
+- Version 2 can request fenced brokers. Headrace has none.
 """
 
 from headrace.handlers.cluster_view import (

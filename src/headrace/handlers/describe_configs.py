@@ -1,7 +1,9 @@
-"""DescribeConfigs, versions 1 to 4: settings of topics, brokers and groups, and whence (G35).
+"""DescribeConfigs, versions 1 to 4: describe settings of topics, brokers and groups (G35).
 
-A broker with an empty name is the settings that all brokers share. A resource that is named twice
-is answered once: its answer is large. Gaps: loggers and client metrics are not offered.
+- A broker with an empty name stands for the settings of all brokers.
+- A resource that occurs twice has one result, because results are large.
+
+Gaps: loggers and client metrics are not supported.
 """
 
 from collections.abc import Collection

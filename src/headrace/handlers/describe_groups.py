@@ -1,8 +1,8 @@
-"""DescribeGroups, versions 0 to 6: state, protocol and members of groups.
+"""DescribeGroups, versions 0 to 6: describe state, protocol and members of groups.
 
-A group that does not exist is "Dead", without an error; from version 6 on it has one
-(GROUP_ID_NOT_FOUND, KIP-1043). So is a group of the newer protocol, which this API cannot show.
-Members' metadata is shown once their generation is stable.
+- An unknown group is "Dead", without an error; since version 6 with GROUP_ID_NOT_FOUND (KIP-1043).
+  The same applies to a group of the consumer protocol, which this API cannot describe.
+- Metadata of members is returned when the generation is stable.
 """
 
 from headrace.group.shard_machine import DEAD

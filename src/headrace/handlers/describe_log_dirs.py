@@ -1,7 +1,7 @@
-"""DescribeLogDirs, versions 1 to 5: how large each partition is, and how full the disk.
+"""DescribeLogDirs, versions 1 to 5: return the size of partitions and the free disk space.
 
-There is one directory. Null asks for all partitions; those that are asked for and not here are
-left out, as in Kafka. Nothing is moved between directories, so no partition is a future one.
+- A broker has one directory. Null requests all partitions.
+- Omits requested partitions that are not on this broker, as Kafka does.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""DescribeProducers, version 0: which producers a partition remembers (KIP-664)."""
+"""DescribeProducers, version 0: list the active producers of a partition (KIP-664)."""
 
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.lookup import led_partition

@@ -1,8 +1,9 @@
 """ElectLeaders, versions 0 to 2: elect preferred replicas, or any replica (unclean).
 
-Version 0 knows only preferred replicas. Null requests all partitions; the response then omits those
-that need no election. An unclean election of a partition without a leader chooses the live replica
-with the greatest last leader epoch and log end offset.
+- Version 0 supports only preferred replicas.
+- Null requests all partitions. The response then omits those that need no election.
+- An unclean election of a partition without a leader chooses the live replica with the greatest
+  last leader epoch and log end offset.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
-"""Envelope, version 0: an administrator's request, passed on to the controller by another broker.
+"""Envelope, version 0: a client's request, forwarded to the controller. Brokers only.
 
-It holds the client's own frame; the answer holds the frame of its answer. Between brokers alone.
-Gaps: the principal is not looked at, for there are no users yet.
+Contains the frame of the client's request. The response contains the frame of the response.
+
+Gaps: the principal is ignored, because users are not supported yet.
 """
 
 from inspect import isawaitable

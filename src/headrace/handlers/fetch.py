@@ -1,9 +1,10 @@
 """Fetch (key 1), versions 4 to 18: sessions, topic ids, long polls.  # HOT
 
-Nothing is read here but the place: an answer is a list of slices that the server sends from file
-to socket. An offset inside a batch gets that whole batch (clients skip), the first batch is sent
-whole whatever the limits say (KIP-74), and a long poll counts only what its reader may see.
-Consumers that say where they stand may be sent to a replica there, and are served by it (KIP-392).
+- Locates records without reading them: the server sends slices from file to socket.
+- An offset inside a batch returns the complete batch; clients skip the first records.
+- The first batch is returned complete, whatever the limits are (KIP-74).
+- A long poll counts only records that its reader can see.
+- A consumer that sends its rack can be directed to a replica there (KIP-392).
 """
 
 import logging

@@ -1,10 +1,12 @@
-"""FindCoordinator, versions 0 to 6: which broker is the coordinator of a group.
+"""FindCoordinator, versions 0 to 6: find the coordinator of a group.
 
-Since version 4 a request has many keys, each with its own error. The first request creates
-__consumer_offsets and waits for it, so that clients need not retry. A response that would name a
-coordinator whose connection was just lost waits for the election, at most 0.3 s.
-Gaps: transactions (type 1) and share groups (type 2) are not built. A transactional id gets the
-same fatal error as from InitProducerId; librdkafka would ask again for ever after most others.
+- Since version 4 a request contains several keys, each with its own error.
+- The first request creates __consumer_offsets and waits for it, so that clients need not retry.
+- A response that would name a coordinator whose connection was just lost waits for the election, at
+  most 0.3 s.
+
+Gaps: transactions (type 1) and share groups (type 2) are not supported. A transactional id gets the
+same fatal error as from InitProducerId; librdkafka retries most other errors forever.
 """
 
 from headrace.group.placement import OFFSETS_TOPIC

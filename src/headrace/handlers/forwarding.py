@@ -1,10 +1,10 @@
-"""Requests that only the controller can carry out, on their way to it from any broker.
+"""Forwards requests to the controller.
 
-1. What was passed on once is not passed on again.
-2. While there is no controller, and where one turns out not to be it, the request waits and is
-   tried again until its own timeout. Once it was sent and the link broke, nobody knows: it is
-   answered REQUEST_TIMED_OUT and not sent twice.
-3. The answer waits until this broker's image shows what it tells.
+1. A forwarded request is not forwarded again.
+2. Without a controller, or after NOT_CONTROLLER, the request is retried until its timeout.
+   If the connection is lost after the request was sent, its outcome is unknown: the response is
+   REQUEST_TIMED_OUT, and the request is not sent again.
+3. The response waits until this broker's image contains the change.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What requests about groups have in common."""
+"""Checks shared by requests about groups."""
 
 from collections.abc import Awaitable, Callable, Iterable
 

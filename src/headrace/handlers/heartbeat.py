@@ -1,7 +1,6 @@
-"""Heartbeat, versions 0 to 4: a member is still there, and hears whether it must rejoin.
+"""Heartbeat, versions 0 to 4: keep a member in its group, and report a rebalance.
 
-While the group is being loaded nothing can be said of it, and a member that hears an error would
-rejoin for it: so it hears none.
+While the group is loading, the response has no error: on an error, members would rejoin.
 """
 
 from headrace.handlers.context import BrokerContext, RequestContext

@@ -1,7 +1,9 @@
-"""IncrementalAlterConfigs, versions 0 and 1: set, delete, append to, subtract from settings.
+"""IncrementalAlterConfigs, versions 0 and 1: set, delete, append to or subtract from settings.
 
-One result per resource; a resource changes as a whole or not at all, and one that is named twice
-is refused in each of its slots. Gaps: loggers and client metrics are not offered.
+Each resource has its own result and changes completely or not at all. A resource that occurs twice
+is rejected.
+
+Gaps: loggers and client metrics are not supported.
 """
 
 from headrace.config.broker import BrokerConfig

@@ -1,10 +1,11 @@
-"""InitProducerId, versions 0 to 5: an id for an idempotent producer.
+"""InitProducerId, versions 0 to 5: return a producer id for an idempotent producer.
 
-A producer that shows an id it has (KIP-360) gets a new one as well: without a transactional id
-nothing ties it to the old one, and Kafka does the same.
-Gaps: transactions are not built. A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-the one code that librdkafka, kafka-python, aiokafka and Java all give up on at once; librdkafka
-would ask again for ever after almost any other.
+A producer that sends its current id (KIP-360) also gets a new one, as in Kafka: without a
+transactional id nothing connects the two.
+
+Gaps: transactions are not supported. A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+the only error on which librdkafka, kafka-python, aiokafka and Java stop immediately; librdkafka
+retries almost any other error forever.
 """
 
 from headrace.handlers.context import BrokerContext, RequestContext

@@ -1,10 +1,10 @@
-"""JoinGroup, versions 0 to 9: become a member of a group, and wait for the next generation.
+"""JoinGroup, versions 0 to 9: join a group, and wait for the next generation.
 
-From version 4 on a newcomer without an instance name first gets an id and MEMBER_ID_REQUIRED, and
-joins with it (KIP-394). The leader gets all members, the others none (G28). Version 9 may tell a
-leader to skip the assignment (KIP-814). Older clients' one timeout stands for both (version 0),
-and so it does where a client gives a rebalance no time at all: kafkajs's own tests do, and Apache
-Kafka 4 forgets such a member before it can ask for its assignment.
+- Since version 4 a new dynamic member first gets a member id and MEMBER_ID_REQUIRED (KIP-394).
+- The leader receives all members, the others none (G28).
+- Since version 9 a leader can be told to skip the assignment (KIP-814).
+- In version 0, and if the rebalance timeout is 0, the session timeout is used for both. kafkajs's
+  own tests send 0; Apache Kafka 4 removes such a member before it can sync.
 """
 
 from collections.abc import Awaitable

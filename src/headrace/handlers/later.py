@@ -1,4 +1,4 @@
-"""Answers that may have to wait, for handlers that would rather not."""
+"""Responses that can be immediate or awaited."""
 
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable

@@ -1,7 +1,7 @@
-"""LeaveGroup, versions 0 to 5: members go, without waiting for their sessions to end.
+"""LeaveGroup, versions 0 to 5: remove members without waiting for their sessions to expire.
 
-From version 3 on a request names many members, also instances without their ids, and each has an
-error of its own; before, there is one member and one error.
+Since version 3 a request contains several members, also by instance id alone, each with its own
+error. Earlier versions contain one member.
 """
 
 from collections.abc import Awaitable

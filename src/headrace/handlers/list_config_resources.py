@@ -1,7 +1,8 @@
-"""ListConfigResources, versions 0 and 1: who has settings that can be described.
+"""ListConfigResources, versions 0 and 1: list resources that have settings.
 
-Version 0 asks for client metrics alone; version 1 for some kinds, or for every kind when it names
-none. Gaps: loggers and client metrics are not offered, so that none are listed.
+- Version 0 requests client metrics only. Version 1 requests some types, or all if it names none.
+
+Gaps: loggers and client metrics are not supported, so none are listed.
 """
 
 from headrace.handlers.config_resources import BROKER, GROUP, TOPIC

@@ -1,6 +1,6 @@
-"""ListGroups, versions 0 to 5: the groups that this broker answers for.
+"""ListGroups, versions 0 to 5: list the groups of this coordinator.
 
-Version 4 asks for states, version 5 for types as well, both in any case of letters.
+Version 4 filters by state, version 5 also by type. Filters ignore case.
 """
 
 from collections.abc import Awaitable

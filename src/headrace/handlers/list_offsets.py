@@ -1,9 +1,9 @@
-"""ListOffsets, versions 1 to 11: where a partition begins and ends, and what lies at a time.
+"""ListOffsets, versions 1 to 11: find offsets by timestamp, and the first and last offset.
 
-Negative timestamps ask for special places (G19); each has a lowest version. The answer has the
-leader epoch of the record it found, so that a consumer can notice a truncation later (KIP-320).
-Batches that are large or compressed are decoded off the loop.
-There is no tiered storage: "earliest local" is earliest, and nothing is tiered or to be uploaded.
+- Negative timestamps request special offsets (G19); each has a minimum version.
+- The response has the leader epoch of the record, to detect truncation later (KIP-320).
+- A worker thread decodes large and compressed batches.
+- Headrace has no tiered storage: "earliest local" is the earliest offset, and no offset is tiered.
 """
 
 import logging

@@ -1,6 +1,6 @@
-"""ListPartitionReassignments, version 0: which partitions are moving, from where to where.
+"""ListPartitionReassignments, version 0: list reassignments in progress.
 
-Every broker knows; null asks for all. What does not move is not named.
+Every broker responds. Null requests all partitions. Partitions without a reassignment are omitted.
 """
 
 from headrace.handlers.context import BrokerContext, RequestContext

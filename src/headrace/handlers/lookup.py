@@ -1,4 +1,4 @@
-"""Finding what a request names, or the error that says why not."""
+"""Look-ups of topics and partitions for requests, with the error if one is not found."""
 
 from typing import TYPE_CHECKING
 from uuid import UUID

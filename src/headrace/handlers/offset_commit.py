@@ -1,9 +1,10 @@
-"""OffsetCommit (key 8), versions 2 to 9: remember how far a group has read.  # HOT
+"""OffsetCommit (key 8), versions 2 to 9: commit offsets of a group.  # HOT
 
-Metadata and leader epoch are kept as they were given (G32). Up to version 4 a client may say how
-long to keep the offsets. A partition that does not exist has its own error, and the others are
-committed all the same. Version 10 names topics by id only; not offering it is safe (G13).
-What comes in one turn of the loop is one write: members commit often, and little at a time.
+- Stores metadata and leader epoch unchanged (G32).
+- Up to version 4 a client can set the retention time of its offsets.
+- An unknown partition has its own error; the other partitions are committed.
+- Version 10 uses topic ids only; omitting it is safe (G13).
+- All commits of one loop iteration are one write.
 """
 
 import logging

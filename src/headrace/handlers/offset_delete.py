@@ -1,6 +1,6 @@
-"""OffsetDelete, version 0: forget how far a group has read of some partitions.
+"""OffsetDelete, version 0: delete committed offsets.
 
-Not of topics that a living group subscribes to: their slots say GROUP_SUBSCRIBED_TO_TOPIC.
+Topics that an active group subscribes to are rejected (GROUP_SUBSCRIBED_TO_TOPIC).
 """
 
 from collections.abc import Awaitable

@@ -1,9 +1,10 @@
-"""OffsetFetch, versions 1 to 9: how far a group has read.
+"""OffsetFetch, versions 1 to 9: return committed offsets.
 
-Null topics mean all that have an offset (from version 2 on); from version 8 on a request names
-many groups, each with an error of its own. A partition without an offset has -1 and no error.
-From version 7 on a client may insist on offsets that no open transaction is about to change.
-Version 9 shows a member epoch, which a group of the newer protocol holds its members to.
+- Null topics request all topics with an offset (since version 2).
+- Since version 8 a request contains several groups, each with its own error.
+- A partition without an offset has -1 and no error.
+- Since version 7 a client can require stable offsets, without open transactions.
+- Since version 9 a member of a consumer-protocol group sends its epoch, which is checked.
 """
 
 from collections.abc import Awaitable

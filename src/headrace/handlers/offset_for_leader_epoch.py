@@ -1,9 +1,10 @@
-"""OffsetForLeaderEpoch, versions 2 to 4: where an epoch ended, to notice truncation (G11).
+"""OffsetForLeaderEpoch, versions 2 to 4: return the end offset of an epoch (G11).
 
-The response has the largest epoch not above the requested one, with its end offset, or -1 for both
-if the log knows no such epoch (KIP-101, KIP-279). With replica id -2, Kafka's for debugging, any
-replica responds: so the controller and `headrace leaders elect` find the furthest log. For an epoch
-above all others the response has the last epoch and the log end offset.
+- The response has the largest epoch not above the requested one, with its end offset, or -1 for
+  both if the log has no such epoch (KIP-101, KIP-279).
+- With replica id -2, Kafka's for debugging, any replica responds. The controller and
+  `headrace leaders elect` use it to find the longest log. For an epoch above all others, the
+  response has the last epoch and the log end offset.
 """
 
 from typing import TYPE_CHECKING

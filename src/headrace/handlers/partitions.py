@@ -1,4 +1,4 @@
-"""The partitions that this broker serves, found by what a request names them with.  # HOT"""
+"""The partitions that this broker serves, by name or topic id."""  # HOT
 
 from collections.abc import Iterator
 from typing import final

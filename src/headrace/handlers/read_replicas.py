@@ -1,4 +1,4 @@
-"""Which replica a consumer should read from: one in its rack, if the leader is not (KIP-392)."""
+"""Selects the replica that a consumer reads from: one in its rack, or the leader (KIP-392)."""
 
 from headrace.model.cluster import ClusterImage
 from headrace.replication.followers import UNKNOWN, Follower

@@ -1,4 +1,4 @@
-"""Errors in the slots of a reply."""
+"""Errors in the entries of a response."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
-"""SyncGroup, versions 0 to 5: the leader gives out the assignments, and everyone gets their own.
+"""SyncGroup, versions 0 to 5: distribute the assignments of the group's leader.
 
-From version 5 on both sides name the protocol, and a request without it is refused.
+Since version 5 both sides send the protocol; a request without it is rejected.
 """
 
 from collections.abc import Awaitable
