@@ -1,17 +1,12 @@
-"""Rules that prevent data loss, switched off one at a time: the tests must detect it.
+"""Rules that prevent data loss, disabled one at a time: the tests must detect it.
 
-A mutation replaces a piece of source in a copy of the sources. A scripted schedule, which is a
-test, fails with it. `python -m tests.simulation --mutations` counts the random seeds that fail.
+A mutation replaces lines in a copy of the sources. A scripted schedule, which is a test, fails with
+it. `python -m tests.simulation --mutations` prints the first random seed that fails.
 """
 
-import shutil
-from pathlib import Path
 from typing import NamedTuple
 
-import headrace
-
-ROOT = Path(__file__).parents[2]
-SOURCES = ROOT / "src"
+from tests.seeded import Change
 
 
 class Mutation(NamedTuple):
@@ -21,6 +16,9 @@ class Mutation(NamedTuple):
     changes: tuple[tuple[str, str], ...]
     schedule: str
     """A test that plays the schedule by hand."""
+
+    def edits(self) -> list[Change]:
+        return [Change(self.path, before, after) for before, after in self.changes]
 
 
 _EPOCHS = "tests/unit/test_follower_epochs.py"
@@ -159,6 +157,45 @@ MUTATIONS = (
         "tests/unit/test_replicas.py::test_a_leadership_of_a_former_life_is_not_taken_up",
     ),
     Mutation(
+        "finding-2",
+        "a compacted segment replaces one that was truncated since",
+        "headrace/log/replacement.py",
+        ((" or log.truncations != self._truncations", ""),),
+        "tests/storage/test_compaction_truncation.py"
+        "::test_a_segment_that_was_truncated_and_refilled_is_not_replaced",
+    ),
+    Mutation(
+        "finding-3",
+        "after an outage any replica that is up becomes leader",
+        "headrace/controller/failover_machine.py",
+        (
+            (
+                "    return [node for node in awaited(state, live) if node not in able]\n",
+                "    return [] if able else list(state.isr)\n",
+            ),
+            (
+                "    if any(node not in ends for node in awaited(state, live)"
+                " if node in members_of(state)):\n        return None\n",
+                "    if not ends:\n        return None\n",
+            ),
+        ),
+        "tests/simulation/test_schedules.py"
+        "::test_a_wiped_broker_that_restarts_first_waits_for_a_complete_one",
+    ),
+    Mutation(
+        "finding-4",
+        "DeleteRecords does not wait for followers",
+        "headrace/handlers/delete_records.py",
+        (
+            (
+                "int(partition.low_watermark(broker.image.brokers.__contains__))",
+                "int(partition.log.log_start_offset)",
+            ),
+        ),
+        "tests/unit/test_handlers_offsets.py"
+        "::test_delete_records_times_out_while_a_live_replica_starts_earlier",
+    ),
+    Mutation(
         "B10",
         "a directory is served for another topic of the same name",
         "headrace/log/directory.py",
@@ -195,18 +232,3 @@ MUTATIONS = (
         "tests/storage/test_log_upkeep.py::test_nothing_beyond_the_high_watermark_is_dropped",
     ),
 )
-
-
-def mutated(mutation: Mutation, directory: Path) -> Path:
-    """A copy of the sources with one rule switched off; the directory to import it from."""
-    target = directory / "src"
-    skipped = shutil.ignore_patterns("__pycache__", "*.so")
-    shutil.copytree(Path(headrace.__file__).parent, target / "headrace", ignore=skipped)
-    path = target / mutation.path
-    source = path.read_text(encoding="utf-8")
-    for before, after in mutation.changes:
-        if source.count(before) != 1:
-            raise ValueError(f"{mutation.name}: {mutation.path} has no such lines: {before!r}")
-        source = source.replace(before, after)
-    path.write_text(source, encoding="utf-8")
-    return target

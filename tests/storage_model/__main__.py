@@ -5,21 +5,13 @@ a known bug is disabled in turn, and the number of seeds until a failure is prin
 """
 
 import argparse
-import itertools
 import logging
-import multiprocessing
-import os
-import subprocess
 import sys
-import tempfile
 import time
-from collections import deque
-from collections.abc import Iterator
-from multiprocessing.pool import AsyncResult
-from pathlib import Path
 
+from tests import seeded
 from tests.storage_model.driver import Counts
-from tests.storage_model.mutations import MUTATIONS, ROOT, mutated
+from tests.storage_model.mutations import MUTATIONS
 from tests.storage_model.traces import Failure, parse, run, shortened, trace_of
 
 _CHUNK = 20
@@ -28,21 +20,14 @@ _CHUNK = 20
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.storage_model", description=__doc__)
-    parser.add_argument("--seeds", type=int, help="number of seeds")
-    parser.add_argument("--seconds", type=float, help="start no more seeds after this time")
-    parser.add_argument("--first", type=int, default=0, help="first seed")
-    parser.add_argument("--seed", type=int, help="run this seed only, and shorten its trace")
+    seeded.add_arguments(parser)
     parser.add_argument("--trace", help="run this trace only, as printed for a failed seed")
-    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
-    parser.add_argument("--failures", type=int, default=3, help="stop after this many failures")
-    parser.add_argument("--mutations", action="store_true", help="disable rules, one at a time")
     parser.add_argument("--brief", action="store_true", help="do not shorten failing traces")
-    parser.add_argument("--verbose", action="store_true", help="print the messages of the log")
     args = parser.parse_args()
-    level = logging.INFO if args.verbose else logging.CRITICAL
-    logging.basicConfig(level=level, format="%(message)s")
-    if args.mutations:
-        return _try_mutations(args)
+    seeded.set_log_level(args)
+    if args.mutations or args.mutation:
+        rules = [(m.name, m.bug, m.changes, m.first + m.seeds_max) for m in MUTATIONS]
+        return seeded.try_mutations("tests.storage_model", args, rules)
     if args.trace is not None:
         failure = run(parse(args.trace))
         print(failure.details if failure else "The trace passed.")
@@ -57,15 +42,15 @@ def main() -> int:
 def _run_all(args: argparse.Namespace) -> int:
     began, total, seeds = time.monotonic(), Counts(), 0
     failed: list[int] = []
-    with multiprocessing.Pool(args.jobs) as pool:
-        for chunk, counts, failures in _results(pool, _chunks(args), args.jobs):
-            seeds += chunk
-            total.add(counts)
-            for seed, failure in failures[: args.failures - len(failed)]:
-                failed.append(seed)
-                print(_line(seed, failure) if args.brief else _report(seed, failure), flush=True)
-            if len(failed) >= args.failures:
-                break
+    chunks = seeded.chunks(args, _CHUNK, 1000)
+    for chunk, counts, failures in seeded.results(_run_chunk, chunks, args.jobs, None):
+        seeds += chunk
+        total.add(counts)
+        for seed, failure in failures[: args.failures - len(failed)]:
+            failed.append(seed)
+            print(_line(seed, failure) if args.brief else _report(seed, failure), flush=True)
+        if len(failed) >= args.failures:
+            break
     seconds = time.monotonic() - began
     print(
         f"{seeds} seeds from {args.first} in {seconds:.0f} s: {total}, {len(failed)} seeds failed"
@@ -75,34 +60,7 @@ def _run_all(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-_Result = tuple[int, Counts, list[tuple[int, Failure]]]
-
-
-def _results(
-    pool: "multiprocessing.pool.Pool", chunks: Iterator[range], jobs: int
-) -> Iterator[_Result]:
-    """Submit one chunk per process at a time: the clock decides before each of them."""
-    pending: deque[AsyncResult[_Result]] = deque()
-    for chunk in chunks:
-        pending.append(pool.apply_async(_run_chunk, (chunk,)))
-        if len(pending) > jobs:
-            yield pending.popleft().get()
-    for each in pending:
-        yield each.get()
-
-
-def _chunks(args: argparse.Namespace) -> Iterator[range]:
-    end = time.monotonic() + args.seconds if args.seconds is not None else float("inf")
-    last = args.first + args.seeds if args.seeds is not None else None
-    if last is None and args.seconds is None:
-        last = args.first + 1000
-    for first in itertools.count(args.first, _CHUNK):
-        if time.monotonic() >= end or (last is not None and first >= last):
-            return
-        yield range(first, first + _CHUNK if last is None else min(first + _CHUNK, last))
-
-
-def _run_chunk(seeds: range) -> _Result:
+def _run_chunk(seeds: range) -> tuple[int, Counts, list[tuple[int, Failure]]]:
     logging.disable(logging.CRITICAL)
     counts = Counts()
     failures = [(seed, run(trace_of(seed), counts)) for seed in seeds]
@@ -120,29 +78,6 @@ def _report(seed: int, failure: Failure) -> str:
         f"Shortened, it fails with: {shorter.message}\n"
         f'Again: python -m tests.storage_model --trace "{trace}"'
     )
-
-
-def _try_mutations(args: argparse.Namespace) -> int:
-    """Print after how many seeds each mutation is caught; 1 if one is not."""
-    missed = 0
-    for mutation in MUTATIONS:
-        command = [sys.executable, "-m", "tests.storage_model", "--jobs", str(args.jobs)]
-        command += ["--first", str(args.first), "--failures", "1"]
-        command += ["--seeds", str(args.seeds or mutation.first + mutation.seeds_max)]
-        with tempfile.TemporaryDirectory() as directory:
-            where = mutated(mutation, Path(directory))
-            ended = subprocess.run(
-                command,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(where)},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        missed += ended.returncode != 1
-        lines = ended.stdout.strip().splitlines() or [ended.stderr]
-        print(f"{mutation.name} ({mutation.bug}):", *lines, sep="\n  ", flush=True)
-    return 1 if missed else 0
 
 
 if __name__ == "__main__":

@@ -4,19 +4,9 @@ A mutation changes a few lines in a copy of the sources. `python -m tests.storag
 prints after how many seeds each of them is caught.
 """
 
-import shutil
-from pathlib import Path
 from typing import NamedTuple
 
-import headrace
-
-ROOT = Path(__file__).parents[2]
-
-
-class Change(NamedTuple):
-    path: str
-    before: str
-    after: str
+from tests.seeded import Change
 
 
 class Mutation(NamedTuple):
@@ -108,17 +98,3 @@ MUTATIONS = (
         (Change(_TRUNCATION, "    if not log.is_named:\n", "    if not log.path:\n"),),
     ),
 )
-
-
-def mutated(mutation: Mutation, directory: Path) -> Path:
-    """A copy of the sources with one rule disabled; the directory to import it from."""
-    target = directory / "src"
-    skipped = shutil.ignore_patterns("__pycache__", "*.so")
-    shutil.copytree(Path(headrace.__file__).parent, target / "headrace", ignore=skipped)
-    for change in mutation.changes:
-        path = target / change.path
-        source = path.read_text(encoding="utf-8")
-        if source.count(change.before) != 1:
-            raise ValueError(f"{mutation.name}: {change.path} lacks these lines: {change.before!r}")
-        path.write_text(source.replace(change.before, change.after), encoding="utf-8")
-    return target

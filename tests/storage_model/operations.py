@@ -146,6 +146,9 @@ class Operations(Driver):
         epoch = self._leader_epoch()
         table = history.producers()
         history.maybe = staged
+        if gap == _HOLE and log.log_start_offset == log.log_end_offset:
+            # No record is left below the hole: the log starts with the batch.
+            history.target = int(log.log_end_offset) + gap
         failure: ApiError | None = None
         try:
             for (producer_id, bump, _), count, b in planned:

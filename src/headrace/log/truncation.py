@@ -178,7 +178,10 @@ def is_first_batch(log: "Log", batch: Batch) -> bool:
 
 
 def skip_to(log: "Log", offset: int, now_ms: int) -> None:
-    """Move an empty active segment to a higher offset, and make all before it durable."""
+    """Move an empty active segment to a higher offset, and make all before it durable.
+
+    If no other segment is left, the log start moves along: no record is below.
+    """
     if log.job is not None:
         raise errors.busy(log.partition)
     empty = log.active()
