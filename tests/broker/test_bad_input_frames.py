@@ -55,22 +55,27 @@ def test_a_length_that_comes_byte_by_byte_is_judged_when_it_is_whole(
     with target.connect() as connection:
         for byte in struct.pack(">i", INT32_MAX):
             connection.send(bytes((byte,)))
-        target.check_closed(connection, "announces")
+        target.check_closed(connection, "the size of a request")
 
 
 @pytest.mark.parametrize(
-    "first",
+    ("first", "logged"),
     [
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"\x16\x03\x01\x00\xee\x01\x00\x00\xea\x03\x03" + bytes(227),
-        b"SSH-2.0-OpenSSH_9.6\r\n",
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "sent an HTTP request to a Kafka listener"),
+        (
+            b"\x16\x03\x01\x00\xee\x01\x00\x00\xea\x03\x03" + bytes(227),
+            "sent a TLS handshake to a plaintext listener",
+        ),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "the size of a request"),
     ],
     ids=["http", "tls", "ssh"],
 )
-def test_another_protocol_closes_the_connection(target: WatchedBroker, first: bytes) -> None:
+def test_another_protocol_closes_the_connection_and_is_named_in_the_log(
+    target: WatchedBroker, first: bytes, logged: str
+) -> None:
     with target.connect() as connection:
         connection.send(first)
-        target.check_closed(connection, "announces")
+        target.check_closed(connection, logged)
 
 
 def test_an_honest_request_before_a_broken_one_is_still_carried_out(

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from headrace.cli.failure import OUTPUT_ERRORS, Failure
+from headrace.cli.parser import Parser
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -154,7 +155,7 @@ def _run(arguments: list[str]) -> int:
     if command is None:
         return _without_command(arguments)
     module = import_module(command.module)
-    parser = argparse.ArgumentParser(prog=f"headrace {name}", description=_sentence(command))
+    parser = Parser(prog=f"headrace {name}", description=_sentence(command))
     getattr(module, command.add_arguments)(parser)
     code: int = getattr(module, command.run)(parser.parse_args(arguments[1:]))
     return code

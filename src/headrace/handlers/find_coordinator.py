@@ -54,7 +54,10 @@ async def _coordinator(
 ) -> Message:
     try:
         if key_type == TRANSACTION:
-            raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            raise ApiError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "Transactions are not supported yet.",
+            )
         if key_type != GROUP:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Coordinator type {key_type} is not supported."

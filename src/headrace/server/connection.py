@@ -29,6 +29,7 @@ from headrace.server.cache import (
     read_ahead,
     warm,
 )
+from headrace.server.foreign import reason_to_reject
 from headrace.wire.cursor import MalformedRequest
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class Connection(Peer):
                 return
             length: i64 = i64(read_i32_be(data, at))
             if length > self.plane.request_bytes_max or length < REQUEST_SIZE_MIN:
-                self.plane.close(self, f"the size of a request, {length} bytes, is not valid")
+                self.plane.close(self, reason_to_reject(data, at, length))
                 return
             if size - at - 4 < length:
                 if length > SMALL_FRAME_BYTES_MAX:

@@ -1,0 +1,36 @@
+"""An argument parser whose errors list actions and suggest the nearest option or action."""
+
+import argparse
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        if message.endswith("required: ACTION"):
+            actions = ", ".join(self._actions_by_name())
+            message = f"ACTION is missing: use one of {actions}"
+        self.exit(2, f"{self.format_usage()}{self.prog}: error: {message}{self._hint(message)}\n")
+
+    def _hint(self, message: str) -> str:
+        wrong = re.search(r"unrecognized arguments: (-[^\s=]+)", message)
+        known = list(self._options())
+        if wrong is None:
+            wrong = re.search(r"invalid choice: '([^']*)'", message)
+            known = re.findall(r"'([^']*)'", message)[1:]
+        near = get_close_matches(wrong[1], known, 1) if wrong else []
+        return f". Did you mean {near[0]}?" if near else ""
+
+    def _actions_by_name(self) -> dict[str, argparse.ArgumentParser]:
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                return dict(action.choices)
+        return {}
+
+    def _options(self) -> Iterator[str]:
+        yield from self._option_string_actions
+        for parser in self._actions_by_name().values():
+            if isinstance(parser, Parser):
+                yield from parser._options()
