@@ -222,6 +222,8 @@ class Driver:
         before.open()
         if before.kept_epoch < 0 or str(PARTITION) not in before.recorded.ids:
             return  # No proof, or the crash came before the partition was recorded.
+        if not is_whole and not before.incarnation.is_cached:
+            return  # After a clean stop, only the checkpoint shows a missing segment.
         for info in files.list_directory(path):
             if is_whole or ".log" in info.name:
                 files.remove(f"{path}/{info.name}")
