@@ -196,6 +196,16 @@ def test_an_epoch_that_has_begun_is_known_before_its_first_record(client: Asker)
     assert (slot["leader_epoch"], slot["end_offset"]) == (8, 30)
 
 
+def test_an_offline_log_reports_no_end_to_the_controller(client: Asker) -> None:
+    partition = {"partition": 0, "leader_epoch": 2**31 - 1}
+    body = {"replica_id": -2, "topics": [{"topic": "orders", "partitions": [partition]}]}
+    slot = client.ask(OFFSET_FOR_LEADER_EPOCH, 4, body)["topics"][0]["partitions"][0]
+    assert (slot["error_code"], slot["end_offset"]) == (0, 30)
+    client.partition("orders").log.is_offline = True
+    slot = client.ask(OFFSET_FOR_LEADER_EPOCH, 4, body)["topics"][0]["partitions"][0]
+    assert (slot["error_code"], slot["end_offset"]) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+
+
 def test_a_fenced_asker_learns_no_end_offset(client: Asker) -> None:
     partition = {"partition": 0, "current_leader_epoch": 4, "leader_epoch": 3}
     body = {"replica_id": -1, "topics": [{"topic": "orders", "partitions": [partition]}]}

@@ -1,6 +1,7 @@
 """`headrace leaders`: elect preferred replicas, or any replica if records may be lost."""
 
 import argparse
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from headrace.client import ErrorCode
 
+    if args.yes and not args.unclean:
+        raise Failure("--yes needs --unclean: other elections lose no records", 2)
     with connected(args) as client:
         chosen = _chosen(client, args)
         if args.unclean:
@@ -78,10 +81,14 @@ def _chosen(client: "Client", args: argparse.Namespace) -> "list[TopicPartition]
         if args.partition is not None:
             raise Failure("--partition needs --topic", 2)
         return None
-    if args.partition is not None:
-        return [TopicPartition(args.topic, args.partition)]
     topic = client.describe_topic(args.topic)
-    return [TopicPartition(topic.name, part.index) for part in topic.partitions]
+    indexes = [part.index for part in topic.partitions]
+    if args.partition is not None and args.partition not in indexes:
+        raise Failure(f"unknown partition: {topic.name} has partitions 0 to {len(indexes) - 1}")
+    return [
+        TopicPartition(topic.name, index)
+        for index in (indexes if args.partition is None else [args.partition])
+    ]
 
 
 def _confirmed(
@@ -100,13 +107,14 @@ def _confirmed(
     ends = client.log_ends(
         {where: [n for n in i.replicas if n not in i.offline] for where, i in wanted.items()}
     )
-    if not args.json:
+    # The output of --json is for a program; the table is for the person who confirms.
+    with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
         print_table(
             ("topic", "partition", "broker", "last epoch", "log end", "state"),
             [row for where, info in wanted.items() for row in _rows(where, info, ends[where])],
         )
         print(
-            "Records that only the missing brokers have are LOST if you elect now. "
+            "Records that only missing brokers or offline logs have are LOST if you elect now. "
             "The live replica with the longest log becomes leader."
         )
     if not args.yes and not _agrees(len(wanted)):
@@ -124,6 +132,8 @@ def _rows(
         end = ends.get(node)
         if end is None:
             rows.append((*where, node, "-", "-", f"MISSING, {role}"))
+        elif end.is_offline:
+            rows.append((*where, node, "-", "-", f"OFFLINE log, {role}"))
         else:
             kept = ", may have lost records" if node in info.last_known else ""
             rows.append((*where, node, end.leader_epoch, end.end_offset, f"{role}{kept}"))

@@ -19,6 +19,7 @@ from headrace.client.operation import (
     retrying,
 )
 from headrace.client.values import LogEnd, Reassignment, ReplicaInfo
+from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import (
     ALTER_PARTITION_REASSIGNMENTS,
@@ -185,9 +186,11 @@ def log_ends(
             continue
         for topic in reply["topics"]:
             for slot in topic["partitions"]:
+                where = TopicPartition(topic["topic"], slot["partition"])
                 if slot["error_code"] == 0:
-                    where = TopicPartition(topic["topic"], slot["partition"])
                     found[where][node] = LogEnd(slot["leader_epoch"], slot["end_offset"])
+                elif slot["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR:
+                    found[where][node] = LogEnd(-1, -1, is_offline=True)
     return found
 
 

@@ -95,6 +95,8 @@ class LogEnd(NamedTuple):
 
     leader_epoch: int
     end_offset: int
+    is_offline: bool = False
+    """Whether the log is offline; then both numbers are -1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.controller.caller import ASKS_AS_CONTROLLER
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.lookup import hosted_partition, led_partition
-from headrace.model.errors import ApiError
+from headrace.model.errors import ApiError, ErrorCode
 from headrace.wire.codec import Message
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ def _answer(
 ) -> tuple[int, int]:
     if is_any_replica:
         log = hosted_partition(broker, topic, asked["partition"]).log
+        if log.is_offline:
+            # It is as long as its checkpoint says, and cannot be read: it must win no election.
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log of {topic} is offline.")
         if asked["leader_epoch"] > log.epochs.latest():
             return log.epochs.latest(), log.log_end_offset
         return log.epochs.end_offset_for(asked["leader_epoch"], log.log_end_offset)
