@@ -5,7 +5,14 @@ from uuid import UUID
 import pytest
 
 from headrace.cli import cluster
-from headrace.client.values import ClusterInfo, Node, PartitionInfo, ReplicaInfo, TopicInfo
+from headrace.client.values import (
+    ClusterInfo,
+    LogEnd,
+    Node,
+    PartitionInfo,
+    ReplicaInfo,
+    TopicInfo,
+)
 from headrace.model.topics import TopicPartition
 
 
@@ -30,6 +37,16 @@ class ClientOfTwo:
             TopicPartition("mill", 1): ReplicaInfo(-1, (2,), (), (2,), (), (2,)),
         }
 
+    def log_ends(
+        self, replicas: dict[TopicPartition, list[int]]
+    ) -> dict[TopicPartition, dict[int, LogEnd]]:
+        assert list(replicas.values()) == [[1, 3], [], [3, 1]]
+        ends: dict[TopicPartition, dict[int, LogEnd]] = {
+            where: dict.fromkeys(nodes, LogEnd(0, 5)) for where, nodes in replicas.items()
+        }
+        ends[TopicPartition("mill", 2)][1] = LogEnd(-1, -1, is_offline=True)
+        return ends
+
 
 def test_a_broker_that_is_away_is_still_listed(capsys: pytest.CaptureFixture[str]) -> None:
     cluster._print(cluster._description(ClientOfTwo()))  # type: ignore[arg-type]
@@ -40,6 +57,7 @@ def test_a_broker_that_is_away_is_still_listed(capsys: pytest.CaptureFixture[str
         "     2  not there  -          0        2            1",
         "     3  c:9092     -          1        1            0  controller",
         "No leader, waiting for broker 2: mill-1",
+        "Offline logs on broker 1: mill-2. Its log has the reason.",
     ]
 
 

@@ -63,6 +63,7 @@ def _description(client: "Client") -> dict[str, Any]:
         "under_replicated": sum(len(part.isr) < len(part.replicas) for part in partitions),
         "without_leader": sum(part.leader < 0 for part in partitions),
         "waiting": _waiting(client, topics),
+        "offline": _offline(client, topics, known),
         "brokers": brokers,
     }
 
@@ -86,6 +87,25 @@ def _waiting(client: "Client", topics: "Collection[TopicInfo]") -> list[dict[str
         {"brokers": list(brokers), "partitions": partitions}
         for brokers, partitions in sorted(waiting.items())
     ]
+
+
+def _offline(
+    client: "Client", topics: "Collection[TopicInfo]", live: "Collection[int]"
+) -> list[dict[str, Any]]:
+    """The logs that live brokers report as offline: such a replica leads nothing."""
+    from headrace.client import TopicPartition
+
+    asked: dict[TopicPartition, list[int]] = {}
+    for topic in topics:
+        for part in topic.partitions:
+            nodes = [node for node in part.replicas if node in live]
+            asked[TopicPartition(topic.name, part.index)] = nodes
+    offline: dict[int, list[str]] = {}
+    for where, ends in (client.log_ends(asked) if asked else {}).items():
+        for node, end in ends.items():
+            if end.is_offline:
+                offline.setdefault(node, []).append(str(where))
+    return [{"broker": node, "partitions": offline[node]} for node in sorted(offline)]
 
 
 def _share(node_id: int, partitions: "list[PartitionInfo]") -> dict[str, int]:
@@ -118,9 +138,14 @@ def _print(cluster: dict[str, Any]) -> None:
     ]
     print_table(("broker", "address", "rack", "leads", "follows", "out of sync", ""), rows)
     for group in cluster["waiting"]:
-        partitions = group["partitions"]
-        some = ", ".join(partitions[:_NAMED_MAX])
-        more = f" and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
         noun = "broker" if len(group["brokers"]) == 1 else "brokers"
         brokers = ", ".join(map(str, group["brokers"]))
-        print(f"No leader, waiting for {noun} {brokers}: {some}{more}")
+        print(f"No leader, waiting for {noun} {brokers}: {_named(group['partitions'])}")
+    for each in cluster["offline"]:
+        names = _named(each["partitions"])
+        print(f"Offline logs on broker {each['broker']}: {names}. Its log has the reason.")
+
+
+def _named(partitions: list[str]) -> str:
+    more = f" and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
+    return ", ".join(partitions[:_NAMED_MAX]) + more

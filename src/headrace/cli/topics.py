@@ -15,7 +15,8 @@ from headrace.cli.output import plural, print_json, print_table
 from headrace.cli.reassign import add_no_wait_argument, racks_of
 
 if TYPE_CHECKING:
-    from headrace.client import Client, TopicInfo
+    from headrace.client import Client, ClientError, TopicInfo
+    from headrace.client.values import ListedOffset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,8 +121,8 @@ def _description(client: "Client", topic: "TopicInfo") -> dict[str, Any]:
 
     led = [part.index for part in topic.partitions if part.leader >= 0]
     places = [TopicPartition(topic.name, index) for index in led]
-    starts = client.list_offsets(dict.fromkeys(places, "earliest"))
-    ends = client.list_offsets(dict.fromkeys(places, "latest"))
+    starts = client.reported_offsets(dict.fromkeys(places, "earliest"))
+    ends = client.reported_offsets(dict.fromkeys(places, "latest"))
     configs = client.describe_configs(ConfigResource("topic", topic.name))
     partitions = []
     for part in topic.partitions:
@@ -133,8 +134,9 @@ def _description(client: "Client", topic: "TopicInfo") -> dict[str, Any]:
                 "leader_epoch": part.leader_epoch,
                 "replicas": part.replicas,
                 "isr": part.isr,
-                "log_start_offset": starts[place].offset if place in starts else None,
-                "log_end_offset": ends[place].offset if place in ends else None,
+                "log_start_offset": _offset(starts.get(place)),
+                "log_end_offset": _offset(ends.get(place)),
+                "error": _error(ends.get(place) or starts.get(place)),
             }
         )
     return {
@@ -146,6 +148,19 @@ def _description(client: "Client", topic: "TopicInfo") -> dict[str, Any]:
         },
         "partitions": partitions,
     }
+
+
+def _offset(found: "ListedOffset | ClientError | None") -> int | None:
+    from headrace.client.values import ListedOffset
+
+    return found.offset if isinstance(found, ListedOffset) else None
+
+
+def _error(found: "ListedOffset | ClientError | None") -> str | None:
+    from headrace.cli.connection import describe
+    from headrace.client import ClientError
+
+    return describe(found) if isinstance(found, ClientError) else None
 
 
 def _print_description(topic: dict[str, Any]) -> None:
@@ -174,7 +189,10 @@ def _trouble(part: dict[str, Any]) -> str:
     if part["leader"] is None:
         return "without a leader"
     missing = len(part["replicas"]) - len(part["isr"])
-    return f"under-replicated by {missing}" if missing > 0 else ""
+    problems = [f"under-replicated by {missing}"] if missing > 0 else []
+    if part["error"] is not None:
+        problems.append(part["error"])
+    return "; ".join(problems)
 
 
 def _alter(client: "Client", args: argparse.Namespace) -> None:

@@ -21,7 +21,7 @@ from headrace.client.aio_driver import Driver
 from headrace.client.aio_groups import GroupConsumer, OnPartitions
 from headrace.client.aio_streams import Consumer, Delivery, Producer
 from headrace.client.engine import Engine
-from headrace.client.errors import ClientClosed, RequestFailed
+from headrace.client.errors import ClientClosed, ClientError, RequestFailed
 from headrace.client.group_values import GroupInfo, GroupListing, GroupOffset
 from headrace.client.inputs import Data, HeadersIn, client_options, plan_reading
 from headrace.client.operation import Ask, Operation
@@ -234,6 +234,12 @@ class Client:
                 read_committed=isolation == "read_committed",
             )
         )
+
+    async def reported_offsets(
+        self, at: Mapping[TopicPartition, Start]
+    ) -> dict[TopicPartition, ListedOffset | ClientError]:
+        """Offsets as `list_offsets` returns them, or the error of a partition. Never waits."""
+        return await self._run(offsets.reported_offsets(self._engine, offsets.timestamps(at)))
 
     # The cluster.
 

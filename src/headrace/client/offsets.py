@@ -185,6 +185,36 @@ def list_offsets(
     return {partition: found[partition] for partition in wanted}
 
 
+def reported_offsets(
+    session: Session, wanted: Mapping[TopicPartition, int]
+) -> Operation[dict[TopicPartition, ListedOffset | ClientError]]:
+    """The offsets that leaders report now, or their errors. Nothing is retried.
+
+    One exception: if a partition has another leader by now, that one is asked.
+    """
+    yield from ensure_topics(session, (partition.topic for partition in wanted), create=False)
+    found: dict[TopicPartition, ListedOffset | ClientError] = {}
+    left = dict(wanted)
+    for attempt in range(2):
+        if attempt:
+            yield Refresh()
+        by_leader, _trouble = _group_by_leader(session, left)
+        asks = [
+            Ask(leader, LIST_OFFSETS, _list_offsets_fields(session, group, False))
+            for leader, group in by_leader.items()
+        ]
+        for group, reply in zip(by_leader.values(), (yield AskAll(asks)), strict=True):
+            if isinstance(reply, ClientError):
+                found |= dict.fromkeys(group, reply)
+            else:
+                found |= _offsets_in(reply)
+        errors = {each: error for each, error in found.items() if isinstance(error, ClientError)}
+        left = {each: wanted[each] for each, error in errors.items() if error.stale_metadata}
+        if not left:
+            break
+    return found
+
+
 def _group_by_leader(
     session: Session, wanted: Mapping[TopicPartition, int]
 ) -> tuple[dict[int, dict[TopicPartition, int]], ClientError | None]:
@@ -232,19 +262,31 @@ def _take_offsets(
     reply: Mapping[str, Any], found: dict[TopicPartition, ListedOffset]
 ) -> ClientError | None:
     trouble: ClientError | None = None
+    for partition, offset in _offsets_in(reply).items():
+        if isinstance(offset, ListedOffset):
+            found[partition] = offset
+            continue
+        trouble = offset
+        if not trouble.retriable:
+            raise trouble
+    return trouble
+
+
+def _offsets_in(reply: Mapping[str, Any]) -> dict[TopicPartition, ListedOffset | ClientError]:
+    offsets: dict[TopicPartition, ListedOffset | ClientError] = {}
     for topic in reply["topics"]:
         for part in topic["partitions"]:
             partition = TopicPartition(topic["name"], part["partition_index"])
             code = error_code(part["error_code"])
             if code == ErrorCode.NONE:
-                found[partition] = ListedOffset(
+                offsets[partition] = ListedOffset(
                     part["offset"], part["timestamp"], part.get("leader_epoch", -1)
                 )
             else:
-                trouble = request_failed(code, f"no offset for {partition} ({code.name})")
-                if not trouble.retriable:
-                    raise trouble
-    return trouble
+                offsets[partition] = request_failed(
+                    code, f"no offset for {partition} ({code.name})"
+                )
+    return offsets
 
 
 def start_timestamp(start: Start) -> int | None:
