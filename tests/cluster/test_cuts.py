@@ -141,3 +141,108 @@ def test_leader_cut_off_from_its_followers_only_leaves_the_isr(tmp_path: Path) -
             topic.wait_until_in_sync()
         check(load)
         assert not load.failed
+
+
+LIBRDKAFKA_DEFAULTS = {
+    "socket.timeout.ms": 60_000,
+    "request.timeout.ms": 30_000,
+    "delivery.timeout.ms": 300_000,
+    "topic.metadata.refresh.interval.ms": 300_000,
+    "reconnect.backoff.max.ms": 10_000,
+}
+LONG_LAG = {"replica.lag.time.max.ms": "600000"}
+
+
+def test_leader_that_only_clients_reach_sends_them_to_the_new_leader(tmp_path: Path) -> None:
+    """The producer is connected to that leader only, and repeats what times out there."""
+    settings = {"min.insync.replicas": "2", **LONG_LAG}
+    with RunningCluster.start(tmp_path, settings=settings, links=True) as cluster:
+        topic = Topic(cluster, "cut", partitions=1)
+        topic.wait_until_in_sync()
+        victim = topic.leader()
+        others = [each for each in cluster.brokers if each != victim]
+        with Load(topic, **LIBRDKAFKA_DEFAULTS) as load:
+            load.wait_for_more(100)
+            cluster.links.cut(victim, ZOOKEEPER, *others)
+            load.wait_for_more(300)
+            cluster.links.heal()
+            topic.wait_until_in_sync()
+        check(load)
+        assert not load.failed
+
+
+def test_leader_cut_off_from_one_of_two_followers_removes_it(tmp_path: Path) -> None:
+    """The controller reaches both of them, and does not remove the follower."""
+    settings = {"min.insync.replicas": "2", **LONG_LAG}
+    with RunningCluster.start(tmp_path, settings=settings, links=True) as cluster:
+        topic = Topic(cluster, "cut", partitions=3)
+        topic.wait_until_in_sync()
+        controller = topic.controller()
+        leader, follower = (each for each in cluster.brokers if each != controller)
+        partition = led_by(topic, leader)
+        with Load(topic, **LIBRDKAFKA_DEFAULTS) as load:
+            wait_for_more_in(load, partition)
+            cluster.links.cut(leader, follower)
+            wait_for_more_in(load, partition, 100)
+            state = topic.states()[partition]
+            assert (state.leader, sorted(state.isrs)) == (leader, sorted((controller, leader)))
+            cluster.links.heal()
+            topic.wait_until_in_sync()
+        check(load)
+        assert not load.failed
+
+
+def test_leader_cut_off_from_its_only_follower_continues_alone(tmp_path: Path) -> None:
+    """Two replicas and min.insync.replicas=1; both brokers reach the controller."""
+    settings = {"min.insync.replicas": "1", **LONG_LAG}
+    with RunningCluster.start(tmp_path, settings=settings, links=True) as cluster:
+        topic = Topic(cluster, "cut", partitions=3, replication_factor=2)
+        controller = topic.controller()
+        partition, before = next(
+            (index, state)
+            for index, state in topic.states().items()
+            if controller not in state.replicas
+        )
+        with Load(topic, **LIBRDKAFKA_DEFAULTS) as load:
+            wait_for_more_in(load, partition)
+            cluster.links.cut(*before.replicas)
+            wait_for_more_in(load, partition, 300)
+            state = topic.states()[partition]
+            assert (state.leader, state.isrs) == (before.leader, [before.leader])
+            cluster.links.heal()
+            wait_for("both in sync", lambda: len(topic.states()[partition].isrs) == 2)
+        check(load)
+        assert not load.failed
+
+
+def test_leader_that_loses_its_followers_one_by_one_is_replaced(tmp_path: Path) -> None:
+    """The last in-sync follower reaches the replica that the leader removed."""
+    settings = {"min.insync.replicas": "2", **LONG_LAG}
+    with RunningCluster.start(tmp_path, brokers=4, settings=settings, links=True) as cluster:
+        topic = Topic(cluster, "cut", partitions=4)
+        topic.wait_until_in_sync()
+        controller = topic.controller()
+        topic.ask(controller)
+        partition, before = next(
+            (index, state)
+            for index, state in topic.states().items()
+            if controller not in state.replicas
+        )
+        victim = before.leader
+        first, last = (each for each in before.replicas if each != victim)
+        with Load(topic, **LIBRDKAFKA_DEFAULTS) as load:
+            wait_for_more_in(load, partition)
+            cluster.links.cut(victim, first)
+            wait_for("an ISR of two", lambda: len(topic.states()[partition].isrs) == 2)
+            cluster.links.cut(victim, last)
+
+            def is_replaced() -> bool:
+                state = topic.states()[partition]
+                return state.leader == last and sorted(state.isrs) == sorted((first, last))
+
+            wait_for("a leader that reaches another replica", is_replaced)
+            wait_for_more_in(load, partition)
+            cluster.links.heal()
+            topic.wait_until_in_sync()
+        check(load)
+        assert not load.failed

@@ -1,6 +1,13 @@
-"""When a leader hands over partitions because its followers no longer reach it."""
+"""When a leader hands over a partition, or removes silent followers from its ISR."""
 
-from headrace.replication.contact_machine import AGAIN_S, CHECK_S, RETRY_S, SILENCE_S_MIN, Contacts
+from headrace.replication.contact_machine import (
+    AGAIN_S,
+    CHECK_S,
+    RETRY_S,
+    SILENCE_S_MIN,
+    Action,
+    Contacts,
+)
 
 BROKERS = (1, 2, 3, 4, 5)
 KEY = ("t", 0)
@@ -14,22 +21,33 @@ class Leader:
     ) -> None:
         self.contacts = Contacts(fetch_wait_s)
         self.others = others
+        self.replicas = len(others) + 1
         self.needed = needed
         self.fetching = set(others)
         self.epoch = 1
         self.now = 100.0
+        self.is_waiting = True
 
-    def run(self, seconds: float) -> list[float]:
-        """When it handed over, in seconds from the start of this run."""
+    def run(self, seconds: float, action: Action = Action.HAND_OVER) -> list[float]:
+        """When it took this action, in seconds from the start of this run."""
         began = self.now
         found = []
         while self.now < began + seconds:
             self.now += CHECK_S
             for node in self.fetching:
                 self.contacts.fetched(node, self.now)
-            if self.contacts.check(BROKERS, self.now) and self.contacts.hands_over(
-                KEY, self.epoch, self.others, self.needed, self.now
-            ):
+            if not self.contacts.check(BROKERS, self.now):
+                continue
+            judged = self.contacts.judge(
+                KEY,
+                self.epoch,
+                self.others,
+                self.replicas,
+                self.needed,
+                self.now,
+                is_waiting=self.is_waiting,
+            )
+            if judged is action:
                 found.append(self.now - began)
         return found
 
@@ -120,3 +138,63 @@ def test_broker_that_is_not_registered_is_not_silent() -> None:
     leader.contacts.fetched(9, leader.now)
     assert leader.run(10) == []
     assert not leader.contacts.check(BROKERS, leader.now + CHECK_S)
+
+
+def test_leader_removes_the_silent_one_of_two_followers() -> None:
+    leader = Leader()
+    leader.run(10)
+    leader.fetching = {3}
+    assert leader.run(SILENCE_S_MIN + 2 * CHECK_S, Action.REMOVE_SILENT) == [
+        SILENCE_S_MIN + CHECK_S
+    ]
+    assert leader.contacts.unreached == {2}
+
+
+def test_leader_removes_its_only_follower_if_one_replica_is_enough() -> None:
+    pair = Leader(others=(2,), needed=1)
+    pair.run(10)
+    pair.fetching = set()
+    assert pair.run(10, Action.REMOVE_SILENT) != []
+
+
+def test_leader_keeps_silent_followers_that_min_insync_needs() -> None:
+    leader = Leader(needed=3)
+    leader.run(10)
+    leader.fetching = {3}
+    assert leader.run(30, Action.REMOVE_SILENT) == []
+    pair = Leader(others=(2,), needed=2)
+    pair.run(10)
+    pair.fetching = set()
+    assert pair.run(30, Action.REMOVE_SILENT) == []
+    assert pair.run(30) == [], "no other replica could be added"
+
+
+def test_leader_of_two_in_sync_hands_over_if_the_other_may_reach_a_third_replica() -> None:
+    leader = Leader(others=(2,), needed=2)
+    leader.replicas = 3
+    leader.run(10)
+    leader.fetching = set()
+    leader.is_waiting = False
+    assert leader.run(30) == []
+    leader.is_waiting = True
+    assert leader.run(3) == [CHECK_S]
+
+
+def test_leader_keeps_silent_followers_while_no_record_waits() -> None:
+    leader = Leader()
+    leader.run(10)
+    leader.fetching = {3}
+    leader.is_waiting = False
+    assert leader.run(30, Action.REMOVE_SILENT) == []
+    leader.is_waiting = True
+    assert leader.run(CHECK_S, Action.REMOVE_SILENT) == [CHECK_S]
+
+
+def test_follower_that_fetches_again_is_not_unreached() -> None:
+    leader = Leader()
+    leader.run(10)
+    leader.fetching = {3}
+    leader.run(10)
+    leader.fetching = {2, 3}
+    leader.run(CHECK_S)
+    assert leader.contacts.unreached == frozenset()

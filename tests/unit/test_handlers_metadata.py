@@ -208,6 +208,25 @@ def test_responses_name_this_broker_while_the_controller_is_not_registered(
     assert client.ask(api, version, request)["controller_id"] == -1
 
 
+def test_broker_that_is_cut_off_names_and_lists_itself_only_for_what_it_still_leads(
+    client: Asker,
+) -> None:
+    client.add_topic("stuck")
+    client.add_topic("alone")
+    broker = client.broker
+    broker.is_cut_off = lambda: True
+    client.partition("stuck").is_cut_off = True
+
+    def ask(name: str) -> tuple[int, list[int]]:
+        topics = [{"topic_id": None, "name": name}]
+        reply = client.ask(METADATA, 12, {"topics": topics, "allow_auto_topic_creation": False})
+        listed = [each["node_id"] for each in reply["brokers"]]
+        return reply["topics"][0]["partitions"][0]["leader_id"], listed
+
+    assert ask("stuck") == (-1, [])
+    assert ask("alone") == (1, [1])
+
+
 @pytest.mark.parametrize("version", range(3))
 def test_describe_cluster_tells_the_brokers_and_the_controller(client: Asker, version: int) -> None:
     reply = client.ask(

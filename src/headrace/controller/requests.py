@@ -28,6 +28,7 @@ from headrace.wire.apis import (
     BROKER_HEARTBEAT,
 )
 
+_COPIES_MIN = 2
 Message = dict[str, Any]
 
 
@@ -113,7 +114,8 @@ class Requests:
         """The brokers that respond, of those that could replace a leader.
 
         A leader is replaced if it is short of replicas, or if it resigns: it requests an ISR
-        without itself.
+        without itself. One that would be the last in sync is not replaced, but a controller that
+        is cut off must not decide that.
         """
         wanted: dict[int, None] = {}
         for topic in request["topics"]:
@@ -126,7 +128,7 @@ class Requests:
                 kept = [member["broker_id"] for member in part["new_isr_with_epochs"]]
                 if state is not None and request["broker_id"] not in kept:
                     wanted.update(dict.fromkeys(n for n in state.isr if n in kept))
-                elif state is not None and len(kept) < min_insync:
+                elif state is not None and len(kept) < max(min_insync, _COPIES_MIN):
                     wanted.update(dict.fromkeys(n for n in state.isr if n not in kept))
         answers = await asyncio.gather(*(self._is_awake(node) for node in wanted))
         if wanted and not any(answers) and self._is_cut_off():
@@ -186,12 +188,13 @@ class Requests:
                 states.put(*where, machine.renumber(state))
                 return {"error_code": ErrorCode.INELIGIBLE_REPLICA}
             after = elected
-        if after is not state:
+        if after is not state and after.leader == state.leader:
             handover = self._failover.better_leader(where, state, change, answering)
             if handover is not None:
                 handovers.append(handover)
                 states.put(*where, handover.after)
                 return {"error_code": ErrorCode.FENCED_LEADER_EPOCH}
+        if after is not state:
             states.put(*where, after)
         return {
             "leader_id": after.leader,

@@ -50,16 +50,27 @@ def controller_for(broker: BrokerContext, brokers: list[tuple[BrokerInfo, Endpoi
     return broker.node_id if broker.node_id in listed else NO_CONTROLLER
 
 
+def leads_in_vain(broker: BrokerContext, topic: str, index: int) -> bool:
+    """Whether this broker is the leader in its image, and clients should ask another broker.
+
+    It has no registration, or it is cut off from the other brokers and the store.
+    """
+    if broker.controller.broker_epoch == NOT_REGISTERED:
+        return True
+    if not broker.is_cut_off():
+        return False
+    partition = broker.partitions.get(topic, {}).get(index)
+    return partition is not None and partition.is_cut_off
+
+
 def partition_message(
-    broker: BrokerContext, listener: str, index: int, state: PartitionState
+    broker: BrokerContext, listener: str, topic: str, index: int, state: PartitionState
 ) -> Message:
     """One partition for Metadata and DescribeTopicPartitions."""
     live = broker.image.brokers
     leader, error = state.leader, ErrorCode.NONE
     info = live.get(leader)
-    # A broker whose registration is void has resigned: others may lead, and can be asked who.
-    has_resigned = leader == broker.node_id and broker.controller.broker_epoch == NOT_REGISTERED
-    if info is None or has_resigned:
+    if info is None or (leader == broker.node_id and leads_in_vain(broker, topic, index)):
         leader, error = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
     elif endpoint_of(info, listener) is None:
         leader, error = NO_LEADER, ErrorCode.LISTENER_NOT_FOUND

@@ -40,6 +40,10 @@ def _hold_nothing(_partitions: "Iterable[TopicPartition]", _names: int) -> None:
     return None
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class BrokerContext:
     node_id: int
@@ -62,3 +66,5 @@ class BrokerContext:
     """An awaitable if a response about these partitions' leaders must wait: see Holds.hold."""
     listed: "Callable[[str, Callable[[], set[int]]], dict[int, BrokerInfo]] | None" = None
     """The brokers that a Metadata response lists: see Holds.listed. None: all registered ones."""
+    is_cut_off: "Callable[[], bool]" = field(default=_never)
+    """Whether this broker leads partitions in vain, and another one probably leads them."""

@@ -81,7 +81,7 @@ def _describe(
     states = topic.partitions[start : start + count_max]
     partitions = [
         {
-            **partition_message(broker, context.listener, start + step, state),
+            **partition_message(broker, context.listener, topic.name, start + step, state),
             **_eligible(broker.image, state),
         }
         for step, state in enumerate(states)

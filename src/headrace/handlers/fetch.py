@@ -303,6 +303,8 @@ class FetchHandler:
         if request.read_committed:
             result.aborted = []
         if part.fetch_offset >= bound and part.fetch_offset >= log.log_start_offset:
+            if partition.is_cut_off:
+                result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return
         size_max: i64 = part.size_max if part.size_max < budget else budget
         if size_max <= 0 and not is_first:

@@ -10,7 +10,7 @@ same fatal error as from InitProducerId; librdkafka retries most other errors fo
 """
 
 from headrace.group.placement import OFFSETS_TOPIC
-from headrace.handlers.cluster_view import endpoint_of
+from headrace.handlers.cluster_view import endpoint_of, leads_in_vain
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.slots import failure
 from headrace.model.errors import ApiError, ErrorCode
@@ -62,7 +62,12 @@ async def _coordinator(
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Coordinator type {key_type} is not supported."
             )
-        node_id = await broker.groups().shards.coordinator_of(key)
+        shards = broker.groups().shards
+        node_id = await shards.coordinator_of(key)
+        if node_id == broker.node_id and leads_in_vain(
+            broker, OFFSETS_TOPIC, shards.partition_of(key)
+        ):
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         endpoint = endpoint_of(broker.image.brokers[node_id], context.listener)
         if endpoint is None:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -8,6 +8,8 @@
 - A response that would name a leader whose connection was just lost waits for the election, at most
   0.3 s. For three seconds after the loss, the first response on each connection lists the lost
   broker; later ones list it only if they name it as a leader (see controller/loss_machine.py).
+- A broker that is cut off from ZooKeeper and most of its followers neither lists itself nor names
+  itself as a leader.
 """
 
 from collections.abc import Awaitable, Iterator
@@ -154,7 +156,7 @@ def _by_id(broker: BrokerContext, context: RequestContext, topic_id: UUID) -> Me
 
 def _topic(broker: BrokerContext, context: RequestContext, topic: TopicState) -> Message:
     partitions = [
-        partition_message(broker, context.listener, index, state)
+        partition_message(broker, context.listener, topic.name, index, state)
         for index, state in enumerate(topic.partitions)
     ]
     if context.api_version < _LISTENER_ERRORS_SINCE:
@@ -190,6 +192,10 @@ def _reply(
     brokers = broker.image.brokers
     if broker.listed is not None:
         brokers = broker.listed(context.peer, leaders)
+    if broker.is_cut_off() and broker.node_id not in leaders():
+        # librdkafka requests metadata from brokers that it is connected to, maybe this one only.
+        # It forgets a broker that is not listed, and connects to another one.
+        brokers = {node: info for node, info in brokers.items() if node != broker.node_id}
     if request.get("include_topic_authorized_operations"):
         for slot in slots:
             slot["topic_authorized_operations"] = TOPIC_OPERATIONS

@@ -84,9 +84,11 @@ class ProduceHandler:
             partition = self._find(exchange, part)
             if partition is None:
                 continue
-            if exchange.request.acks == ACKS_ALL and partition.is_short():
-                exchange.refuse(part, ErrorCode.NOT_ENOUGH_REPLICAS)
-                continue
+            if exchange.request.acks == ACKS_ALL:
+                rejection: i64 = partition.rejection()
+                if rejection != 0:
+                    exchange.refuse(part, rejection)
+                    continue
             batch = self._read(partition, part, exchange.data)
             if batch is None:
                 continue

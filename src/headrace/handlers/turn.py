@@ -140,6 +140,14 @@ class Turn:
         self._fail_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.wake_readers(partition)
 
+    def cut_off(self, partition: Partition) -> None:
+        """This leader can commit nothing now: requests that wait for that go to another one."""
+        synced_later = partition.parked
+        partition.parked = []
+        self._fail_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        partition.parked = synced_later
+        self.wake_readers(partition)
+
     def append(self, partition: Partition, frame: bytes) -> i64:
         """Write a coordinator's batch at once, and return its first offset.
 
@@ -147,8 +155,9 @@ class Turn:
         """
         if not partition.is_leader:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if partition.is_short():
-            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        rejection: i64 = partition.rejection()
+        if rejection != 0:
+            raise ApiError(ErrorCode(int(rejection)))
         if partition.is_dirty:
             self.flush()
         self.begin()

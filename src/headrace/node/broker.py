@@ -218,6 +218,7 @@ class Broker:
             self._replication = Replication(
                 config, self._outside.network, self._clock, controller, self._table, server
             )
+            context.is_cut_off = self._replication.is_cut_off
         replicas = self._replicas = Replicas(
             config.node_id,
             config,

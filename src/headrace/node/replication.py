@@ -61,6 +61,10 @@ class Replication:
         front.replica_fetch.epoch_of = self._epoch_of
         front.replica_fetch.consider = self._isr.consider
 
+    def is_cut_off(self) -> bool:
+        """Whether clients should use other brokers: see `isr_service`."""
+        return self._isr.is_cut_off
+
     def start(self) -> None:
         self._set_rates()
         self._isr.start()

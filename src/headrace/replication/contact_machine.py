@@ -1,17 +1,21 @@
-"""Decides when a leader that its followers no longer reach hands over its partitions.
+"""Decides when a leader acts on silent followers: it hands over, or removes them from the ISR.
 
 Pure: time is an argument. A follower sends a fetch at least every replica.fetch.wait.max.ms (0.5 s
 by default). One that sent none for six times as long, but at least SILENCE_S_MIN, cannot reach this
-broker, or is stopped. If that is true of most of the ISR, the others can commit records and this
-leader cannot.
+broker, or is stopped. If most of the ISR is silent, the others can commit records and this leader
+cannot. If fewer are, the leader can commit without them, unless too few members remain: then
+another leader may reach replicas that this one does not. The controller decides on each request.
+Without its response the ISR stays as it was.
 
-1. A partition must be cut off in two checks, so that a new leader waits for the first fetches.
+1. Followers must be silent in two checks, so that a new leader waits for the first fetches.
 2. A check that comes late shows that this process was paused. Silence is then counted from now.
 3. A broker hands over a partition at most once in AGAIN_S, so that leadership does not follow an
    unstable link. An attempt that the controller rejected is repeated after RETRY_S.
+4. Silent followers are removed only if records wait for them, and if min.insync.replicas remain.
 """
 
 from collections.abc import Collection
+from enum import Enum
 
 SILENCE_S_MIN = 3.0
 CHECK_S = 1.0
@@ -23,6 +27,12 @@ _SILENT_FETCHES = 6
 Key = tuple[str, int]
 
 
+class Action(Enum):
+    NONE = 0
+    HAND_OVER = 1
+    REMOVE_SILENT = 2
+
+
 class Contacts:
     def __init__(self, fetch_wait_s: float) -> None:
         self._silence_s = max(SILENCE_S_MIN, _SILENT_FETCHES * fetch_wait_s)
@@ -31,11 +41,15 @@ class Contacts:
         self._checked = 0.0
         self._resumed = 0.0
         self._silent: frozenset[int] = frozenset()
+        self.unreached: frozenset[int] = frozenset()
+        """The followers that were silent in the last two checks."""
+        self.is_isolated = False
+        """Whether these are most of the brokers that follow any partition of this one."""
         self._suspects: dict[Key, int] = {}
-        """Partitions that were cut off in the last check, with their leader epoch."""
+        """Partitions with a silent member in the last check, with their leader epoch."""
         self._found: dict[Key, int] = {}
         self._attempts: dict[Key, tuple[int, float]] = {}
-        """The leader epoch and the time of the last attempt to hand over each partition."""
+        """The leader epoch and the time of the last attempt to change each partition."""
 
     def fetched(self, node_id: int, now: float) -> None:
         self._fetched[node_id] = now
@@ -46,32 +60,52 @@ class Contacts:
             self._resumed = now
         self._checked = now
         self._fetched = {node: at for node, at in self._fetched.items() if node in registered}
+        before = self._silent
         self._silent = frozenset(
             node
             for node, at in self._fetched.items()
             if now - max(at, self._resumed) >= self._silence_s
         )
+        self.unreached = self._silent & before
+        self.is_isolated = 2 * len(self.unreached) > len(self._fetched)
         self._suspects, self._found = self._found, {}
         self._attempts = {
             key: attempt for key, attempt in self._attempts.items() if now - attempt[1] < AGAIN_S
         }
         return bool(self._silent)
 
-    def hands_over(
-        self, key: Key, leader_epoch: int, others: Collection[int], needed: int, now: float
-    ) -> bool:
-        """Whether a leader hands over a partition to `others`, the other members of its ISR.
+    def judge(
+        self,
+        key: Key,
+        leader_epoch: int,
+        others: Collection[int],
+        replicas: int,
+        needed: int,
+        now: float,
+        *,
+        is_waiting: bool,
+    ) -> Action:
+        """The action of a leader; `others` are the other members of the ISR.
 
-        `needed` is how many replicas must be in sync. Call it once per check.
+        `replicas` is how many the partition has, `needed` how many must be in sync; `is_waiting`
+        tells whether records wait to be committed. Call it once per check.
         """
         silent = sum(node in self._silent for node in others)
-        if 2 * silent <= len(others) + 1 or len(others) < needed:
-            return False
+        if not silent:
+            return Action.NONE
         self._found[key] = leader_epoch
         if self._suspects.get(key) != leader_epoch:
-            return False
-        last_epoch, at = self._attempts.get(key, (leader_epoch, now - RETRY_S))
-        if now - at < (RETRY_S if last_epoch == leader_epoch else AGAIN_S):
-            return False
+            return Action.NONE
+        last_epoch, at = self._attempts.get(key, (leader_epoch, now - AGAIN_S))
+        has_most = 2 * silent <= len(others) + 1
+        if has_most and len(others) + 1 - silent >= needed:
+            action, wait_s = Action.REMOVE_SILENT, RETRY_S
+            is_useful = is_waiting
+        else:
+            action = Action.HAND_OVER
+            wait_s = RETRY_S if last_epoch == leader_epoch else AGAIN_S
+            is_useful = replicas > needed and (is_waiting or not has_most)
+        if not is_useful or now - at < wait_s:
+            return Action.NONE
         self._attempts[key] = (leader_epoch, now)
-        return True
+        return action

@@ -9,8 +9,11 @@ cluster, whichever is first; `Partition.settle` tells by the partition epoch.
 2. A refusal that names a later state (INVALID_UPDATE_VERSION, FENCED_LEADER_EPOCH) is no outcome
    either: a copy of the request may be part of that state. It will come with the image.
 3. A leader that is damaged, or that most of the ISR no longer reaches (`contact_machine`), requests
-   an ISR without itself. The controller elects one of the others.
-4. Any other refusal is final. Its partition is left alone for a while, and then looked at again
+   an ISR without itself. The controller elects one of the others. If few members are silent, the
+   leader requests an ISR without them.
+4. A leader without a session, most of whose followers are silent, is probably replaced, and can
+   commit nothing. It sends its clients to other brokers (`Partition.is_cut_off`).
+5. Any other refusal is final. Its partition is left alone for a while, and then looked at again
    by itself: nothing else may ever happen to it, where nobody writes.
 """
 
@@ -23,7 +26,7 @@ from headrace.env.clock import Clock
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode, error_name
 from headrace.model.topics import PartitionState
-from headrace.replication.contact_machine import CHECK_S, Contacts
+from headrace.replication.contact_machine import CHECK_S, Action, Contacts
 from headrace.replication.partition import Isr, Partition
 from headrace.runtime.link import LinkBroken
 
@@ -46,7 +49,11 @@ class Turn(Protocol):
     @property
     def deliver(self) -> Callable[[], None]: ...
 
+    def may_be_stale(self) -> bool: ...
+
     def begin(self) -> None: ...
+
+    def cut_off(self, partition: Partition) -> None: ...
 
     def commit(self, partition: Partition) -> None: ...
 
@@ -85,6 +92,10 @@ class IsrKeeper:
         """Until when a partition is left alone."""
         self._cut_off: dict[Partition, None] = {}
         """Partitions to be handed over, because most of their ISR does not reach this broker."""
+        self._shrinking: dict[Partition, None] = {}
+        """Partitions whose silent followers are to be removed from the ISR."""
+        self._stranded: dict[Partition, None] = {}
+        """Partitions that are marked as cut off."""
         self._loop = asyncio.get_running_loop()
         self._check_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -94,6 +105,11 @@ class IsrKeeper:
         self._failures = 0
         self._refusals = 0
         """How many answers in a row refused something."""
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether any partition is marked as cut off."""
+        return bool(self._stranded)
 
     def start(self) -> None:
         self._tick_timer = self._loop.call_later(self.lag_ms_max / 2000, self._tick)
@@ -121,18 +137,53 @@ class IsrKeeper:
     def _check_contacts(self) -> None:
         self._check_timer = self._loop.call_later(CHECK_S, self._check_contacts)
         now = self._clock.monotonic()
-        if not self.contacts.check(self._image.brokers, now):
-            return
-        for partition in self._partitions:
-            if not partition.is_leader or partition.proposed is not None:
-                continue
-            others = [member for member, _ in partition.isr if member != self._node_id]
-            needed = min(int(partition.rules.min_insync_replicas), len(partition.replicas))
-            key = (partition.topic, int(partition.index))
-            if self.contacts.hands_over(key, int(partition.leader_epoch), others, needed, now):
-                _LOG.warning("most of the ISR is unreachable, handing over: partition=%s-%d", *key)
-                self._cut_off[partition] = None
-                self.consider(partition)
+        if self.contacts.check(self._image.brokers, now):
+            for partition in self._partitions:
+                if partition.is_leader and partition.proposed is None:
+                    self._judge(partition, now)
+        self._mark_stranded()
+
+    def _judge(self, partition: Partition, now: float) -> None:
+        key = (partition.topic, int(partition.index))
+        action = self.contacts.judge(
+            key,
+            int(partition.leader_epoch),
+            [member for member, _ in partition.isr if member != self._node_id],
+            len(partition.replicas),
+            min(int(partition.rules.min_insync_replicas), len(partition.replicas)),
+            now,
+            is_waiting=bool(partition.high_watermark < partition.log.written_end_offset),
+        )
+        if action is Action.HAND_OVER:
+            _LOG.warning("followers are silent, handing over: partition=%s-%d", *key)
+            self._cut_off[partition] = None
+        elif action is Action.REMOVE_SILENT:
+            silent = ",".join(str(node) for node in sorted(self.contacts.unreached))
+            _LOG.warning("removing silent followers: partition=%s-%d silent=%s", *key, silent)
+            self._shrinking[partition] = None
+        if action is not Action.NONE:
+            self.consider(partition)
+
+    def _mark_stranded(self) -> None:
+        """Mark the partitions that cannot commit, if another broker can lead them by now."""
+        unreached = self.contacts.unreached
+        found: dict[Partition, None] = {}
+        if self.contacts.is_isolated and self._turn.may_be_stale():
+            for partition in self._partitions:
+                members = (member for member, _ in partition.isr)
+                if partition.is_leader and not unreached.isdisjoint(members):
+                    found[partition] = None
+        for partition in self._stranded:
+            partition.is_cut_off = partition in found
+        for partition in [each for each in found if each not in self._stranded]:
+            _LOG.warning(
+                "cut off, clients must find another leader: partition=%s", partition.log.partition
+            )
+            partition.is_cut_off = True
+            self._turn.begin()
+            self._turn.cut_off(partition)
+            self._turn.deliver()
+        self._stranded = found
 
     def _work(self) -> None:
         self._work_timer = None
@@ -146,11 +197,15 @@ class IsrKeeper:
         asked: list[_Asked] = []
         for partition in considered:
             is_cut_off = partition in self._cut_off
+            is_shrinking = partition in self._shrinking
             self._cut_off.pop(partition, None)
+            self._shrinking.pop(partition, None)
             if not partition.is_leader or self._resting.get(partition, now_ms) > now_ms:
                 continue
             self._resting.pop(partition, None)
             isr = partition.proposed or self._isr_without_this(partition, is_cut_off)
+            if isr is None and is_shrinking:
+                isr = self._isr_without_silent(partition)
             if isr is None:
                 isr = partition.wanted_isr(now_ms, self.lag_ms_max, self._is_registered)
             if isr is None:
@@ -167,6 +222,12 @@ class IsrKeeper:
         if partition.damaged_from < 0 and not is_cut_off:
             return None
         return tuple(each for each in partition.isr if each[0] != self._node_id) or None
+
+    def _isr_without_silent(self, partition: Partition) -> Isr | None:
+        """The ISR to request if followers are silent; None if all of them fetch again."""
+        unreached = self.contacts.unreached
+        isr = tuple(each for each in partition.isr if each[0] not in unreached)
+        return None if isr == partition.isr else isr
 
     def _is_registered(self, node_id: int, epoch: int) -> bool:
         broker = self._image.brokers.get(node_id)

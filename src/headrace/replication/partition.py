@@ -96,6 +96,8 @@ class Partition:
         self.in_sync_replicas: i64 = 0
         self.has_elr = False
         """Whether replicas outside of the ISR can be elected: then nothing is committed."""
+        self.is_cut_off = False
+        """Whether this leader can commit nothing and is probably replaced: see `isr_service`."""
         self.followers: dict[int, Follower] = {}
         self.epoch_start_offset: i64 = 0
         """Where the log ended when this broker began to lead."""
@@ -183,6 +185,7 @@ class Partition:
 
     def _stop_leading(self) -> None:
         self.is_leader = False
+        self.is_cut_off = False
         for follower in self.followers.values():
             if follower.listener is not None:
                 follower.listener.appended()
@@ -300,6 +303,16 @@ class Partition:
         if needed > len(self.replicas):
             needed = len(self.replicas)
         return self.in_sync_replicas < needed
+
+    def rejection(self) -> i64:
+        """The error for a write with acks=all, or 0 if it can be accepted.
+
+        A timeout would not help a client of a leader that is cut off: librdkafka repeats the
+        request after it, and requests no metadata.
+        """
+        if self.is_cut_off:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NOT_ENOUGH_REPLICAS if self.is_short() else ErrorCode.NONE
 
     def demand_sync(self) -> None:
         """Hold back what a sync must cover first (flush.messages)."""
