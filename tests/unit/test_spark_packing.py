@@ -7,6 +7,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.spark import packing
 from headrace.spark.packing import PackError, pack, pack_settings
+from headrace.spark.sessions import session
 
 
 def names(*roots: str, optional: tuple[str, ...] = ()) -> list[str]:
@@ -61,11 +62,14 @@ def test_tests_and_headers_are_omitted(file: str, is_needed: bool) -> None:
 def test_settings_name_the_archive_and_its_python(tmp_path: Path) -> None:
     archive = tmp_path / "env.tar.gz"
     archive.touch()
-    settings = pack_settings(archive, "others.zip")
-    assert settings == {
+    given = {"spark.archives": "others.zip", "spark.executorEnv.PATH": "/opt/tools"}
+    assert pack_settings(archive, given) == {
         "spark.archives": f"others.zip,{archive}#environment",
-        "spark.sql.execution.pyspark.python": "./environment/bin/python",
+        "spark.executorEnv.PATH": "./environment/bin:../environment/bin:/opt/tools",
+        "spark.sql.execution.pyspark.python": "headrace-python",
     }
+    path = pack_settings(archive)["spark.executorEnv.PATH"]
+    assert path.startswith("./environment/bin:../environment/bin:/usr/local/sbin:")
 
 
 def test_settings_reject_a_missing_archive_and_a_path_that_spark_would_split(
@@ -77,3 +81,66 @@ def test_settings_reject_a_missing_archive_and_a_path_that_spark_would_split(
     archive.touch()
     with pytest.raises(PackError, match=r"Spark splits paths"):
         pack_settings(archive)
+
+
+def write_program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def make_archive(place: Path, program: str) -> Path:
+    """An archive whose Python is a shell program."""
+    write_program(place / "environment" / "bin" / "python", program)
+    archive = place / "env.tar.gz"
+    packing._write_archive(place / "environment", archive)
+    (place / "scratch").mkdir()
+    return archive
+
+
+def test_archive_that_does_not_start_is_rejected_with_the_last_line_of_its_error(
+    tmp_path: Path,
+) -> None:
+    archive = make_archive(tmp_path, "echo ModuleNotFoundError: kio >&2; exit 1")
+    with pytest.raises(PackError, match=r"Python does not start: ModuleNotFoundError: kio$"):
+        packing._check_start(archive, tmp_path / "scratch")
+
+
+def test_archive_that_loads_files_of_this_machine_is_rejected(tmp_path: Path) -> None:
+    archive = make_archive(tmp_path, f"""echo '["/lib/libc.so.6", "{packing.__file__}"]'""")
+    with pytest.raises(PackError, match=rf"its Python loads {packing.__file__}"):
+        packing._check_start(archive, tmp_path / "scratch")
+
+
+def test_archive_starts_without_the_environment_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "1")
+    write_program(tmp_path / "bin" / "python", "env; ls -A $HOME")
+    (tmp_path / "home").mkdir()
+    printed = packing._start(tmp_path, {"HOME": str(tmp_path / "home")})
+    assert "SECRET" not in printed
+    assert f"HOME={tmp_path}/home" in printed
+
+
+def test_archive_is_built_again_only_if_its_content_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, contents = tmp_path / "env.tar.gz", ["a", "a", "b"]
+    monkeypatch.setattr(packing, "_content", lambda: contents.pop(0))
+    monkeypatch.setattr(packing, "pack", lambda path: path.touch())
+    assert [packing.pack_if_changed(output) for _ in range(3)] == [True, False, True]
+
+
+def test_session_rejects_an_archive_if_no_executors_exist(tmp_path: Path) -> None:
+    for master in (None, "local", "local[2]"):
+        with pytest.raises(PackError, match=r"Python runs on this machine. Omit pack"):
+            session(master=master, pack=tmp_path / "env.tar.gz")
+
+
+@pytest.mark.parametrize("where", [("--remote", "sc://localhost:1"), ("--master", "local[2]"), ()])
+def test_pipeline_rejects_pack_without_a_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], where: tuple[str, ...]
+) -> None:
+    assert main(["pipeline", "dry-run", str(tmp_path), *where, "--pack", "x"]) == 2
+    assert "use it with --master of a cluster" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -114,6 +114,15 @@ def _add_spark_arguments(parser: argparse.ArgumentParser) -> None:
         default="local[*]",
         metavar="URL",
         help="start a server on this master of Spark (default: local[*])",
+    )
+    parser.add_argument(
+        "--pack",
+        nargs="?",
+        const="",
+        default=None,
+        metavar="FILE",
+        help="send this archive of 'headrace spark pack' to the executors of the master; without "
+        "FILE, build one in the project's .headrace and keep it for later runs",
     )
     parser.add_argument(
         "--conf",
@@ -225,7 +234,11 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
     from headrace.pipelines.lock import run_lock
     from headrace.pipelines.preflight import check
     from headrace.pipelines.project import WAREHOUSE, open_project
+    from headrace.spark.sessions import has_no_executors
 
+    if args.pack is not None and (args.remote is not None or has_no_executors(args.master)):
+        where = "--remote" if args.remote is not None else f"--master {args.master}"
+        raise Failure(f"--pack has no effect with {where}: use it with --master of a cluster", 2)
     # As Ctrl-C: end all that was started.
     signal.signal(signal.SIGTERM, _interrupt)
     project = open_project(Path(args.directory))
@@ -253,6 +266,7 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
     with run_lock(project), screen() as show:
         # What follows the host may be a secret.
         remote = (args.remote or "").partition("/;")[0]
+        for_server |= _pack(args, project, for_server, show.say)
         show.say(f"Connecting to {remote}" if remote else "Starting Spark")
         with _server(args, project, for_server) as server:
             from headrace.pipelines.running import RunFailed, Runner, session
@@ -295,6 +309,28 @@ def _given(args: argparse.Namespace, project: "Project") -> tuple[dict[str, str]
     return for_server, {
         name: value for name, value in given.items() if name not in for_server or name in own
     }
+
+
+def _pack(
+    args: argparse.Namespace,
+    project: "Project",
+    settings: dict[str, str],
+    say: Callable[[str], None],
+) -> dict[str, str]:
+    """The settings with which executors run Python from the archive that --pack names."""
+    from headrace.spark.packing import PackError, pack_if_changed, pack_settings
+
+    if args.pack is None:
+        return {}
+    archive = Path(args.pack) if args.pack else project.state / "environment.tar.gz"
+    try:
+        if not args.pack:
+            say("Packing Python and Headrace for the executors")
+            project.prepare_state()
+            pack_if_changed(archive)
+        return pack_settings(archive, settings)
+    except PackError as error:
+        raise Failure(str(error)) from error
 
 
 @contextmanager

@@ -4,7 +4,8 @@ Owns the session and the requests to Spark. A `Show` displays the progress.
 
 1. A flow with an invalid definition, and the flows that read it, are skipped; the others run.
 2. A run ends with an outcome, written to `.headrace/last-run.json`, also if Ctrl-C ended it.
-3. No flow starts before executors have proved that they share the storage with the driver.
+3. No flow starts before executors have proved that they run this version of Headrace and share
+   the storage with the driver.
 """
 
 import time
@@ -31,6 +32,7 @@ from headrace.pipelines.checkpoints import (
     topic_ends,
 )
 from headrace.pipelines.definitions import Definitions, load
+from headrace.pipelines.executors import ExecutorsDiffer, check_executors
 from headrace.pipelines.graph import SINK, TABLE, TEMPORARY_VIEW, VIEW, Flow, Graph
 from headrace.pipelines.listening import ProgressListener, Show, SilentListener
 from headrace.pipelines.outcome import Outcome, Request
@@ -47,11 +49,12 @@ from headrace.pipelines.run_machine import (
     FlowRun,
     Run,
 )
-from headrace.pipelines.storage import NotShared, is_local, prove_shared
+from headrace.pipelines.storage import NotShared, prove_shared
 from headrace.pipelines.tables import Tables
 from headrace.pipelines.trouble import sentence
 from headrace.pipelines.versions import Versions
 from headrace.pipelines.workers import QueryWorkers
+from headrace.spark.sessions import has_no_executors
 
 _LAST_NEWS_TIMEOUT_S = 300.0
 _LAST_NEWS_AFTER_FAILURE_TIMEOUT_S = 10.0
@@ -146,7 +149,7 @@ class Runner:
             outcome.troubles += [
                 definitions.trouble(each.name, each.error or "") for each in failed
             ]
-        except (NotShared, Incomplete) as error:
+        except (ExecutorsDiffer, NotShared, Incomplete) as error:
             raise RunFailed(str(error)) from error
         except KeyboardInterrupt:
             outcome.state = STOPPED
@@ -184,7 +187,10 @@ class Runner:
         database = self._project.spec.database
         if self._is_own_server and database is not None and self._project.spec.catalog is None:
             self._spark.sql(f"CREATE DATABASE IF NOT EXISTS `{database}`")
-        if not is_local(self._spark.conf.get("spark.master", "")):
+        if not has_no_executors(self._spark.conf.get("spark.master", "")):
+            if self._is_own_server:
+                self._show.say("Checking that executors run Headrace")
+                check_executors(self._spark)
             storage = self._project.storage
             roots = [self._tables.database_location(), storage, f"{storage}/_checkpoints"]
             self._show.say("Checking that executors share the storage")

@@ -25,11 +25,6 @@ class NotShared(Exception):
     """Rows that executors write would be lost; the text names the path and the remedies."""
 
 
-def is_local(master: str) -> bool:
-    """Whether executors are threads of the driver."""
-    return master == "local" or master.startswith("local[")
-
-
 def prove_shared(spark: Any, roots: Iterable[str]) -> None:
     """Write to each of these URIs on executors and read it on the driver."""
     for root in dict.fromkeys(roots):

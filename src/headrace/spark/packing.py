@@ -1,7 +1,7 @@
 """Build an archive with Python, Headrace and its packages for Spark's executors.
 
 Owns the content of the archive. Executors unpack it as `environment` and run
-`./environment/bin/python`.
+`environment/bin/headrace-python`.
 
 1. The archive contains no PySpark and no Java: executors have both from Spark.
 2. The archive works in any directory. A copy of it has started before `pack` returns.
@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -27,7 +27,11 @@ from pathlib import Path, PurePath
 import headrace
 
 DIRECTORY = "environment"
-PYTHON = f"./{DIRECTORY}/bin/python"
+PYTHON = "headrace-python"
+# Spark starts Python in the executor's directory, or in one below it that a session of Spark
+# Connect has: no relative path is right in both.
+_PATH = f"./{DIRECTORY}/bin:../{DIRECTORY}/bin"
+_PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The packages that the data source and Spark's Python workers import.
 _REQUIRED = ("crc32c", "cramjam", "kio", "librt", "mypy_extensions", "pandas", "pyarrow")
 # Decodes Avro in the sample pipeline.
@@ -138,10 +142,10 @@ def _content() -> str:
     return "\n".join([sys.version, *packages, *own])
 
 
-def pack_settings(archive: str | Path, archives: str = "") -> dict[str, str]:
+def pack_settings(archive: str | Path, settings: Mapping[str, str] | None = None) -> dict[str, str]:
     """Spark's settings with which executors run Python from the archive.
 
-    `archives` are others to send. PYSPARK_PYTHON remains the driver's interpreter: Spark plans
+    They extend the given ones. PYSPARK_PYTHON remains the driver's interpreter: Spark plans
     reads and commits writes there, in Python processes next to the driver.
     """
     path = Path(archive).absolute()
@@ -152,9 +156,11 @@ def pack_settings(archive: str | Path, archives: str = "") -> dict[str, str]:
         )
     if re.search(r"[,#\s]", str(path)):
         raise PackError(f"cannot use the archive {path}: Spark splits paths at ' ', ',' and '#'")
-    ours = f"{path}#{DIRECTORY}"
+    given = settings or {}
+    others = [each for each in given.get("spark.archives", "").split(",") if each]
     return {
-        "spark.archives": f"{archives},{ours}" if archives else ours,
+        "spark.archives": ",".join([*others, f"{path}#{DIRECTORY}"]),
+        "spark.executorEnv.PATH": f"{_PATH}:{given.get('spark.executorEnv.PATH', _PATH_DEFAULT)}",
         "spark.sql.execution.pyspark.python": PYTHON,
     }
 
@@ -253,9 +259,9 @@ def _copy_python(environment: Path) -> None:
     binaries = environment / "bin"
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     _copy(executable, binaries / name)
-    launcher = binaries / "python"
-    launcher.write_text(_LAUNCHER.format(python=name, libraries=_LIBRARIES))
-    launcher.chmod(0o755)
+    for launcher in (binaries / "python", binaries / PYTHON):
+        launcher.write_text(_LAUNCHER.format(python=name, libraries=_LIBRARIES))
+        launcher.chmod(0o755)
     for library in _libraries([executable, *target.glob("lib-dynload/*.so")]):
         _copy(library, environment / _LIBRARIES / library.name)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.env.java import find_java, java_modules
+from headrace.spark.packing import PackError, pack_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,13 +79,20 @@ def session(
     app_name: str = "headrace",
     *,
     master: str | None = None,
+    pack: str | os.PathLike[str] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> "SparkSession":
-    """The session of this process, new or as it is.
+    """Return the session of this process; create it if none exists.
 
-    `master` is Spark's; without one it is what spark-submit was told, else local[*].
+    `master` is Spark's; the default is that of spark-submit, else local[*]. `pack` is an archive
+    of `headrace spark pack`, from which executors of a cluster run Python.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if pack is not None and has_no_executors("local" if not (master or submitted) else master):
+        raise PackError(
+            f"cannot use the archive {os.fspath(pack)} with master {master or 'local[*]'}: "
+            "Python runs on this machine. Omit pack, or name the master of a cluster"
+        )
     if not submitted:
         _choose_java()
     is_local = not submitted if master is None else master.startswith("local")
@@ -99,6 +107,8 @@ def session(
         wanted |= socket_settings()
         wanted["spark.sql.warehouse.dir"] = _temporary_directory("headrace-spark-")
     wanted |= settings or {}
+    if pack is not None:
+        wanted |= pack_settings(Path(pack), wanted)
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
@@ -113,6 +123,11 @@ def session(
     finally:
         # It is for what Spark starts, not for what the program does.
         del os.environ[MARK]
+
+
+def has_no_executors(master: str | None) -> bool:
+    """Whether tasks run in threads of the driver."""
+    return master is not None and (master == "local" or master.startswith("local["))
 
 
 def _choose_java() -> None:
