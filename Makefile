@@ -18,8 +18,8 @@ NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( 
 	for need in p["project"]["optional-dependencies"][extra] if not need.startswith("headrace")), \
 	sep="\n")
 
-.PHONY: help demo test test-java test-spark test-spark-long churn bench bench-spark lint format \
-	sim fuzz-log torture docs clean
+.PHONY: help demo test test-java test-spark test-spark-cluster test-spark-long churn bench \
+	bench-spark lint format sim fuzz-log torture docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make torture    HOURS=1 of faults in a live cluster; the result goes to docs/RELIABILITY.md"
 	@echo "make churn      groups whose members come, go, stall and die for SECONDS=60, by SEED=1"
 	@echo "make test-spark the part of make test that runs on Spark; test-spark-long is not in it"
+	@echo "make test-spark-cluster  workers without Headrace; make test runs a short form"
 	@echo "make bench      Headrace beside Apache Kafka on this machine"
 	@echo "make bench-spark the data source beside Spark's Kafka connector"
 	@echo "make lint       format, rules, types, rooms, documentation that is up to date"
@@ -43,12 +44,14 @@ demo: $(PACKAGE)
 
 test: $(PACKAGE)
 	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/java \
-		--ignore=tests/spark --ignore=tests/spark_long --ignore=tests/pipelines $(PYTEST_ARGS)
+		--ignore=tests/spark --ignore=tests/spark_long --ignore=tests/pipelines \
+		--ignore=tests/spark_cluster $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.simulation --seconds 100)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.storage_model --seconds 60 --first 1000)
 # One after the other: they share a Spark session, or a server of Spark.
 	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/spark)
 	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/pipelines)
+	$(if $(PYTEST_ARGS),,$(BIN)/pytest -rs tests/spark_cluster/test_batch.py)
 
 test-spark: $(PACKAGE)
 	$(BIN)/pytest tests/spark $(PYTEST_ARGS)
@@ -73,6 +76,9 @@ test-java: $(PACKAGE)
 churn: $(PACKAGE)
 	HEADRACE_CHURN_SECONDS=$(or $(SECONDS),60) HEADRACE_CHURN_SEED=$(or $(SEED),1) \
 		$(BIN)/pytest tests/broker/test_groups_churn.py tests/broker/test_client_churn.py $(PYTEST_ARGS)
+
+test-spark-cluster: $(PACKAGE)
+	$(BIN)/pytest -rs tests/spark_cluster $(PYTEST_ARGS)
 
 test-spark-long: $(PACKAGE)
 	$(BIN)/pytest tests/spark_long $(PYTEST_ARGS)

@@ -2,7 +2,8 @@
 
     python driver.py MASTER SETTINGS TASK ARGUMENTS
 
-SETTINGS and ARGUMENTS are JSON. It prints one line of JSON for each thing that there is to tell.
+SETTINGS and ARGUMENTS are JSON; the setting "pack" is an archive of `headrace spark pack`. It
+prints one line of JSON per result.
 """
 
 import json
@@ -58,12 +59,31 @@ def copy(
     tell(finished=True)
 
 
+def keep(spark: SparkSession, address: str, topic: str, directory: str, limit: int) -> None:
+    """Write a topic to Parquet as a stream, in small micro-batches, up to its end."""
+    server = {"kafka.bootstrap.servers": address}
+    stream = spark.readStream.format("headrace").options(**server, subscribe=topic)
+    stream = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger=str(limit))
+    rows = stream.load().selectExpr("CAST(value AS STRING) AS value", "partition", "offset")
+    writer = rows.writeStream.format("parquet").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", f"{directory}/checkpoint").start(
+        f"{directory}/rows"
+    )
+    tell(started=True)
+    query.awaitTermination()
+    kept = spark.read.parquet(f"{directory}/rows")
+    counted = kept.selectExpr("count(*)", "count(DISTINCT value)").collect()[0]
+    tell(rows=counted[0], distinct=counted[1])
+
+
 def main() -> None:
-    master, settings, task, arguments = sys.argv[1:]
-    spark = headrace.spark.session("driver", master=master, settings=json.loads(settings))
+    master, given, task, arguments = sys.argv[1:]
+    settings = json.loads(given)
+    pack = settings.pop("pack", None)
+    spark = headrace.spark.session("driver", master=master, pack=pack, settings=settings)
     spark.sparkContext.setLogLevel("OFF")
     tell(java=os.environ["JAVA_HOME"])
-    tasks: dict[str, Callable[..., None]] = {"count": count, "copy": copy}
+    tasks: dict[str, Callable[..., None]] = {"count": count, "copy": copy, "keep": keep}
     tasks[task](spark, **json.loads(arguments))
 
 

@@ -1,6 +1,6 @@
 """Programs that are ended in the middle, and clusters: one short case of each.
 
-`make test-spark-long` has the long ones.
+`make test-spark-long` has the long ones, `make test-spark-cluster` those on other machines.
 """
 
 from pathlib import Path
@@ -17,7 +17,6 @@ from tests.spark.deployment import (
     pack,
     processes_in,
     spark_home,
-    standalone,
 )
 from tests.spark.driver import copy
 from tests.spark.test_reading import fill, numbered
@@ -88,17 +87,3 @@ def test_executors_run_from_an_archive_in_a_local_cluster(
     assert all("/env/lib/headrace/" in file for file in counted["files"])
     with connect(filled.address) as client:
         assert len(set(written(client))) == 100
-
-
-def test_a_standalone_cluster_reads_and_writes(filled: RunningBroker, tmp_path: Path) -> None:
-    task = {"address": filled.address, "topic": "mill"}
-    settings = {**from_archive(pack(tmp_path)), "spark.executor.memory": "512m"}
-    with (
-        standalone(tmp_path) as master,
-        Driver(tmp_path, "count", task, master, settings) as driver,
-    ):
-        counted = driver.told("rows")
-        driver.told("written")
-        driver.finish()
-    assert (counted["rows"], counted["distinct"]) == (ROWS, ROWS)
-    assert all("/env/lib/headrace/" in file for file in counted["files"])

@@ -8,10 +8,10 @@ from headrace.client import connect
 from headrace.testing import RunningBroker
 from tests.pipelines.conftest import Pipeline, flow
 from tests.pipelines.test_pipeline import COPYING, COUNTING, fill, ground, make_topics
-from tests.pipelines.test_storage import MEMORY
 from tests.spark.deployment import standalone
 
 pytestmark = pytest.mark.timeout(1_800)
+MEMORY = ("--conf", "spark.executor.memory=512m")
 
 
 @pytest.mark.parametrize("hidden", ["lost_bronze", "lost_sizes"])
