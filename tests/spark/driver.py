@@ -16,6 +16,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import headrace.spark
+from headrace.spark.pyspark_api import VERSION
+from headrace.spark.versions import READ_LIMITS_SINCE
 
 
 def tell(**facts: Any) -> None:
@@ -47,7 +49,9 @@ def copy(
     """Copies a topic as a stream, in small micro-batches, for ever or up to its end."""
     server = {"kafka.bootstrap.servers": address}
     stream = spark.readStream.format("headrace").options(**server, subscribe=topic)
-    stream = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger=str(limit))
+    stream = stream.options(startingOffsets="earliest")
+    if VERSION >= READ_LIMITS_SINCE:
+        stream = stream.option("maxOffsetsPerTrigger", str(limit))
     rows = stream.load().select("key", "value")
     writer = rows.writeStream.format("headrace").options(**server, topic=f"{topic}-out")
     writer = writer.option("checkpointLocation", checkpoint)

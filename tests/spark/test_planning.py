@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.client import Client, TopicPartition
 from headrace.spark import planning
 from headrace.spark.options import read_options
+from headrace.spark.pyspark_api import ReadAllAvailable
 from headrace.spark.stream import StreamReader
 from headrace.spark.values import DataLoss, stream_offset
 from tests.spark.test_reading import fill, numbered

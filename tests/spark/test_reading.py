@@ -10,6 +10,8 @@ from pyspark.sql import Row, SparkSession
 
 from headrace.client import Client, TopicPartition
 from headrace.client.options import CODECS, Compression
+from headrace.spark.pyspark_api import VERSION
+from headrace.spark.versions import OPTIONS_SINCE
 from headrace.testing import RunningBroker
 from tests.spark.conftest import Topics
 
@@ -164,6 +166,7 @@ def test_tasks_are_as_many_as_help_or_as_asked_for(
         assert set(found) == wanted
 
 
+@pytest.mark.skipif(OPTIONS_SINCE["pushFilters"] > VERSION, reason="Spark has no such filters")
 def test_filters_narrow_what_is_read(topics: Topics, client: Client, new_topic: str) -> None:
     client.create_topic(new_topic, partitions=3)
     start_ms = 1_700_000_000_000
@@ -189,6 +192,15 @@ def test_filters_narrow_what_is_read(topics: Topics, client: Client, new_topic: 
     rows = topics.read(subscribe=new_topic, pushFilters="true").where(conditions[0])
     plan = rows._jdf.queryExecution().executedPlan().toString()
     assert "Filter (" not in plan
+
+
+@pytest.mark.skipif(OPTIONS_SINCE["pushFilters"] <= VERSION, reason="this Spark has filters")
+def test_filters_are_rejected_with_the_version_that_has_them(
+    topics: Topics, client: Client, new_topic: str
+) -> None:
+    client.create_topic(new_topic, partitions=1)
+    with pytest.raises(PySparkException, match=r"'pushFilters' requires PySpark 4\.1"):
+        topics.read(subscribe=new_topic, pushFilters="true").collect()
 
 
 def test_gaps_of_compaction_are_passed_over(topics: Topics, client: Client, new_topic: str) -> None:

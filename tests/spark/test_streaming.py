@@ -16,11 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.client import Client, TopicPartition, connect
+from headrace.spark.pyspark_api import VERSION
+from headrace.spark.versions import READ_LIMITS_SINCE
 from headrace.testing import RunningBroker
-from tests.spark.conftest import Topics
+from tests.spark.conftest import Topics, limited
 from tests.spark.test_reading import fill, numbered
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
+HAS_LIMITS = VERSION >= READ_LIMITS_SINCE
 
 
 class Sink:
@@ -91,14 +94,17 @@ def test_runs_go_on_where_they_ended_and_their_group_shows_it(
     rows = topics.read_stream(
         subscribePattern=f"{new_topic}.*",
         startingOffsets="earliest",
-        maxOffsetsPerTrigger="20",
         groupIdPrefix="seen",
+        **limited(20),
     )
     first = sink.run(rows)
-    assert [one["numInputRows"] for one in first] == [20, 20, 20]
     source = first[0]["sources"][0]
-    assert source["latestOffset"] == {new_topic: {"0": 30, "1": 30}}
-    assert source["endOffset"][new_topic] == {"0": 10, "1": 10}
+    if HAS_LIMITS:
+        assert [one["numInputRows"] for one in first] == [20, 20, 20]
+        assert source["latestOffset"] == {new_topic: {"0": 30, "1": 30}}
+        assert source["endOffset"][new_topic] == {"0": 10, "1": 10}
+    else:
+        assert [one["numInputRows"] for one in first] == [60]
     group = source["endOffset"]["headrace:group"]
     assert group.startswith("seen-")
 
@@ -113,7 +119,8 @@ def test_runs_go_on_where_they_ended_and_their_group_shows_it(
     wanted = [*numbered("a", 30), *numbered("b", 30), *numbered("c", 5), *numbered("d", 5)]
     assert sink.values() == sorted(wanted)
     assert sink.run(rows) == []
-    assert described_lags(topics.bootstrap, group) == [0, 0, 0, 0]
+    if HAS_LIMITS:
+        assert described_lags(topics.bootstrap, group) == [0, 0, 0, 0]
 
 
 def test_a_stream_takes_a_named_group_and_begins_where_it_is_told(
@@ -127,7 +134,8 @@ def test_a_stream_takes_a_named_group_and_begins_where_it_is_told(
     progress = sink.run(topics.read_stream(**named, **places, minPartitions="2"))
     assert sink.values() == ["a7", "a8", "a9"]
     assert progress[0]["sources"][0]["endOffset"] == {new_topic: {"0": 10}}
-    assert described_lags(topics.bootstrap, f"g-{new_topic}") == [0]
+    if HAS_LIMITS:
+        assert described_lags(topics.bootstrap, f"g-{new_topic}") == [0]
     sink = Sink(spark, tmp_path / "times")
     columns = "offset LONG, partition INT, topic STRING, value BINARY"
     sink.run(topics.read_stream(columns, **named, startingTimestamp="1700000000009"))
@@ -144,6 +152,17 @@ def test_a_stream_takes_a_named_group_and_begins_where_it_is_told(
     assert "UnboundLocalError" not in str(refused.value)
 
 
+@pytest.mark.skipif(HAS_LIMITS, reason="this Spark has read limits")
+def test_read_limit_is_rejected_with_the_version_that_has_it(
+    topics: Topics, client: Client, new_topic: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    client.create_topic(new_topic, partitions=1)
+    rows = topics.read_stream(subscribe=new_topic, maxOffsetsPerTrigger="20")
+    with pytest.raises(PySparkException, match=r"'maxOffsetsPerTrigger' requires PySpark 4\.2"):
+        Sink(spark, tmp_path).run(rows)
+
+
+@pytest.mark.skipif(not HAS_LIMITS, reason="this Spark has no read limits")
 def test_a_batch_waits_for_enough_or_for_long_enough(
     topics: Topics, client: Client, new_topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -199,9 +218,7 @@ def test_a_stream_lives_through_the_death_of_its_broker(
         fill(client, "mill", numbered("b", 100), 1)
     topics = Topics(spark, broker.address)
     sink = Sink(spark, tmp_path / "sink")
-    rows = topics.read_stream(
-        subscribe="mill", startingOffsets="earliest", maxOffsetsPerTrigger="20"
-    )
+    rows = topics.read_stream(subscribe="mill", startingOffsets="earliest", **limited(20))
     with stopping(sink.start(rows, processingTime="0 seconds")) as query:
         wait_until(lambda: bool(sink_files(tmp_path / "sink")))
         broker.kill()

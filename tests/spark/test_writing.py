@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headrace.client import Client, ConfigResource
 from headrace.client.partitioner import keyed_partition
-from tests.spark.conftest import Topics
+from tests.spark.conftest import Topics, limited
 from tests.spark.test_reading import fill, numbered
 
 HEADER = "array(named_struct('key', 'h', 'value', CAST(CAST(id AS STRING) AS BINARY)))"
@@ -79,14 +79,14 @@ def test_a_stream_goes_from_topic_to_topic(
     stream = topics.read_stream(
         subscribe=new_topic,
         startingOffsets="earliest",
-        maxOffsetsPerTrigger="100",
         includeHeaders="true",
+        **limited(100),
     )
     writer = stream.drop("topic").writeStream.format("headrace").trigger(availableNow=True)
     writer = writer.option("kafka.bootstrap.servers", topics.bootstrap)
     writer = writer.option("topic", f"{new_topic}-copy")
     query = writer.option("checkpointLocation", str(tmp_path)).start()
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
     originals, copies = (
         [
             (record.partition, record.offset, record.value, record.headers)
@@ -127,4 +127,9 @@ def test_mistakes_say_which_column_or_option_to_change(
         rows(spark, text).write.format("headrace").option("topic", new_topic).option(
             "kafka.bootstrap.servers", topics.bootstrap
         ).mode("overwrite").save()
+    # The default mode of Spark: it rejects it for every source in Python, and names the other.
+    with pytest.raises(PySparkException, match=r"(?i)append"):
+        rows(spark, text).write.format("headrace").option("topic", new_topic).option(
+            "kafka.bootstrap.servers", topics.bootstrap
+        ).save()
     assert list(client.consume(new_topic, until="end")) == []

@@ -18,18 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
-from pyspark.pipelines.block_session_mutations import block_session_mutations
-from pyspark.pipelines.flow import AutoCdcFlow
-from pyspark.pipelines.flow import Flow as SparkFlow
-from pyspark.pipelines.graph_element_registry import (
-    GraphElementRegistry,
-    graph_element_registration_context,
-)
-from pyspark.pipelines.output import MaterializedView, Output, Sink, TemporaryView
-from pyspark.pipelines.spark_connect_graph_element_registry import (
-    SparkConnectGraphElementRegistry,
-)
 
 from headrace.pipelines import sql
 from headrace.pipelines.graph import (
@@ -52,6 +40,21 @@ from headrace.pipelines.trouble import (
     sentence,
     sql_line,
 )
+from headrace.spark.pyspark_api import (
+    AutoCdcFlow,
+    GraphElementRegistry,
+    MaterializedView,
+    Output,
+    Sink,
+    SparkConnectGraphElementRegistry,
+    TemporaryView,
+    add_pipeline_analysis_context,
+    block_session_mutations,
+    connect_plan,
+    graph_element_registration_context,
+)
+from headrace.spark.pyspark_api import Flow as SparkFlow
+from headrace.spark.versions import NAMES_SINCE, shown
 
 _SERVERS = "kafka.bootstrap.servers"
 _SUBSCRIPTIONS = ("subscribe", "subscribepattern", "assign")
@@ -270,6 +273,8 @@ def _raised(
     name = "" if isinstance(error, PySparkException) else f"{type(error).__name__}: "
     if isinstance(error, SyntaxError):
         spoken = error.msg
+    if isinstance(error, AttributeError) and error.name in NAMES_SINCE:
+        spoken += f". It requires PySpark {shown(NAMES_SINCE[error.name])}"
     detail = "".join(traceback.format_exception(error))
     return Trouble(flow, project.shown(file), line, f"{name}{spoken}".removesuffix(": "), detail)
 
@@ -306,7 +311,7 @@ class _Collector(GraphElementRegistry):
                 frame: Any = flow.func()
             if not hasattr(frame, "_plan"):
                 raise TypeError(f"{flow.name} returns {type(frame).__name__}, not a DataFrame")
-            plan = frame._plan.plan(self._spark.client)
+            plan = connect_plan(frame, self._spark)
             reads = tuple(dict.fromkeys(node.name for node in self._sources(plan)))
             if any(_messages(plan, _EAGER)):
                 own.eager.add(name)

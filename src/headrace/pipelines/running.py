@@ -16,9 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyspark.sql.connect.proto as proto
 from pyspark.errors import PySparkException
-from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 from pyspark.sql import SparkSession
 
 from headrace.client import ClientError, connect
@@ -54,6 +52,7 @@ from headrace.pipelines.tables import Tables
 from headrace.pipelines.trouble import sentence
 from headrace.pipelines.versions import Versions
 from headrace.pipelines.workers import QueryWorkers
+from headrace.spark.pyspark_api import create_dataflow_graph, drop_dataflow_graph, start_run
 from headrace.spark.sessions import has_no_executors
 
 _LAST_NEWS_TIMEOUT_S = 300.0
@@ -166,9 +165,7 @@ class Runner:
     def _new_graph(self) -> None:
         """Forget what Spark was told of the pipeline."""
         if self._graph_id:
-            command = proto.Command()
-            command.pipeline_command.drop_dataflow_graph.dataflow_graph_id = self._graph_id
-            self._spark.client.execute_command(command)
+            drop_dataflow_graph(self._spark, self._graph_id)
         spec = self._project.spec
         self._graph_id = create_dataflow_graph(
             self._spark, spec.catalog, spec.database, {RETRIES: "0", **self._configuration}

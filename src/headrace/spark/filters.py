@@ -1,5 +1,7 @@
 """What filters of a query mean for the offsets to read. Pure.
 
+Filters are known by the names of their classes in PySpark 4.1 and later: 4.0 has none of them.
+
 1. A filter that is taken is kept exactly: Spark does not look at those rows again.
 2. A filter on `timestamp` narrows where reading begins and is always handed back: records are in
    order of offsets, not of times.
@@ -8,17 +10,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf
-
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
+from typing import Any
 
 from headrace.model.topics import TopicPartition
 from headrace.spark.values import OffsetRange
@@ -38,11 +30,11 @@ class Narrowing:
     offset_to: float = inf
     time_from_ms: int | None = None
 
-    def take(self, one: Filter) -> bool:
+    def take(self, one: Any) -> bool:
         """Whether the rows are the right ones without Spark's looking at this filter."""
         path: tuple[str, ...] = getattr(one, "attribute", ())
         column = path[0] if len(path) == 1 else ""
-        if isinstance(one, IsNotNull):
+        if _kind(one) == "IsNotNull":
             return column in _NEVER_NULL
         if column == "timestamp":
             self._take_time(one)
@@ -53,25 +45,25 @@ class Narrowing:
             return self._take_number(column, one)
         return False
 
-    def _take_time(self, one: Filter) -> None:
-        if isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual):
+    def _take_time(self, one: Any) -> None:
+        if _kind(one) in ("EqualTo", "GreaterThan", "GreaterThanOrEqual"):
             value = one.value
             if isinstance(value, datetime):
                 at_ms = int(value.timestamp() * 1000 // 1)
                 self.time_from_ms = max(self.time_from_ms or 0, at_ms)
 
-    def _take_topic(self, one: Filter) -> bool:
-        if isinstance(one, EqualTo) and isinstance(one.value, str):
+    def _take_topic(self, one: Any) -> bool:
+        if _kind(one) == "EqualTo" and isinstance(one.value, str):
             wanted = {one.value}
-        elif isinstance(one, In) and all(isinstance(value, str) for value in one.value):
+        elif _kind(one) == "In" and all(isinstance(value, str) for value in one.value):
             wanted = set(one.value)
         else:
             return False
         self.topics = wanted if self.topics is None else self.topics & wanted
         return True
 
-    def _take_number(self, column: str, one: Filter) -> bool:
-        if isinstance(one, In):
+    def _take_number(self, column: str, one: Any) -> bool:
+        if _kind(one) == "In":
             if column == "offset" or not all(_is_whole(value) for value in one.value):
                 return False
             wanted = {int(value) for value in one.value}
@@ -82,18 +74,19 @@ class Narrowing:
             return False
         assert isinstance(value, int)
         low, high = -inf, inf
-        if isinstance(one, EqualTo):
-            low, high = value, value + 1
-        elif isinstance(one, GreaterThan):
-            low = value + 1
-        elif isinstance(one, GreaterThanOrEqual):
-            low = value
-        elif isinstance(one, LessThan):
-            high = value
-        elif isinstance(one, LessThanOrEqual):
-            high = value + 1
-        else:
-            return False
+        match _kind(one):
+            case "EqualTo":
+                low, high = value, value + 1
+            case "GreaterThan":
+                low = value + 1
+            case "GreaterThanOrEqual":
+                low = value
+            case "LessThan":
+                high = value
+            case "LessThanOrEqual":
+                high = value + 1
+            case _:
+                return False
         if column == "offset":
             self.offset_from = max(self.offset_from, low)
             self.offset_to = min(self.offset_to, high)
@@ -114,6 +107,10 @@ class Narrowing:
         start = max(one.start, self.offset_from)
         end = min(one.end, self.offset_to)
         return OffsetRange(one.partition, int(start), int(max(start, end)))
+
+
+def _kind(one: Any) -> str:
+    return type(one).__name__
 
 
 def _is_whole(value: object) -> bool:

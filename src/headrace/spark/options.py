@@ -15,6 +15,7 @@ from headrace.client.options import CODECS, parse_addresses
 from headrace.model.topics import TopicPartition
 from headrace.spark import option_values as read
 from headrace.spark.option_values import EARLIEST, LATEST, Bound, OptionError
+from headrace.spark.versions import Version, shown
 
 Use = Literal["batch", "stream", "write"]
 BOOTSTRAP = "kafka.bootstrap.servers"
@@ -298,16 +299,15 @@ def read_options(options: Mapping[str, str], use: Use | None) -> ReadOptions:
 
 
 def check_versions(
-    options: Mapping[str, str], since: Mapping[str, tuple[int, int]], version: tuple[int, int]
+    options: Mapping[str, str], since: Mapping[str, Version], version: Version
 ) -> None:
     """Reject options that this version of Spark cannot apply."""
     given = {name.lower() for name in options}
     for name, first in since.items():
         if name.lower() in given and version < first:
-            here, wanted = (".".join(map(str, each)) for each in (version, first))
             raise OptionError(
-                f"option {name!r} requires PySpark {wanted}, and this is PySpark {here}. "
-                f"Remove the option, or install 'pyspark>={wanted}'."
+                f"option {name!r} requires PySpark {shown(first)}, and this is PySpark "
+                f"{shown(version)}. Remove the option, or install 'pyspark>={shown(first)}'."
             )
 
 

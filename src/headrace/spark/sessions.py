@@ -102,7 +102,11 @@ def session(
         os.environ["PYSPARK_PYTHON"] = worker_python() if ours else sys.executable
     from pyspark.sql import SparkSession
 
+    from headrace.spark.pyspark_api import VERSION
+
     wanted = {**SETTINGS, **(LOCAL_SETTINGS if is_local else {})}
+    if is_local and VERSION == (4, 0):
+        wanted[CHECKPOINT_MANAGER] = wanted[CHECKPOINT_MANAGER].replace(".checkpointing", "")
     if is_local and SparkSession.getActiveSession() is None:
         wanted |= socket_settings()
         wanted["spark.sql.warehouse.dir"] = _temporary_directory("headrace-spark-")

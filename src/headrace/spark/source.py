@@ -11,8 +11,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
 )
 from pyspark.sql.types import (
     ArrayType,
@@ -81,9 +81,7 @@ class HeadraceDataSource(DataSource):
         check_columns(schema, options)
         return BatchWriter(options)
 
-    def streamWriter(  # noqa: N802
-        self, schema: StructType, overwrite: bool
-    ) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from headrace.spark.options import write_options
         from headrace.spark.writing import StreamWriter, check_columns
 
@@ -93,8 +91,11 @@ class HeadraceDataSource(DataSource):
 
     def _read_options(self, schema: StructType, use: "Use") -> "ReadOptions":
         from headrace.spark.option_values import OptionError
-        from headrace.spark.options import read_options
+        from headrace.spark.options import check_versions, read_options
+        from headrace.spark.pyspark_api import VERSION
+        from headrace.spark.versions import OPTIONS_SINCE
 
+        check_versions(self.options, OPTIONS_SINCE, VERSION)
         options = read_options(self.options, use)
         kinds = {field.name: field.dataType for field in _schema(options)}
         wanted = {field.name: field.dataType for field in schema}

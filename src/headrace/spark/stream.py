@@ -15,19 +15,19 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 
 from headrace.client import ClientError, GroupOffset
 from headrace.model.topics import TopicPartition
 from headrace.spark.batch import Task
 from headrace.spark.options import ReadOptions
 from headrace.spark.planning import Planner
+from headrace.spark.pyspark_api import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from headrace.spark.ranges import limit_positions, plan_tasks
 from headrace.spark.values import (
     OffsetRange,
@@ -65,6 +65,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[TopicPartition, int] | None = None
         """Where a run of Trigger.AvailableNow ends."""
         self._triggered_s: float | None = None
+        self._planned: dict[str, Any] = {}
+        """The last end that Spark told: before 4.2 it asks for the latest offset without one."""
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors read ranges and need nothing else.
@@ -81,7 +83,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = planner.resolve(options.starting, places)
         if options.starting.kind == "offsets":
             self._check_given(starts)
-        return stream_offset(starts, self._group_of({}))
+        self._planned = stream_offset(starts, self._group_of({}))
+        return self._planned
 
     def _check_given(self, starts: Positions) -> None:
         earliest, latest = self._planner.earliest(starts), self._planner.latest(starts)
@@ -103,9 +106,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner.partitions(afresh=True)
         self._target = self._planner.ends({})
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        # What Spark gives as the start is always finished.
-        self._show_progress(start)
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        if start is None:
+            start = self._planned
+        else:
+            # A start that Spark passes is always finished.
+            self._show_progress(start)
         begin = stream_positions(start)
         target = self._target
         if target is None:
@@ -118,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._with_absent(begin, ends)
         self._latest = ends
         group = self._group_of(start)
-        if isinstance(limit, ReadAllAvailable):
+        if limit is None or isinstance(limit, ReadAllAvailable):
             return stream_offset(ends, group)
         begin |= self._planner.earliest(at for at in ends if at not in begin)
         if self._is_too_little(sum(ends[at] - begin[at] for at in ends)):
@@ -159,6 +167,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, ends = stream_positions(start), stream_positions(end)
+        self._group_of(end)
+        self._planned = end
+        shorter = [at for at in ends if ends[at] < begin.get(at, 0)]
+        if shorter:
+            self._planner.report_loss(f"{named(shorter)} ends before what was already read")
         new = self._planner.earliest(at for at in ends if at not in begin)
         late = [at for at, offset in new.items() if offset > 0]
         if late:

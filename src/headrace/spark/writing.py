@@ -16,11 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -38,6 +34,7 @@ from headrace.record.rows import Column, RowEncoder
 from headrace.spark.connections import connect
 from headrace.spark.option_values import OptionError
 from headrace.spark.options import WriteOptions
+from headrace.spark.pyspark_api import DataSourceStreamArrowWriter
 
 _TEXT_OR_BYTES = (StringType, BinaryType)
 

@@ -1,0 +1,151 @@
+"""The parts of PySpark that are undocumented or differ between versions.
+
+No other module imports them, so a new version of PySpark is checked in one place:
+tests/unit/test_pyspark_api.py compares this list with the installed version.
+
+1. A name that the installed version lacks is a stand-in, so that modules load on every version.
+2. Modules for pipelines are imported at first use: executors do not need them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+
+from headrace.spark.versions import (
+    ARROW_STREAM_WRITER_SINCE,
+    AUTO_CDC_SINCE,
+    OLDEST,
+    READ_LIMITS_SINCE,
+    shown,
+    version_of,
+)
+
+VERSION = version_of(pyspark.__version__)
+if VERSION < OLDEST:
+    raise ImportError(
+        f"headrace.spark requires PySpark {shown(OLDEST)}, and PySpark {pyspark.__version__} is "
+        f"installed. Run: pip install 'pyspark>={shown(OLDEST)},<4.4'"
+    )
+
+if TYPE_CHECKING or VERSION >= ARROW_STREAM_WRITER_SINCE:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
+
+    # Spark passes record batches to every writer that is also this one, and else rows.
+    class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+        pass
+
+
+if TYPE_CHECKING or VERSION >= READ_LIMITS_SINCE:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+else:
+
+    class ReadLimit:
+        """Spark does not limit micro-batches before READ_LIMITS_SINCE."""
+
+        def __init__(self, rows: int = 0) -> None:
+            self.rows = rows
+
+    class ReadAllAvailable(ReadLimit):
+        pass
+
+    class ReadMaxRows(ReadLimit):
+        pass
+
+    class ReadMinRows(ReadLimit):
+        pass
+
+    class SupportsTriggerAvailableNow:
+        """Spark itself ends such a run before READ_LIMITS_SINCE, at the first latest offset."""
+
+
+if TYPE_CHECKING:
+    from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
+    from pyspark.pipelines.block_session_mutations import block_session_mutations
+    from pyspark.pipelines.flow import AutoCdcFlow, Flow
+    from pyspark.pipelines.graph_element_registry import (
+        GraphElementRegistry,
+        graph_element_registration_context,
+    )
+    from pyspark.pipelines.output import MaterializedView, Output, Sink, TemporaryView
+    from pyspark.pipelines.spark_connect_graph_element_registry import (
+        SparkConnectGraphElementRegistry,
+    )
+    from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
+
+MODULES = {
+    "AutoCdcFlow": "pyspark.pipelines.flow",
+    "Flow": "pyspark.pipelines.flow",
+    "GraphElementRegistry": "pyspark.pipelines.graph_element_registry",
+    "MaterializedView": "pyspark.pipelines.output",
+    "Output": "pyspark.pipelines.output",
+    "Sink": "pyspark.pipelines.output",
+    "SparkConnectGraphElementRegistry": "pyspark.pipelines.spark_connect_graph_element_registry",
+    "TemporaryView": "pyspark.pipelines.output",
+    "add_pipeline_analysis_context": "pyspark.pipelines.add_pipeline_analysis_context",
+    "block_session_mutations": "pyspark.pipelines.block_session_mutations",
+    "create_dataflow_graph": "pyspark.pipelines.spark_connect_pipeline",
+    "graph_element_registration_context": "pyspark.pipelines.graph_element_registry",
+    "start_run": "pyspark.pipelines.spark_connect_pipeline",
+}
+"""Names for pipelines, and the undocumented modules that have them."""
+
+
+class _NoAutoCdcFlow:
+    """No flow is one before AUTO_CDC_SINCE."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "AutoCdcFlow" and VERSION < AUTO_CDC_SINCE:
+        return _NoAutoCdcFlow
+    return getattr(import_module(MODULES[name]), name)
+
+
+def drop_dataflow_graph(spark: Any, graph_id: str) -> None:
+    """Make a Spark Connect server forget a pipeline."""
+    import pyspark.sql.connect.proto as proto
+
+    command = proto.Command()
+    command.pipeline_command.drop_dataflow_graph.dataflow_graph_id = graph_id
+    spark.client.execute_command(command)
+
+
+def connect_plan(frame: Any, spark: Any) -> Any:
+    """The plan of a DataFrame of Spark Connect, as a message."""
+    return frame._plan.plan(spark.client)
+
+
+__all__ = [
+    "MODULES",
+    "AutoCdcFlow",
+    "DataSourceStreamArrowWriter",
+    "Flow",
+    "GraphElementRegistry",
+    "MaterializedView",
+    "Output",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxRows",
+    "ReadMinRows",
+    "Sink",
+    "SparkConnectGraphElementRegistry",
+    "SupportsTriggerAvailableNow",
+    "TemporaryView",
+    "add_pipeline_analysis_context",
+    "block_session_mutations",
+    "connect_plan",
+    "create_dataflow_graph",
+    "drop_dataflow_graph",
+    "graph_element_registration_context",
+    "start_run",
+]
