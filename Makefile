@@ -18,8 +18,8 @@ NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( 
 	for need in p["project"]["optional-dependencies"][extra] if not need.startswith("headrace")), \
 	sep="\n")
 
-.PHONY: help demo test test-java test-spark test-spark-cluster test-spark-long churn bench \
-	bench-spark lint format sim fuzz-log torture docs clean
+.PHONY: help demo test test-java test-spark test-spark-cluster test-spark-long test-ecosystem churn \
+	bench bench-spark lint format sim fuzz-log torture docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo "make churn      groups whose members come, go, stall and die for SECONDS=60, by SEED=1"
 	@echo "make test-spark the part of make test that runs on Spark; test-spark-long is not in it"
 	@echo "make test-spark-cluster  workers without Headrace; make test runs a short form"
+	@echo "make test-ecosystem examples for Faust, Quix Streams and FastStream"
 	@echo "make bench      Headrace beside Apache Kafka on this machine"
 	@echo "make bench-spark the data source beside Spark's Kafka connector"
 	@echo "make lint       format, rules, types, rooms, documentation that is up to date"
@@ -45,7 +46,7 @@ demo: $(PACKAGE)
 test: $(PACKAGE)
 	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/java \
 		--ignore=tests/spark --ignore=tests/spark_long --ignore=tests/pipelines \
-		--ignore=tests/spark_cluster $(PYTEST_ARGS)
+		--ignore=tests/spark_cluster --ignore=tests/ecosystem $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.simulation --seconds 100)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.storage_model --seconds 60 --first 1000)
 # One after the other: they share a Spark session, or a server of Spark.
@@ -80,6 +81,14 @@ churn: $(PACKAGE)
 test-spark-cluster: $(PACKAGE)
 	$(BIN)/pytest -rs tests/spark_cluster $(PYTEST_ARGS)
 
+# Their own environment: Quix Streams needs another version of confluent-kafka.
+ECOSYSTEM := .venv-ecosystem
+test-ecosystem:
+	@test -x $(ECOSYSTEM)/bin/python || $(PYTHON) -m venv $(ECOSYSTEM)
+	@HEADRACE_COMPILE=0 $(ECOSYSTEM)/bin/pip install --quiet --disable-pip-version-check . faust-streaming==0.15.3 \
+		quixstreams==3.28.1 'faststream[confluent]==0.7.8' 'hypothesis' 'pytest>=9' pytest-timeout
+	$(ECOSYSTEM)/bin/pytest tests/ecosystem $(PYTEST_ARGS)
+
 test-spark-long: $(PACKAGE)
 	$(BIN)/pytest tests/spark_long $(PYTEST_ARGS)
 
@@ -105,7 +114,7 @@ docs: $(TOOLS)
 	PYTHONPATH=src $(BIN)/python docs/generate.py
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(ECOSYSTEM) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache
 	find src tests bench demo docs -name __pycache__ -prune -exec rm -rf {} +
 

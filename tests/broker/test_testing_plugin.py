@@ -153,3 +153,57 @@ def test_data_in_a_place_of_ones_own_stays(tmp_path: Path) -> None:
     with RunningBroker.start(tmp_path / "mine") as broker:
         assert broker.is_running
     assert (tmp_path / "mine").is_dir()
+
+
+def test_each_test_has_its_own_topic(pytester: pytest.Pytester) -> None:
+    result = run_tests(
+        pytester,
+        """
+        import pytest
+        from headrace.client import connect
+
+        names = []
+
+        @pytest.mark.parametrize("turn", ["a/b", "ü"])
+        def test_topics(turn, headrace_session_broker, headrace_topic):
+            with connect(headrace_session_broker.address) as client:
+                assert list(client.list_topics()) == [headrace_topic]
+            names.append(headrace_topic)
+
+        def test_of_another_broker(headrace_broker, headrace_topic):
+            with connect(headrace_broker.address) as client:
+                assert list(client.list_topics()) == [headrace_topic]
+
+        def test_names_differ():
+            assert len(set(names)) == 2
+        """,
+    )
+    result.assert_outcomes(passed=4)
+
+
+def test_first_record_of_a_group_needs_no_rebalance_delay(pytester: pytest.Pytester) -> None:
+    result = run_tests(
+        pytester,
+        """
+        import pytest
+        from headrace.client import ConfigResource, connect
+
+        NAME = "group.initial.rebalance.delay.ms"
+
+        def value(broker):
+            with connect(broker.address) as client:
+                return client.describe_configs(ConfigResource("broker", "1"))[NAME].value
+
+        def test_default(headrace_broker, headrace_session_broker):
+            assert value(headrace_broker) == value(headrace_session_broker) == "0"
+
+        class TestOverride:
+            @pytest.fixture
+            def headrace_settings(self):
+                return {NAME: "7"}
+
+            def test_override(self, headrace_broker):
+                assert value(headrace_broker) == "7"
+        """,
+    )
+    result.assert_outcomes(passed=2)

@@ -128,7 +128,7 @@ def cluster(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         for node, broker in running.brokers.items():
             broker.address = f"{hosts.address(node)}:9092"
             broker.launch(*hosts.enter(node))
-        running.bootstrap = ",".join(broker.address for broker in running.brokers.values())
+        running.address = ",".join(broker.address for broker in running.brokers.values())
         for broker in running.brokers.values():
             broker.wait_until_ready()
         yield running

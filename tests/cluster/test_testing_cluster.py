@@ -2,7 +2,9 @@
 
 import os
 import socket
+from pathlib import Path
 
+from headrace.client import connect
 from headrace.testing import RunningCluster
 from tests.cluster.processes import wait_until
 
@@ -34,6 +36,43 @@ def test_a_cluster_is_brokers_at_addresses_of_their_own_that_can_die_and_come_ba
     pids = [broker.pid for broker in cluster.brokers.values()]
     cluster.close()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_cluster_has_the_names_of_a_broker(headrace_cluster: RunningCluster) -> None:
+    cluster = headrace_cluster
+    assert cluster.address == ",".join(broker.address for broker in cluster.brokers.values())
+    first, second, third = cluster.brokers.values()
+    with connect(cluster.address) as client:
+        client.create_topic("orders", partitions=1, assignment={0: [2, 1, 3]})
+        cluster.kill(1)
+        assert f"broker 1 not running, broker 2 pid {second.pid}" in repr(cluster)
+        assert cluster.address in repr(cluster)
+        assert str(cluster.directory) in repr(cluster)
+        cluster.restart(1)
+        assert f"broker 1 pid {first.pid}" in repr(cluster)
+        cluster.pause(3)
+        wait_until(lambda: _state(third.pid) == "T")
+        cluster.resume(3)
+        wait_until(lambda: _state(third.pid) != "T")
+        wait_until(lambda: len(client.describe_topic("orders").partitions[0].isr) == 3)
+        cluster.cut(2)
+        wait_until(lambda: _leader(cluster) in (1, 3), 90)
+        cluster.heal()
+        cluster.stop(3)
+        assert not third.is_running
+        with first.full_disk(), second.full_disk():
+            pass
+
+
+def _leader(cluster: RunningCluster) -> int:
+    others = ",".join(cluster.brokers[each].address for each in (1, 3))
+    with connect(others) as client:
+        return client.describe_topic("orders").partitions[0].leader
+
+
+def _state(pid: int) -> str:
+    """R, S, T (stopped) and so on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _answers(host: str, port: int) -> bool:

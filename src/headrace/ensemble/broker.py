@@ -27,8 +27,10 @@ class BrokerProcess:
         properties: Mapping[str, str],
         *,
         appends: bool = False,
+        module: Sequence[str] = ("headrace",),
     ) -> None:
-        """`properties` are those of its file, without id and directory."""
+        """`properties` are those of its file, without id and directory. `module` is the Python
+        module to run, with its first arguments."""
         self.node_id = node_id
         self.directory = directory
         self.properties = {
@@ -41,13 +43,17 @@ class BrokerProcess:
         """Where other brokers connect, once it is ready."""
         self._file = _beside(directory, "properties")
         self._ready = _beside(directory, "ready")
-        command = [sys.executable, "-m", "headrace", "broker", str(self._file)]
         self.process = Child(
-            f"Broker {node_id}",
-            [*command, "--ready-file", str(self._ready)],
-            _beside(directory, "log"),
-            appends=appends,
+            f"Broker {node_id}", self._command(module), _beside(directory, "log"), appends=appends
         )
+
+    def _command(self, module: Sequence[str]) -> list[str]:
+        files = [str(self._file), "--ready-file", str(self._ready)]
+        return [sys.executable, "-m", *module, "broker", *files]
+
+    def run_module(self, module: Sequence[str]) -> None:
+        """Use another module, from the next start."""
+        self.process.command = self._command(module)
 
     def start(
         self, *, when_orphaned: signal.Signals = signal.SIGTERM, under: Sequence[str] = ()

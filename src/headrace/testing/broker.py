@@ -23,8 +23,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from headrace.testing.faults import Faults
+
 _POLL_SECONDS = 0.002
 _LOG_BYTES_MAX = 64 * 1024
+TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+"""Defaults for tests: a new group waits for no other members, so it starts 3 s earlier."""
 
 
 class BrokerFailed(Exception):
@@ -58,7 +62,7 @@ class LoggingProcess:
         return f"The broker {what}. Its log, {self.log_path}:\n{self.log() or '(empty)'}"
 
 
-class RunningBroker(LoggingProcess):
+class RunningBroker(LoggingProcess, Faults):
     """One `headrace up`. Use `RunningBroker.start()`, best in a `with` statement."""
 
     port: int
@@ -72,12 +76,13 @@ class RunningBroker(LoggingProcess):
         owned: Path | None,
         options: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         self.data_dir = data_dir
         self.log_path = data_dir.with_name(data_dir.name + ".log")
         self.address = ""
         self.port = 0
         self.pid = 0
-        self._settings = dict(settings)
+        self._settings = {**TEST_SETTINGS, **settings}
         self._options = tuple(options)
         self._owned = owned
         self._process: subprocess.Popen[bytes] | None = None
@@ -95,8 +100,9 @@ class RunningBroker(LoggingProcess):
     ) -> Self:
         """Starts a broker on a free port, with its data in `data_dir` or a temporary directory.
 
-        `settings` are what `--set` takes: Kafka's names, as in {"num.partitions": "3"}. `options`
-        are others of `headrace up`, as in ["--adopt"].
+        `settings` are those of `--set`, for example {"num.partitions": "3"}. `options` are other
+        options of `headrace up`, for example ["--adopt"]. Without a setting,
+        group.initial.rebalance.delay.ms is 0.
         """
         owned = None
         if data_dir is None:
@@ -117,6 +123,8 @@ class RunningBroker(LoggingProcess):
         if process is None:
             return
         process.send_signal(signal.SIGTERM)
+        # A paused process handles no signal.
+        process.send_signal(signal.SIGCONT)
         try:
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -137,6 +145,18 @@ class RunningBroker(LoggingProcess):
         """Starts the broker again, on the same port and data; stops it first if it runs."""
         self.stop()
         self._launch(timeout_s)
+
+    def pause(self) -> None:
+        """Stops the process (SIGSTOP): its port stays open, and it does not respond."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continues the process after `pause`."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def close(self) -> None:
         """Ends the broker, however it is, and removes its data if this object made the place."""
@@ -190,7 +210,7 @@ class RunningBroker(LoggingProcess):
         options += ["--ready-file", str(ready)]
         for name, value in self._settings.items():
             options += ["--set", f"{name}={value}"]
-        return [sys.executable, "-m", "headrace.cli.main", "up", *options, *self._options]
+        return [sys.executable, "-m", *self.faulty_command(), "up", *options, *self._options]
 
     def _wait_until_ready(
         self, process: subprocess.Popen[bytes], ready: Path, deadline: float

@@ -21,17 +21,19 @@ from typing import Self
 from headrace.ensemble.broker import BrokerProcess
 from headrace.ensemble.child import ChildFailed
 from headrace.ensemble.zookeeper import HOST, LocalZooKeeper, free_port
-from headrace.testing.broker import BrokerFailed, LoggingProcess, known_brokers
+from headrace.testing.broker import TEST_SETTINGS, BrokerFailed, LoggingProcess, known_brokers
+from headrace.testing.faults import Faults
 from headrace.testing.links import ZOOKEEPER, Links, owner_of
 
 
-class ClusterBroker(LoggingProcess):
+class ClusterBroker(LoggingProcess, Faults):
     """One broker of a cluster: by `node_id`, at `address`."""
 
     def __init__(
         self, node_id: int, directory: Path, settings: Mapping[str, str], internal_port: int | None
     ) -> None:
-        """With an internal port, other brokers are told to find it there, behind a proxy."""
+        """With an internal port, other brokers connect there, to a proxy."""
+        super().__init__()
         self.node_id = node_id
         self.host = host_of(node_id)
         self.port = free_port(self.host)
@@ -48,7 +50,8 @@ class ClusterBroker(LoggingProcess):
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT",
                 "inter.broker.listener.name": "INTERNAL",
             }
-        self._child = BrokerProcess(node_id, directory, {**properties, **settings}, appends=True)
+        properties = {**properties, **TEST_SETTINGS, **settings}
+        self._child = BrokerProcess(node_id, directory, properties, appends=True)
         self.log_path = self._child.process.output
         known_brokers.add(self)
 
@@ -62,6 +65,7 @@ class ClusterBroker(LoggingProcess):
 
     def launch(self, *under: str) -> None:
         """`under` is what to run it with, as in ("env", "TZ=UTC")."""
+        self._child.run_module(self.faulty_command())
         self._child.start(when_orphaned=signal.SIGKILL, under=under)
 
     def wait_until_ready(self, timeout_s: float = 40.0) -> None:
@@ -90,10 +94,11 @@ class ClusterBroker(LoggingProcess):
         self.wait_until_ready(timeout_s)
 
     def pause(self) -> None:
-        """SIGSTOP: it is there, its port is open, and it does nothing."""
+        """Stops the process (SIGSTOP): its port stays open, and it does not respond."""
         self._child.process.send(signal.SIGSTOP)
 
     def resume(self) -> None:
+        """Continues the process after `pause`."""
         self._child.process.send(signal.SIGCONT)
 
     def __repr__(self) -> str:
@@ -106,8 +111,8 @@ class RunningCluster:
 
     brokers: dict[int, ClusterBroker]
     zookeeper: LocalZooKeeper
-    bootstrap: str
-    """What a client takes as its bootstrap servers: all brokers."""
+    address: str
+    """The bootstrap servers of a client: all brokers."""
 
     def __init__(
         self,
@@ -128,7 +133,7 @@ class RunningCluster:
         self.brokers = {}
         for node_id in range(1, broker_count + 1):
             self.brokers[node_id] = self._made(node_id, settings_of.get(node_id, {}))
-        self.bootstrap = ",".join(broker.address for broker in self.brokers.values())
+        self.address = ",".join(broker.address for broker in self.brokers.values())
 
     def _made(self, node_id: int, settings: Mapping[str, str]) -> ClusterBroker:
         place = self.directory / f"broker-{node_id}"
@@ -166,8 +171,13 @@ class RunningCluster:
         return broker
 
     @property
+    def bootstrap(self) -> str:
+        """The same as `address`."""
+        return self.address
+
+    @property
     def links(self) -> Links:
-        """The network between brokers, to be cut: only where the cluster was started with it."""
+        """The network between brokers. The cluster must have been started with links=True."""
         assert self._links is not None, "start the cluster with links=True"
         return self._links
 
@@ -185,9 +195,9 @@ class RunningCluster:
     ) -> Self:
         """Starts ZooKeeper, then all brokers at once, and waits until they are ready.
 
-        `settings` are for all brokers, as in {"min.insync.replicas": "2"}; `settings_of` are for
-        single ones by their id, as in {2: {"broker.rack": "b"}}. With `links` there is a proxy on
-        every way between brokers, and to ZooKeeper: `cluster.links` can cut them.
+        `settings` are for all brokers, for example {"min.insync.replicas": "2"}. `settings_of`
+        are for single brokers by their id, for example {2: {"broker.rack": "b"}}. With `links`, all
+        connections between brokers and to ZooKeeper use proxies, which `cut` needs.
         """
         owned = None
         if directory is None:
@@ -221,11 +231,43 @@ class RunningCluster:
             broker.wait_until_ready(timeout_s)
 
     def kill(self, *ids: int) -> None:
-        """kill -9 of these brokers, all before waiting for any."""
+        """Ends these brokers at once (SIGKILL), all before waiting for any; their data stays."""
         for each in ids:
             os.kill(self.brokers[each].pid, signal.SIGKILL)
         for each in ids:
             self.brokers[each].kill()
+
+    def stop(self, *ids: int) -> None:
+        """Asks these brokers to stop cleanly (SIGTERM), one after the other; their data stays."""
+        for each in ids:
+            self.brokers[each].stop()
+
+    def restart(self, *ids: int) -> None:
+        """Starts these brokers again on the same ports and data; stops those that run first."""
+        self.stop(*(each for each in ids if self.brokers[each].is_running))
+        self.start_brokers(ids)
+
+    def pause(self, *ids: int) -> None:
+        """Stops the processes (SIGSTOP): their ports stay open, and they do not respond."""
+        for each in ids:
+            self.brokers[each].pause()
+
+    def resume(self, *ids: int) -> None:
+        """Continues the processes after `pause`."""
+        for each in ids:
+            self.brokers[each].resume()
+
+    def cut(self, one: int, *others: int) -> None:
+        """Cuts the network between a broker and these others, or all others and ZooKeeper.
+
+        Clients still reach it. The cluster must have been started with links=True.
+        """
+        everything = (ZOOKEEPER, *(each for each in self.brokers if each != one))
+        self.links.cut(one, *(others or everything))
+
+    def heal(self) -> None:
+        """Ends all cuts. The data that was sent in the meantime arrives."""
+        self.links.heal()
 
     def close(self) -> None:
         """Ends everything, however it is, and removes its data if this object made the place."""
@@ -248,6 +290,17 @@ class RunningCluster:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        brokers = ", ".join(
+            f"broker {broker.node_id} {f'pid {broker.pid}' if broker.is_running else 'not running'}"
+            for broker in self.brokers.values()
+        )
+        zookeeper = self.zookeeper.connect
+        return (
+            f"<RunningCluster {self.address}: {brokers}, ZooKeeper {zookeeper}, "
+            f"data in {self.directory}>"
+        )
 
 
 def host_of(node_id: int) -> str:

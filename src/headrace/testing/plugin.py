@@ -4,6 +4,8 @@ Every pytest run loads it where Headrace is installed, so it imports nothing tha
 has not imported already, and starts nothing that no test asks for.
 """
 
+import re
+import uuid
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +42,7 @@ def headrace_broker(
 def headrace_session_broker(
     tmp_path_factory: pytest.TempPathFactory, headrace_settings: Mapping[str, str]
 ) -> Iterator[RunningBroker]:
-    """One broker for the whole run: tests that share it choose topic names of their own."""
+    """One broker for the whole run (per worker with pytest-xdist). See `headrace_topic`."""
     data_dir = tmp_path_factory.mktemp("headrace") / "session"
     with RunningBroker.start(data_dir, settings=headrace_settings) as broker:
         yield broker
@@ -50,11 +52,33 @@ def headrace_session_broker(
 def headrace_cluster(
     tmp_path: Path, headrace_settings: Mapping[str, str]
 ) -> "Iterator[RunningCluster]":
-    """Three fresh brokers and a ZooKeeper, with their data under `tmp_path`."""
+    """Three new brokers and a ZooKeeper, with their data under `tmp_path`."""
     from headrace.testing.cluster import RunningCluster
 
-    with RunningCluster.start(tmp_path / "cluster", settings=headrace_settings) as cluster:
+    directory = tmp_path / "cluster"
+    with RunningCluster.start(directory, settings=headrace_settings, links=True) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def headrace_topic(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a new topic with num.partitions partitions, which the test's end deletes.
+
+    The topic is on the broker or cluster that the test uses, or else on the session's broker.
+    """
+    from headrace.client import connect
+
+    used = ("headrace_broker", "headrace_cluster")
+    fixture = next((each for each in used if each in request.fixturenames), None)
+    address = request.getfixturevalue(fixture or "headrace_session_broker").address
+    about = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name.removeprefix("test_")).strip("-")
+    name = f"{about[:80]}-{uuid.uuid4().hex[:8]}"
+    with connect(address) as client:
+        client.create_topic(name)
+    yield name
+    if fixture is None:
+        with connect(address) as client:
+            client.delete_topic(name)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,0 +1,72 @@
+"""Faults of a broker of a test, by name: a slow disk, a full disk, lost responses.
+
+Owns the faults that are set. They survive a restart of the broker. `headrace.testing.faulty` is the
+other side, in the broker's process.
+"""
+
+import json
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_TIMEOUT_S = 40.0
+
+
+class Faults:
+    """Mixin for a broker: `port` is where clients connect."""
+
+    port: int
+
+    def __init__(self) -> None:
+        self._faults: dict[str, object] = {}
+        self._fault_socket = f"headrace-{uuid.uuid4().hex}"
+
+    @property
+    def is_running(self) -> bool:
+        raise NotImplementedError
+
+    @contextmanager
+    def slow_disk(self, seconds: float) -> Iterator[None]:
+        """Each write and each sync of a log file takes this much longer."""
+        with self._fault("slow_disk", seconds):
+            yield
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Each write to a log file fails with ENOSPC: the broker rejects records."""
+        with self._fault("full_disk", True):
+            yield
+
+    def lose_responses(self) -> None:
+        """Each client that is connected now loses its next response, and its connection.
+
+        The broker executes the request. New connections work.
+        """
+        self._send({**self._faults, "lose_responses": [self.port]})
+
+    def faulty_command(self) -> list[str]:
+        """The module and the arguments before the `headrace` command."""
+        return ["headrace.testing.faulty", self._fault_socket, json.dumps(self._faults)]
+
+    @contextmanager
+    def _fault(self, name: str, value: object) -> Iterator[None]:
+        self._faults[name] = value
+        self._send(self._faults)
+        try:
+            yield
+        finally:
+            del self._faults[name]
+            if self.is_running:
+                self._send(self._faults)
+
+    def _send(self, faults: dict[str, object]) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_TIMEOUT_S)
+            connection.connect(f"\0{self._fault_socket}")
+            with connection.makefile("rw", encoding="utf-8") as stream:
+                stream.write(json.dumps(faults) + "\n")
+                stream.flush()
+                answer = stream.readline()
+        if answer != "ok\n":
+            raise RuntimeError(f"The broker did not accept the faults {faults}.")
