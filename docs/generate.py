@@ -1,15 +1,18 @@
-"""Write the generated parts of docs/COMPATIBILITY.md from the code: APIs, gaps, settings.
+"""Writes docs/CLI.md and the generated parts of docs/COMPATIBILITY.md: APIs, gaps, settings.
 
-What stands between a pair of marks is generated, the rest is written by hand. With --check
-nothing is written: the exit code says whether the page is up to date.
+Text between a pair of marks is generated, the rest is written by hand. With --check nothing is
+written: the exit code is 1 if a page is out of date.
 """
 
+import argparse
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 
+from headrace.cli.main import COMMANDS
 from headrace.config.features import MISSING
 from headrace.config.group import GROUP_SETTINGS
 from headrace.config.setting import LIST, Setting, render
@@ -17,7 +20,13 @@ from headrace.config.table import TOPIC_SETTINGS, broker_settings
 from headrace.wire.apis import APIS, Api
 
 PAGE = Path(__file__).with_name("COMPATIBILITY.md")
+CLI_PAGE = Path(__file__).with_name("CLI.md")
 HANDLERS = Path(__file__).parents[1] / "src" / "headrace" / "handlers"
+
+CLI_HEAD = """# Command line
+
+`headrace COMMAND [ACTION] --help` prints the same. `make docs` generates this page.
+"""
 
 _FOREVER = str(2**63 - 1)
 _UNLIMITED = str(2**31 - 1)
@@ -175,19 +184,69 @@ def generate(page: str) -> str:
     return page
 
 
+def cli_page() -> str:
+    return CLI_HEAD + "".join(f"\n{section}" for section in _commands())
+
+
+def _commands() -> Iterator[str]:
+    for name, command in COMMANDS.items():
+        parser = argparse.ArgumentParser(prog=f"headrace {name}", add_help=False)
+        getattr(import_module(command.module), command.add_arguments)(parser)
+        yield f"## headrace {name}\n\n{_sentence(command.summary)}.\n"
+        yield from _arguments(parser)
+
+
+def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
+    nested = _nested(parser)
+    rows = [
+        f"| {_argument_name(action)} | {_help_text(action.help)} |"
+        for action in parser._actions
+        if action.help != argparse.SUPPRESS
+        and not isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
+    ]
+    if rows:
+        yield "\n".join(("| argument | meaning |", "| --- | --- |", *rows)) + "\n"
+    for summary, child in nested:
+        yield f"### {child.prog}\n\n{_sentence(summary)}.\n"
+        yield from _arguments(child)
+
+
+def _nested(parser: argparse.ArgumentParser) -> list[tuple[str, argparse.ArgumentParser]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = {each.dest: each.help or "" for each in action._choices_actions}
+            return [(helps.get(name, ""), child) for name, child in action.choices.items()]
+    return []
+
+
+def _argument_name(action: argparse.Action) -> str:
+    shown = str(action.metavar or action.dest.upper())
+    if action.choices is not None:
+        shown = "{" + ",".join(map(str, action.choices)) + "}"
+    if not action.option_strings:
+        return f"`{shown}`"
+    option = ", ".join(action.option_strings)
+    return f"`{option}`" if action.nargs == 0 else f"`{option} {shown}`"
+
+
+def _help_text(text: str | None) -> str:
+    return (text or "").replace("%%", "%").replace("|", "\\|").replace("\n", " ")
+
+
 def main(arguments: list[str]) -> int:
-    page = PAGE.read_text(encoding="utf-8")
-    generated = generate(page)
-    if arguments == ["--check"]:
-        if generated != page:
-            print(f"docs/{PAGE.name} is out of date: run make docs.", file=sys.stderr)
-            return 1
-        return 0
-    if arguments:
+    if arguments not in ([], ["--check"]):
         print("usage: python docs/generate.py [--check]", file=sys.stderr)
         return 2
-    PAGE.write_text(generated, encoding="utf-8")
-    return 0
+    pages = {PAGE: generate(PAGE.read_text(encoding="utf-8")), CLI_PAGE: cli_page()}
+    outdated = [
+        page for page, text in pages.items() if not page.exists() or page.read_text() != text
+    ]
+    for page in outdated:
+        if arguments:
+            print(f"docs/{page.name} is out of date: run make docs.", file=sys.stderr)
+        else:
+            page.write_text(pages[page], encoding="utf-8")
+    return 1 if arguments and outdated else 0
 
 
 if __name__ == "__main__":

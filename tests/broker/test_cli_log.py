@@ -79,7 +79,7 @@ def test_a_directory_with_logs_of_other_programs_is_no_partition(
 ) -> None:
     (tmp_path / "server.log").touch()
     assert cli.main(["log", "check", str(tmp_path)]) == 1
-    assert "holds no partitions" in capsys.readouterr().err
+    assert "contains no partitions" in capsys.readouterr().err
 
 
 def test_a_dump_that_cannot_be_written_is_not_taken_for_one_that_cannot_be_read(
@@ -177,7 +177,7 @@ def test_a_directory_without_partitions_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["log", "check", str(tmp_path)]) == 1
-    assert "holds no partitions" in capsys.readouterr().err
+    assert "contains no partitions" in capsys.readouterr().err
     assert cli.main(["log", "check", str(tmp_path / "nothing")]) == 1
     assert "No such file or directory" in capsys.readouterr().err
 

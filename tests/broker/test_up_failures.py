@@ -94,7 +94,7 @@ def test_a_port_for_which_the_user_has_no_right_is_named(
 
 def test_a_host_that_no_machine_can_have_is_named() -> None:
     said = refused("up", "--temp", "--set", "listeners=PLAINTEXT://no..host:0")
-    assert "no address no..host: correct the listeners setting" in said
+    assert "lacks the address no..host. Correct the listeners setting" in said
 
 
 def test_a_ready_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ _NAMED_MAX = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    summary = "show brokers, under-replicated partitions, and brokers that are waited for"
+    summary = "show brokers, under-replicated and offline partitions"
     describe = actions.add_parser("describe", help=summary, description=summary)
     add_connection_arguments(describe)
     add_json_argument(describe)

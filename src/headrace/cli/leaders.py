@@ -23,16 +23,19 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    summary = "elect the preferred leaders"
+    summary = "elect preferred replicas as leaders"
     elect = actions.add_parser("elect", help=summary, description=summary)
     add_connection_arguments(elect)
     add_json_argument(elect)
     elect.add_argument("--topic", metavar="TOPIC", help="default: all")
-    elect.add_argument("--partition", type=int, metavar="N", help="default: all of the topic")
+    elect.add_argument(
+        "--partition", type=int, metavar="N", help="default: all partitions of the topic"
+    )
     elect.add_argument(
         "--unclean",
         action="store_true",
-        help="without a leader, elect the live replica with the longest log; records can be LOST",
+        help="if a partition has no leader, elect the live replica with the longest "
+        "log; records can be LOST",
     )
     elect.add_argument(
         "--yes", action="store_true", help="with --unclean: do not ask for confirmation"
@@ -135,7 +138,7 @@ def _rows(
         elif end.is_offline:
             rows.append((*where, node, "-", "-", f"OFFLINE log, {role}"))
         else:
-            kept = ", may have lost records" if node in info.last_known else ""
+            kept = ", might have lost records" if node in info.last_known else ""
             rows.append((*where, node, end.leader_epoch, end.end_offset, f"{role}{kept}"))
     return rows
 

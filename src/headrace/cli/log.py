@@ -12,11 +12,13 @@ from headrace.cli.output import Progress, plural, print_json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    summary = "print what is in a .log, .index, .timeindex, .txnindex or .snapshot file"
+    summary = "print a .log, .index, .timeindex, .txnindex or .snapshot file"
     dump = actions.add_parser("dump", help=summary, description=summary)
     dump.add_argument("file", metavar="FILE")
     dump.add_argument(
-        "--batches", action="store_true", help="of a .log file only the batches, not their records"
+        "--batches",
+        action="store_true",
+        help="print only the batches of a .log file, not their records",
     )
     add_json_argument(dump)
     dump.set_defaults(run_action=_dump)
@@ -25,11 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("directory", metavar="DIR")
     add_json_argument(check)
     check.set_defaults(run_action=_check)
-    summary = "start an offline partition without the records that it has lost"
+    summary = "start an offline partition without its lost records"
     accept = actions.add_parser(
         "accept-loss",
         help=summary,
-        description=f"{summary}; stop its broker first. Segments that are left stay.",
+        description=f"{summary}. Stop its broker first. The remaining segments are kept.",
     )
     accept.add_argument("directory", metavar="DIR", help="the partition's directory, such as d/t-0")
     accept.set_defaults(run_action=_accept_loss)
@@ -91,7 +93,7 @@ def _accept_loss(args: argparse.Namespace) -> int:
         accept_loss(files, data, partition)
     finally:
         files.close(lock)
-    print(f"{partition}: loss accepted. Start the broker: it keeps the records that are left.")
+    print(f"{partition}: loss accepted. Start the broker: it keeps the remaining records.")
     return 0
 
 
@@ -112,7 +114,7 @@ def _partition_directories(directory: str) -> list[str]:
         entry.path for entry in found if entry.is_dir() and parse_partition(entry.name) is not None
     ]
     if not partitions:
-        raise Failure(f"{directory} holds no partitions")
+        raise Failure(f"{directory} contains no partitions")
     return sorted(partitions, key=_sort_key)
 
 

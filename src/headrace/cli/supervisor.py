@@ -110,8 +110,8 @@ class Supervisor:
         for port in self._ports:
             if port and not port_is_free(port):
                 raise Failure(
-                    f"Port {port} is in use: another broker may be running. Stop it, or choose "
-                    "another first port with --port (0 picks free ones)."
+                    f"Port {port} is in use: another broker might be running. Stop it, or choose "
+                    "another first port with --port (0 selects free ports)."
                 )
 
     def run(self) -> int:

@@ -29,48 +29,55 @@ _M_MMAP_THRESHOLD = -3
 
 def add_up_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--port", type=int, default=PORT, help=f"port to listen on; 0 picks one (default {PORT})"
+        "--port",
+        type=int,
+        default=PORT,
+        help=f"port to listen on; 0 selects a free port (default {PORT})",
     )
     where = parser.add_mutually_exclusive_group()
+    where.add_argument("--data", metavar="DIR", help=f"data directory (default {DATA_DIRECTORY})")
     where.add_argument(
-        "--data", metavar="DIR", help=f"directory for the data (default {DATA_DIRECTORY})"
-    )
-    where.add_argument(
-        "--temp", action="store_true", help="keep the data in a temporary directory, then drop it"
+        "--temp",
+        action="store_true",
+        help="use a temporary data directory, and delete it at the end",
     )
     parser.add_argument(
         "--adopt",
         action="store_true",
-        help="take over the partitions that Apache Kafka left in the data directory",
+        help="serve the partitions of Apache Kafka's data directory",
     )
     parser.add_argument(
         "--brokers",
         type=int,
         metavar="N",
-        help="start a cluster of N brokers, on ports that count up, and a ZooKeeper for it",
+        help="start a cluster of N brokers on consecutive ports, and a ZooKeeper ensemble",
     )
     ensemble = parser.add_mutually_exclusive_group()
     ensemble.add_argument(
-        "--zookeeper-nodes", type=int, metavar="K", help="nodes of that ZooKeeper (default 1)"
+        "--zookeeper-nodes", type=int, metavar="K", help="number of ZooKeeper nodes (default 1)"
     )
     ensemble.add_argument(
-        "--zookeeper", metavar="HOST:PORT/PATH", help="use this ZooKeeper for the cluster"
+        "--zookeeper",
+        metavar="HOST:PORT/PATH",
+        help="use this ZooKeeper ensemble instead of starting one",
     )
     parser.add_argument(
         "--zookeeper-port",
         type=int,
         metavar="PORT",
-        help="port of the first ZooKeeper node, the others follow; 0 picks free ports "
-        "(default 2181, or free ports if it is in use)",
+        help="port of the first ZooKeeper node, followed by the others; 0 selects "
+        "free ports (default 2181, or free ports if it is in use)",
     )
     parser.add_argument(
-        "--zookeeper-heap", metavar="SIZE", help="largest heap of a ZooKeeper node (default 256m)"
+        "--zookeeper-heap", metavar="SIZE", help="maximum heap of a ZooKeeper node (default 256m)"
     )
     _add_shared_arguments(parser)
 
 
 def add_broker_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a server.properties, as for Apache Kafka")
+    parser.add_argument(
+        "file", metavar="FILE", help="a server.properties file with Kafka's settings"
+    )
     _add_shared_arguments(parser)
 
 
@@ -81,12 +88,13 @@ def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         dest="settings",
-        help="a setting, by Kafka's name for it; may be repeated",
+        help="a setting with Kafka's name; can be repeated",
     )
     parser.add_argument(
         "--ready-file",
         metavar="FILE",
-        help="write address and pid here, as JSON, for as long as clients are served",
+        help="write address and pid to this file, as JSON; the file exists while the"
+        " broker serves clients",
     )
 
 
@@ -136,7 +144,9 @@ def _named_directory(args: argparse.Namespace, settings: Mapping[str, str]) -> s
             continue
         if args.temp or args.data:
             option = "--temp" if args.temp else "--data"
-            raise Failure(f"--set {name} and {option} both say where the data goes: leave one out.")
+            raise Failure(
+                f"--set {name} and {option} both set the data directory. Use one of them."
+            )
         return settings[name].strip()
     return args.data or ""
 
@@ -145,16 +155,18 @@ def _run_cluster(args: argparse.Namespace, settings: Mapping[str, str]) -> int:
     from headrace.cli.supervisor import run_cluster
 
     if args.brokers < 1 or (args.zookeeper_nodes is not None and args.zookeeper_nodes < 1):
-        raise Failure("--brokers and --zookeeper-nodes take numbers of at least 1.", 2)
+        raise Failure("--brokers and --zookeeper-nodes must be at least 1.", 2)
     if args.zookeeper and args.zookeeper_port is not None:
-        raise Failure("--zookeeper-port is for a ZooKeeper that headrace starts: omit it.", 2)
+        raise Failure(
+            "--zookeeper-port applies only to a ZooKeeper that headrace starts. Omit it.", 2
+        )
     if args.adopt:
-        raise Failure("--adopt is for one broker: adopt with headrace up, stop it, add --brokers.")
+        raise Failure(
+            "--adopt supports a single broker. Adopt with headrace up, stop it, then add --brokers."
+        )
     for name in ("broker.id", "node.id", "listeners", "log.dirs", "log.dir", "zookeeper.connect"):
         if name in settings:
-            raise Failure(
-                f"--set {name} cannot be the same for {args.brokers} brokers: leave it out."
-            )
+            raise Failure(f"--set {name} cannot be the same for {args.brokers} brokers. Omit it.")
     return run_cluster(args, args.data or DATA_DIRECTORY, settings)
 
 
@@ -177,7 +189,7 @@ def _settings(given: list[str]) -> dict[str, str]:
     for one in given:
         name, equals, value = one.partition("=")
         if not equals:
-            raise Failure(f"--set takes NAME=VALUE, and {one!r} has no '='.")
+            raise Failure(f"--set takes NAME=VALUE; {one!r} has no '='.")
         settings[name.strip()] = value
     return settings
 
@@ -294,8 +306,8 @@ def _say_if_uncompiled() -> None:
 
     if batch.__file__.endswith(".py"):
         print(
-            "Running uncompiled: everything works, large loads are slower. "
-            "A wheel built where there is a C compiler is faster.",
+            "Running uncompiled code: all features work, but large loads are "
+            "slower. Install with a C compiler for full speed.",
             file=sys.stderr,
         )
 
@@ -307,23 +319,23 @@ def _explained(error: OSError, config: object, *, is_from_file: bool) -> Failure
     assert isinstance(config, BrokerConfig)
     directory = config.data_directory
     if isinstance(error, CannotListen):
-        way = "in the listeners setting" if is_from_file else "with --port (0 picks a free one)"
+        way = "in the listeners setting" if is_from_file else "with --port (0 selects a free port)"
         if error.errno == errno.EACCES:
             return Failure(
-                f"Port {error.port} is not for every user, as those below 1024 are not: choose "
-                f"another port {way}."
+                f"Port {error.port} needs root privileges, as all ports below 1024. Choose another "
+                f"port {way}."
             )
         if error.errno == errno.EADDRINUSE:
             return Failure(
-                f"Port {error.port} is in use: another broker may be running. Stop it, or choose "
+                f"Port {error.port} is in use: another broker might be running. Stop it, or choose "
                 f"another port {way}."
             )
         if error.errno == errno.EADDRNOTAVAIL:
             return Failure(
-                f"This machine has no address {error.host}: correct the listeners setting."
+                f"This machine lacks the address {error.host}. Correct the listeners setting."
             )
         return Failure(
-            f"Nobody can listen on {error.host}, port {error.port}: {error.strerror}. Correct the "
+            f"Cannot listen on {error.host}, port {error.port}: {error.strerror}. Correct the "
             "listeners setting."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
@@ -333,5 +345,5 @@ def _explained(error: OSError, config: object, *, is_from_file: bool) -> Failure
             "permissions."
         )
     if error.errno == errno.ENOSPC:
-        return Failure(f"The disk under {directory} is full: make room, then start again.")
+        return Failure(f"The disk of {directory} is full. Free some space, then start again.")
     return Failure(f"The broker cannot run: {error}.")

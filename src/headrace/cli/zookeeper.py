@@ -26,24 +26,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run an ensemble (default), or install ZooKeeper's jars into the cache",
     )
     parser.add_argument(
-        "--nodes", type=int, default=1, metavar="K", help="how many nodes (default 1)"
+        "--nodes", type=int, default=1, metavar="K", help="number of nodes (default 1)"
     )
     parser.add_argument(
         "--port",
         type=int,
         default=CLIENT_PORT,
-        help=f"the first node's port, others count up; 0 picks some (default {CLIENT_PORT})",
+        help=f"port of the first node, followed by the others; 0 selects free ports (default "
+        f"{CLIENT_PORT})",
     )
-    parser.add_argument("--heap", metavar="SIZE", help=f"largest heap of a node (default {HEAP})")
+    parser.add_argument("--heap", metavar="SIZE", help=f"maximum heap of a node (default {HEAP})")
     where = parser.add_mutually_exclusive_group()
+    where.add_argument("--data", metavar="DIR", help=f"data directory (default {DATA_DIRECTORY})")
     where.add_argument(
-        "--data", metavar="DIR", help=f"directory for the data (default {DATA_DIRECTORY})"
-    )
-    where.add_argument(
-        "--temp", action="store_true", help="keep the data in a temporary directory, then drop it"
+        "--temp",
+        action="store_true",
+        help="use a temporary data directory, and delete it at the end",
     )
     parser.add_argument(
-        "--ready-file", metavar="FILE", help="write address and pid here, as JSON, while it serves"
+        "--ready-file",
+        metavar="FILE",
+        help="write address and pid to this file, as JSON; the file exists while ZooKeeper runs",
     )
 
 
@@ -54,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "install":
         return _install()
     if args.nodes < 1:
-        raise Failure("--nodes takes a number of at least 1.", 2)
+        raise Failure("--nodes must be at least 1.", 2)
     heap = checked_heap("--heap", args.heap)
     data = Path(tempfile.mkdtemp(prefix="headrace-") if args.temp else args.data or DATA_DIRECTORY)
     try:
