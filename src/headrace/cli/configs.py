@@ -26,9 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_json_argument(describe)
     change = _action(actions, "set", "change settings", _set)
-    change.add_argument("settings", nargs="+", type=name_and_value, metavar="NAME=VALUE")
+    change.add_argument(
+        "settings", nargs="+", type=name_and_value, metavar="NAME=VALUE", help="new values"
+    )
     unset = _action(actions, "unset", "reset settings to their defaults", _unset)
-    unset.add_argument("names", nargs="+", metavar="NAME")
+    unset.add_argument("names", nargs="+", metavar="NAME", help="the settings")
 
 
 def _action(actions: Any, name: str, summary: str, run: Any) -> argparse.ArgumentParser:

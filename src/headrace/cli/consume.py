@@ -24,7 +24,7 @@ _PLACES = "earliest, latest, an offset, a time such as 2026-01-31T12:00 (UTC by 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", metavar="TOPIC", help="topic to read")
     parser.add_argument(
         "--from",
         dest="start",

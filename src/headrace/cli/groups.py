@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     describe.add_argument("groups", nargs="*", metavar="GROUP", help="default: all groups")
     members = add_action(actions, "members", "show members and their partitions", _members)
-    members.add_argument("group", metavar="GROUP")
+    members.add_argument("group", metavar="GROUP", help="the group")
     delete = add_action(actions, "delete", "delete groups without members", _delete)
-    delete.add_argument("groups", nargs="+", metavar="GROUP")
+    delete.add_argument("groups", nargs="+", metavar="GROUP", help="the groups")
     reset = add_action(
         actions,
         "reset-offsets",
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "delete committed offsets of topics that the group no longer reads",
         _forget,
     )
-    forget.add_argument("group", metavar="GROUP")
+    forget.add_argument("group", metavar="GROUP", help="the group")
     forget.add_argument(
         "--topic",
         action="append",

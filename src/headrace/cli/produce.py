@@ -20,7 +20,7 @@ _QUIET_S = 0.005
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", metavar="TOPIC", help="topic to write to")
     parser.add_argument(
         "--key-separator",
         metavar="TEXT",
@@ -37,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--partition", type=int, metavar="N", help="write only to this partition")
     parser.add_argument(
-        "--compression", default="none", choices=["none", "gzip", "snappy", "lz4", "zstd"]
+        "--compression",
+        default="none",
+        choices=["none", "gzip", "snappy", "lz4", "zstd"],
+        help="compression of batches (default none)",
     )
     parser.add_argument(
         "--acks",

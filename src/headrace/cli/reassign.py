@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     execute = add_action(
         actions, "execute", "execute a plan, and wait until it is complete", _execute
     )
-    execute.add_argument("file", type=Path, metavar="PLAN")
+    execute.add_argument("file", type=Path, metavar="PLAN", help="file written by plan")
     add_no_wait_argument(execute)
     execute.add_argument(
         "--throttle",
@@ -58,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         actions, "cancel", "cancel reassignments; partitions keep their former replicas", _cancel
     )
     which = cancel.add_mutually_exclusive_group(required=True)
-    which.add_argument("file", type=Path, nargs="?", metavar="PLAN")
+    which.add_argument(
+        "file", type=Path, nargs="?", metavar="PLAN", help="cancel the reassignments of this plan"
+    )
     which.add_argument("--all", action="store_true", help="cancel all reassignments in progress")
 
 

@@ -30,7 +30,7 @@ class Move(NamedTuple):
 
 
 def add_reset_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("group", metavar="GROUP")
+    parser.add_argument("group", metavar="GROUP", help="the group, without active members")
     parser.add_argument(
         "--topic",
         action="append",
@@ -40,7 +40,7 @@ def add_reset_arguments(parser: argparse.ArgumentParser) -> None:
     to = parser.add_mutually_exclusive_group(required=True)
     to.add_argument("--to-earliest", action="store_true", help="to the start of each partition")
     to.add_argument("--to-latest", action="store_true", help="to the end of each partition")
-    to.add_argument("--to-offset", type=int, metavar="N")
+    to.add_argument("--to-offset", type=int, metavar="N", help="to this offset")
     to.add_argument(
         "--to-datetime",
         type=_moment_ms,

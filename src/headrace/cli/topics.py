@@ -22,9 +22,17 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = add_action(actions, "create", "create topics", _create, json=False)
-    create.add_argument("names", nargs="+", metavar="NAME")
-    create.add_argument("--partitions", type=int, default=-1, metavar="N")
-    create.add_argument("--replication-factor", type=int, default=-1, metavar="N")
+    create.add_argument("names", nargs="+", metavar="NAME", help="name of the new topic")
+    create.add_argument(
+        "--partitions", type=int, default=-1, metavar="N", help="default: num.partitions"
+    )
+    create.add_argument(
+        "--replication-factor",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="default: default.replication.factor",
+    )
     _add_config(create)
     create.add_argument(
         "--if-not-exists", action="store_true", help="succeed if the topic exists already"
@@ -36,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     alter = add_action(
         actions, "alter", "add partitions or replicas, change settings", _alter, json=False
     )
-    alter.add_argument("name", metavar="NAME")
+    alter.add_argument("name", metavar="NAME", help="the topic")
     alter.add_argument("--partitions", type=int, metavar="N", help="new number of partitions")
     alter.add_argument(
         "--replication-factor", type=int, metavar="N", help="new number of replicas per partition"
@@ -51,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="reset this setting to its default",
     )
     delete = add_action(actions, "delete", "delete topics and their records", _delete, json=False)
-    delete.add_argument("names", nargs="+", metavar="NAME")
+    delete.add_argument("names", nargs="+", metavar="NAME", help="the topics")
     delete.add_argument(
         "--if-exists", action="store_true", help="succeed if the topic does not exist"
     )
