@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -165,6 +166,41 @@ def test_damage_is_found(data: Path, damage: Damage, capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     assert "t-0: ok" not in out
     assert "t-1: ok" in out
+
+
+def test_a_partition_without_segments_is_reported(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in logs(data):
+        path.unlink()
+    for directory in (data, data / "t-0"):
+        assert cli.main(["log", "check", str(directory)]) == 1
+        out = capsys.readouterr().out
+        assert "t-0: ok" not in out
+        assert "*.log: no segment exists: its files were removed" in out
+
+
+def test_a_missing_partition_directory_is_reported(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(data / "t-1")
+    assert cli.main(["log", "check", str(data)]) == 1
+    out = capsys.readouterr().out
+    assert "t-0: ok" in out
+    assert f"{data / 't-1'}: it is missing" in out
+
+
+def test_all_brokers_of_a_cluster_are_checked(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for broker in ("broker-1", "broker-2"):
+        _copy(data, tmp_path / "cluster" / broker)
+    flip_a_crc(tmp_path / "cluster" / "broker-2")
+    assert cli.main(["log", "check", str(tmp_path / "cluster")]) == 1
+    heads = [line.split(";")[0] for line in capsys.readouterr().out.splitlines() if "; " in line]
+    assert heads[:2] == ["broker-1/t-0: ok", "broker-1/t-1: ok"]
+    assert heads[2].startswith("broker-2/t-0: ")
+    assert "problem" in heads[2]
 
 
 def test_a_missing_index_is_no_damage(data: Path) -> None:

@@ -296,3 +296,44 @@ def test_an_io_error_while_files_are_set_aside_is_reported() -> None:
     with pytest.raises(OSError, match=r"\[Errno 5\]"):
         open_log(image, CONFIG)
     assert image.read_file(log_file(100)) == b"something"
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_segment_below_the_log_start_that_was_emptied_or_removed_is_not_missed(
+    is_removed: bool,
+) -> None:
+    files = SimulatedFiles()
+    log = filled(files, is_synced=True)
+    log.delete_records(COUNT, COUNT)
+    checkpoint(log)
+    assert (log.log_start_offset, len(log.segments)) == (COUNT, 1)
+    path = log_file(log.base_offsets[0])
+    assert log.base_offsets[0] < COUNT
+    if is_removed:
+        files.remove(path)
+    else:
+        files.write_file(path, b"", sync=True)
+    for _ in range(2):
+        found = open_log(files.killed(), CONFIG)
+        assert (found.is_offline, found.log_start_offset) == (False, COUNT)
+        assert found.log_end_offset == COUNT
+        checkpoint(found)
+    append(found, "next")
+    again = open_log(files.killed(), CONFIG)
+    assert offsets(again) == [COUNT]
+
+
+def test_a_check_ignores_an_index_that_recovery_rebuilds() -> None:
+    """A truncation leaves the index files of the last segment as they were."""
+    files = SimulatedFiles()
+    log = filled(files, is_synced=True)
+    assert log.close(NOW_MS)
+    again = open_log(files.killed(), CONFIG)
+    base = again.base_offsets[-1]
+    index = files.read_file(f"{PATH}/{base:020d}.index")
+    again.truncate_to(base + 1, NOW_MS)
+    files.write_file(f"{PATH}/{base:020d}.index", index, sync=True)
+    assert check_partition(files, PATH).problems == []
+    files.remove(f"{PATH}/headrace-checkpoint")
+    (problem,) = check_partition(files, PATH).problems
+    assert problem.what.startswith("no batch begins at byte")

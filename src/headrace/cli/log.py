@@ -55,15 +55,17 @@ def _dump(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from headrace.env.files import SystemFiles
-    from headrace.log.check import Report, check_partition
+    from headrace.log.check import Problem, Report, check_partition
 
     files = SystemFiles()
-    directories = _partition_directories(args.directory)
     reports: dict[str, Report] = {}
     with Progress() as progress:
-        for path in directories:
-            name = os.path.basename(path)
-            reports[name] = check_partition(files, path, _progress(progress, name))
+        for name, path in _partition_directories(args.directory).items():
+            if os.path.isdir(path):
+                reports[name] = check_partition(files, path, _progress(progress, name))
+            else:
+                what = "it is missing, and the log stays offline or is copied again"
+                reports[name] = Report(problems=[Problem(path, -1, what)])
     if args.json:
         print_json({name: _as_json(report) for name, report in reports.items()})
     else:
@@ -101,26 +103,44 @@ def _progress(progress: Progress, name: str) -> Callable[[int], None]:
     return lambda size: progress.show(f"{name}: {size / 1e6:.0f} MB checked")
 
 
-def _partition_directories(directory: str) -> list[str]:
-    """A partition's own directory, or those inside a data directory."""
-    from headrace.log.owner import parse_partition
+def _partition_directories(directory: str) -> dict[str, str]:
+    """Partition directories by name: one, those of a broker, or those of a cluster's brokers."""
+    from headrace.log import checkpoints
 
     directory = os.path.abspath(directory)
-    with os.scandir(directory) as entries:
-        found = list(entries)
-    if any(entry.name.endswith(".log") and entry.name[:-4].isdigit() for entry in found):
-        return [directory]
-    partitions = [
-        entry.path for entry in found if entry.is_dir() and parse_partition(entry.name) is not None
+    names = os.listdir(directory)
+    files = (checkpoints.PARTITION_METADATA, checkpoints.LOG_CHECKPOINT)
+    if any(name in files or (name.endswith(".log") and name[:-4].isdigit()) for name in names):
+        return {os.path.basename(directory): directory}
+    brokers = [
+        name
+        for name in sorted(names)
+        if os.path.exists(f"{directory}/{name}/{checkpoints.META_PROPERTIES}")
     ]
-    if not partitions:
+    if brokers:
+        found = {
+            f"{broker}/{name}": path
+            for broker in brokers
+            for name, path in _of_broker(f"{directory}/{broker}").items()
+        }
+    else:
+        found = _of_broker(directory)
+    if not found:
         raise Failure(f"{directory} contains no partitions")
-    return sorted(partitions, key=_sort_key)
+    return found
 
 
-def _sort_key(path: str) -> tuple[str, int]:
-    topic, _, partition = os.path.basename(path).rpartition("-")
-    return topic, int(partition)
+def _of_broker(directory: str) -> dict[str, str]:
+    """The partitions in a data directory, and recorded ones that are missing there."""
+    from headrace.env.files import SystemFiles
+    from headrace.log import recorded
+    from headrace.log.owner import parse_partition
+
+    with os.scandir(directory) as entries:
+        names = {entry.name for entry in entries if entry.is_dir()}
+    names.update(recorded.missing(SystemFiles(), directory))
+    partitions = sorted(filter(None, map(parse_partition, names)))
+    return {str(partition): f"{directory}/{partition}" for partition in partitions}
 
 
 def _as_json(report: Any) -> dict[str, Any]:

@@ -124,6 +124,8 @@ def contradiction(checkpoint: LogCheckpoint, start: int, sizes: Mapping[int, int
         return f"offsets {start} to {point - 1} have no segment" if point > start else ""
     if bases[0] > start:
         return f"the first segment begins at offset {bases[0]}, after the log start {start}"
+    if point <= start:
+        return ""  # All records that were synced are deleted.
     first_needed = max(each for each in bases if each <= start)
     for facts in checkpoint.segments:
         base = facts.base_offset

@@ -152,11 +152,25 @@ class Recorded:
                 self._files.remove(f"{self._directory}/{CREATED}")
 
 
+def missing(files: Files, directory: str) -> list[str]:
+    """The recorded partitions without a directory. A broker can be running."""
+    before = _read_all(files, directory)
+    found = {info.name for info in files.list_directory(directory) if info.is_directory}
+    # A row is removed before its directory: one that is still there was not deleted.
+    after = _read_all(files, directory)
+    return sorted(name for name in before if name in after and name not in found)
+
+
+def _read_all(files: Files, directory: str) -> dict[str, UUID]:
+    ids = read_ids(files, f"{directory}/{TOPIC_IDS}")
+    for name, topic_id in _read_rows(files, f"{directory}/{CREATED}"):
+        _change(ids, name, topic_id)
+    return ids
+
+
 def forget(files: Files, directory: str, name: str) -> None:
     """Remove a partition from all files, durably. No broker uses the directory."""
-    ids = read_ids(files, f"{directory}/{TOPIC_IDS}")
-    for each, topic_id in _read_rows(files, f"{directory}/{CREATED}"):
-        _change(ids, each, topic_id)
+    ids = _read_all(files, directory)
     ids.pop(name, None)
     lost = read_ids(files, f"{directory}/{LOST}")
     lost.pop(name, None)

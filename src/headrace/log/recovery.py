@@ -196,6 +196,10 @@ class _Recovery:
         reason = contradiction(self.checkpoint, self.start, sizes)
         if reason:
             raise LogOffline(reason)
+        # Others are below the log start, and were removed or emptied.
+        facts = self.checkpoint.segments
+        facts = [each for each in facts if sizes.get(each.base_offset, -1) >= each.size]
+        self.checkpoint = self.checkpoint._replace(segments=facts)
 
     def _log_start_offset(self) -> int:
         if self.checkpoint is not None:
