@@ -70,7 +70,7 @@ class MemoryLog:
                 future.set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self._waiting.clear()
 
-    async def wait_committed(self, offset: int) -> None:
+    async def wait_committed(self, offset: int, *, fails_early: bool = True) -> None:
         if self.high_watermark < offset:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((offset, future))

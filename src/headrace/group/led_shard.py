@@ -57,6 +57,7 @@ class LedShard:
         self.shard = shard
         self.log = log
         self.status = Status.LOADING
+        self.load_ended = asyncio.Event()
         self.armed: dict[str, int] = {}
         """When each group is to be woken, as it was last noted."""
         self.deleted_topics: list[str] = []
@@ -69,7 +70,7 @@ class LedShard:
         """Read the log, and wait until all of it is committed."""
         end_offset = await loading.load(self.shard, self.log)
         if self.log.high_watermark < end_offset:
-            await self.log.wait_committed(end_offset)
+            await self.log.wait_committed(end_offset, fails_early=False)
         if self.status is Status.LOADING:
             self._end_offset = end_offset
             self.status = Status.ACTIVE

@@ -22,8 +22,12 @@ class GroupLog(Protocol):
     def append(self, frame: bytes) -> int:
         """Write one batch, and return its first offset. Raises ApiError: then it is not there."""
 
-    def wait_committed(self, offset: int) -> Awaitable[None]:
-        """Ends when the high watermark has come up to an offset; ApiError if it never will."""
+    def wait_committed(self, offset: int, *, fails_early: bool = True) -> Awaitable[None]:
+        """Ends when the high watermark reaches an offset; ApiError if it never will.
+
+        With `fails_early` also NOT_ENOUGH_REPLICAS_AFTER_APPEND, while fewer than
+        min.insync.replicas are in sync.
+        """
 
     def read(self, offset: int, size_max: int) -> Awaitable[bytes]:
         """Whole batches from the one that holds `offset` on, and perhaps a part of one more."""

@@ -289,10 +289,34 @@ class GroupService:
     def commit_all(
         self, requests: Iterable[CommitRequest], late: Callable[[list[CommitRequest]], None]
     ) -> list[CommitRequest]:
-        """Commit what came together; each request then holds the codes of its answer.
+        """Commit the offsets of these requests; each request then has the codes of its response.
 
-        Returns those that can be answered now. `late` is told of the others when they can be.
+        Returns those that can be answered now. `late` is called with the others when they can be.
+        A request waits if its shard is being loaded.
         """
+        if not self.shards.is_loading:
+            return self._commit_now(requests, late)
+        ready: list[CommitRequest] = []
+        for request in requests:
+            loading = self.shards.loading([request.group_id])
+            if loading is None:
+                ready.append(request)
+            else:
+                self._start(self._commit_when_loaded(loading, request, late), self._answering)
+        return self._commit_now(ready, late)
+
+    async def _commit_when_loaded(
+        self,
+        loading: Awaitable[None],
+        request: CommitRequest,
+        late: Callable[[list[CommitRequest]], None],
+    ) -> None:
+        await loading
+        late(self._commit_now([request], late))
+
+    def _commit_now(
+        self, requests: Iterable[CommitRequest], late: Callable[[list[CommitRequest]], None]
+    ) -> list[CommitRequest]:
         now = self._timers.now()
         answered: list[CommitRequest] = []
         batches: dict[LedShard, CommitBatch] = {}

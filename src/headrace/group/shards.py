@@ -6,7 +6,7 @@ needed.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from headrace.group.led_shard import LedShard, Status
 from headrace.group.placement import OFFSETS_TOPIC, partition_for
@@ -19,6 +19,8 @@ from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 
 TOPIC_SECONDS = 10.0
+LOAD_WAIT_S = 0.3
+LOAD_WAITS_MAX = 1000
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class Shards:
         self._to_load: list[LedShard] = []
         self._loader: asyncio.Task[None] | None = None
         self._making: asyncio.Task[None] | None = None
+        self._load_waits = 0
         self._complaint = ""
         self._is_stopping = False
 
@@ -56,6 +59,7 @@ class Shards:
         self._led[index] = led
         if _backlog(led) == 0:
             led.status = Status.ACTIVE
+            led.load_ended.set()
             return
         self._to_load.append(led)
         if self._loader is None:
@@ -65,6 +69,7 @@ class Shards:
         led = self._led.pop(index, None)
         if led is not None:
             led.status = Status.OVER
+            led.load_ended.set()
         return led
 
     def stop(self) -> None:
@@ -91,6 +96,7 @@ class Shards:
             await led.load()
         except (ApiError, OSError) as error:
             led.status = Status.FAILED
+            led.load_ended.set()
             _log.error(
                 "groups not loaded, clients get an error: partition=%d topic=%s error=%s",
                 led.shard.index,
@@ -100,6 +106,7 @@ class Shards:
             return
         if led.status is Status.ACTIVE:
             self._loaded(led)
+        led.load_ended.set()
 
     # Finding
 
@@ -116,6 +123,36 @@ class Shards:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         led.check_active()
         return led
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether any shard is being loaded."""
+        return self._loader is not None
+
+    def loading(self, group_ids: Iterable[str]) -> Awaitable[None] | None:
+        """An awaitable if the shard of any of these groups is being loaded, else None.
+
+        It ends when all are loaded, at most LOAD_WAIT_S later. An error would cost the client its
+        retry backoff. At most LOAD_WAITS_MAX requests wait.
+        """
+        if self._loader is None:
+            return None
+        found = (self._led.get(self.partition_of(group_id)) for group_id in group_ids)
+        waited = [led for led in found if led is not None and led.status is Status.LOADING]
+        if not waited or self._load_waits >= LOAD_WAITS_MAX:
+            return None
+        return self._wait_until_loaded(waited)
+
+    async def _wait_until_loaded(self, waited: list[LedShard]) -> None:
+        self._load_waits += 1
+        try:
+            async with asyncio.timeout(LOAD_WAIT_S):
+                for led in waited:
+                    await led.load_ended.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._load_waits -= 1
 
     def active(self) -> list[LedShard]:
         return [led for led in self._led.values() if led.status is Status.ACTIVE]

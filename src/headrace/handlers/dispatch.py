@@ -18,6 +18,8 @@ from typing import Any, Protocol, cast
 
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.forwarding import FORWARDED, Carry, administer
+from headrace.handlers.group_requests import until_loaded
+from headrace.handlers.later import now_or_later
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.wire.api_versions import answer_api_versions
 from headrace.wire.apis import API_VERSIONS, APIS
@@ -49,12 +51,20 @@ def handle_frame(
     if context.api_key in FORWARDED:
         return _administer(broker, handler, context, frame, request, cast(Carry, carry))
     try:
-        reply = carry()
+        loading = until_loaded(broker, context, request)
+        reply = carry() if loading is None else _after(loading, carry)
     except Exception as error:  # noqa: BLE001 (it is answered, and logged if it is a bug)
         reply = handler.refuse(request, _as_api_error(context, error))
     if isinstance(reply, dict):
         return _encode(context, reply)
     return _finish(handler, context, request, reply)
+
+
+async def _after(
+    wait: Awaitable[None], carry: Callable[[], Message | Awaitable[Message]]
+) -> Message:
+    await wait
+    return await now_or_later(carry())
 
 
 async def _administer(

@@ -5,12 +5,36 @@ from collections.abc import Awaitable, Callable, Iterable
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.slots import failure
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.apis import (
+    CONSUMER_GROUP_HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    OFFSET_FETCH,
+    SYNC_GROUP,
+)
 from headrace.wire.codec import Message
 
 OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 """Read, delete and describe. Nobody is denied anything yet."""
 
 _INSTANCE_ID_CHARACTERS_MAX = 249
+_WAITING = frozenset({JOIN_GROUP, SYNC_GROUP, LEAVE_GROUP, OFFSET_FETCH, CONSUMER_GROUP_HEARTBEAT})
+
+
+def until_loaded(
+    broker: BrokerContext, context: RequestContext, request: Message
+) -> Awaitable[None] | None:
+    """An awaitable if a member's request must wait until its group is loaded.
+
+    See Shards.loading. Heartbeat needs no wait: it gets no error while its group is being loaded.
+    """
+    if context.api_key not in _WAITING:
+        return None
+    shards = broker.groups().shards
+    if not shards.is_loading:
+        return None
+    groups = request.get("groups", (request,))
+    return shards.loading([group["group_id"] for group in groups])
 
 
 def check_not_empty(group_id: str) -> None:

@@ -120,11 +120,15 @@ class Turn:
 
     def commit(self, partition: Partition) -> None:
         """Raise the high watermark if possible, and respond to the requests that wait for it."""
-        has_risen = partition.advance()
-        if partition.awaiting and (has_risen or partition.is_short()):
-            self._release_awaiting(partition)
-        if has_risen:
+        if partition.advance():
+            if partition.awaiting:
+                self._release_awaiting(partition)
             self.wake(partition)
+        elif partition.is_leader and partition.is_short():
+            if partition.awaiting:
+                self._release_awaiting(partition)
+            if partition.observer is not None:
+                partition.observer.shrunk()
 
     def replicated(self, partition: Partition) -> None:
         """A follower has written what its leader sent, or learnt what is committed."""

@@ -35,7 +35,8 @@ class PartitionLog(Observer):
         self._turn = turn
         self._worker = worker
         self._leader_epoch = partition.leader_epoch
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[int, bool, asyncio.Future[None]]] = []
+        """Offsets, whether the wait fails early, and the futures."""
         partition.observer = self
 
     @property
@@ -69,13 +70,15 @@ class PartitionLog(Observer):
             asyncio.get_running_loop().call_soon(self._turn.deliver)
         return offset
 
-    def wait_committed(self, offset: int) -> "asyncio.Future[None]":
+    def wait_committed(self, offset: int, *, fails_early: bool = True) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((offset, future))
+        self._waiting.append((offset, fails_early, future))
         if self._partition.log.is_offline or self.is_over:
             self.failed()
         else:
             self.advanced()
+            if self._partition.is_short():
+                self.shrunk()
         return future
 
     async def read(self, offset: int, size_max: int) -> bytes:
@@ -90,19 +93,27 @@ class PartitionLog(Observer):
     def advanced(self) -> None:
         high_watermark = self.high_watermark
         waiting, self._waiting = self._waiting, []
-        for offset, future in waiting:
+        for offset, fails_early, future in waiting:
             if future.done():
                 continue
             if offset <= high_watermark:
                 future.set_result(None)
             else:
-                self._waiting.append((offset, future))
+                self._waiting.append((offset, fails_early, future))
+
+    def shrunk(self) -> None:
+        self._fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, only_early=True)
 
     def failed(self) -> None:
+        self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _fail(self, code: ErrorCode, *, only_early: bool = False) -> None:
         waiting, self._waiting = self._waiting, []
-        for _, future in waiting:
-            if not future.done():
-                future.set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        for offset, fails_early, future in waiting:
+            if only_early and not fails_early:
+                self._waiting.append((offset, fails_early, future))
+            elif not future.done():
+                future.set_exception(ApiError(code))
 
 
 class Groups:

@@ -45,6 +45,10 @@ class Observer:
         """The high watermark has risen."""
         raise NotImplementedError
 
+    def shrunk(self) -> None:
+        """Fewer than min.insync.replicas are in sync: nothing is committed until that changes."""
+        raise NotImplementedError
+
     def failed(self) -> None:
         """The log is offline, or led by another: what is not committed now never will be here."""
         raise NotImplementedError

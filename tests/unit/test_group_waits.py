@@ -1,0 +1,117 @@
+"""Members wait for a coordinator that is loading, and not for one that cannot commit."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.group import shards
+from headrace.group.led_shard import Status
+from headrace.handlers.context import RequestContext
+from headrace.handlers.group_requests import until_loaded
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.node.groups import PartitionLog
+from headrace.wire.apis import HEARTBEAT, JOIN_GROUP, OFFSET_FETCH
+from headrace.wire.offset_commit import CommitRequest
+from tests.storage.log_scenario import ManualClock, topic_config
+from tests.unit.group_memory import codes, commits, loaded, part
+from tests.unit.replication_world import Node, elect, state
+from tests.unit.test_group_service import Bench
+
+
+def request(group_id: str, offset: int) -> CommitRequest:
+    return commits(CommitRequest(group_id), part(0, offset))
+
+
+async def answered(late: list[CommitRequest]) -> None:
+    while not late:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+def run(scene: Callable[[], Any]) -> None:
+    asyncio.run(asyncio.wait_for(scene(), 50))
+
+
+def test_commit_waits_until_its_group_is_loaded() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        bench.commit(5)
+        after = bench.over(bench.log)
+        late: list[CommitRequest] = []
+        wanted = request("g", 6)
+        assert after.commit_all([wanted], late.extend) == []
+        await loaded(after)
+        await answered(late)
+        assert codes(wanted) == [ErrorCode.NONE]
+        assert await bench.fetched("g", after) == 6
+
+    run(scene)
+
+
+def test_commit_gets_an_error_if_loading_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        monkeypatch.setattr(shards, "LOAD_WAIT_S", 0.0)
+        bench = Bench()
+        bench.commit(5)
+        bench.log.high_watermark = 0
+        after = bench.over(bench.log)
+        late: list[CommitRequest] = []
+        wanted = request("g", 6)
+        assert after.commit_all([wanted], late.extend) == []
+        await answered(late)
+        assert codes(wanted) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+        after.stop()
+
+    run(scene)
+
+
+def test_requests_of_members_wait_until_their_group_is_loaded() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        bench.commit(5)
+        after = bench.over(bench.log)
+        (led,) = after.shards
+
+        class Broker:
+            groups = staticmethod(lambda: after)
+
+        def wait(api_key: int, body: dict[str, Any]) -> Any:
+            context = RequestContext(api_key, 0, 1, None, "127.0.0.1:1", "PLAINTEXT")
+            return until_loaded(Broker, context, body)  # type: ignore[arg-type]
+
+        assert wait(HEARTBEAT, {"group_id": "g"}) is None
+        waits = [
+            wait(JOIN_GROUP, {"group_id": "g"}),
+            wait(OFFSET_FETCH, {"groups": [{"group_id": "g"}, {"group_id": "h"}]}),
+        ]
+        for each in waits:
+            await each
+        assert led.status is Status.ACTIVE
+        await loaded(after)
+        assert wait(JOIN_GROUP, {"group_id": "g"}) is None
+
+    run(scene)
+
+
+def test_wait_for_a_commit_fails_when_too_few_replicas_are_in_sync() -> None:
+    async def scene() -> None:
+        node = Node(1, ManualClock())
+        node.add(config=topic_config(min_insync_replicas=2))
+        elect(node, 1, isr=(1, 2))
+        partition = node.partition()
+        log = PartitionLog(partition, node.turn, node.worker)  # type: ignore[arg-type]
+        node.append("a")
+        early, patient = log.wait_committed(1), log.wait_committed(1, fails_early=False)
+        assert not early.done()
+        partition.settle(state(1, 1, (1,), 2), 0)
+        node.turn.commit(partition)
+        with pytest.raises(ApiError) as error:
+            await early
+        assert error.value.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        with pytest.raises(ApiError) as error:
+            await log.wait_committed(1)
+        assert error.value.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        assert not patient.done()
+
+    run(scene)
