@@ -50,14 +50,15 @@ class Shop:
         read: int = flow(outcome, "raw_orders")["rows_read"]
         return read
 
-    def run_with_spark(self, remote: str) -> None:
-        """Run the project with PySpark's own command."""
+    def run_with_spark(self, remote: str | None) -> None:
+        """Run the project with PySpark's own command, on a server or on Spark in its process."""
         command = str(Path(sys.executable).with_name("spark-pipelines"))
         home = find_spec("pyspark")
         assert home is not None
         assert home.origin is not None
         settings = {"SPARK_HOME": str(Path(home.origin).parent), "PYSPARK_PYTHON": sys.executable}
-        self._run([command, "--remote", remote, "run"], {**os.environ, **settings})
+        options = [] if remote is None else ["--remote", remote]
+        self._run([command, *options, "run"], {**os.environ, **settings})
 
     def check(self, *, first: int, orders: int) -> None:
         """As the project's own test does."""

@@ -50,3 +50,14 @@ def test_tables_are_the_same_after_a_new_field_and_a_replay(
     for limit in ("1000000", "61"):
         shop.run("--full-refresh", "all", "--conf", f"shop.max_offsets_per_trigger={limit}")
         assert shop.tables() == before
+
+
+def test_the_project_runs_with_the_command_of_spark_alone(
+    tmp_path: Path, broker: RunningBroker
+) -> None:
+    directory = tmp_path / "shop"
+    # Spark's default directory for tables.
+    shop = Shop(directory, broker.address, directory / "spark-warehouse", None)
+    shop.generate(first=440, orders=60)
+    shop.run_with_spark(None)
+    shop.check(first=440, orders=60)
