@@ -42,7 +42,7 @@ class Demo:
         self.brokers = brokers
         self.client = client
         self.warehouse = project / ".headrace" / "warehouse"
-        # The project's own modules: what a user has after `headrace pipeline init`.
+        # The project's own modules, as after `headrace pipeline init --sample shop`.
         sys.path.insert(0, str(project))
         self.generate = imported("generate")
         self.of_project = imported("test_pipeline")
@@ -149,7 +149,7 @@ def demonstrate(story: Story, count: int, place: Path) -> int:
         story.done(f"Started {what} at {brokers.address}, {how}.")
         write_project(place, name=NAME, bootstrap=brokers.address)
         demo = Demo(story, brokers, client, place)
-        story.done("Created the sample project, as 'headrace pipeline init' does.")
+        story.done("Created the sample project, as 'headrace pipeline init --sample shop' does.")
         try:
             with closing(Rounds(place, brokers.address)) as rounds:
                 demo.run(rounds)

@@ -56,7 +56,7 @@ def test_what_lies_in_a_directory_is_not_touched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "../up", "-x", 'quote"'])
 def test_a_name_that_would_break_the_project_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="no name for a project"):
+    with pytest.raises(ValueError, match="invalid project name"):
         write_project(tmp_path / "new", name=name, bootstrap="mill:9092")
     assert not (tmp_path / "new").exists()
 

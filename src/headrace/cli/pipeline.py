@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace.cli.connection import (
-    FALLBACK,
     VARIABLE,
     add_json_argument,
     name_and_value,
@@ -22,6 +20,7 @@ from headrace.cli.connection import (
 )
 from headrace.cli.failure import Failure
 from headrace.cli.output import print_json, print_table
+from headrace.cli.pipeline_init import add_bootstrap_argument, add_init
 from headrace.cli.pipeline_report import (
     FAILED,
     LOCKED,
@@ -47,12 +46,7 @@ _RETRY_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    summary = "write the project of a sample pipeline"
-    init = actions.add_parser("init", help=summary, description=summary)
-    init.set_defaults(run_action=_init)
-    init.add_argument("name", metavar="NAME", help="its name, and the directory to make")
-    init.add_argument("--avro", action="store_true", help="events are Avro instead of JSON")
-    _add_bootstrap_argument(init)
+    add_init(actions)
     run = _add(actions, "run", "run every flow once, on what is new", _run)
     run.add_argument(
         "--full-refresh",
@@ -90,18 +84,8 @@ def _add(actions: Any, name: str, summary: str, run: Any) -> argparse.ArgumentPa
     parser.add_argument(
         "directory", nargs="?", default=".", metavar="DIR", help="the project (default: here)"
     )
-    _add_bootstrap_argument(parser)
+    add_bootstrap_argument(parser)
     return parser
-
-
-def _add_bootstrap_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--bootstrap-server",
-        metavar="HOST:PORT",
-        default=None,
-        help=f"broker, or several with commas (default: ${VARIABLE}, else the project's own, "
-        f"else {FALLBACK})",
-    )
 
 
 def _add_spark_arguments(parser: argparse.ArgumentParser) -> None:
@@ -174,24 +158,6 @@ def _report_end(
 
 def _bootstrap(args: argparse.Namespace) -> str | None:
     return args.bootstrap_server or os.environ.get(VARIABLE)
-
-
-def _init(args: argparse.Namespace) -> int:
-    from headrace.pipelines.sample import write_project
-
-    directory = Path(args.name)
-    address = _bootstrap(args) or FALLBACK
-    try:
-        written = write_project(directory, name=directory.name, bootstrap=address, avro=args.avro)
-    except (FileExistsError, ValueError) as error:
-        raise Failure(str(error), 2) from error
-    for path in written:
-        print(path)
-    if args.avro and find_spec("fastavro") is None:
-        print("\nAvro needs a library that is not installed: pip install 'headrace[avro]'")
-    steps = f"cd {directory} && python generate.py && headrace pipeline run"
-    print(f"\nNext, beside a running broker: {steps} (its README.md says more)")
-    return 0
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -1,11 +1,10 @@
-"""The sample project that `headrace pipeline init` writes: a shop whose orders are events.
+"""Write projects for `headrace pipeline init`; the sample is a shop whose orders are events.
 
-Owns nothing but the copying; the project is in `shop/`: what both formats share in `project/`, and
-over it what differs in `json/` and `avro/`.
+The shop is in `shop/`: files of both formats in `project/`, the others in `json/` and `avro/`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _TEMPLATES = Path(__file__).parent / "shop"
@@ -13,18 +12,25 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def write_project(directory: Path, *, name: str, bootstrap: str, avro: bool = False) -> list[Path]:
-    """Write the project into a directory that is new or empty, and return its files."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name for a project: use letters, digits, '.', '_', '-'")
-    if directory.exists() and any(directory.iterdir()):
-        raise FileExistsError(f"{directory} is not empty: name another directory")
-    texts = {Path(".gitignore"): ".headrace/\n__pycache__/\n"}
+    """Write the shop into a directory that is new or empty, and return its files."""
+    texts: dict[Path, str] = {}
     for part in ("project", "avro" if avro else "json"):
         texts |= dict(_texts(_TEMPLATES / part))
+    return write_files(directory, texts, name=name, bootstrap=bootstrap)
+
+
+def write_files(
+    directory: Path, texts: Mapping[Path, str], *, name: str, bootstrap: str
+) -> list[Path]:
+    """Write the files of a project, in which {{name}} and the like are replaced."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"invalid project name {name!r}. Use letters, digits, '.', '_', '-'")
+    if directory.exists() and any(directory.iterdir()):
+        raise FileExistsError(f"{directory} is not empty. Name another directory")
     storage = f"file://{directory.resolve()}/.headrace/checkpoints"
     values = {"name": name, "bootstrap": bootstrap, "storage": storage}
     written = []
-    for place, text in sorted(texts.items()):
+    for place, text in sorted({**texts, Path(".gitignore"): ".headrace/\n__pycache__/\n"}.items()):
         path = directory / place
         path.parent.mkdir(parents=True, exist_ok=True)
         for key, value in values.items():
