@@ -23,7 +23,7 @@ from headrace.pipelines.project import BOOTSTRAP, Project, ProjectError
 
 _REACH_TIMEOUT_S = 0.5
 _TOPICS_TIMEOUT_MS = 5_000.0
-_SPARK_MIN, _SPARK_BELOW = (4, 2), (4, 4)
+_SPARK_MIN, _SPARK_BELOW = (4, 1), (4, 4)
 _PACKAGES = ("grpc", "grpc_status", "numpy", "pandas", "pyarrow", "zstandard")
 _INSTALL = "pip install 'headrace[pipelines]'"
 _DECORATORS = ("table", "materialized_view", "temporary_view")
