@@ -93,6 +93,12 @@ def test_unsupported_pyspark_is_rejected(monkeypatch: pytest.MonkeyPatch, instal
         preflight.check_versions(starts_spark=False)
 
 
+@pytest.mark.parametrize("installed", ["4.1.4", "4.2.1", "4.3.0"])
+def test_supported_pyspark_is_accepted(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    monkeypatch.setattr(preflight, "version", lambda _: installed)
+    preflight.check_versions(starts_spark=False)
+
+
 def test_missing_package_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "_PACKAGES", ("not_a_package",))
     with pytest.raises(ProjectError, match="pipelines need not_a_package, which is not installed"):
