@@ -64,8 +64,10 @@ class QuietRunner:
         return {}
 
 
-def polls_until_a_round(monkeypatch: pytest.MonkeyPatch, state: str, *nodes: Node) -> int:
-    """The number of polls, a second apart, of at most 100 after which data is new."""
+def seconds_until_a_round(
+    monkeypatch: pytest.MonkeyPatch, state: str, *nodes: Node, polls: int = 101
+) -> float:
+    """The seconds, of at most 99, after which the next round starts; `polls` until data is new."""
     now_s = 0.0
 
     def sleep(seconds: float) -> None:
@@ -74,26 +76,33 @@ def polls_until_a_round(monkeypatch: pytest.MonkeyPatch, state: str, *nodes: Nod
 
     monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    runner = QuietRunner(polls=100)
+    runner = QuietRunner(polls)
     watcher = Watcher(cast(Runner, runner))
     of = graph(Node("topic mill", TOPIC), *nodes)
     watcher.begin(of)
     watcher.wait(Outcome("mill", False, datetime.now(UTC), of, state=state))
-    return 99 - runner.polls
+    return now_s
 
 
 def test_no_round_starts_without_new_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert polls_until_a_round(monkeypatch, COMPLETED) == 99
+    assert seconds_until_a_round(monkeypatch, COMPLETED) == 99
+
+
+def test_records_that_arrived_during_a_round_start_the_next_immediately(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert seconds_until_a_round(monkeypatch, COMPLETED, polls=2) == 0
+    assert seconds_until_a_round(monkeypatch, FAILED, polls=2) == 1
 
 
 def test_failed_round_is_repeated_after_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert polls_until_a_round(monkeypatch, FAILED) == 10
+    assert seconds_until_a_round(monkeypatch, FAILED) == 10
 
 
 def test_pipeline_with_other_sources_runs_every_ten_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert polls_until_a_round(monkeypatch, COMPLETED, Node("csv", SOURCE)) == 10
+    assert seconds_until_a_round(monkeypatch, COMPLETED, Node("csv", SOURCE)) == 10
 
 
 def test_rows_read_count_each_record_once() -> None:

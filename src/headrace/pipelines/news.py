@@ -55,10 +55,12 @@ class Watcher:
         """Return when the next round has something to do."""
         repeats = outcome.state != COMPLETED or not is_observable(outcome.graph)
         deadline = time.monotonic() + _RETRY_S
-        while not (repeats and time.monotonic() >= deadline):
+        if outcome.state != COMPLETED:
             time.sleep(_POLL_S)
+        while not (repeats and time.monotonic() >= deadline):
             if self._has_news(outcome.graph):
                 return
+            time.sleep(_POLL_S)
 
     def _has_news(self, graph: Graph) -> bool:
         if self._runner.file_times() != self._files:
