@@ -94,7 +94,7 @@ def test_a_second_broker_with_the_same_id_is_refused(
 ) -> None:
     before = registrations(cluster)
     said = refused(properties(tmp_path, cluster.zookeeper.connect, 2))
-    assert "A broker with the id 2 is registered already" in said
+    assert "A broker with id 2 is already registered" in said
     assert registrations(cluster) == before
 
 

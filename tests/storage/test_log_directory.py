@@ -242,7 +242,7 @@ def test_the_directory_belongs_to_one_node_of_one_cluster() -> None:
     first = directory.identity["directory.id"]
     directory.claim("cluster-1", 4)
     assert directory.identity["directory.id"] == first
-    with pytest.raises(DirectoryError, match=r"node.id 4, and this broker has 5"):
+    with pytest.raises(DirectoryError, match=r"node.id 4, but this broker has 5"):
         directory.claim("cluster-1", 5)
     with pytest.raises(DirectoryError, match=r"cluster.id cluster-1"):
         directory.claim("cluster-2", 4)

@@ -336,4 +336,4 @@ def test_a_check_ignores_an_index_that_recovery_rebuilds() -> None:
     assert check_partition(files, PATH).problems == []
     files.remove(f"{PATH}/headrace-checkpoint")
     (problem,) = check_partition(files, PATH).problems
-    assert problem.what.startswith("no batch begins at byte")
+    assert problem.what.startswith("no batch starts at byte")

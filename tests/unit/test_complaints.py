@@ -22,7 +22,7 @@ def test_trouble_is_told_at_once_and_then_now_and_then(caplog: pytest.LogCapture
         clock.advance(1000)
     assert [record.getMessage() for record in caplog.records] == [
         "0 is full",
-        "30 is full (and 29 times like this before)",
+        "30 is full (repeated 29 times before)",
     ]
 
 

@@ -144,8 +144,8 @@ def test_a_setting_without_effect_keeps_the_limits_of_kafka() -> None:
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ({"log.dirs": "/a,/b"}, "log.dirs has several directories"),
-        ({"process.roles": "controller"}, "process.roles is without broker"),
+        ({"log.dirs": "/a,/b"}, "log.dirs contains several directories"),
+        ({"process.roles": "controller"}, "process.roles must contain broker"),
         (
             {"queued.max.request.bytes": "1000"},
             "queued.max.request.bytes cannot be 1000: it must be at least socket.request.max.bytes",
@@ -192,7 +192,7 @@ def test_a_larger_request_limit_takes_the_default_queue_limit_with_it() -> None:
 
 def test_an_ignored_authorizer_is_said_aloud() -> None:
     notes = BrokerConfig.load({"authorizer.class.name": "a.b.Authorizer"}).notes()
-    assert notes[-1] == "Access control is not built yet: every client may do everything."
+    assert notes[-1] == "Access control is not supported yet: every client can do everything."
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def test_an_answer_that_cannot_be_read_ends_its_link(caplog: pytest.LogCaptureFi
         world.followers.stop()
 
     run(scenario())
-    assert "cannot be read" in caplog.text
+    assert "fetch response not valid" in caplog.text
 
 
 def test_a_former_leader_with_an_offline_log_does_not_fetch() -> None:

@@ -118,7 +118,7 @@ def test_a_disk_that_fails_under_one_partition_is_told_in_its_slot_alone(
     (topic,) = client.ask(LIST_OFFSETS, 7, body)["topics"]
     codes = [slot["error_code"] for slot in topic["partitions"]]
     assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
-    assert "orders-0 cannot be read" in caplog.text
+    assert "partition cannot be read: partition=orders-0" in caplog.text
 
 
 def test_an_asker_in_another_epoch_is_fenced(client: Asker) -> None:

@@ -97,9 +97,9 @@ class BrokerConfig:
     def _check_together(self) -> None:
         """What must hold between settings."""
         if len(self.get_list("log.dirs")) > 1 or len(self.get_list("log.dir")) > 1:
-            raise ConfigError("log.dirs has several directories: Headrace uses one.")
+            raise ConfigError("log.dirs contains several directories. Headrace uses one.")
         if self.is_set("process.roles") and "broker" not in self.get_list("process.roles"):
-            raise ConfigError("process.roles is without broker: Headrace runs nothing else.")
+            raise ConfigError("process.roles must contain broker: Headrace has no other role.")
         self._check_order("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
         # Above this limit, the broker could create neither __consumer_offsets nor other topics.
         self._check_order("num.partitions", "headrace.partitions.max")
@@ -154,8 +154,8 @@ class BrokerConfig:
             self.listeners += (Endpoint(INTERNAL, first.host, 0, first.protocol),)
         elif len(self.listeners) == 1:
             raise ConfigError(
-                f"inter.broker.listener.name is {name}, the only listener, and clients are not "
-                "served on it: add another to listeners, or leave this setting out."
+                f"inter.broker.listener.name is {name}, the only listener, and does not serve "
+                "clients. Add another to listeners, or remove this setting."
             )
         else:
             self.internal_listener = name.upper()
@@ -257,9 +257,9 @@ class BrokerConfig:
             lines.append(f"Accepted without effect: {', '.join(idle)}.")
         if self._controller_listeners:
             names = ", ".join(self._controller_listeners)
-            lines.append(f"No socket for {names}: there is no Raft quorum to listen for.")
+            lines.append(f"No socket for {names}: Headrace has no Raft quorum.")
         if self.is_set("authorizer.class.name"):
-            lines.append("Access control is not built yet: every client may do everything.")
+            lines.append("Access control is not supported yet: every client can do everything.")
         return lines
 
     def topic_values(self) -> Mapping[str, Value]:

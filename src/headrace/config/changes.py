@@ -165,7 +165,7 @@ def check_topic_config(config: BrokerConfig, settings: Mapping[str, str]) -> Non
     if values["remote.storage.enable"]:
         raise ApiError(
             ErrorCode.INVALID_CONFIG,
-            "remote.storage.enable cannot be true: there is no tiered storage.",
+            "remote.storage.enable cannot be true: tiered storage is not supported.",
         )
 
 
@@ -194,18 +194,18 @@ def check_broker_config(settings: Mapping[str, str], *, for_all_brokers: bool) -
             # Whoever sets a limit before a move would count on it.
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,
-                f"{name} cannot be set: a broker has one directory, and copies nothing within it.",
+                f"{name} cannot be set: a broker has one directory.",
             )
         if not row.dynamic:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                f"{name} cannot be changed while the broker runs: set it in the broker's file and "
-                "start it anew.",
+                f"{name} cannot be changed while the broker runs. Set it in its properties file and "
+                "restart it.",
             )
         if for_all_brokers and row.per_broker:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                f"{name} cannot be set for all brokers at once: name the broker.",
+                f"{name} cannot be set for all brokers: send it for one broker.",
             )
         values[name] = _parse(row, text)
     _check_lags("log.cleaner.", values)
@@ -227,4 +227,4 @@ def _parse(row: Setting, text: str) -> Value:
 
 
 def _twice(name: str) -> ApiError:
-    return ApiError(ErrorCode.INVALID_REQUEST, f"{shown(name)} stands twice in the request.")
+    return ApiError(ErrorCode.INVALID_REQUEST, f"{shown(name)} occurs twice in the request.")

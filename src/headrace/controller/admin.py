@@ -202,9 +202,7 @@ class Admin:
         async with self._locks.hold(path):
             for _ in range(_ATTEMPTS_MAX):
                 if node_id is not None and node_id not in self.image.brokers:
-                    raise ApiError(
-                        ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {node_id}."
-                    )
+                    raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Unknown broker {node_id}.")
                 configs = _edited(self.image.broker_configs.get(node_id, {}), edit)
                 self._check_broker_config(configs, node_id)
                 if validate_only:
@@ -231,8 +229,8 @@ class Admin:
                 if not known and len(self.image.group_configs) >= GROUPS_WITH_CONFIGS_MAX:
                     raise ApiError(
                         ErrorCode.INVALID_CONFIG,
-                        f"{GROUPS_WITH_CONFIGS_MAX} groups have settings of their own already: "
-                        "remove those of others first.",
+                        f"{GROUPS_WITH_CONFIGS_MAX} groups already have settings, the maximum. "
+                        "Remove the settings of other groups first.",
                     )
                 op = (
                     self._writer.put(path, layout.encode_config(configs))
@@ -259,7 +257,7 @@ class Admin:
             except (ApiError, StoreUnavailable) as error:
                 if isinstance(error, ApiError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                     raise
-                _log.warning("No producer ids could be allocated: %s", error)
+                _log.warning("producer ids not allocated: error=%s", error)
         # What Kafka answers, too: every client tries InitProducerId again after it.
         raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
@@ -292,7 +290,8 @@ class Admin:
         except StoreUnavailable:
             # Still unknown. When the connection is back everything is read again.
             raise ApiError(
-                ErrorCode.REQUEST_TIMED_OUT, "The store broke off before it answered."
+                ErrorCode.REQUEST_TIMED_OUT,
+                "The connection to the store was lost before it responded.",
             ) from None
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:

@@ -45,8 +45,8 @@ class Balance:
         try:
             count = await self._moves.balance(self._imbalance_max)
             if count:
-                _log.info("%d partitions are led by their preferred replica again.", count)
+                _log.info("preferred leaders elected: partitions=%d", count)
         except ApiError as error:
-            _log.warning("Leaders could not be balanced: %s", error)
+            _log.warning("preferred leaders not elected: error=%s", error)
         finally:
             self._task = None

@@ -66,7 +66,7 @@ class Caller:
         try:
             reply = await self.to_controller(ALLOCATE_PRODUCER_IDS, 0, self._as_asker())
         except LinkBroken as error:
-            _log.warning("No producer ids could be had from the controller: %s", error)
+            _log.warning("no producer ids from the controller: error=%s", error)
             reply = {"error_code": ErrorCode.NOT_CONTROLLER}
         code = reply.get("error_code", ErrorCode.NONE)
         if code == ErrorCode.KAFKA_STORAGE_ERROR:
@@ -91,7 +91,7 @@ class Caller:
             return await self.requests.serve(api_key, dict(message))
         controller_id = self._image.controller_id
         if controller_id in (-1, self._node_id):
-            raise Unreachable("there is no controller now")
+            raise Unreachable("no controller is available")
         return await self._peers.call(controller_id, api_key, version, message, timeout_s)
 
     async def create_topic(
@@ -127,7 +127,7 @@ class Caller:
             if code is not ErrorCode.NOT_CONTROLLER:
                 raise ApiError(code, slot["error_message"] or "")
             await asyncio.sleep(min(_ASK_AGAIN_S, left_s))
-        raise ApiError(ErrorCode.NOT_CONTROLLER, "No controller could be reached.")
+        raise ApiError(ErrorCode.NOT_CONTROLLER, "No controller is available.")
 
     async def shut_down(self, timeout_s: float = 10.0) -> bool:
         """Hand over what this broker leads; tell whether it all went before the time was up."""
@@ -140,7 +140,7 @@ class Caller:
             try:
                 reply = await self.to_controller(BROKER_HEARTBEAT, 1, message, left_s)
             except LinkBroken as error:
-                _log.info("This broker asks again whether it may leave: %s", error)
+                _log.info("controlled shutdown request failed, retrying: error=%s", error)
             else:
                 if reply.get("should_shut_down"):
                     return True
@@ -175,7 +175,7 @@ class Caller:
                     told = count
                     continue
             except LinkBroken as error:
-                _log.info("The controller does not know yet of lost logs: %s", error)
+                _log.info("lost logs not reported to the controller, retrying: error=%s", error)
             await asyncio.sleep(_ASK_AGAIN_S)
 
     def _as_asker(self) -> dict[str, Any]:
@@ -211,7 +211,7 @@ class Caller:
         try:
             reply = await self._peers.call(node_id, OFFSET_FOR_LEADER_EPOCH, 4, message)
         except LinkBroken as error:
-            _log.warning("Broker %d did not say where its logs end: %s", node_id, error)
+            _log.warning("no log end offsets from broker: broker=%d error=%s", node_id, error)
             return {}
         return {
             TopicPartition(topic["topic"], slot["partition"]): (

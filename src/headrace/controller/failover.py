@@ -179,7 +179,7 @@ class Failover:
                 if due is None or any(map(self._lacks_leader, due)):
                     self._last_isrs.look()
         except ApiError as error:
-            _log.warning("The controller could not settle the partitions: %s", error)
+            _log.warning("partition states not updated: error=%s", error)
             self._run_in(RETRY_S)
         finally:
             self._task = None

@@ -202,4 +202,6 @@ class _Silence:
 
 def _report(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and task.exception() is not None:
-        _log.error("watching a broker failed", exc_info=task.exception())
+        _log.error(
+            "failure detection of a broker failed with an internal error", exc_info=task.exception()
+        )

@@ -75,7 +75,7 @@ async def prepare(store: Store, cluster_id: str) -> None:
         except (MultiFailed, UnknownOutcome):
             # Another broker made some of them meanwhile, or nobody knows: look again.
             await store.sync()
-    raise StoreUnavailable("the first nodes could not be made")
+    raise StoreUnavailable("the base nodes were not created")
 
 
 async def register(
@@ -121,7 +121,7 @@ async def register(
             await store.multi(ops)
         except (MultiFailed, UnknownOutcome):
             await store.sync()
-    raise StoreUnavailable(f"broker {node_id} could not be registered")
+    raise StoreUnavailable(f"broker {node_id} was not registered")
 
 
 def _setting(event: asyncio.Event) -> Watch:
@@ -180,8 +180,7 @@ async def _wait_until_gone(gone: asyncio.Event, node_id: int, wait_s: float) -> 
     except TimeoutError:
         raise ApiError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"A broker with the id {node_id} is registered already: stop that one, or give this "
-            "one another node.id.",
+            f"A broker with id {node_id} is already registered. Stop it, or set another node.id.",
         ) from None
 
 
@@ -219,7 +218,7 @@ async def elect(
             election = await _stand(store, node_id, epoch + 1, epoch_stat.version, removal)
         if election is not None:
             return election
-    raise StoreUnavailable("no controller could be elected")
+    raise StoreUnavailable("no controller was elected")
 
 
 async def _stand(

@@ -37,7 +37,8 @@ def begin(
     """The state in which a partition moves to these replicas, the preferred leader first."""
     if not target or len(set(target)) != len(target):
         raise ApiError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Name each broker once, and at least one."
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "The replicas must contain at least one broker, and each broker once.",
         )
     origin = origin_of(state)
     unknown = [node for node in target if node not in brokers and node not in origin]
@@ -107,7 +108,7 @@ def _check_kept(state: PartitionState, replicas: Sequence[int], min_insync: int)
     if not _keeps_enough(state, replicas, min_insync):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "Too few of these replicas are in sync now: try again later.",
+            "Too few of these replicas are in sync. Try again later.",
         )
 
 

@@ -72,11 +72,11 @@ class Peers:
         """A new link. Raises Refused where nobody listens, else LinkBroken."""
         place = self.endpoint(node_id)
         if self._network is None or place is None:
-            raise LinkBroken(f"there is no way to broker {node_id}")
+            raise LinkBroken(f"broker {node_id} has no inter-broker address")
         try:
             return await self._network.dial(place.host, place.port, DIAL_TIMEOUT_S)
         except TimeoutError:
-            raise LinkBroken(f"broker {node_id} does not answer") from None
+            raise LinkBroken(f"broker {node_id} does not respond") from None
 
     def endpoint(self, node_id: int) -> Endpoint | None:
         info = self._image.brokers.get(node_id)

@@ -121,7 +121,7 @@ class Picture:
             try:
                 listener(change)
             except Exception:  # noqa: BLE001 - its bug is not the store's, nor its neighbour's
-                _log.exception("A listener failed on %s", change)
+                _log.exception("image listener failed with an internal error: change=%s", change)
 
 
 def _replicas_of(topic: TopicState | None) -> int:

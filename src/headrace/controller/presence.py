@@ -176,9 +176,7 @@ class Presence:
                 self._askers = askers + self._askers
                 if self._store.state is SessionState.CONNECTED:
                     bug = None if isinstance(error, _EXPECTED) else error
-                    _log.warning(
-                        "This broker could not follow the cluster: %s", error, exc_info=bug
-                    )
+                    _log.warning("image not updated, retrying: error=%s", error, exc_info=bug)
                     await asyncio.sleep(wait_s)
                     wait_s = min(2 * wait_s, _RETRY_S_MAX)
                     self._awake.set()

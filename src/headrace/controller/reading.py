@@ -37,7 +37,7 @@ async def read_topic(store: Store, name: str) -> StoredTopic | None:
             return await _read_rest(store, name, layout.decode_topic(name, data), versions)
         except NoNode as error:
             # It was deleted while we read, or made again: its nodes come and go together.
-            trouble = f"There is a topic {name} in the store, but no {error}."
+            trouble = f"Topic {name} is in the store, but {error} is missing."
         except layout.LayoutError as error:
             # Likewise when it grew.
             trouble = str(error)
@@ -63,7 +63,7 @@ async def _read_rest(
     # Replicas and states are told apart: both must be of one moment.
     stat_after = await store.exists(layout.topic_path(name))
     if stat_after is None or stat_after.version != versions[layout.topic_path(name)]:
-        raise layout.LayoutError(f"The topic {name} changes faster than it can be read.")
+        raise layout.LayoutError(f"Topic {name} changes faster than it can be read.")
     return StoredTopic(TopicState(name, document.topic_id, tuple(partitions), config), versions)
 
 

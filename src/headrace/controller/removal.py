@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 async def remove(store: Store, liveness: Liveness, failover: Failover, info: BrokerInfo) -> None:
     """Put a broker out whose process is gone, and elect others in its place."""
-    _log.warning("Broker %d is gone: its port refuses connections.", info.node_id)
+    _log.warning("broker is dead, its port refuses connections: broker=%d", info.node_id)
     liveness.put_out(info.node_id, info.epoch)
     try:
         for _ in range(_ATTEMPTS_MAX):
@@ -30,7 +30,7 @@ async def remove(store: Store, liveness: Liveness, failover: Failover, info: Bro
             await failover.settle(_Once(ops))
     except (ApiError, StoreUnavailable) as error:
         # Its session ends all the same, and the elections are tried again.
-        _log.warning("The registration of broker %d could not be removed: %s", info.node_id, error)
+        _log.warning("registration not removed: broker=%d error=%s", info.node_id, error)
     finally:
         failover.run_soon()
 

@@ -66,7 +66,7 @@ class Requests:
                     return {"producer_id_start": first, "producer_id_len": count}
                 case _ if api_key == ASSIGN_REPLICAS_TO_DIRS:
                     return await self._take_offline(request)
-            raise ValueError(f"the controller is not asked for API {api_key}")
+            raise ValueError(f"the controller does not serve the API key {api_key}")
         except ApiError as error:
             return {"error_code": error.code}
 

@@ -244,7 +244,7 @@ class Controller:
             try:
                 await self._failover.settle()
             except ApiError as error:
-                _log.warning("Leaders will be elected later: %s", error)
+                _log.warning("elections postponed: error=%s", error)
 
     async def stop(self) -> None:
         """Finish what was begun and deregister. The store is closed by whoever opened it."""
@@ -265,7 +265,7 @@ class Controller:
                 await self._store.delete(layout.broker_path(self.node_id))
         except (ApiError, StoreError, StoreUnavailable) as error:
             # The end of the session removes the same nodes, only later.
-            _log.info("This broker could not deregister: %s", error)
+            _log.info("broker not deregistered: error=%s", error)
         self._writer.fence = None
 
     async def create_topic(

@@ -70,8 +70,8 @@ def decide_creation(
         if (new.partitions, new.replication_factor) != (DEFAULT, DEFAULT):
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                "With an assignment the number of partitions and the replication factor must be "
-                "left out (-1): the assignment says both.",
+                "With an assignment, omit the number of partitions and the replication "
+                "factor (-1).",
             )
         _check_count(len(new.assignment), limits)
         assignment = _explicit(image, new.assignment)
@@ -100,7 +100,7 @@ def decide_growth(
     if count <= have:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
-            f"Topic {name} has {have} partition(s); {count} would not be an increase.",
+            f"Topic {name} has {have} partitions; the new number, {count}, must be greater.",
         )
     _check_count(count, limits)
     first = topic.partitions[0]
@@ -111,8 +111,8 @@ def decide_growth(
     elif len(assignment) != count - have:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{count - have} partition(s) are to be added to {name}, but {len(assignment)} "
-            "assignment(s) were given.",
+            f"{count - have} partitions would be added to {name}, but the request has "
+            f"{len(assignment)} assignments.",
         )
     else:
         added = tuple(tuple(replicas) for replicas in assignment)
@@ -128,7 +128,7 @@ def decide_deletion(
     """The topic that is to go."""
     topic = existing(image, name)
     if topic_id is not None and topic.topic_id != topic_id:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "Unknown topic id.")
     if not internal:
         _refuse_internal(name)
     return topic
@@ -137,7 +137,7 @@ def decide_deletion(
 def existing(image: ClusterImage, name: str) -> TopicState:
     topic = image.topics.get(name)
     if topic is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name[:260]!r}.")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unknown topic {name[:260]!r}.")
     return topic
 
 
@@ -194,7 +194,7 @@ def _check_new_name(image: ClusterImage, new: NewTopic) -> None:
         if len(other) == len(name) and collision_key(other) == key:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC,
-                f"The name {name!r} is too like the existing topic {other!r}: metrics show both "
+                f"The name {name!r} collides with the existing topic {other!r}: metrics show both "
                 "'.' and '_' as '_'.",
             )
 
@@ -202,7 +202,7 @@ def _check_new_name(image: ClusterImage, new: NewTopic) -> None:
 def _refuse_internal(name: str) -> None:
     if name in _RESERVED_TOPICS:
         raise ApiError(
-            ErrorCode.INVALID_TOPIC, f"{name!r} is an internal topic, kept by the brokers alone."
+            ErrorCode.INVALID_TOPIC, f"{name!r} is an internal topic. Only brokers can change it."
         )
 
 
@@ -230,7 +230,7 @@ def _explicit(image: ClusterImage, assignment: Mapping[int, Sequence[int]]) -> A
     if sorted(assignment) != list(range(len(assignment))):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "The assignment must name partitions from 0 on without a gap.",
+            "The assignment must contain all partitions from 0.",
         )
     replication_factor = len(assignment[0])
     for index in range(len(assignment)):
@@ -243,13 +243,13 @@ def _check_replicas(
 ) -> None:
     unknown = [node for node in replicas if node not in image.brokers]
     if not replicas:
-        trouble = "names no broker"
+        trouble = "contains no broker"
     elif unknown:
-        trouble = f"names broker {unknown[0]}, which is not registered"
+        trouble = f"contains broker {unknown[0]}, which is not registered"
     elif len(dict.fromkeys(replicas)) != len(replicas):
-        trouble = "names a broker more than once"
+        trouble = "contains a broker more than once"
     elif len(replicas) != replication_factor:
-        trouble = f"names {len(replicas)} broker(s) where others name {replication_factor}"
+        trouble = f"contains {len(replicas)} brokers, but others contain {replication_factor}"
     else:
         return
     raise ApiError(
@@ -261,7 +261,7 @@ def _check_count(partitions: int, limits: TopicLimits) -> None:
     if partitions > limits.partitions_per_topic_max:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{partitions} partitions are more than a topic may have here, "
+            f"{partitions} partitions exceed headrace.partitions.max, "
             f"{limits.partitions_per_topic_max}.",
         )
 
@@ -274,7 +274,7 @@ def _check_load(
     if after > room:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
-            f"This would make {after} replicas, and the live brokers hold {room} at most.",
+            f"The cluster would have {after} replicas; its live brokers can have {room}.",
         )
 
 

@@ -76,13 +76,15 @@ class Writer:
         except StoreFull:
             raise ApiError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                "The broker's store cannot write: there is no space left on its disk. Make room "
-                "there, then try again.",
+                "The broker's store cannot be written: its disk is full. Free some "
+                "space, then try again.",
             ) from None
         except StoreUnavailable:
             raise not_controller() from None
         except TooLarge:
-            raise ApiError(too_large, "This is more than the store takes at once.") from None
+            raise ApiError(
+                too_large, "The change is too large for one write to the store."
+            ) from None
         for op, result in zip(ops, results[1:], strict=False):
             self._remember(op, result)
         return True
@@ -107,7 +109,7 @@ class Writer:
 
 def not_controller() -> ApiError:
     return ApiError(
-        ErrorCode.NOT_CONTROLLER, "This broker is not the controller now, or its store is away."
+        ErrorCode.NOT_CONTROLLER, "This broker is not the controller, or its store is unavailable."
     )
 
 

@@ -59,10 +59,10 @@ class Trust:
         is_trusted = apart_ms <= _APART_MS_MAX
         if self._is_trusted and not is_trusted:
             _LOG.warning(
-                "the wall clock is wrong by %d s: nothing is deleted by age until it is right",
+                "wall clock is wrong, time-based deletion paused: skew_s=%d",
                 apart_ms / 1000,
             )
         elif is_trusted and not self._is_trusted:
-            _LOG.warning("the wall clock is right again: deletion by age goes on")
+            _LOG.warning("wall clock is correct again, time-based deletion resumed")
         self._is_trusted = is_trusted
         return is_trusted

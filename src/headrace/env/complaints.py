@@ -32,7 +32,7 @@ class Complaint:
         if now_s - self._told_s < EVERY_S:
             self._untold += 1
             return
-        more = f" (and {self._untold} times like this before)" if self._untold else ""
+        more = f" (repeated {self._untold} times before)" if self._untold else ""
         self._log.error("%s%s", text, more)
         self._told_s = now_s
         self._untold = 0

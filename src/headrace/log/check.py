@@ -88,7 +88,7 @@ def check_partition(files: Files, directory: str, progress: Progress | None = No
         if name.endswith(".snapshot") and _base_offset(name) >= 0:
             data = files.read_file(f"{directory}/{name}")
             if decode_snapshot(data, _base_offset(name), _PRODUCERS_MAX) is None:
-                report.problems.append(Problem(name, -1, "the producers' snapshot is garbled"))
+                report.problems.append(Problem(name, -1, "the producer snapshot is not valid"))
     return report
 
 
@@ -133,10 +133,10 @@ def _read_epochs(
     try:
         entries = decode_epochs(files.read_file(f"{directory}/{LEADER_EPOCHS}"))
     except ValueError:
-        report.problems.append(Problem(LEADER_EPOCHS, -1, "it is no checkpoint of version 0"))
+        report.problems.append(Problem(LEADER_EPOCHS, -1, "it is not a checkpoint of version 0"))
         return None
     if sorted(entries) != entries or sorted(entries, key=lambda entry: entry[1]) != entries:
-        report.problems.append(Problem(LEADER_EPOCHS, -1, "epochs and offsets do not rise"))
+        report.problems.append(Problem(LEADER_EPOCHS, -1, "epochs and offsets do not increase"))
         return None
     return EpochCache(entries)
 
@@ -176,7 +176,7 @@ class _Segment:
             report.log_end_offset = self._base
         if self._base < report.log_end_offset:
             end = report.log_end_offset
-            self._problem(-1, f"it begins before {end}, where the segment before it ends")
+            self._problem(-1, f"it starts before {end}, the end of the previous segment")
         self._check_log()
         for suffix, check in (
             (".index", self._check_index),
@@ -240,7 +240,7 @@ class _Segment:
             self._problem(position, error.message)
         else:
             if any(not first <= record.offset <= last for record in records):
-                self._problem(position, f"a record lies outside of offsets {first} to {last}")
+                self._problem(position, f"a record is outside of offsets {first} to {last}")
         report.batches += 1
         report.records += int(batch.record_count)
         report.log_end_offset = max(report.log_end_offset, last + 1)
@@ -259,7 +259,8 @@ class _Segment:
         if 0 <= epoch != known and epoch <= epochs.latest():
             offset = int(batch.base_offset)
             self._problem(
-                position, f"offset {offset} has leader epoch {epoch}; {LEADER_EPOCHS} says {known}"
+                position,
+                f"offset {offset} has leader epoch {epoch}, but {LEADER_EPOCHS} has {known}",
             )
 
     # What is derived from it.
@@ -272,17 +273,17 @@ class _Segment:
             entry = index.offsets[slot], index.positions[slot]
             at = slot * OFFSET_ENTRY_SIZE
             if entry[0] <= before[0] or entry[1] <= before[1]:
-                self._problem(at, "its entries do not rise", name)
+                self._problem(at, "its entries do not increase", name)
                 return
             before = entry
             batch = bisect_left(self._positions, entry[1])
             if batch == len(self._positions) or self._positions[batch] != entry[1]:
-                self._problem(at, f"no batch begins at byte {entry[1]} of the log", name)
+                self._problem(at, f"no batch starts at byte {entry[1]} of the log", name)
                 return
             start = self._last_offsets[batch - 1] + 1 if batch else self._base
             if self._base + entry[0] < start:
                 offset = self._base + entry[0]
-                self._problem(at, f"offset {offset} lies before byte {entry[1]} of the log", name)
+                self._problem(at, f"offset {offset} is before byte {entry[1]} of the log", name)
                 return
 
     def _check_time_index(self, name: str, data: bytes) -> None:
@@ -293,7 +294,7 @@ class _Segment:
             entry = index.timestamps[slot], index.offsets[slot]
             at = slot * TIME_ENTRY_SIZE
             if entry[0] <= before[0] or entry[1] < before[1]:
-                self._problem(at, "its entries do not rise", name)
+                self._problem(at, "its entries do not increase", name)
                 return
             before = entry
             offset = self._base + entry[1]
@@ -308,7 +309,9 @@ class _Segment:
         self._check_size(name, data, ENTRY_SIZE)
         for slot, entry in enumerate(decode_aborted(data)):
             if not entry.first_offset <= entry.last_offset:
-                self._problem(slot * ENTRY_SIZE, "a transaction ends before it begins", name)
+                self._problem(
+                    slot * ENTRY_SIZE, "the end of a transaction is before its start", name
+                )
                 return
 
     def _check_size(self, name: str, data: bytes, entry_size: int) -> None:

@@ -241,7 +241,7 @@ class Cleaning:
                     paid = int(walk.position)
             if walk.error:
                 raise CleaningFailed(
-                    f"{path} is damaged at byte {walk.position} ({walk.error}): it stays as it is"
+                    f"{path} is damaged at byte {walk.position} ({walk.error}) and is not changed"
                 )
             self._pace(source.size - paid)
             self._bytes_read += source.size

@@ -110,12 +110,12 @@ class LogDirectory:
         except DirectoryInUse as error:
             process = f"process {error.holder}" if error.holder else "another process"
             raise DirectoryError(
-                f"{self.path} is in use by {process}: stop it, or choose another directory."
+                f"{self.path} is in use by {process}. Stop it, or choose another directory."
             ) from None
         except OSError as error:
             raise DirectoryError(
-                f"{self.path} cannot be used: {error.strerror}. Put that right, or "
-                "choose another directory."
+                f"{self.path} cannot be used: {error.strerror}. Fix that, or choose another "
+                "directory."
             ) from None
         self.identity = checkpoints.decode_meta_properties(self._read(checkpoints.META_PROPERTIES))
         self.directory_id = self.identity.get("directory.id") or self.directory_id
@@ -155,8 +155,8 @@ class LogDirectory:
                 known = self.identity.get("broker.id")
             if known is not None and known != value:
                 raise DirectoryError(
-                    f"{self.path} belongs to {name} {known}, and this broker has {value}: "
-                    "choose another directory, or set the id that it was made with."
+                    f"{self.path} belongs to {name} {known}, but this broker has {value}. Choose "
+                    "another directory, or set the id with which it was created."
                 )
         identity = {
             "version": "1",
@@ -488,7 +488,9 @@ class LogDirectory:
             try:
                 self.files.replace_file(self._file(checkpoints.CLEAN_SHUTDOWN), content)
             except OSError as error:
-                _LOG.warning("%s: no clean-shutdown marker: %s", self.path, error)
+                _LOG.warning(
+                    "clean-shutdown marker not written: directory=%s error=%s", self.path, error
+                )
                 is_clean = False
         self._logs.clear()
         self.files.close(self._lock)

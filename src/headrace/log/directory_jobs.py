@@ -59,7 +59,9 @@ class RemoveDirectories:
                     self._files.remove(f"{path}/{info.name}")
                 self._files.remove_directory(path)
         except OSError as error:
-            _LOG.warning("%s is not removed before the next start: %s", path, error)
+            _LOG.warning(
+                "directory not removed before the next start: path=%s error=%s", path, error
+            )
 
 
 class WriteCheckpoints:
@@ -77,4 +79,4 @@ class WriteCheckpoints:
                 self._files.replace_file(path, data)
             self.is_written = True
         except OSError as error:
-            self._trouble.tell(f"checkpoints could not be written: {error}")
+            self._trouble.tell(f"checkpoints were not written: {error}")

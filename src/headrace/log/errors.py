@@ -40,7 +40,7 @@ def larger_than_segment(size: int, segment_bytes: int) -> ApiError:
 def out_of_range(partition: TopicPartition, offset: int, start: int, end: int) -> ApiError:
     return ApiError(
         ErrorCode.OFFSET_OUT_OF_RANGE,
-        f"{partition} has offsets from {start} to {end}, and {offset} was asked for.",
+        f"{partition} has offsets {start} to {end}, not {offset}.",
     )
 
 
@@ -53,11 +53,10 @@ def overlap(base_offset: int, log_end_offset: int) -> ApiError:
 
 def epoch_is_over(epoch: int, latest: int) -> ApiError:
     return ApiError(
-        ErrorCode.FENCED_LEADER_EPOCH, f"Leader epoch {epoch} is over: epoch {latest} has begun."
+        ErrorCode.FENCED_LEADER_EPOCH,
+        f"Leader epoch {epoch} has ended; the current epoch is {latest}.",
     )
 
 
 def busy(partition: TopicPartition) -> ApiError:
-    return ApiError(
-        ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} is being synced: try again in a moment."
-    )
+    return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} is being synced. Try again.")

@@ -133,8 +133,7 @@ class ProducerTable:
         if entry.transaction_first_offset >= 0 and not batch.is_transactional():
             raise ApiError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"Producer {batch.producer_id} has a transaction open here, and this batch is "
-                "not part of one.",
+                f"Producer {batch.producer_id} has an open transaction; this batch is not in it.",
             )
         sequence = batch.base_sequence
         if sequence < 0:
@@ -156,8 +155,8 @@ class ProducerTable:
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise ApiError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"The marker of coordinator epoch {marker.coordinator_epoch} comes after one of "
-                f"epoch {entry.coordinator_epoch}.",
+                f"The marker has coordinator epoch {marker.coordinator_epoch}, a previous one had "
+                f"{entry.coordinator_epoch}.",
             )
 
     def apply(self, batch: Batch, base_offset: i64) -> None:
@@ -294,8 +293,7 @@ class ProducerTable:
 def _fenced(batch: Batch, entry: ProducerEntry) -> ApiError:
     return ApiError(
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        f"Producer {batch.producer_id} is at epoch {entry.epoch}, and this is epoch "
-        f"{batch.producer_epoch}.",
+        f"Producer {batch.producer_id} has epoch {entry.epoch}, not {batch.producer_epoch}.",
     )
 
 

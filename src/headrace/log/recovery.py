@@ -392,7 +392,11 @@ class _Recovery:
         before = self.scanned_bytes // _PROGRESS_BYTES
         self.scanned_bytes += size
         if self.scanned_bytes // _PROGRESS_BYTES > before:
-            _LOG.info("%s: %d GiB scanned", self.path, self.scanned_bytes // _PROGRESS_BYTES)
+            _LOG.info(
+                "scanning: partition=%s scanned_gib=%d",
+                self.path,
+                self.scanned_bytes // _PROGRESS_BYTES,
+            )
 
     def _check_end(self) -> None:
         """Raise LogOffline if the log would end before its recovery point: that was synced."""

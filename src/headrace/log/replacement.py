@@ -66,7 +66,7 @@ class Replacement:
 
     def first_job(self) -> LogJob:
         log = self._log
-        assert log.job is None, "a job is under way"
+        assert log.job is None, "a job is in progress"
         job = LogJob(log.files)
         job.sync_later(snapshot_path(log.path, vouching_snapshot(log)))
         checkpoint = checkpoint_below(log, int(log.recovery_point), without=self._sources)
@@ -195,7 +195,7 @@ class Replacement:
         if error is None or self._log.is_closed:
             return
         if error.errno in PASSING:
-            _LOG.warning("%s could not be compacted: %s", self._log.partition, error)
+            _LOG.warning("log not compacted: partition=%s error=%s", self._log.partition, error)
         else:
             self._log.go_offline(error)
 

@@ -124,7 +124,13 @@ def start_here(log: "Log", offset: int) -> None:
         log.sealed_bytes -= segment.size
         _doom(log, segment)
     first, last = removed[0].base_offset, log.base_offsets[0] - 1
-    _LOG.info("%s: dropped %d segments, offsets %d to %d", log.partition, count, first, last)
+    _LOG.info(
+        "segments deleted: partition=%s count=%d first_offset=%d last_offset=%d",
+        log.partition,
+        count,
+        first,
+        last,
+    )
 
 
 def _doom(log: "Log", segment: Segment) -> None:

@@ -135,7 +135,7 @@ class Walk:
                 return self._stop("the file is shorter than it was")
         size = i64(read_i32_be(self._chunk, at + 8)) + LENGTH_OVERHEAD
         if size < HEADER_SIZE or size > left:
-            return self._stop(f"a batch of {size} bytes cannot be where {left} are left")
+            return self._stop(f"a batch has {size} bytes, but only {left} are left")
         if self._check:
             if size > _WHOLE_BYTES_MAX:
                 return self._next_large(at, size)
@@ -146,7 +146,7 @@ class Walk:
             except ApiError as error:
                 return self._stop(error.message)
         elif self._chunk[at + 16] != 2:
-            return self._stop("there is no batch of magic 2")
+            return self._stop("it is not a batch of magic 2")
         else:
             batch = Batch(self._chunk, at, at + size)
         self.position = position + size

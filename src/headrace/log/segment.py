@@ -285,7 +285,7 @@ class Segment:
                 data = b""
             if len(data) == size and crc32c(data) == crc:
                 return data
-        _LOG.warning("%s is missing or damaged: rebuilding it from the log", path)
+        _LOG.warning("index is missing or damaged, rebuilding it: file=%s", path)
         return None
 
     def reindex(self, gap: int = 4096) -> OffsetIndex:
@@ -327,7 +327,9 @@ class Segment:
             )
             position = walk.position
         if walk.error:
-            _LOG.error("%s.log is damaged at byte %d: %s", self.stem, walk.position, walk.error)
+            _LOG.error(
+                "log is damaged: segment=%s byte=%d error=%s", self.stem, walk.position, walk.error
+            )
 
     def seal(self) -> None:
         """No batch will follow."""
@@ -387,7 +389,7 @@ class Segment:
             raise NotCached(self.open(), 0, 0, self.stem + ".index")
         found = self._search(offset, limit, wait)
         if found[0] < 0 and self.is_sealed:
-            _LOG.warning("%s.index does not fit its log: rebuilding it", self.stem)
+            _LOG.warning("index does not match its log, rebuilding it: segment=%s", self.stem)
             self.reindex()
             found = self._search(offset, limit, wait)
         if found[0] < 0:

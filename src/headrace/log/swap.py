@@ -76,7 +76,12 @@ def _finish(files: Files, path: str, names: list[str], swapped: list[str]) -> ra
         start = min(map(offset_of, logs))
         end = max(_end_of(files, f"{path}/{name}", offset_of(name)) for name in logs)
         replaced = range(start, end)
-        _LOG.info("%s: finishing to replace offsets %d to %d", path, start, end - 1)
+        _LOG.info(
+            "completing the replacement of segments: partition=%s first_offset=%d last_offset=%d",
+            path,
+            start,
+            end - 1,
+        )
         for name in names:
             is_old = name.endswith(SUFFIXES) and start <= offset_of(name) < end
             if is_old and name + SWAP not in swapped:

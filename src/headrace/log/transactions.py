@@ -71,5 +71,5 @@ def read_end_marker(batch: Batch, frame: bytes) -> EndMarker | None:
         return EndMarker(kind == ABORT, int.from_bytes(frame[at + 2 : at + 6], "big", signed=True))
     except IndexError:
         raise ApiError(
-            ErrorCode.INVALID_RECORD, "A control batch ends inside of its record."
+            ErrorCode.INVALID_RECORD, "A control batch ends inside its record."
         ) from None

@@ -202,13 +202,13 @@ def skip_to(log: "Log", offset: int, now_ms: int) -> None:
             upkeep.done(log, job)
         if job is None or job.error is not None:
             # Without a checkpoint beyond it, start-up would take the hole for lost segments.
-            log.go_offline((job and job.error) or OSError(EIO, "no checkpoint could be written"))
+            log.go_offline((job and job.error) or OSError(EIO, "no checkpoint was written"))
             raise errors.offline(log.partition)
     _remove(log, empty)
 
 
 def _check_idle(log: "Log") -> None:
-    assert log.job is None, "a job is under way"
+    assert log.job is None, "a job is in progress"
     assert not log.has_staged, "batches are staged"
 
 

@@ -362,7 +362,9 @@ def _failed(log: "Log", job: LogJob, error: OSError) -> None:
         return
     # What is synced is safe. The rest is tried again by the clock, or with the next sync.
     if code != log.job_errno:
-        _LOG.warning("%s: no checkpoint yet: %s", log.partition, error)
+        _LOG.warning(
+            "checkpoint not written, retrying: partition=%s error=%s", log.partition, error
+        )
     log.job_errno = code
     log.checkpoint_asked = True
 

@@ -61,8 +61,8 @@ def admit(batch: Batch, rules: AppendRules, now_ms: i64, unfolded_bytes_max: i64
         if batch.size() > rules.batch_bytes_max:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"A batch of {batch.size()} bytes, compressed as compression.type says, is larger "
-                f"than max.message.bytes, {rules.batch_bytes_max}.",
+                f"A batch of {batch.size()} bytes, compressed by compression.type, is larger than "
+                f"max.message.bytes, {rules.batch_bytes_max}.",
             )
     return batch
 

@@ -344,7 +344,7 @@ class FollowerMachine:
             return
         self._paused_until_ms = now_ms + self._backoff_ms(self._failures)
         if self._failures == 1 and code != ErrorCode.STALE_BROKER_EPOCH:
-            _LOG.warning("a leader refuses to be followed: %s", error_name(code))
+            _LOG.warning("replica fetch rejected by leader: error=%s", error_name(code))
 
     def _take(
         self, followed: Followed, part: FetchedPart, frame: bytes, wall_ms: i64, now_ms: i64
@@ -357,7 +357,7 @@ class FollowerMachine:
             elif part.error != 0:
                 if followed.failures == 0 and part.error not in _OF_THE_MOMENT:
                     _LOG.warning(
-                        "%s cannot be fetched: %s",
+                        "partition not fetched: partition=%s error=%s",
                         followed.partition.log.partition,
                         error_name(part.error),
                     )
@@ -381,7 +381,11 @@ class FollowerMachine:
             self._stop(followed)
             return
         if followed.failures == 0:
-            _LOG.warning("%s is fetched again: %s", partition.log.partition, error)
+            _LOG.warning(
+                "fetched records rejected, fetching again: partition=%s error=%s",
+                partition.log.partition,
+                error,
+            )
         self._back_off(followed, now_ms)
 
     def _append(self, followed: Followed, part: FetchedPart, frame: bytes, wall_ms: i64) -> None:

@@ -243,7 +243,7 @@ class _Session:
         try:
             self.machine.answered(frame, self._clock.wall_ms(), now_ms)
         except MalformedRequest as error:
-            _LOG.warning("an answer of broker %d cannot be read: %s", self._leader_id, error)
+            _LOG.warning("fetch response not valid: broker=%d error=%s", self._leader_id, error)
             self._broke()
             return
         self._failures = 0
@@ -291,7 +291,7 @@ class _Session:
         except (LinkBroken, TimeoutError) as error:
             self._dialling = None
             if self._failures == 0:
-                _LOG.info("broker %d cannot be followed now: %s", self._leader_id, error)
+                _LOG.info("leader not reachable: broker=%d error=%s", self._leader_id, error)
             self._dial_later()
             return
         self._dialling = None
@@ -325,7 +325,7 @@ class _Session:
         left_ms = self._heard_ms + self._followers.settings.answer_ms_max - self._now_ms()
         if left_ms <= 0:
             if self.machine.is_waiting():
-                _LOG.info("broker %d does not answer: it is dialled again", self._leader_id)
+                _LOG.info("leader does not respond, reconnecting: broker=%d", self._leader_id)
                 self._broke()
                 self.pump_soon()
                 return

@@ -250,7 +250,7 @@ class IsrKeeper:
             again_ms = min(_AGAIN_MS_MIN << min(self._failures - 1, 10), _AGAIN_MS_MAX)
             if self._failures == 1:
                 why = refusal or "no outcome for some partitions"
-                _LOG.info("the controller did not take a change of in-sync replicas: %s", why)
+                _LOG.info("ISR change not accepted by the controller: error=%s", why)
             self._considered = {each.partition: None for each in unknown} | self._considered
             self._work_timer = self._loop.call_later(again_ms / 1000, self._work)
         elif self._considered:
@@ -329,7 +329,7 @@ class IsrKeeper:
         self._refusals = self._refusals + 1 if refused else 0
         for code, partitions in refused.items():
             _LOG.info(
-                "in-sync replicas stay as they are: %s for %d partitions, %s among them",
+                "ISR change rejected: error=%s partitions=%d first=%s",
                 error_name(code),
                 len(partitions),
                 partitions[0].log.partition,
