@@ -199,8 +199,8 @@ def check_broker_config(settings: Mapping[str, str], *, for_all_brokers: bool) -
         if not row.dynamic:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                f"{name} cannot be changed while the broker runs. Set it in its properties file and "
-                "restart it.",
+                f"{name} cannot be changed while the broker runs. Set it in its properties file, "
+                "and restart it.",
             )
         if for_all_brokers and row.per_broker:
             raise ApiError(
