@@ -198,11 +198,17 @@ def test_a_leader_that_is_not_on_the_clients_listener_has_no_address(client: Ask
 
 
 @pytest.mark.parametrize(("api", "version"), [(METADATA, 12), (DESCRIBE_CLUSTER, 2)])
-def test_responses_name_this_broker_while_the_controller_is_not_registered(
+def test_responses_name_this_broker_while_the_controller_is_not_live(
     client: Asker, api: int, version: int
 ) -> None:
     request = {"topics": [], "endpoint_type": 1, "include_cluster_authorized_operations": False}
     client.broker.image.controller_id = 7
+    assert client.ask(api, version, request)["controller_id"] == 1
+    known = client.broker.image.brokers[1]
+    client.broker.image.brokers[7] = replace(known, node_id=7)
+    assert client.ask(api, version, request)["controller_id"] == 7
+    # It was killed, and its registration and role still exist.
+    client.broker.was_lost = lambda node: node == 7
     assert client.ask(api, version, request)["controller_id"] == 1
     client.broker.image.brokers.clear()
     assert client.ask(api, version, request)["controller_id"] == -1

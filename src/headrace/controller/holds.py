@@ -56,6 +56,12 @@ class Holds:
         if self._losses.was_lost_lately(info.node_id, self._clock.monotonic()):
             self._removed[info.node_id] = info
 
+    def was_lost(self, node_id: int) -> bool:
+        """Whether the connection to a broker was lost lately, and the broker is not back."""
+        if self._is_ended(node_id):
+            self.lost(node_id)
+        return self._losses.was_lost_lately(node_id, self._clock.monotonic())
+
     def listed(self, client: str, leaders: Callable[[], set[int]]) -> dict[int, BrokerInfo]:
         """The brokers that a Metadata response lists.
 

@@ -409,6 +409,10 @@ class Controller:
         """An awaitable if a response about these partitions' leaders must wait: see Holds.hold."""
         return self._holds.hold(partitions, names)
 
+    def was_lost(self, node_id: int) -> bool:
+        """Whether the connection to a broker was lost lately: see Holds.was_lost."""
+        return self._holds.was_lost(node_id)
+
     def listed(self, client: str, leaders: Callable[[], set[int]]) -> dict[int, BrokerInfo]:
         """The brokers that a Metadata response lists: see Holds.listed."""
         return self._holds.listed(client, leaders)

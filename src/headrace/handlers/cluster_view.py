@@ -39,14 +39,16 @@ def brokers_on(
 
 
 def controller_for(broker: BrokerContext, brokers: list[tuple[BrokerInfo, Endpoint]]) -> int:
-    """The controller, if it is one of the brokers in the response; else this broker.
+    """The controller, if it is one of the brokers in the response and not just lost; else this one.
 
     librdkafka waits for a controller that it cannot connect to and does not ask again. Every
     broker forwards requests to the controller, so a live broker is always a correct answer.
     """
     listed = {info.node_id for info, _ in brokers}
-    if broker.image.controller_id in listed:
-        return broker.image.controller_id
+    controller = broker.image.controller_id
+    is_live = controller == broker.node_id or not broker.was_lost(controller)
+    if controller in listed and (is_live or broker.node_id not in listed):
+        return controller
     return broker.node_id if broker.node_id in listed else NO_CONTROLLER
 
 

@@ -66,5 +66,7 @@ class BrokerContext:
     """An awaitable if a response about these partitions' leaders must wait: see Holds.hold."""
     listed: "Callable[[str, Callable[[], set[int]]], dict[int, BrokerInfo]] | None" = None
     """The brokers that a Metadata response lists: see Holds.listed. None: all registered ones."""
+    was_lost: "Callable[[int], bool]" = field(default=lambda _: False)
+    """Whether the connection to a broker was lost lately: see Holds.was_lost."""
     is_cut_off: "Callable[[], bool]" = field(default=_never)
     """Whether this broker leads partitions in vain, and another one probably leads them."""

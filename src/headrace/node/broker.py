@@ -234,6 +234,7 @@ class Broker:
         context.opened = replicas.opened
         context.hold = controller.hold
         context.listed = controller.listed
+        context.was_lost = controller.was_lost
         replicas.load()
         if adoption is not None:
             await adoption.finish(controller)
