@@ -116,6 +116,11 @@ def _add_spark_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="a setting of Spark's or of the project's, before its own; may be repeated",
     )
+    parser.add_argument(
+        "--jars",
+        metavar="PATH,...",
+        help="jars for Spark, as for a table format (default: the tested build, from Maven)",
+    )
     parser.add_argument("--verbose", action="store_true", help="show errors whole, Java's too")
 
 
@@ -197,9 +202,10 @@ def _round(args: argparse.Namespace, runner: "Runner", request: "Request") -> "O
 def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
     """Spark, started or found, and what runs a pipeline there."""
     from headrace.cli.pipeline_screen import screen
+    from headrace.pipelines.formats import check_version, server_settings
     from headrace.pipelines.lock import run_lock
     from headrace.pipelines.preflight import check
-    from headrace.pipelines.project import WAREHOUSE, open_project
+    from headrace.pipelines.project import FORMAT, WAREHOUSE, open_project
     from headrace.spark.sessions import has_no_executors
 
     if args.pack is not None and (args.remote is not None or has_no_executors(args.master)):
@@ -216,8 +222,20 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
         )
     for_server, for_session = _given(args, project)
     configuration = project.configuration(_bootstrap(args), for_session)
-    if WAREHOUSE in configuration:
-        for_server.setdefault("spark.sql.warehouse.dir", configuration[WAREHOUSE])
+    version = check_version()
+    if args.remote is None:
+        warehouse = configuration.get(WAREHOUSE, str(project.warehouse))
+        for_server.setdefault("spark.sql.warehouse.dir", warehouse)
+        for_server = server_settings(
+            configuration.get(FORMAT),
+            version,
+            warehouse,
+            is_local=args.master.startswith("local"),
+            jars=args.jars,
+            given=for_server,
+        )
+    elif args.jars is not None:
+        raise Failure("--jars requires a server that this command starts: remove --remote.", 2)
     names = [name for name in named_tables(args) if name != "all"]
     # A broker that is down might return while the command watches.
     watches = getattr(args, "watch", False)

@@ -66,11 +66,11 @@ class Accounts:
         return snapshot
 
     def _directories(self, graph: Graph, names: Collection[str]) -> dict[str, Path]:
-        """Directories of streaming tables that this process can reach."""
+        """Directories of streaming tables of plain files that this process can reach."""
         found = {}
         for name in names:
             table = self._tables.find(name)
-            if table is None or graph.nodes[name].kind != TABLE:
+            if table is None or not table.has_files or graph.nodes[name].kind != TABLE:
                 continue
             path = self._tables.path(table.location)
             if path is not None:
@@ -108,7 +108,7 @@ class Accounts:
         for flow in run.flows.values():
             target = graph.flows[flow.name].target if flow.name in graph.flows else ""
             table = self._tables.find(target) if target in self._before else None
-            if flow.started_s is None or table is None or not table.has_files:
+            if flow.started_s is None or table is None or not table.is_listed:
                 continue
             after[target] = self._tables.files(table)
             # Files do not show which of several flows wrote them.

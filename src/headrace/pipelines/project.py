@@ -21,9 +21,15 @@ WAREHOUSE = "headrace.warehouse"
 VERSIONS = "headrace.view.versions"
 """The setting for how many complete versions of a materialized view are kept."""
 VERSIONS_DEFAULT = "3"
+FORMAT = "spark.sql.sources.default"
+"""Spark's setting for the format of tables that name none."""
 FALLBACK_BOOTSTRAP = "localhost:9092"
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
-_KEYS = {"name", "storage", "catalog", "database", "schema", "configuration", "libraries"}
+_KEYS = {
+    *("name", "storage", "catalog", "database", "schema", "configuration", "libraries"),
+    # Not Spark's: its own command rejects it.
+    "format",
+}
 _STATE = ".headrace"
 _ESCAPED = re.compile(r"[\s\"%#?\[\]{}|\\^`<>]")
 
@@ -47,6 +53,8 @@ class Spec:
     configuration: Mapping[str, str]
     libraries: tuple[str, ...]
     """A file, or a directory and everything below it as `directory/**`."""
+    format: str | None = None
+    """The format of tables that name none; None for Spark's own default."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,8 @@ class Project:
     ) -> dict[str, str]:
         """The session's settings: what the command says goes before what the project does."""
         wanted = {BOOTSTRAP: FALLBACK_BOOTSTRAP, **self.spec.configuration, **(given or {})}
+        if self.spec.format is not None:
+            wanted.setdefault(FORMAT, self.spec.format)
         if bootstrap:
             wanted[BOOTSTRAP] = bootstrap
         return wanted
@@ -202,7 +212,15 @@ def spec_of(content: Mapping[str, Any], path: str) -> Spec:
         content.get("database", content.get("schema")),
         configuration,
         tuple(_library(each, path) for each in content.get("libraries") or ()),
+        _format(content, path),
     )
+
+
+def _format(content: Mapping[str, Any], path: str) -> str | None:
+    name = content.get("format")
+    if name is not None and not isinstance(name, str):
+        raise ProjectError(f"{path}: 'format' is {name!r}. Use a name, such as iceberg or delta")
+    return None if name is None else name.lower()
 
 
 def _library(entry: Any, path: str) -> str:

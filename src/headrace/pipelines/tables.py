@@ -17,6 +17,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 
+from headrace.pipelines.formats import FILES
 from headrace.pipelines.written import (
     LOG,
     committed,
@@ -26,7 +27,7 @@ from headrace.pipelines.written import (
     table_files,
 )
 
-_FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
+_WITH_METADATA = ("iceberg", "delta")
 _ALL_FILES = {"recursiveFileLookup": "true"}
 
 
@@ -42,7 +43,12 @@ class Table:
     @property
     def has_files(self) -> bool:
         """Whether the rows are in plain files, without a table format that commits them."""
-        return self.format in _FILE_FORMATS
+        return self.format in FILES
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the files that hold the rows can be listed."""
+        return self.has_files or self.format in _WITH_METADATA
 
 
 @dataclass(frozen=True)
@@ -75,11 +81,17 @@ class Tables:
         self._found[name] = replace(self._found[name], location=location)
 
     def _describe(self, name: str) -> Table:
-        query = f"DESCRIBE TABLE EXTENDED {self.quoted(name)} AS JSON"
-        about = json.loads(self._spark.sql(query).collect()[0][0])
+        query = f"DESCRIBE TABLE EXTENDED {self.quoted(name)}"
+        try:
+            about = json.loads(self._spark.sql(f"{query} AS JSON").collect()[0][0])
+        except PySparkException:
+            # Spark 4.1 has no JSON for tables of other catalogs than its own.
+            rows = self._spark.sql(query).collect()
+            about = {row[0].lower(): row[1] for row in rows}
+        location = about.get("location", "")
         return Table(
             name,
-            about.get("location", ""),
+            f"file://{location}" if location.startswith("/") else location,
             about.get("provider", "").lower(),
             about.get("type") == "MANAGED",
             bool(about.get("partition_columns")),
@@ -122,6 +134,8 @@ class Tables:
             mark.unlink()
 
     def files(self, table: Table) -> Files:
+        if table.format in _WITH_METADATA:
+            return self._committed(table)
         if not table.has_files:
             return Files()
         path = self.path(table.location)
@@ -129,6 +143,19 @@ class Tables:
             return self._listed(table.location)
         found = frozenset(each.as_uri() for each in table_files(path))
         return Files(found, tuple(each.as_uri() for each in missing_files(path)))
+
+    def _committed(self, table: Table) -> Files:
+        """The files of the current version, from the metadata of the table format."""
+        if table.format == "iceberg":
+            query = f"SELECT file_path FROM {self.quoted(table.name)}.files WHERE content = 0"
+            found = [row[0] for row in self._spark.sql(query).collect()]
+        else:
+            found = self._spark.table(self.quoted(table.name)).inputFiles()
+        if self.path(table.location) is None:
+            return Files(frozenset(found))
+        paths = [local_path(uri) for uri in found]
+        missing = [path.as_uri() for path in paths if not path.exists()]
+        return Files(frozenset(path.as_uri() for path in paths), tuple(sorted(missing)))
 
     def _listed(self, location: str) -> Files:
         visible = self._visible(location)
@@ -164,10 +191,19 @@ class Tables:
 
     def rows(self, table: Table, uris: Collection[str]) -> int | None:
         """The rows in some files of a table; None if they cannot be counted."""
-        if self.path(table.location) is not None and table.format == "parquet":
+        if table.format == "iceberg":
+            return self._iceberg_rows(table, uris)
+        # Data files of Delta are Parquet.
+        form = "parquet" if table.format == "delta" else table.format
+        if self.path(table.location) is not None and form == "parquet":
             return rows_in(frozenset(map(local_path, uris)))
         if not uris:
             return 0
         with suppress(PySparkException):
-            return int(self._spark.read.format(table.format).load(sorted(uris)).count())
+            return int(self._spark.read.format(form).load(sorted(uris)).count())
         return None
+
+    def _iceberg_rows(self, table: Table, uris: Collection[str]) -> int:
+        query = f"SELECT file_path, record_count FROM {self.quoted(table.name)}.files"
+        counts = {local_path(row[0]): row[1] for row in self._spark.sql(query).collect()}
+        return sum(counts.get(path, 0) for path in map(local_path, uris))
