@@ -4,7 +4,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ def named_tables(args: argparse.Namespace) -> list[str]:
 def report(args: argparse.Namespace, outcome: "Outcome") -> int:
     """Print the result of a run, and add it to the history; returns the exit code."""
     content = outcome.to_json()
-    _record(args, outcome.started, content)
+    _record(args, content)
     if args.json:
         print_json(content)
     else:
@@ -40,7 +40,7 @@ def report(args: argparse.Namespace, outcome: "Outcome") -> int:
 def report_round(args: argparse.Namespace, number: int, outcome: "Outcome") -> None:
     """Print the result of a round of --watch, and add it to the history."""
     content = outcome.to_json()
-    _record(args, outcome.started, content)
+    _record(args, content)
     if args.json:
         print_json({"round": number, **content})
     else:
@@ -65,6 +65,7 @@ def report_failure(
         "started": started.isoformat(timespec="seconds"),
         "seconds": round((datetime.now(UTC) - started).total_seconds(), 3),
         "flows": [],
+        "errors": [],
         "warnings": [],
     }
     try:
@@ -78,13 +79,14 @@ def report_failure(
         if last is not None and last["started"] >= content["started"]:
             content = last
     content["state"] = state
-    content["errors"] = [{"flow": None, "file": None, "line": None, "message": message}]
-    _record(args, started, content)
+    error = {"flow": None, "file": None, "line": None, "message": message}
+    content["errors"] = [error, *content["errors"]]
+    _record(args, content)
     if args.json and prints:
         print_json(content)
 
 
-def _record(args: argparse.Namespace, started: datetime, content: dict[str, Any]) -> None:
+def _record(args: argparse.Namespace, content: dict[str, Any]) -> None:
     from headrace.pipelines import history
     from headrace.pipelines.project import ProjectError, open_project
 
@@ -94,10 +96,10 @@ def _record(args: argparse.Namespace, started: datetime, content: dict[str, Any]
         project = open_project(Path(args.directory))
     except (ProjectError, ModuleNotFoundError):
         return
-    errors = content["errors"]
+    errors, started = content["errors"], datetime.fromisoformat(content["started"])
     line = history.entry(
         started,
-        datetime.now(UTC),
+        started + timedelta(seconds=content["seconds"]),
         content["state"],
         flows=content["flows"],
         error=errors[0]["message"] if errors else None,

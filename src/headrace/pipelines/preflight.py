@@ -22,7 +22,7 @@ from headrace.pipelines import sql
 from headrace.pipelines.project import BOOTSTRAP, Project, ProjectError
 
 _REACH_TIMEOUT_S = 0.5
-_TOPICS_TIMEOUT_MS = 5_000.0
+_TOPICS_TIMEOUT_MS = 10_000.0
 _SPARK_MIN, _SPARK_BELOW = (4, 1), (4, 4)
 _PACKAGES = ("grpc", "grpc_status", "numpy", "pandas", "pyarrow", "zstandard")
 _INSTALL = "pip install 'headrace[pipelines]'"
