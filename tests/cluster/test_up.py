@@ -82,7 +82,7 @@ def test_a_cluster_ends_with_the_process_that_started_it_and_starts_again_as_it_
     with started(tmp_path / "data", "--brokers", "1") as again:
         assert [part["id"] for part in again.ready["parts"]] == [1, 1]
         again.process.send_signal(signal.SIGTERM)
-        assert again.process.wait(60) == 0
+        assert again.process.wait(120) == 0
 
 
 def test_a_zookeeper_without_a_cluster_is_asked_about(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from headrace.cli.failure import Failure
+from headrace.cli.ready import OUTPUT_FILE, STATE_FILE
 from headrace.coordination.embedded import STORE_FILE
 from headrace.env.files import DirectoryInUse, SystemFiles
 
@@ -70,7 +71,7 @@ def take_over_single(data: Path, broker_count: int) -> None:
         )
     moving.mkdir(exist_ok=True)
     for entry in sorted(data.iterdir()):
-        if entry.name not in (_MOVING, LOCK):
+        if entry.name not in (_MOVING, LOCK, STATE_FILE, OUTPUT_FILE):
             entry.rename(moving / entry.name)
     moving.rename(broker_directory(data, node_id))
 

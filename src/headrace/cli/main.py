@@ -36,6 +36,15 @@ COMMANDS = {
         "add_up_arguments",
         "run_up",
     ),
+    "down": Command(
+        "stop what headrace up started", "headrace.cli.detached", "add_down_arguments", "run_down"
+    ),
+    "status": Command(
+        "show whether headrace up is running",
+        "headrace.cli.detached",
+        "add_status_arguments",
+        "run_status",
+    ),
     "broker": Command(
         "start a broker from a server.properties file",
         "headrace.cli.up",
@@ -104,6 +113,12 @@ COMMANDS = {
         "run",
     ),
     "log": Command("print and verify a broker's files", "headrace.cli.log", "add_arguments", "run"),
+    "completion": Command(
+        "print the completion script for a shell",
+        "headrace.cli.completion",
+        "add_arguments",
+        "run",
+    ),
 }
 
 
@@ -154,11 +169,16 @@ def _run(arguments: list[str]) -> int:
     command = COMMANDS.get(name)
     if command is None:
         return _without_command(arguments)
-    module = import_module(command.module)
-    parser = Parser(prog=f"headrace {name}", description=_sentence(command))
-    getattr(module, command.add_arguments)(parser)
-    code: int = getattr(module, command.run)(parser.parse_args(arguments[1:]))
+    args = command_parser(name).parse_args(arguments[1:])
+    code: int = getattr(import_module(command.module), command.run)(args)
     return code
+
+
+def command_parser(name: str) -> argparse.ArgumentParser:
+    command = COMMANDS[name]
+    parser = Parser(prog=f"headrace {name}", description=_sentence(command))
+    getattr(import_module(command.module), command.add_arguments)(parser)
+    return parser
 
 
 def _sentence(command: Command) -> str:

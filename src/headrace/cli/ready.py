@@ -1,13 +1,69 @@
-"""The file that tells other programs that a command is ready, and where.
+"""Files that other programs read to find a running command, and the line that says it is ready.
 
-It is there while the command serves; what was killed leaves it behind, with its pid.
+The files exist while the command serves. A command that was killed leaves them behind; the state
+file identifies the process, so that a later process with the same pid is not mistaken for it.
 """
 
 import json
 import os
+import time
 from contextlib import suppress
+from pathlib import Path
 
+from headrace import __version__
 from headrace.cli.failure import Failure
+
+STATE_FILE = "headrace-up.json"
+OUTPUT_FILE = "headrace-up.log"
+
+
+def state_file(data: Path) -> Path:
+    """Describes the `headrace up` that uses this data directory."""
+    return data / STATE_FILE
+
+
+def process_identity(pid: int) -> str:
+    """The boot and the start time of a process; empty if it does not exist or has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+    return "" if fields[0] in "XZ" else f"{boot} {fields[19]}"
+
+
+def ready_line(address: str, directory: str) -> str:
+    return (
+        f"Headrace {__version__} is ready after {_running_s():.2f} s, data in {directory}: "
+        f"bootstrap.servers={address}"
+    )
+
+
+def _running_s() -> float:
+    """How long ago this process started."""
+    start_ticks = int(process_identity(os.getpid()).rpartition(" ")[2])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK")
+
+
+class ReadyFiles:
+    """The file of --ready-file and the state file in the data directory, if given."""
+
+    def __init__(self, ready: str | None, state: Path | None) -> None:
+        self._ready = ready
+        self._state = state
+
+    def write(self, address: str, **more: object) -> None:
+        if self._ready is not None:
+            write_ready_file(self._ready, address, **more)
+        if self._state is not None:
+            more |= {"version": __version__, "process": process_identity(os.getpid())}
+            # On a full disk the broker runs without a state file.
+            with suppress(Failure):
+                write_ready_file(str(self._state), address, **more)
+
+    def remove(self) -> None:
+        remove_ready_file(self._ready)
+        remove_ready_file(None if self._state is None else str(self._state))
 
 
 def write_ready_file(path: str, address: str, **more: object) -> None:

@@ -23,7 +23,7 @@ from types import FrameType
 
 from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
-from headrace.cli.ready import farewell, remove_ready_file, write_ready_file
+from headrace.cli.ready import ReadyFiles, farewell, ready_line, state_file
 from headrace.cli.zookeeper import checked_heap, report
 from headrace.coordination.database import StoreFileError
 from headrace.coordination.port import StoreUnavailable
@@ -76,7 +76,7 @@ class Supervisor:
     def __init__(self, data: Path, args: argparse.Namespace, settings: Mapping[str, str]) -> None:
         self._data = data
         self._is_temporary: bool = args.temp
-        self._ready_file: str | None = args.ready_file
+        self._ready = ReadyFiles(args.ready_file, None if args.temp else state_file(data))
         self._zookeeper: LocalZooKeeper | None = None
         self._connect: str = args.zookeeper or ""
         if importlib.util.find_spec("kazoo") is None:
@@ -169,15 +169,12 @@ class Supervisor:
                 f"pid {broker.process.pid}"
             )
         addresses = ",".join(broker.address for broker in self._brokers)
-        _say(f"Headrace is ready: bootstrap.servers={addresses}")
+        _say(ready_line(addresses, str(self._data)))
         self._write_ready()
 
     def _write_ready(self) -> None:
-        if self._ready_file is not None:
-            addresses = ",".join(broker.address for broker in self._brokers)
-            write_ready_file(
-                self._ready_file, addresses, zookeeper=self._connect, parts=self._parts()
-            )
+        addresses = ",".join(broker.address for broker in self._brokers)
+        self._ready.write(addresses, zookeeper=self._connect, parts=self._parts())
 
     def _parts(self) -> list[dict[str, object]]:
         nodes = self._zookeeper.nodes if self._zookeeper else []
@@ -203,7 +200,7 @@ class Supervisor:
                 report(f"{child.name} died ({child.ending()}); {rest}. Its log: {child.output}")
 
     def _stop(self) -> None:
-        remove_ready_file(self._ready_file)
+        self._ready.remove()
         for broker in self._brokers:
             process = broker.process
             if process.running and not process.stop(STOP_S_MAX):

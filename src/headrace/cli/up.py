@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headrace.cli.cluster_data import known_node_id, refuse_cluster
 from headrace.cli.failure import Failure
-from headrace.cli.ready import farewell, remove_ready_file, write_ready_file
+from headrace.cli.ready import ReadyFiles, farewell, ready_line, state_file
 
 DATA_DIRECTORY = "./headrace-data"
 PORT = 9092
@@ -45,6 +45,11 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
         "--adopt",
         action="store_true",
         help="serve the partitions of Apache Kafka's data directory",
+    )
+    parser.add_argument(
+        "--detach",
+        action="store_true",
+        help="run in the background; see headrace status and headrace down",
     )
     parser.add_argument(
         "--brokers",
@@ -100,6 +105,12 @@ def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_up(args: argparse.Namespace) -> int:
     settings = _settings(args.settings)
+    if args.detach:
+        from headrace.cli.detached import start
+
+        if args.temp:
+            raise Failure("--detach needs a data directory: omit --temp.", 2)
+        return start(Path(_named_directory(args, settings) or DATA_DIRECTORY))
     if args.brokers is not None:
         return _run_cluster(args, settings)
     given = (args.zookeeper, args.zookeeper_nodes, args.zookeeper_heap, args.zookeeper_port)
@@ -127,6 +138,7 @@ def run_up(args: argparse.Namespace) -> int:
             settings,
             _UP,
             args.ready_file,
+            state=None if args.temp else state_file(Path(directory)),
             adopt=args.adopt,
             is_temporary=args.temp,
             told_to_end=told_to_end,
@@ -202,6 +214,7 @@ def _run(
     origin: str,
     ready: str | None,
     *,
+    state: Path | None = None,
     adopt: bool = False,
     is_temporary: bool = False,
     told_to_end: Sequence[int] = (),
@@ -233,7 +246,8 @@ def _run(
     try:
         # A runner cancels what is still under way, such as a dial, before it closes the loop.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(Broker(config, adopt=adopt), ready, told_to_end))
+            files = ReadyFiles(ready, state)
+            runner.run(_serve(Broker(config, adopt=adopt), files, told_to_end))
         print(farewell(is_temporary=is_temporary), flush=True)
         return 0
     except CannotStart as error:
@@ -259,7 +273,7 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(broker: object, ready: str | None, told_to_end: Sequence[int]) -> None:
+async def _serve(broker: object, ready: ReadyFiles, told_to_end: Sequence[int]) -> None:
     import asyncio
     import gc
 
@@ -279,14 +293,13 @@ async def _serve(broker: object, ready: str | None, told_to_end: Sequence[int]) 
     gc.set_threshold(50_000, 20, 20)
     if broker.internal_address:
         print(f"Internal listener: {broker.internal_address}", flush=True)
-    print(f"Headrace is ready: bootstrap.servers={broker.address}", flush=True)
-    if ready is not None:
-        write_ready_file(ready, broker.address, internal=broker.internal_address)
+    print(ready_line(broker.address, broker.config.data_directory), flush=True)
+    ready.write(broker.address, internal=broker.internal_address)
     _keep_freed_memory()
     try:
         await stopping.wait()
     finally:
-        remove_ready_file(ready)
+        ready.remove()
         await broker.stop()
 
 

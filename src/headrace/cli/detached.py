@@ -1,0 +1,147 @@
+"""`headrace up --detach`, `headrace down` and `headrace status`.
+
+The state file in the data directory describes the running `headrace up`, detached or not.
+
+1. A signal is sent through a pidfd, after the start time of the process matched the state file: a
+   process that got the same pid later is never signalled.
+"""
+
+import argparse
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from headrace.cli.failure import Failure
+from headrace.cli.ready import OUTPUT_FILE, process_identity, state_file
+
+DATA_DIRECTORY = "./headrace-data"
+STOP_S_MAX = 120.0
+_POLL_S = 0.02
+
+
+def add_down_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_data_argument(parser)
+
+
+def add_status_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_data_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_data_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        default=DATA_DIRECTORY,
+        help=f"data directory of headrace up (default {DATA_DIRECTORY})",
+    )
+
+
+def start(data: Path) -> int:
+    """Runs this command again, without --detach, in the background; returns when it is ready."""
+    if _running(data) is not None:
+        raise Failure(f"Headrace is already running in {data}. Stop it with {_down(data)}.")
+    output = data / OUTPUT_FILE
+    command = [argument for argument in sys.argv[1:] if argument != "--detach"]
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        with output.open("ab") as file:
+            begin = file.tell()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "headrace", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise Failure(
+            f"Cannot write to {data}: {error.strerror}. Choose another directory with --data."
+        ) from None
+    while not _is_of(data, process.pid):
+        if process.poll() is not None:
+            lines = _printed(output, begin).splitlines() or ["it printed nothing"]
+            raise Failure(lines[-1].removeprefix("headrace: "), process.returncode or 1)
+        time.sleep(_POLL_S)
+    print(_printed(output, begin), end="")
+    print(f"Running in the background: pid {process.pid}, log {output}. Stop it: {_down(data)}")
+    # The process continues without this one; do not warn about that.
+    process.returncode = 0
+    return 0
+
+
+def run_down(args: argparse.Namespace) -> int:
+    data = Path(args.data)
+    state = _running(data)
+    if state is None:
+        raise Failure(f"Headrace is not running in {data}. Name its directory with --data.")
+    pid = int(state["pid"])
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return 0
+    try:
+        if process_identity(pid) == state["process"]:
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+            if not select.select([process], [], [], STOP_S_MAX)[0]:
+                raise Failure(
+                    f"Headrace did not stop within {STOP_S_MAX:g} s: pid {pid}. See its log, "
+                    f"{data / OUTPUT_FILE}, or end it with kill -9 {pid}."
+                )
+    except PermissionError:
+        raise Failure(f"Cannot stop process {pid}: it belongs to another user.") from None
+    finally:
+        os.close(process)
+    print(f"Headrace has stopped: pid {pid}, data in {data}")
+    return 0
+
+
+def run_status(args: argparse.Namespace) -> int:
+    data = Path(args.data)
+    state = _running(data)
+    if args.json:
+        shown = {"running": state is not None, "data": str(data), **(state or {})}
+        shown.pop("process", None)
+        print(json.dumps(shown))
+    elif state is None:
+        print(f"Headrace is not running in {data}")
+    else:
+        print(f"Headrace {state['version']} is running: pid {state['pid']}, data in {data}")
+        print(f"bootstrap.servers={state['address']}")
+        for part in state.get("parts", ()):
+            is_running = bool(process_identity(int(part["pid"])))
+            name = "ZooKeeper node" if part["part"] == "zookeeper" else "Broker"
+            condition = f"pid {part['pid']}" if is_running else "not running"
+            print(f"{name} {part['id']}: {part['address']}, {condition}")
+    return 0 if state is not None else 1
+
+
+def _running(data: Path) -> dict[str, Any] | None:
+    """The state of the process that uses the data directory, if it is running."""
+    try:
+        state = json.loads(state_file(data).read_text(encoding="utf-8"))
+        is_same = process_identity(int(state["pid"])) == state["process"] != ""
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return state if is_same else None
+
+
+def _is_of(data: Path, pid: int) -> bool:
+    state = _running(data)
+    return state is not None and state["pid"] == pid
+
+
+def _printed(output: Path, begin: int) -> str:
+    with output.open("rb") as file:
+        file.seek(begin)
+        return file.read().decode(errors="replace")
+
+
+def _down(data: Path) -> str:
+    return "headrace down" if data == Path(DATA_DIRECTORY) else f"headrace down --data {data}"

@@ -1,0 +1,113 @@
+"""`headrace up --detach`, `headrace status` and `headrace down`."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace import __version__
+from headrace.cli.ready import STATE_FILE, process_identity
+from headrace.client import connect
+from headrace.ensemble.zookeeper import free_port
+
+
+def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "headrace", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "data"
+    yield directory
+    if (directory / STATE_FILE).exists():
+        headrace("down", "--data", str(directory))
+
+
+def status(data: Path) -> dict[str, object]:
+    done = headrace("status", "--data", str(data), "--json")
+    shown: dict[str, object] = json.loads(done.stdout)
+    assert done.returncode == (0 if shown["running"] else 1)
+    return shown
+
+
+@pytest.mark.parametrize("options", [(), ("--brokers", "2", "--zookeeper-port", "0")])
+def test_detached_broker_or_cluster_serves_until_down(data: Path, options: tuple[str, ...]) -> None:
+    up = ("up", "--detach", "--port", "0", "--data", str(data), *options)
+    started = headrace(*up)
+    assert started.returncode == 0, started.stderr
+    ready = re.search(
+        rf"^Headrace {re.escape(__version__)} is ready after \d+\.\d\d s, "
+        rf"data in {re.escape(str(data))}: bootstrap\.servers=(\S+)$",
+        started.stdout,
+        re.MULTILINE,
+    )
+    assert ready is not None, started.stdout
+    with connect(ready[1]) as client:
+        client.produce("orders", "3 apples")
+    shown = status(data)
+    assert (shown["running"], shown["address"]) == (True, ready[1])
+    text = headrace("status", "--data", str(data)).stdout
+    assert f"is running: pid {shown['pid']}, data in {data}" in text
+    parts = shown.get("parts", [])
+    assert isinstance(parts, list)
+    assert len(parts) == (3 if options else 0)
+    for part in parts:
+        assert f"{part['address']}, pid {part['pid']}" in text
+    again = headrace(*up)
+    assert (again.returncode, "already running" in again.stderr) == (1, True)
+
+    stopped = headrace("down", "--data", str(data))
+    assert (stopped.returncode, stopped.stderr) == (0, "")
+    for pid in (shown["pid"], *(part["pid"] for part in parts)):
+        assert isinstance(pid, int)
+        assert process_identity(pid) == ""
+    assert status(data) == {"running": False, "data": str(data)}
+    assert "not running" in headrace("down", "--data", str(data)).stderr
+
+
+def test_failed_start_reports_the_reason(data: Path) -> None:
+    done = headrace("up", "--detach", "--data", str(data), "--set", "num.partitions=many")
+    assert done.returncode == 1
+    assert re.match(r"headrace: .*num\.partitions", done.stderr)
+    assert "omit --temp" in headrace("up", "--detach", "--temp").stderr
+
+
+def test_down_never_signals_another_process_with_the_same_pid(data: Path) -> None:
+    with subprocess.Popen(["sleep", "600"]) as foreign:
+        try:
+            data.mkdir()
+            state = {"pid": foreign.pid, "address": "127.0.0.1:1", "version": "0"}
+            for identity in ("", process_identity(os.getpid())):
+                document = json.dumps({**state, "process": identity})
+                (data / STATE_FILE).write_text(document)
+                done = headrace("down", "--data", str(data))
+                assert (done.returncode, "not running" in done.stderr) == (1, True)
+            assert foreign.poll() is None
+        finally:
+            foreign.kill()
+    (data / STATE_FILE).unlink()
+
+
+def test_killed_broker_is_not_running_and_starts_again(data: Path) -> None:
+    port = str(free_port())
+    for _ in range(2):
+        done = headrace("up", "--detach", "--port", port, "--data", str(data))
+        assert done.returncode == 0, done.stderr
+        pid = status(data)["pid"]
+        assert isinstance(pid, int)
+        os.kill(pid, 9)
+        while process_identity(pid):
+            pass
+        assert status(data)["running"] is False
+        assert (data / STATE_FILE).exists()
