@@ -18,8 +18,8 @@ NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( 
 	for need in p["project"]["optional-dependencies"][extra] if not need.startswith("headrace")), \
 	sep="\n")
 
-.PHONY: help demo test test-java test-spark test-spark-cluster test-spark-long test-ecosystem churn \
-	bench bench-spark lint format sim fuzz-log torture docs clean
+.PHONY: help demo test test-java test-spark test-spark-cluster test-spark-long \
+	test-spark-versions test-spark-oldest test-formats test-ecosystem churn bench bench-spark lint format sim fuzz-log torture docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -29,6 +29,9 @@ help:
 	@echo "make test-spark          run the part of make test that needs Spark"
 	@echo "make test-spark-cluster  run all tests on a Spark cluster whose workers lack Headrace"
 	@echo "make test-spark-long     run the long tests of Spark programs that are killed repeatedly"
+	@echo "make test-spark-versions run the Spark tests on PySpark 4.0 to 4.3; takes an hour"
+	@echo "make test-spark-oldest   run the short tests of the data source on the oldest PySpark"
+	@echo "make test-formats        run pipelines with Iceberg and Delta tables"
 	@echo "make test-ecosystem      run the examples for Faust, Quix Streams and FastStream"
 	@echo "make sim                 simulate SEEDS=1000 fault schedules of a cluster; count detected mutations"
 	@echo "make fuzz-log            apply random operations and faults to a log for SECONDS=600, from SEED=(time)"
@@ -47,7 +50,7 @@ demo: $(PACKAGE)
 test: $(PACKAGE)
 	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/java \
 		--ignore=tests/spark --ignore=tests/spark_long --ignore=tests/pipelines \
-		--ignore=tests/spark_cluster --ignore=tests/ecosystem $(PYTEST_ARGS)
+		--ignore=tests/spark_cluster --ignore=tests/ecosystem --ignore=tests/formats $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.simulation --seconds 100)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.storage_model --seconds 60 --first 1000)
 # One after the other: they share a Spark session, or a server of Spark.
@@ -58,6 +61,15 @@ test: $(PACKAGE)
 test-spark: $(PACKAGE)
 	$(BIN)/pytest tests/spark $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/pipelines)
+
+test-spark-versions: $(PACKAGE)
+	$(BIN)/python -m tests.spark_versions $(VERSIONS)
+
+test-spark-oldest: $(PACKAGE)
+	$(BIN)/python -m tests.spark_versions --short 4.0
+
+test-formats: $(PACKAGE)
+	$(BIN)/python -m tests.spark_versions --formats $(VERSIONS)
 
 sim: $(PACKAGE)
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) $(SIM_ARGS)
