@@ -73,7 +73,7 @@ test-formats: $(PACKAGE)
 
 sim: $(PACKAGE)
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) $(SIM_ARGS)
-	$(if $(SIM_ARGS),,$(BIN)/python -m tests.simulation --seeds 100 --mutations)
+	$(if $(SIM_ARGS),,$(BIN)/python -m tests.simulation --seeds 300 --mutations)
 
 fuzz-log: $(PACKAGE)
 	$(BIN)/python -m tests.storage_model --seconds $(or $(SECONDS),600) \

@@ -27,6 +27,7 @@ TOPIC = EVENTS
 ANSWER_S = 2.0
 PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
+_REREAD_OFFSETS = 200
 EARLIEST = -2
 RETRIED = frozenset(
     {
@@ -208,7 +209,7 @@ class Producer(Client):
     def _records(self, index: int, number: int) -> list[NewRecord]:
         generator = self.world.random
         records = []
-        for at in range(number, number + generator.randint(1, 3)):
+        for at in range(number, number + generator.choice((1, 1, 2, 3, 6))):
             key = b"k"
             value: bytes | None = f"{self.process.name}-{index}:{at}".encode()
             if self._spec.is_compacted:
@@ -340,7 +341,10 @@ class Consumer(Client):
         self.history.see_ends(partition, epoch, before, now)
         self.positions[index] = self._take(partition, offset, response, now)
         if self._rereads and self.world.random.random() < 0.05:
-            self.positions[index] = self.world.random.randint(now.log_start_offset, offset)
+            first = now.log_start_offset
+            if self.world.random.random() < 0.8:
+                first = max(first, offset - _REREAD_OFFSETS)  # All of it takes long.
+            self.positions[index] = self.world.random.randint(first, max(first, offset))
 
     def _take(self, partition: TopicPartition, offset: int, response: Any, ends: Ends) -> int:
         """Check the records; returns the next position."""

@@ -16,7 +16,7 @@ from tests.simulation.moves import Mover
 from tests.simulation.network import Simulated
 from tests.simulation.operations import Throttler
 from tests.simulation.topics import BRIEF, EVENTS, STATE, Topic
-from tests.simulation.world import World
+from tests.simulation.world import Process, World
 
 _FOREVER = str(2**63 - 1)
 
@@ -96,12 +96,19 @@ class Cluster:
         """A fault waits so long for a new leader, to kill it."""
         self.absent_until = 0.0
         """A broker that is down for minutes starts at this time."""
+        self.writers: list[Process] = []
+        """The processes of producers."""
         self.log: list[str] = []
         self.checks = Checks(self)
         self._states: dict[str, tuple[tuple[int, int], UUID, list[PartitionState]]] = {}
 
     def note(self, what: str) -> None:
         self.log.append(f"{self.world.now:9.3f} {what}")
+
+    def hush(self, seconds: float) -> None:
+        """Let all producers pause: a new leader has nothing to write."""
+        for process in self.writers:
+            process.paused_until = self.world.now + seconds
 
     def is_calm(self) -> bool:
         """Whether another fault must wait."""
@@ -243,7 +250,7 @@ def _topics(options: Options) -> list[Topic]:
     if "compaction" in options.features:
         compacted = {
             **common,
-            "internal.segment.bytes": str(min(options.segment_bytes, 1000)),
+            "internal.segment.bytes": str(min(options.segment_bytes, 4096)),
             "cleanup.policy": "compact",
             "min.cleanable.dirty.ratio": "0.01",
             "delete.retention.ms": str(365 * 86_400_000),

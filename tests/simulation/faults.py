@@ -5,10 +5,12 @@ from random import Random
 
 from headrace.model.topics import TopicPartition
 from tests.simulation.broker import SimulatedBroker
+from tests.simulation.bursts import Burst
 from tests.simulation.cluster import FEATURES, Cluster, Options
 from tests.simulation.ensemble import NAME as ZOOKEEPER
 from tests.simulation.machines import MACHINE_FAULTS, restart_later
 
+_LARGE_BATCH_BYTES = 150
 CALM_S = 15.0
 """Longer than a controller waits for replicas that may come back."""
 
@@ -166,6 +168,10 @@ def _kill_all_and_tear_one(cluster: Cluster) -> str:
     return f"{told}, with a power loss of {torn.name}"
 
 
+def _burst(cluster: Cluster) -> str:
+    return Burst(cluster, _pick_partition(cluster)).begin()
+
+
 def _elections(cluster: Cluster) -> str:
     """Kill the leader of a partition as soon as it has written, three times within seconds."""
     where = _pick_partition(cluster)
@@ -176,7 +182,7 @@ def _elections(cluster: Cluster) -> str:
 def _pick_partition(cluster: Cluster) -> TopicPartition:
     names = [topic.name for topic in cluster.topics.values() if not topic.is_recreated]
     # The compacted topic, if there is one, has more to lose.
-    name = names[-1] if cluster.world.random.random() < 0.5 else names[0]
+    name = names[-1] if cluster.world.random.random() < 0.7 else names[0]
     index = cluster.world.random.randrange(cluster.topics[name].partitions)
     return TopicPartition(name, index)
 
@@ -198,7 +204,10 @@ def _kill_leaders(cluster: Cluster, where: TopicPartition, left: int, epoch: int
     broker = cluster.brokers[int(leader.node_id) - 1]
     broker.kill()
     if left == 1:
-        cluster.network.heal()  # It returns before its successor has written.
+        # It returns before its successor has written.
+        cluster.network.heal()
+        if generator.random() < 0.7:
+            cluster.hush(generator.uniform(0.5, 3.0))
     restart_after = generator.choice((0.05, 0.3, 2.0))
     ensemble.process.at(cluster.world.now + restart_after, broker.start_again)
     if left > 1:
@@ -236,11 +245,11 @@ def _diverge(cluster: Cluster) -> str:
 def _depose(cluster: Cluster) -> str:
     """Cut a leader off until another leads. It writes a tail for clients, and truncates it.
 
-    Often at the moment when only the active segment has records that are not committed: then the
-    truncation removes complete segments, and reopens one that may be in compaction.
+    Often at the moment when everything is committed, and the next large batch begins a segment:
+    then the truncation removes complete segments, and reopens one that may be in compaction.
     """
     where, generator = _pick_partition(cluster), cluster.world.random
-    last = cluster.world.now + (1.0 if generator.random() < 0.7 else 0.0)
+    last = cluster.world.now + (3.0 if generator.random() < 0.7 else 0.0)
     _cut_off(cluster, where, last)
     return f"cut the leader of {where} off"
 
@@ -250,7 +259,9 @@ def _cut_off(cluster: Cluster, where: TopicPartition, last: float) -> None:
     leader = cluster.leaders().get((where.topic, where.partition))
     if leader is None:
         return
-    is_at_end = leader.high_watermark == leader.log.base_offsets[-1] < leader.log.log_end_offset
+    log = leader.log
+    room = leader.config.segment_bytes - log.active().size
+    is_at_end = leader.high_watermark == log.log_end_offset and room < _LARGE_BATCH_BYTES
     if not is_at_end and world.now < last:
         cluster.ensemble.process.at(world.now + 0.002, _cut_off, cluster, where, last)
         return
@@ -299,6 +310,7 @@ def _lag(cluster: Cluster) -> str:
 
 FAULTS: dict[str, Callable[[Cluster], str]] = {
     **MACHINE_FAULTS,
+    "burst": _burst,
     "elections": _elections,
     "reboot": _reboot,
     "lag": _lag,
@@ -330,6 +342,9 @@ THEMES: tuple[tuple[str, ...], ...] = (
     ("outage", "wipe", "remove", "restore", "back_up", "back_up", "kill"),
     ("kill_all_and_tear_one", "kill_all", "power", "kill", "outage"),
     ("depose", "depose", "lag"),
+    ("burst",),
+    ("burst", "burst", "lag"),
+    ("burst", "burst", "burst", "diverge", "elections", "reboot"),
 )
 """Faults that belong together: each needs the others to do harm."""
 
@@ -354,7 +369,7 @@ def options_of(generator: Random, without: frozenset[str] = frozenset()) -> Opti
         features=tuple(each for each in FEATURES if generator.random() < 0.35),
     )
     _choose_retention(options, generator)
-    if generator.random() < 0.3:
+    if generator.random() < 0.4:
         # Catching up takes many requests.
         options.settings["replica.fetch.max.bytes"] = "300"
         options.settings["replica.fetch.response.max.bytes"] = "300"
@@ -362,13 +377,20 @@ def options_of(generator: Random, without: frozenset[str] = frozenset()) -> Opti
     options.faults = tuple(
         sorted(generator.sample(kinds, generator.randint(2, len(kinds)))),
     )
-    if generator.random() < 0.5:
+    if generator.random() < 0.7:
         options.faults = generator.choice(THEMES)
         options.noise = True
+        if "burst" in options.faults:
+            options.fault_gap_s = generator.choice((1.0, 2.5, 4.0))
+            options.lag_ms_max = generator.choice((500, 500, 2000))
+            options.partitions = generator.choice((1, 1, 2))
         if "depose" in options.faults:
-            # Truncations meet compaction if segments are small and elections are quick.
-            options.features = (*options.features, "compaction")
-            options.segment_bytes, options.session_timeout_s = 400, 1.0
+            # Truncations meet compaction if elections are quick, and if cleanings are not longer
+            # than it takes to fill a segment: the last one that is cleaned is then the newest.
+            options.features = tuple(dict.fromkeys((*options.features, "compaction")))
+            options.segment_bytes = generator.choice((1000, 2000, 4096))
+            options.session_timeout_s = options.fault_gap_s = 1.0
+            options.partitions = 1
     options.features = tuple(each for each in options.features if each not in without)
     options.faults = tuple(each for each in options.faults if each not in without) or ("kill",)
     if "retention" in without:

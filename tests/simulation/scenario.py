@@ -145,6 +145,7 @@ class _Run:
             self._spawn(Consumer(*self._shared(f"consumer-{topic.name}"), topic=topic))
         for each in self._producers:
             self._spawn(each)
+        cluster.writers = [each.process for each in self._producers]
         self._start_operators()
 
     def _start_operators(self) -> None:

@@ -30,8 +30,8 @@ from tests.simulation.world import Process, VirtualLoop, World
 
 _CLEANER = "cleaner"
 _JOB_S_MAX = 0.02
-_CLEANING_S_MAX = (0.1, 0.1, 6.0)
-"""Of one segment: some are slow, so that the log changes before they are put in place."""
+_CLEANING_S_MAX = (0.1, 4.0, 6.0)
+"""Of one segment: most are slow, so that the log changes before they are put in place."""
 
 
 class SimulatedWorker:

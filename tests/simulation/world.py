@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 START_WALL_MS = 1_700_000_000_000
+_NEVER = float("inf")
 
 
 class _NoSelector:
@@ -51,15 +52,28 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """When the earliest timer is due."""
         scheduled = self._scheduled  # type: ignore[attr-defined]
         while scheduled and scheduled[0]._cancelled:
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
+            self._pop_timer()
+        return float(scheduled[0]._when) if scheduled else _NEVER
+
+    def _pop_timer(self) -> asyncio.TimerHandle:
+        handle: asyncio.TimerHandle = heapq.heappop(self._scheduled)  # type: ignore[attr-defined]
+        handle._scheduled = False  # type: ignore[attr-defined]
+        if handle._cancelled:
             self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
-        return float(scheduled[0]._when) if scheduled else float("inf")
+        return handle
 
     def run_once(self) -> None:
+        """Run the calls that are ready or due; as BaseEventLoop does, without I/O."""
+        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
+        end = self.world.now + self._clock_resolution
+        while scheduled and scheduled[0]._when < end:
+            ready.append(self._pop_timer())
         events._set_running_loop(self)
         try:
-            self._run_once()  # type: ignore[attr-defined]
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
         finally:
             events._set_running_loop(None)
 
@@ -103,6 +117,11 @@ class World:
         self.dead: list[Process] = []
         self.errors: list[str] = []
         self.steps = 0
+        self._watches: list[Callable[[], bool]] = []
+
+    def watch(self, check: Callable[[], bool]) -> None:
+        """Call this after every step, until it returns True."""
+        self._watches.append(check)
 
     def run(self, until: float, is_done: Callable[[], bool] | None = None) -> None:
         """Let everything happen up to a moment, or until something is so."""
@@ -111,7 +130,14 @@ class World:
             when = until
             now = self.now
             for process in self.processes:
-                at = now if process.loop._ready else process.loop.next_time()  # type: ignore[attr-defined]
+                loop: Any = process.loop
+                if loop._ready:
+                    at = now
+                else:
+                    scheduled = loop._scheduled
+                    if not scheduled or scheduled[0]._when >= when:
+                        continue
+                    at = loop.next_time()
                 if at < when:
                     at = max(at, process.paused_until)
                     if at < when:
@@ -122,6 +148,9 @@ class World:
             self.now = max(self.now, when)
             self.steps += 1
             chosen.loop.run_once()
+            for check in list(self._watches):
+                if check():
+                    self._watches.remove(check)
             if self.errors:
                 raise AssertionError(self.errors[0])
 
