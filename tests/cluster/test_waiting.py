@@ -25,11 +25,13 @@ def test_commands_that_wait_report_the_reason(tmp_path: Path) -> None:
         cluster.kill(2)
         address = cluster.brokers[1].address
         with running(tmp_path / "produce", address, "produce", "mill") as said:
-            wait_until(lambda: "cannot write to mill-0: NOT_ENOUGH_REPLICAS" in said(), 90)
+            reason = "NOT_ENOUGH_REPLICAS: 1 replica is in sync, and min.insync.replicas is 2"
+            wait_until(lambda: f"cannot write to mill-0: {reason}" in said(), 90)
             assert "headrace: waiting for " in said()
         cluster.zookeeper.kill()
         with running(tmp_path / "create", address, "topics", "create", "weir") as said:
             wait_until(lambda: "headrace: waiting for " in said(), 90)
+            assert "CreateTopics, which needs the controller, and in a cluster ZooKeeper" in said()
 
 
 @contextmanager

@@ -64,7 +64,10 @@ def test_a_request_without_a_response_is_named() -> None:
     outcome = world.engine.start(admin.create_topics(world.engine, [NewTopic("t")]))
     world.until(lambda: bool(world.requests(CREATE_TOPICS)))
     assert world.engine.trouble() is None
-    assert world.engine.unanswered() == "no response from b1:9092 to CreateTopics"
+    assert world.engine.unanswered() == (
+        "no response from b1:9092 to CreateTopics, which needs the controller, and in a cluster "
+        "ZooKeeper"
+    )
     world.engine.cancel(outcome)
 
 

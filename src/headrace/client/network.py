@@ -26,7 +26,36 @@ from headrace.client.errors import (
 )
 from headrace.client.options import Address, ClientOptions
 from headrace.client.values import Node
-from headrace.wire.apis import APIS
+from headrace.wire.apis import (
+    ALTER_CONFIGS,
+    ALTER_PARTITION_REASSIGNMENTS,
+    APIS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    ELECT_LEADERS,
+    INCREMENTAL_ALTER_CONFIGS,
+)
+
+_BY_CONTROLLER = frozenset(
+    (
+        ALTER_CONFIGS,
+        ALTER_PARTITION_REASSIGNMENTS,
+        CREATE_PARTITIONS,
+        CREATE_TOPICS,
+        DELETE_TOPICS,
+        ELECT_LEADERS,
+        INCREMENTAL_ALTER_CONFIGS,
+    )
+)
+"""Requests that only the controller can carry out."""
+
+
+def _described(api_key: int) -> str:
+    name = APIS[api_key].name
+    if api_key in _BY_CONTROLLER:
+        return f"{name}, which needs the controller, and in a cluster ZooKeeper"
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +158,7 @@ class Network:
         for peer in [*self._nodes.values(), *self._bootstrap]:
             sent = peer.connection.unfinished() if peer.connection is not None else []
             if sent:
-                return f"no response from {peer.address} to {APIS[sent[0].api_key].name}"
+                return f"no response from {peer.address} to {_described(sent[0].api_key)}"
             if peer.waiting:
                 return f"no connection to {peer.address}" + (peer.reason and f": {peer.reason}")
         return ""
@@ -308,8 +337,10 @@ class Network:
         if connection is not None:
             deadline = connection.next_deadline_ms()
             if deadline is not None and deadline <= now_ms:
-                # Answers come in order: one that is overdue holds back all that follow.
-                self._end(peer, f"{peer.address} did not respond in time", now_ms, failed=True)
+                # Responses come in order: one that is overdue holds back all that follow.
+                first = min(connection.unfinished(), key=lambda each: each.deadline_ms)
+                what = f"no response in time to {_described(first.api_key)}"
+                self._end(peer, what, now_ms, failed=True)
             return
         if peer.link is not None and peer.open_by_ms <= now_ms:
             self._end(peer, f"connecting to {peer.address} timed out", now_ms, failed=True)

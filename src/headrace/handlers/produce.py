@@ -88,6 +88,8 @@ class ProduceHandler:
                 rejection: i64 = partition.rejection()
                 if rejection != 0:
                     exchange.refuse(part, rejection)
+                    if rejection == ErrorCode.NOT_ENOUGH_REPLICAS:
+                        part.message = partition.shortage()
                     continue
             batch = self._read(partition, part, exchange.data)
             if batch is None:

@@ -318,6 +318,14 @@ class Partition:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NOT_ENOUGH_REPLICAS if self.is_short() else ErrorCode.NONE
 
+    def shortage(self) -> str:
+        """Why acks=all is rejected now."""
+        count: i64 = self.in_sync_replicas
+        are = "replica is" if count == 1 else "replicas are"
+        return (
+            f"{count} {are} in sync, and min.insync.replicas is {self.rules.min_insync_replicas}."
+        )
+
     def demand_sync(self) -> None:
         """Hold back what a sync must cover first (flush.messages)."""
         log = self.log
