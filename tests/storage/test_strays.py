@@ -147,3 +147,28 @@ def test_removal_is_possible_again_once_no_stray_was_left() -> None:
 def test_damaged_record_is_an_empty_one(data: bytes) -> None:
     assert decode(data) == Record()
     assert decode(encode(BEFORE)) == BEFORE
+
+
+def test_many_strays_are_removed_without_a_pass_over_all_of_them_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = SimulatedFiles()
+    directory = opened(files, {})
+    for index in range(200):
+        directory.create(TopicPartition("a", index), ID, CONFIG)
+    directory = opened(files.killed(), {})
+    strays = Strays(directory, {}, "store", 6, DELAY_S)
+    strays.start(100.0).run()
+    count = 0
+    text = TopicPartition.__str__
+
+    def counted(partition: TopicPartition) -> str:
+        nonlocal count
+        count += 1
+        return text(partition)
+
+    monkeypatch.setattr(TopicPartition, "__str__", counted)
+    job = strays.tick(100.0 + DELAY_S, is_connected=True)
+    assert job is not None
+    assert len(job.paths) == len(directory.found) == 100
+    assert count <= 400

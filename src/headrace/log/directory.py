@@ -6,14 +6,14 @@ Loop thread only, like the logs; start-up, `create` and `close` wait for the dis
 2. The clean-shutdown marker is written last, and is removed before anything can be appended. It is
    valid only under the expected broker epoch (I17). A kill leaves `incarnation`'s marker instead.
 3. A directory is served only for the topic id that it was made for (B10). One of an unknown topic
-   is left to `remove_stray`; one whose partition was reassigned to other brokers is removed.
+   is left to `remove_strays`; one whose partition was reassigned to other brokers is removed.
 """
 
 import json
 import logging
 import os
 import uuid
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from functools import partial
 from uuid import UUID
 
@@ -409,11 +409,12 @@ class LogDirectory:
             segment.forget()
         self._rename_aside(str(partition))
 
-    def remove_stray(self, name: str) -> None:
-        """Put a directory from `found` or `strays` aside, for `removal`."""
-        self.found = [partition for partition in self.found if str(partition) != name]
-        self.strays = [stray for stray in self.strays if stray != name]
-        self._rename_aside(name)
+    def remove_strays(self, names: Collection[str]) -> None:
+        """Put directories from `found` or `strays` aside, for `removal`."""
+        self.found = [partition for partition in self.found if str(partition) not in names]
+        self.strays = [stray for stray in self.strays if stray not in names]
+        for name in names:
+            self._rename_aside(name)
 
     def _rename_aside(self, name: str) -> None:
         self.recorded.remove(name)

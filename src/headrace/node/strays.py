@@ -129,25 +129,25 @@ class Strays:
         names, self._names = self._names[:_PER_TICK_MAX], self._names[_PER_TICK_MAX:]
         if not self._names:
             self._due = math.inf
-        for name in names:
-            self._remove(name)
+        # Others were opened in the meantime.
+        present = {*self._logs.strays, *map(str, self._logs.found)}
+        removed = {name for name in names if name in present and self._is_removable(name)}
+        self._logs.remove_strays(removed)
         return self._logs.removal()
 
-    def _remove(self, name: str) -> None:
+    def _is_removable(self, name: str) -> bool:
         logs = self._logs
-        if name not in logs.strays and name not in map(str, logs.found):
-            return  # It was opened in the meantime.
         path = f"{logs.path}/{name}"
         try:
             topic_id = topic_id_of(logs.files, path)
         except OSError as error:
             _log.warning("stray replica not readable, kept: path=%s error=%s", path, error)
-            return
+            return False
         if topic_id is None or topic_id in self._topics_by_id:
             _log.warning("stray replica kept: path=%s topic_id=%s", path, topic_id)
-            return
+            return False
         _log.info("removing stray replica of a deleted topic: path=%s topic_id=%s", path, topic_id)
-        logs.remove_stray(name)
+        return True
 
 
 def topic_id_of(files: Files, path: str) -> UUID | None:
