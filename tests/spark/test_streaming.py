@@ -205,7 +205,7 @@ def test_records_that_are_gone_end_a_stream_or_are_passed_over(
     sink.run(topics.read_stream(**begin, failOnDataLoss="false"))
     assert sink.values() == [*numbered("a", 10), *numbered("b", 10)[5:]]
     client.delete_topic(new_topic)
-    with pytest.raises(PySparkException, match="cannot be found any more"):
+    with pytest.raises(PySparkException, match="no longer exists"):
         sink.run(topics.read_stream(**begin))
 
 

@@ -108,7 +108,7 @@ def test_mistakes_say_which_column_or_option_to_change(
     text = "CAST(id AS STRING) AS value"
     for columns, options, said in [
         (["id AS value"], to_topic, "column 'value' is BIGINT: cast it to STRING or BINARY"),
-        (["id AS key"], to_topic, "there is no column 'value'"),
+        (["id AS key"], to_topic, "has no column 'value'"),
         ([text, "id AS partition"], to_topic, "column 'partition' is BIGINT: cast it to INT"),
         ([text, "array(id) AS headers"], to_topic, "column 'headers' is ARRAY<BIGINT>"),
         ([text], {}, "set the option 'topic', or give the rows a column 'topic'"),

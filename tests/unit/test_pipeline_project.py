@@ -55,7 +55,7 @@ def test_files_are_those_of_the_libraries_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({**SPEC, "stroage": "x"}, "no key 'stroage'"),
+        ({**SPEC, "stroage": "x"}, "unknown key 'stroage'"),
         ({"name": "shop"}, "'storage' is missing"),
         ({**SPEC, "configuration": {"a": 1}}, "put the value into quotes"),
         ({**SPEC, "configuration": "a"}, "settings and their values"),

@@ -409,8 +409,8 @@ def _without_target(definitions: Definitions) -> Iterator[Trouble]:
     for flow in definitions.graph.flows.values():
         if flow.target not in definitions.graph.nodes:
             message = (
-                f"there is no table or sink {flow.target!r} to write to: "
-                "make it with create_streaming_table or create_sink"
+                f"unknown table or sink {flow.target!r}. "
+                "Create it with create_streaming_table or create_sink"
             )
             yield Trouble(flow.name, flow.file, flow.line, message, message)
 

@@ -195,7 +195,7 @@ def spec_of(content: Mapping[str, Any], path: str) -> Spec:
     """Check what the file says, and in which form."""
     unknown = sorted(map(str, content.keys() - _KEYS))
     if unknown:
-        raise ProjectError(f"{path}: there is no key {unknown[0]!r}; there are {_listed(_KEYS)}")
+        raise ProjectError(f"{path}: unknown key {unknown[0]!r}; the keys are {_listed(_KEYS)}")
     for key in ("name", "storage"):
         if not isinstance(content.get(key), str):
             raise ProjectError(f"{path}: {key!r} is missing, or is not a text")

@@ -303,7 +303,7 @@ class Runner:
         if name not in graph.nodes:
             kinds = (TABLE, VIEW, SINK)
             known = sorted(node.name for node in graph.nodes.values() if node.kind in kinds)
-            raise RunFailed(f"there is no table {name!r} to refresh; there are {', '.join(known)}")
+            raise RunFailed(f"unknown table {name!r}; the tables are {', '.join(known)}")
         return name
 
     def _start(

@@ -244,7 +244,7 @@ def _json_table(topic: str, values: Sequence[bytes], objects: Sequence[dict[str,
         notes.append(f"{other} records are not JSON objects: they will be in _corrupt_record")
     left_out = inference.dropped(kept)
     if left_out:
-        notes.append(f"left out, because names differ in case only: {', '.join(left_out)}")
+        notes.append(f"omitted, because names differ only in case: {', '.join(left_out)}")
     return Table(topic, text, notes=tuple(notes))
 
 

@@ -111,7 +111,9 @@ class Planner:
         missing += [str(place) for place in self.options.assigned if place not in places]
         if missing:
             option = "assign" if self.options.assigned else "subscribe"
-            raise OptionError(f"option {option!r}: there is no {', '.join(missing)} in the cluster")
+            raise OptionError(
+                f"option {option!r}: unknown topic or partition: {', '.join(missing)}"
+            )
         return places
 
     # Offsets.

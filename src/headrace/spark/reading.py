@@ -89,7 +89,7 @@ class _Reading:
         for place in list(self.ends):
             topic = found.get(place.topic)
             if topic is None or place.partition >= len(topic.partitions):
-                what = f"{place} cannot be found any more"
+                what = f"{place} no longer exists"
                 report_loss(what, fail=self._options.fail_on_data_loss)
                 self.done(place)
         self._assign()

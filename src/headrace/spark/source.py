@@ -101,7 +101,7 @@ class HeadraceDataSource(DataSource):
         wanted = {field.name: field.dataType for field in schema}
         if not wanted or not wanted.items() <= kinds.items():
             known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in kinds.items())
-            raise OptionError(f"schema(...) may choose among the columns {known}, or be left out")
+            raise OptionError(f"schema(...) can contain the columns {known}")
         if not all(field.nullable for field in schema):
             raise OptionError("schema(...) has NOT NULL: leave it out, as no column promises that")
         return replace(options, columns=tuple(schema.names))

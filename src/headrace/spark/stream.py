@@ -144,7 +144,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = self._planner.ends(begin)
             gone = [at for at in begin if at not in ends]
         if gone:
-            self._planner.report_loss(f"{named(gone)} cannot be found any more")
+            self._planner.report_loss(f"{named(gone)} no longer exists")
         return {**{at: begin[at] for at in gone}, **ends}
 
     def _is_too_little(self, size: int) -> bool:

@@ -50,7 +50,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     """Whether a DataFrame has the columns that are written, of types that can be."""
     kinds = {field.name: field.dataType for field in schema.fields}
     if "value" not in kinds:
-        raise OptionError("there is no column 'value' to write")
+        raise OptionError("the DataFrame has no column 'value'")
     if options.topic is None and "topic" not in kinds:
         raise OptionError("no topic: set the option 'topic', or give the rows a column 'topic'")
     _check(kinds, "key", "STRING or BINARY", _TEXT_OR_BYTES)

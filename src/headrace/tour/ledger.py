@@ -165,5 +165,5 @@ def shares(counts: Mapping[int, int]) -> str:
     """ "1: 34 %, 2: 66 %": who has how much of the whole."""
     total = sum(counts.values())
     if not total:
-        return "nobody"
+        return "none"
     return ", ".join(f"{each}: {count / total:.0%}" for each, count in sorted(counts.items()))

@@ -1,0 +1,95 @@
+"""Words that the project replaces: none in texts for users, and fewer and fewer elsewhere.
+
+The numbers below may only fall. Lower them when a text was rewritten.
+"""
+
+import ast
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(300)
+
+ROOT = Path(__file__).resolve().parents[2]
+REPLACED = re.compile(
+    r"\b(?:nobody|somebody|everybody|anybody|whoever|goes on|went on|hears? of|anew|any more|"
+    r"at once|by itself|of its own|for ever|under way|given up|left out|one after the other|"
+    r"there is no|let in|meanwhile|not built|vouch(?:es)? for|dials?|(?:is|are|was|were) told|"
+    r"(?:who|what) (?:comes|came))\b",
+    re.IGNORECASE,
+)
+PAGES = {
+    "docs/ARCHITECTURE.md": 14,
+    "docs/BENCHMARKS.md": 1,
+    "docs/PIPELINES.md": 9,
+    "docs/SPARK.md": 4,
+}
+STRINGS_MAX = 0
+PROSE_MAX = {"src": 612, "tests": 396}
+
+
+def count(text: str) -> int:
+    return len(REPLACED.findall(text))
+
+
+def docstrings(tree: ast.Module) -> set[int]:
+    """The nodes of all docstrings, also those of attributes."""
+    bodies = (each.body for each in ast.walk(tree) if hasattr(each, "body") and each.body)
+    return {
+        id(each.value)
+        for body in bodies
+        if isinstance(body, list)
+        for each in body
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)
+    }
+
+
+def strings(path: Path) -> list[str]:
+    tree = ast.parse(path.read_text())
+    hidden = docstrings(tree)
+    return [
+        each.value
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in hidden
+    ]
+
+
+def prose(path: Path) -> str:
+    """The comments and docstrings of a file, and its function names as words."""
+    tree = ast.parse(path.read_text())
+    hidden = docstrings(tree)
+    texts = [
+        str(each.value)
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Constant) and id(each) in hidden
+    ]
+    texts += [
+        each.name.replace("_", " ") for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)
+    ]
+    with tokenize.open(path) as file:
+        texts += [
+            each.string
+            for each in tokenize.generate_tokens(file.readline)
+            if each.type == tokenize.COMMENT
+        ]
+    return "\n".join(texts)
+
+
+def test_pages_for_users_have_no_replaced_words() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    counts = {str(page.relative_to(ROOT)): count(page.read_text()) for page in pages}
+    assert {name: n for name, n in counts.items() if n > PAGES.get(name, 0)} == {}
+
+
+def test_strings_for_users_have_no_replaced_words() -> None:
+    files = sorted((ROOT / "src").rglob("*.py"))
+    found = [text for path in files for text in strings(path) if count(text)]
+    assert len(found) <= STRINGS_MAX, found
+
+
+@pytest.mark.parametrize("folder", ["src", "tests"])
+def test_comments_and_names_do_not_gain_replaced_words(folder: str) -> None:
+    found = sum(count(prose(path)) for path in sorted((ROOT / folder).rglob("*.py")))
+    assert found <= PROSE_MAX[folder]
