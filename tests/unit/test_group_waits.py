@@ -8,10 +8,13 @@ import pytest
 
 from headrace.group import shards
 from headrace.group.led_shard import Status
+from headrace.group.placement import OFFSETS_TOPIC
 from headrace.handlers.context import RequestContext
-from headrace.handlers.group_requests import until_loaded
+from headrace.handlers.group_requests import until_settled
+from headrace.handlers.partitions import PartitionTable
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.node.groups import PartitionLog
+from headrace.model.topics import TopicPartition
+from headrace.node.groups import Groups, PartitionLog
 from headrace.wire.apis import HEARTBEAT, JOIN_GROUP, OFFSET_FETCH
 from headrace.wire.offset_commit import CommitRequest
 from tests.storage.log_scenario import ManualClock, topic_config
@@ -78,7 +81,7 @@ def test_requests_of_members_wait_until_their_group_is_loaded() -> None:
 
         def wait(api_key: int, body: dict[str, Any]) -> Any:
             context = RequestContext(api_key, 0, 1, None, "127.0.0.1:1", "PLAINTEXT")
-            return until_loaded(Broker, context, body)  # type: ignore[arg-type]
+            return until_settled(Broker, context, body)  # type: ignore[arg-type]
 
         assert wait(HEARTBEAT, {"group_id": "g"}) is None
         waits = [
@@ -115,3 +118,57 @@ def test_wait_for_a_commit_fails_when_too_few_replicas_are_in_sync() -> None:
         assert not patient.done()
 
     run(scene)
+
+
+def test_requests_wait_while_the_image_names_a_lost_coordinator() -> None:
+    """Another broker has named this one, which does not know of its election yet."""
+
+    async def scene() -> None:
+        bench = Bench()
+        bench.commit(5)
+        groups = bench.groups
+        asked: list[tuple[Any, int]] = []
+        elected = asyncio.Event()
+
+        def hold(partitions: Any, names: int) -> Any:
+            asked.append((partitions, names))
+            return elected.wait()
+
+        assert groups.shards.settling(["g"]) is None
+        groups.shards.hold = hold
+        assert groups.shards.settling(["g"]) is None
+        groups.resign(0)
+        late: list[CommitRequest] = []
+        wanted = request("g", 6)
+        assert groups.commit_all([wanted], late.extend) == []
+        assert asked == [([TopicPartition(OFFSETS_TOPIC, 0)], 1)]
+        groups.lead(0, bench.log)
+        elected.set()
+        await answered(late)
+        assert codes(wanted) == [ErrorCode.NONE]
+
+    run(scene)
+
+
+def test_broker_with_a_replica_of_the_offsets_topic_imports_the_coordinator_early() -> None:
+    class Jobs:
+        def __init__(self) -> None:
+            self.jobs: list[Callable[[], object]] = []
+
+        def submit(self, job: Callable[[], object], _done: object) -> None:
+            self.jobs.append(job)
+
+    worker, table = Jobs(), PartitionTable()
+    unused: Any = None
+    groups = Groups(unused, unused, unused, table, worker, lambda: True)  # type: ignore[arg-type]
+    groups._take_up()
+    assert worker.jobs == []
+    node = Node(1, ManualClock())
+    partition = node.add()
+    partition.topic = OFFSETS_TOPIC
+    table.add(partition)
+    groups._take_up()
+    groups._take_up()
+    assert len(worker.jobs) == 1
+    worker.jobs[0]()
+    assert groups._service is None, "it leads no partition"

@@ -16,7 +16,12 @@ from headrace.handlers import find_coordinator, metadata
 from headrace.handlers.context import RequestContext
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.model.topics import PartitionState, TopicPartition, TopicState
-from headrace.wire.apis import FIND_COORDINATOR, METADATA
+from headrace.wire.apis import (
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+)
 from headrace.wire.codec import Message
 from tests.unit.cluster_scenario import Cluster, Member, cluster_of
 from tests.unit.controller_scenario import until
@@ -224,6 +229,30 @@ def test_handlers_without_a_lost_leader_respond_without_waiting() -> None:
     orders = [TopicPartition("orders", index) for index in range(3)]
     assert requests[:3] == [orders, orders, []]
     assert [topic for ((topic, _),) in requests[3:]] == [OFFSETS_TOPIC]
+
+
+@pytest.mark.parametrize("api", [OFFSET_FOR_LEADER_EPOCH, LIST_OFFSETS])
+def test_requests_to_a_leader_wait_while_the_image_names_a_lost_one(api: int) -> None:
+    """The client knows the election from another broker: an error would cost it a backoff."""
+    client = asker()
+    client.add_topic("orders")
+    held: list[list[TopicPartition]] = []
+
+    async def become_leader() -> None:
+        client.partition("orders").is_leader = True
+
+    def hold(partitions: Any, _names: int) -> Awaitable[None]:
+        held.append(list(partitions))
+        return become_leader()
+
+    client.broker.hold = hold
+    client.partition("orders").is_leader = False
+    asked = {"partition": 0, "partition_index": 0, "leader_epoch": 0, "timestamp": -1}
+    topics = [{"topic": "orders", "name": "orders", "partitions": [asked]}]
+    request = {"replica_id": -1, "topics": topics}
+    reply = client.ask(api, 4, request)
+    assert reply["topics"][0]["partitions"][0]["error_code"] == 0
+    assert held == [[TopicPartition("orders", 0)]]
 
 
 def request_leader(member: Member) -> "Awaitable[Message] | Message":

@@ -292,30 +292,25 @@ class GroupService:
         """Commit the offsets of these requests; each request then has the codes of its response.
 
         Returns those that can be answered now. `late` is called with the others when they can be.
-        A request waits if its shard is being loaded.
+        A request waits if this broker becomes its coordinator (`Shards.settling`).
         """
-        if not self.shards.is_loading:
-            return self._commit_now(requests, late)
-        ready: list[CommitRequest] = []
-        for request in requests:
-            loading = self.shards.loading([request.group_id])
-            if loading is None:
-                ready.append(request)
-            else:
-                self._start(self._commit_when_loaded(loading, request, late), self._answering)
-        return self._commit_now(ready, late)
+        return self._commit_now(requests, late, may_wait=True)
 
-    async def _commit_when_loaded(
+    async def _commit_when_settled(
         self,
-        loading: Awaitable[None],
+        settling: Awaitable[None],
         request: CommitRequest,
         late: Callable[[list[CommitRequest]], None],
     ) -> None:
-        await loading
-        late(self._commit_now([request], late))
+        await settling
+        late(self._commit_now([request], late, may_wait=False))
 
     def _commit_now(
-        self, requests: Iterable[CommitRequest], late: Callable[[list[CommitRequest]], None]
+        self,
+        requests: Iterable[CommitRequest],
+        late: Callable[[list[CommitRequest]], None],
+        *,
+        may_wait: bool,
     ) -> list[CommitRequest]:
         now = self._timers.now()
         answered: list[CommitRequest] = []
@@ -329,6 +324,11 @@ class GroupService:
                     batch = batches[led] = CommitBatch(now.wall_ms, self.settings.metadata_size_max)
                 batch.add(request)
             except Exception as error:  # noqa: BLE001 (it is told, and others are served on)
+                settling = self.shards.settling([request.group_id]) if may_wait else None
+                if settling is not None:
+                    work = self._commit_when_settled(settling, request, late)
+                    self._start(work, self._answering)
+                    continue
                 request.refuse(_code_of(error, f"group {request.group_id[:200]!r}"))
                 answered.append(request)
                 continue

@@ -6,7 +6,7 @@ needed.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from headrace.group.led_shard import LedShard, Status
 from headrace.group.placement import OFFSETS_TOPIC, partition_for
@@ -17,12 +17,18 @@ from headrace.group.shard_machine import Shard
 from headrace.group.topics import Topics
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicPartition
 
 TOPIC_SECONDS = 10.0
 LOAD_WAIT_S = 0.3
 LOAD_WAITS_MAX = 1000
 
 _log = logging.getLogger(__name__)
+Hold = Callable[[Sequence[TopicPartition], int], Awaitable[None] | None]
+
+
+def _hold_nothing(_partitions: Sequence[TopicPartition], _names: int) -> None:
+    return None
 
 
 class Shards:
@@ -43,6 +49,8 @@ class Shards:
         self._loader: asyncio.Task[None] | None = None
         self._making: asyncio.Task[None] | None = None
         self._load_waits = 0
+        self.hold: Hold = _hold_nothing
+        """An awaitable if the leader of a partition was just lost: see Holds.hold."""
         self._complaint = ""
         self._is_stopping = False
 
@@ -124,31 +132,35 @@ class Shards:
         led.check_active()
         return led
 
-    @property
-    def is_loading(self) -> bool:
-        """Whether any shard is being loaded."""
-        return self._loader is not None
+    def settling(self, group_ids: Sequence[str]) -> Awaitable[None] | None:
+        """An awaitable if this broker will probably soon be the coordinator of one of these groups.
 
-    def loading(self, group_ids: Iterable[str]) -> Awaitable[None] | None:
-        """An awaitable if the shard of any of these groups is being loaded, else None.
-
-        It ends when all are loaded, at most LOAD_WAIT_S later. An error would cost the client its
-        retry backoff. At most LOAD_WAITS_MAX requests wait.
+        It is loading the group, or its image still names a broker whose connection was just lost.
+        The awaitable ends after the load, or at most LOAD_WAIT_S later. An error would cost the
+        client its retry backoff. At most LOAD_WAITS_MAX requests wait.
         """
-        if self._loader is None:
+        indexes = [self.partition_of(group_id) for group_id in group_ids]
+        led = [self._led.get(index) for index in indexes]
+        elected = None
+        if None in led:
+            elected = self.hold([TopicPartition(OFFSETS_TOPIC, each) for each in indexes], len(led))
+        is_loading = any(each is not None and each.status is Status.LOADING for each in led)
+        if elected is None and (not is_loading or self._load_waits >= LOAD_WAITS_MAX):
             return None
-        found = (self._led.get(self.partition_of(group_id)) for group_id in group_ids)
-        waited = [led for led in found if led is not None and led.status is Status.LOADING]
-        if not waited or self._load_waits >= LOAD_WAITS_MAX:
-            return None
-        return self._wait_until_loaded(waited)
+        return self._wait_until_settled(elected, indexes)
 
-    async def _wait_until_loaded(self, waited: list[LedShard]) -> None:
+    async def _wait_until_settled(
+        self, elected: Awaitable[None] | None, indexes: Sequence[int]
+    ) -> None:
         self._load_waits += 1
         try:
             async with asyncio.timeout(LOAD_WAIT_S):
-                for led in waited:
-                    await led.load_ended.wait()
+                if elected is not None:
+                    await elected
+                for index in indexes:
+                    led = self._led.get(index)
+                    if led is not None and led.status is Status.LOADING:
+                        await led.load_ended.wait()
         except TimeoutError:
             pass
         finally:

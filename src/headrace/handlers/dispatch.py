@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.forwarding import FORWARDED, Carry, administer
-from headrace.handlers.group_requests import until_loaded
+from headrace.handlers.group_requests import until_settled
 from headrace.handlers.later import now_or_later
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.wire.api_versions import answer_api_versions
@@ -51,8 +51,8 @@ def handle_frame(
     if context.api_key in FORWARDED:
         return _administer(broker, handler, context, frame, request, cast(Carry, carry))
     try:
-        loading = until_loaded(broker, context, request)
-        reply = carry() if loading is None else _after(loading, carry)
+        settling = until_settled(broker, context, request)
+        reply = carry() if settling is None else _after(settling, carry)
     except Exception as error:  # noqa: BLE001 (it is answered, and logged if it is a bug)
         reply = handler.refuse(request, _as_api_error(context, error))
     if isinstance(reply, dict):

@@ -21,20 +21,17 @@ _INSTANCE_ID_CHARACTERS_MAX = 249
 _WAITING = frozenset({JOIN_GROUP, SYNC_GROUP, LEAVE_GROUP, OFFSET_FETCH, CONSUMER_GROUP_HEARTBEAT})
 
 
-def until_loaded(
+def until_settled(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Awaitable[None] | None:
-    """An awaitable if a member's request must wait until its group is loaded.
+    """An awaitable if a member's request must wait for its coordinator: see Shards.settling.
 
-    See Shards.loading. Heartbeat needs no wait: it gets no error while its group is being loaded.
+    Heartbeat needs no wait: it gets no error while its group is being loaded.
     """
     if context.api_key not in _WAITING:
         return None
-    shards = broker.groups().shards
-    if not shards.is_loading:
-        return None
     groups = request.get("groups", (request,))
-    return shards.loading([group["group_id"] for group in groups])
+    return broker.groups().shards.settling([group["group_id"] for group in groups])
 
 
 def check_not_empty(group_id: str) -> None:

@@ -5,14 +5,18 @@
 - With replica id -2, Kafka's for debugging, any replica responds. The controller and
   `headrace leaders elect` use it to find the longest log. For an epoch above all others, the
   response has the last epoch and the log end offset.
+- If this broker's image names a leader whose connection was just lost, the response waits for the
+  election, at most 0.3 s.
 """
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headrace.controller.caller import ASKS_AS_CONTROLLER
 from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.handlers.lookup import hosted_partition, led_partition
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicPartition
 from headrace.wire.codec import Message
 
 if TYPE_CHECKING:
@@ -21,8 +25,27 @@ if TYPE_CHECKING:
 _UNDEFINED = (-1, -1)
 
 
-def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+def handle(
+    broker: BrokerContext, context: RequestContext, request: Message
+) -> Message | Awaitable[Message]:
     is_any_replica = request.get("replica_id") == ASKS_AS_CONTROLLER
+    partitions = [
+        TopicPartition(topic["topic"], asked["partition"])
+        for topic in request["topics"]
+        for asked in topic["partitions"]
+    ]
+    elected = None if is_any_replica else broker.hold(partitions, len(partitions))
+    if elected is None:
+        return _reply(broker, request, is_any_replica)
+
+    async def reply_later() -> Message:
+        await elected
+        return _reply(broker, request, is_any_replica)
+
+    return reply_later()
+
+
+def _reply(broker: BrokerContext, request: Message, is_any_replica: bool) -> Message:
     topics = []
     for topic in request["topics"]:
         slots = []

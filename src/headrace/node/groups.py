@@ -117,7 +117,11 @@ class PartitionLog(Observer):
 
 
 class Groups:
-    """Loads the coordinator when it is first needed: a broker without groups starts sooner."""
+    """Loads the coordinator when it is first needed: a broker without groups starts sooner.
+
+    A broker with a replica of __consumer_offsets imports it on a thread after the start: during a
+    failover, that would stop the loop for 70 ms.
+    """
 
     def __init__(
         self,
@@ -138,6 +142,7 @@ class Groups:
         self._service: GroupService | None = None
         self._led: dict[int, PartitionLog] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._is_preloaded = False
 
     def start(self, turn: Turn) -> None:
         """Take up what this broker leads, soon: clients are answered first."""
@@ -164,6 +169,7 @@ class Groups:
                 asyncio.get_running_loop().call_later,
                 self._is_time_trusted,
             )
+            self._service.shards.hold = self._controller.hold
             self._service.start()
             self._take_up()
         return self._service
@@ -184,13 +190,26 @@ class Groups:
             self.service().resign(index)
 
     def _take_up(self) -> None:
-        for index, partition in self._table.by_topic.get(OFFSETS_TOPIC, {}).items():
+        partitions = self._table.by_topic.get(OFFSETS_TOPIC, {})
+        if partitions and not self._is_preloaded:
+            self._is_preloaded = True
+            self._worker.submit(_import_service, _ignore)
+        for index, partition in partitions.items():
             if partition.is_leader and index not in self._led:
                 assert self._turn is not None
                 service = self.service()
                 if index not in self._led:
                     log = self._led[index] = PartitionLog(partition, self._turn, self._worker)
                     service.lead(index, log)
+
+
+def _import_service() -> None:
+    import headrace.group.service
+    import headrace.group.settings  # noqa: F401
+
+
+def _ignore(_result: object, _error: BaseException | None) -> None:
+    pass
 
 
 def _concerns_groups(change: ImageChange) -> bool:
