@@ -203,6 +203,11 @@ def test_filters_are_rejected_with_the_version_that_has_them(
         topics.read(subscribe=new_topic, pushFilters="true").collect()
 
 
+def test_empty_topic_gives_no_rows(topics: Topics, client: Client, new_topic: str) -> None:
+    client.create_topic(new_topic, partitions=2)
+    assert topics.read(subscribe=new_topic).collect() == []
+
+
 def test_gaps_of_compaction_are_passed_over(topics: Topics, client: Client, new_topic: str) -> None:
     configs = {
         "cleanup.policy": "compact",

@@ -22,6 +22,12 @@ class Task(InputPartition):
         super().__init__(ranges)
 
 
+def ranges_of(partition: InputPartition | None) -> list[OffsetRange]:
+    """The ranges of a task. For nothing to read Spark runs a task without any: 4.1 passes None."""
+    value: list[OffsetRange] | None = getattr(partition, "value", None)
+    return value or []
+
+
 class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -54,8 +60,7 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         from headrace.spark.reading import read_ranges
 
-        # Spark plans one task without a value where there is nothing to read.
-        return read_ranges(self.options, partition.value or [])
+        return read_ranges(self.options, ranges_of(partition))
 
 
 class FilteringBatchReader(BatchReader):

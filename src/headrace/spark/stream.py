@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from headrace.client import ClientError, GroupOffset
 from headrace.model.topics import TopicPartition
-from headrace.spark.batch import Task
+from headrace.spark.batch import Task, ranges_of
 from headrace.spark.options import ReadOptions
 from headrace.spark.planning import Planner
 from headrace.spark.pyspark_api import (
@@ -186,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         from headrace.spark.reading import read_ranges
 
-        return read_ranges(self.options, partition.value or [])
+        return read_ranges(self.options, ranges_of(partition))
 
     # What is finished.
 
