@@ -143,6 +143,17 @@ def test_other_formats_are_rejected(shop: Shop, file: str, said: str) -> None:
     assert said in shop.show("orders", exit_code=2)
 
 
+@pytest.mark.parametrize("database", ["default", "mill"])
+def test_iceberg_table_is_found_in_the_directory_of_its_database(shop: Shop, database: str) -> None:
+    (shop.directory / "spark-pipeline.yml").write_text(SPEC + f"database: {database}\n")
+    place = shop.warehouse / database / "orders"
+    place.parent.mkdir()
+    shop.table("orders", "table").rename(place)
+    (place / "metadata").mkdir()
+    (place / "metadata" / "v1.metadata.json").touch()
+    assert "has the format Iceberg, and only Parquet" in shop.show("orders", exit_code=2)
+
+
 def test_unknown_table_column_and_place_are_rejected(shop: Shop) -> None:
     assert "has no tables yet. Fill them: headrace pipeline run" in shop.show(exit_code=2)
     shop.table("orders", "view", a={"id": [1]})

@@ -133,7 +133,10 @@ class Contents:
             )
         root = local_path(given) if colon else self._project.directory / given
         database = spec.database or "default"
-        return root / name if database == "default" else root / f"{database}.db" / name
+        path = root / name if database == "default" else root / f"{database}.db" / name
+        # Iceberg's catalog has a directory per database, also for the default one.
+        other = root / database / name
+        return other if other.is_dir() and not path.exists() else path
 
 
 def _check_format(name: str, path: Path) -> None:
