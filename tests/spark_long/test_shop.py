@@ -13,7 +13,7 @@ from tests.broker.test_testing_plugin import PLUGIN
 from tests.pipelines.shop import Shop
 from tests.pipelines.test_shop import write_nasty
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1_800)
 
 
 @pytest.mark.parametrize("avro", [False, True])
