@@ -256,7 +256,8 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
             from headrace.pipelines.running import RunFailed, Runner, session
 
             try:
-                with session(server.address, configuration) as spark:
+                own = server.mark is not None
+                with session(server.address, configuration, is_own_server=own) as spark:
                     show.say("Loading the definitions")
                     yield Runner(project, spark, configuration, mark=server.mark, show=show)
             except RunFailed as failure:

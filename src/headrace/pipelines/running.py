@@ -59,6 +59,7 @@ _LAST_NEWS_TIMEOUT_S = 300.0
 _LAST_NEWS_AFTER_FAILURE_TIMEOUT_S = 10.0
 # A flow that failed would fail again, a minute later: the next run is soon enough.
 RETRIES = "spark.sql.pipelines.maxFlowRetryAttempts"
+ISOLATION = "spark.sql.artifact.isolation.enabled"
 # Spark gives a Python worker ten seconds to start, which is not always enough on a busy machine.
 _LATE = "Python worker failed to connect back"
 _TRIES = 5
@@ -74,11 +75,17 @@ class RunFailed(Exception):
 
 
 @contextmanager
-def session(address: str, configuration: Mapping[str, str]) -> Iterator[Any]:
+def session(
+    address: str, configuration: Mapping[str, str], *, is_own_server: bool = False
+) -> Iterator[Any]:
     """A session on a Connect server; what ran in it ends with it."""
     try:
         spark: Any = SparkSession.builder.remote(address).getOrCreate()
         spark.conf.set(RETRIES, "0")
+        if is_own_server:
+            # Otherwise each query starts its own Python processes. A server that others use too
+            # needs the isolation.
+            spark.conf.set(ISOLATION, "false")
         for name, value in configuration.items():
             spark.conf.set(name, value)
     except PySparkException as error:
