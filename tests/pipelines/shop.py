@@ -50,6 +50,16 @@ class Shop:
         read: int = flow(outcome, "raw_orders")["rows_read"]
         return read
 
+    def computed_rows(self, view: str) -> int:
+        """Run, and return how many rows of an incremental view were computed."""
+        outcome = self._pipeline.result("run")
+        assert outcome["errors"] == []
+        own = flow(outcome, view)
+        # Spark does not report the rows that a view reads if it computes the view.
+        assert own["rows_read"] is not None
+        written: int = own["rows_written"]
+        return written
+
     def run_with_spark(self, remote: str | None) -> None:
         """Run the project with PySpark's own command, on a server or on Spark in its process."""
         command = str(Path(sys.executable).with_name("spark-pipelines"))

@@ -1,5 +1,6 @@
 """Definitions in SQL files: statements, their lines, what they define and read."""
 
+from headrace.pipelines import sql
 from headrace.pipelines.sql import reads_of, statements, without
 
 TEXT = """\
@@ -35,3 +36,16 @@ def test_a_statement_can_be_left_out_and_others_keep_their_lines() -> None:
     rest = without(TEXT, {"sizes", "fill"})
     assert rest.count("\n") == TEXT.count("\n")
     assert [each.line for each in statements(rest)] == [5, 7, 9]
+
+
+def test_table_properties_and_the_query_of_a_view_are_found() -> None:
+    text = (
+        "CREATE MATERIALIZED VIEW orders -- AS it is\n"
+        "COMMENT 'TBLPROPERTIES (''no'' = ''no'')'\n"
+        "TBLPROPERTIES ('a.key' = 'x, y', \"b\"= '') AS\nSELECT 'AS' FROM lines;\n"
+        "CREATE MATERIALIZED VIEW other AS SELECT 1"
+    )
+    first, second = sql.statements(text)
+    assert sql.properties(text, first) == {"a.key": "x, y", "b": ""}
+    assert text[first.query_start : first.end].strip() == "SELECT 'AS' FROM lines"
+    assert sql.properties(text, second) == {}

@@ -97,6 +97,8 @@ class Definitions:
     """Brokers that topics are read from and written to."""
     eager: set[str] = field(default_factory=set)
     """Flows that cannot be defined before what they read is there."""
+    properties: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """The table properties of materialized views."""
 
     @property
     def prefix(self) -> str:
@@ -128,6 +130,17 @@ class Definitions:
                 if self.short(statement.flow or "") == flow.name:
                     return sql_line(text, statement.first_line) or statement.line
         return flow.line
+
+    def frame(self, spark: Any, flow: str) -> Any:
+        """The query of a flow; names in it are resolved when it is evaluated."""
+        for each in self.flows:
+            if self.short(each.name or each.target) == flow and not isinstance(each, AutoCdcFlow):
+                return each.func()
+        for file in self.sql_files:
+            for statement in file.statements:
+                if self.short(statement.flow or "") == flow:
+                    return spark.sql(file.text[statement.query_start : statement.end])
+        raise KeyError(flow)
 
     def submit(self, spark: Any, graph_id: str, excluded: Collection[str]) -> list[Trouble]:
         """Register everything but some flows; returns what Spark refused."""
@@ -211,6 +224,7 @@ def load(project: Project, spark: Any, graph_id: str) -> Definitions:
             whole.functions |= part.functions
             whole.servers |= part.servers
             whole.eager |= part.eager
+            whole.properties |= part.properties
             whole.graph.nodes |= part.graph.nodes
             whole.graph.flows |= part.graph.flows
     _complete(whole)
@@ -291,6 +305,8 @@ class _Collector(GraphElementRegistry):
         kind, detail = TABLE, None
         if isinstance(output, MaterializedView):
             kind = VIEW
+            name = self.definitions.short(output.name)
+            self.definitions.properties[name] = output.table_properties
         elif isinstance(output, TemporaryView):
             kind = TEMPORARY_VIEW
         elif isinstance(output, Sink):
@@ -336,6 +352,7 @@ class _Collector(GraphElementRegistry):
         for each in found:
             if each.kind is not None and each.target is not None:
                 self._add_node(Node(own.short(each.target), each.kind))
+                own.properties[own.short(each.target)] = sql.properties(sql_text, each)
             if each.flow is not None and each.target is not None:
                 name, target = own.short(each.flow), own.short(each.target)
                 reads = tuple(own.short(read) for read in each.reads)

@@ -66,6 +66,18 @@ class Graph:
         target = self.nodes.get(self.flows[flow].target) if flow in self.flows else None
         return target is not None and target.kind in (TABLE, SINK)
 
+    def streams_of(self, name: str) -> list[str]:
+        """Streaming flows that read a dataset, themselves or through temporary views."""
+        found: list[str] = []
+        for flow in self.flows.values():
+            if name not in flow.reads:
+                continue
+            if self.nodes[flow.target].kind == TEMPORARY_VIEW:
+                found += self.streams_of(flow.target)
+            elif self.is_streaming(flow.name):
+                found.append(flow.name)
+        return list(dict.fromkeys(found))
+
     def topics_of(self, flow: str) -> list[str]:
         """Topics that a flow reads, itself or through temporary views."""
         found: list[str] = []

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -32,6 +33,7 @@ from headrace.pipelines.checkpoints import (
 from headrace.pipelines.definitions import Definitions, load
 from headrace.pipelines.executors import ExecutorsDiffer, check_executors
 from headrace.pipelines.graph import SINK, TABLE, TEMPORARY_VIEW, VIEW, Flow, Graph
+from headrace.pipelines.incremental import Incremental, NotIncremental
 from headrace.pipelines.listening import ProgressListener, Show, SilentListener
 from headrace.pipelines.outcome import Outcome, Request
 from headrace.pipelines.project import BOOTSTRAP, Project, write_json
@@ -41,6 +43,7 @@ from headrace.pipelines.run_machine import (
     ENDED,
     FAILED,
     QUEUED,
+    RUNNING,
     SKIPPED,
     STOPPED,
     UNCHECKED,
@@ -125,6 +128,7 @@ class Runner:
         self._tables = Tables(spark, project.prefix, is_own_server=self._is_own_server)
         self._accounts = Accounts(self._tables, project.checkpoints)
         self._versions = Versions(spark, self._tables, keep=project.versions_kept(configuration))
+        self._incremental = Incremental(spark, self._tables, self._versions, configuration)
 
     def run(self, request: Request) -> Outcome:
         """Load the definitions anew and run them once."""
@@ -145,9 +149,13 @@ class Runner:
             to_refresh = self._to_refresh(definitions, request)
             self._workers.keep()
             outcome.warnings += self._accounts.begin(definitions.graph, to_refresh, dry=request.dry)
-            run = self._run_what_can(definitions, request, outcome)
+            ours = [] if request.dry else self._incremental.begin(definitions, to_refresh)
+            run = self._run_what_can(definitions, request, outcome, ours)
             self._accounts.end(run, definitions.graph)
-            self._versions.publish(self._complete_views(run, definitions.graph))
+            self._update(run, definitions, ours)
+            complete = self._complete_views(run, definitions.graph)
+            self._incremental.record(complete)
+            self._versions.publish(complete)
             self._workers.end()
             for flow in run.confirm():
                 self._show.changed(flow)
@@ -155,7 +163,7 @@ class Runner:
             outcome.troubles += [
                 definitions.trouble(each.name, each.error or "") for each in failed
             ]
-        except (ExecutorsDiffer, NotShared, Incomplete) as error:
+        except (ExecutorsDiffer, NotShared, Incomplete, NotIncremental) as error:
             raise RunFailed(str(error)) from error
         except KeyboardInterrupt:
             outcome.state = STOPPED
@@ -214,8 +222,32 @@ class Runner:
                     str(error),
                 ) from error
 
-    def _run_what_can(self, definitions: Definitions, request: Request, outcome: Outcome) -> Run:
-        """Run the flows without those that turn out to be wrong, and what reads them."""
+    def _update(self, run: Run, definitions: Definitions, names: Collection[str]) -> None:
+        """Compute the rows of incremental views that have changed."""
+        graph = definitions.graph
+        failed = {flow.name for flow in run.flows.values() if flow.state != COMPLETED}
+        for name in names:
+            flow = run.flows.setdefault(name, FlowRun(name))
+            if name in graph.dependents(failed):
+                continue
+            flow.state, flow.started_s = RUNNING, time.monotonic()
+            self._show.changed(flow)
+            try:
+                flow.rows_read, flow.rows_written = self._incremental.update(definitions, name)
+                flow.state = COMPLETED
+            except (PySparkException, OSError, pa.ArrowException, NotIncremental) as error:
+                flow.state, flow.error = FAILED, str(error)
+                self._show.changed(flow)
+            flow.ended_s = time.monotonic()
+        self._incremental.end()
+
+    def _run_what_can(
+        self, definitions: Definitions, request: Request, outcome: Outcome, ours: Collection[str]
+    ) -> Run:
+        """Run the flows without those that turn out to be wrong, and what reads them.
+
+        `ours` are incremental views, which Spark does not run.
+        """
         graph = definitions.graph
         wrong = {each.flow for each in definitions.troubles if each.flow is not None}
         refreshed = self._refreshed(graph, request, definitions)
@@ -230,7 +262,8 @@ class Runner:
                 run.flows |= {name: FlowRun(name, UNCHECKED) for name in unchecked}
                 break
             anew = {name for name in refreshed if waves[name] == wave}
-            self._run_wave(run, definitions, request, earlier | later, wrong, anew, outcome)
+            others = earlier | later | set(ours)
+            self._run_wave(run, definitions, request, others, wrong, anew, outcome)
             wrong |= {flow.name for flow in run.flows.values() if flow.state == FAILED}
         outcome.flows = run.flows
         return run

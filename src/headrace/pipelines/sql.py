@@ -21,6 +21,8 @@ _DEFINITION = re.compile(
 _TARGET = re.compile(rf"\bINTO\s+(?P<name>{_NAME})", re.IGNORECASE)
 _READ = re.compile(rf"\b(?:FROM|JOIN)\s+(?:STREAM\b\s*\(?\s*)?(?P<name>{_NAME})", re.IGNORECASE)
 _HAS_QUERY = re.compile(r"\bAS\b", re.IGNORECASE)
+_PROPERTIES = re.compile(r"\bTBLPROPERTIES\s*\(", re.IGNORECASE)
+_PROPERTY = re.compile(r"""(['"])(?P<name>[^'"]+)\1\s*=\s*(['"])(?P<value>[^'"]*)\3""")
 KINDS = {
     "STREAMING TABLE": "table",
     "MATERIALIZED VIEW": "view",
@@ -43,6 +45,8 @@ class Statement:
     flow: str | None
     target: str | None
     reads: tuple[str, ...]
+    query_start: int | None = None
+    """Where the query of a dataset begins in the text; None if there is none."""
 
 
 def statements(text: str) -> list[Statement]:
@@ -71,8 +75,18 @@ def _statement(text: str, part: str, start: int, end: int) -> Statement:
         into = _TARGET.search(part)
         target = plain_name(into["name"]) if into else None
         return Statement(start, end, first_line, line, None, name, target, reads)
-    flow = name if _HAS_QUERY.search(part, definition.end()) else None
-    return Statement(start, end, first_line, line, KINDS[word], flow, name, reads)
+    query = _HAS_QUERY.search(part, definition.end())
+    flow = name if query else None
+    query_start = start + query.end() if query else None
+    return Statement(start, end, first_line, line, KINDS[word], flow, name, reads, query_start)
+
+
+def properties(text: str, statement: Statement) -> dict[str, str]:
+    """The table properties of a dataset."""
+    head = slice(statement.start, statement.query_start or statement.end)
+    begin = _PROPERTIES.search(_OPAQUE.sub(_blank, text[head]))
+    found = _PROPERTY.finditer(text[head], begin.end()) if begin else ()
+    return {each["name"]: each["value"] for each in found}
 
 
 def reads_of(query: str) -> tuple[str, ...]:

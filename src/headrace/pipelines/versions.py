@@ -63,6 +63,15 @@ class Versions:
         """End without publishing. Spark might still write to a new version: the next run cleans."""
         self._begun = {}
 
+    def published(self, name: str) -> Path | None:
+        """The version that readers see; None if there is none, or if Spark writes it in place."""
+        view = self._view(name)
+        return None if view is None else view.published()
+
+    def newest(self, name: str) -> Path:
+        """The version to fill, after `begin`."""
+        return self._begun[name].newest()
+
     def _view(self, name: str) -> "View | None":
         """A view whose versions this process can publish: a managed table of plain files."""
         table = self._tables.find(name)
@@ -122,7 +131,10 @@ class View:
 
     def publish(self) -> None:
         """Point the link at the newest version."""
-        self._point_at(self._versions / str(max(self._numbers())))
+        self._point_at(self.newest())
+
+    def newest(self) -> Path:
+        return self._versions / str(max(self._numbers()))
 
     def _point_at(self, version: Path) -> None:
         record_files(version)

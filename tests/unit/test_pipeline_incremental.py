@@ -1,0 +1,70 @@
+"""Which views of a pipeline are incremental, and which rows of their source changed."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.pipelines.definitions import Definitions
+from headrace.pipelines.graph import TABLE, TEMPORARY_VIEW, VIEW, Flow, Graph, Node
+from headrace.pipelines.incremental import KEY, SUMS, NotIncremental, Rule, _having, rules
+from headrace.pipelines.leaves import read_rows
+
+KINDS = {
+    "bronze": TABLE,
+    "silver": TABLE,
+    "unique": TEMPORARY_VIEW,
+    "again": TEMPORARY_VIEW,
+    "orders": VIEW,
+    "report": VIEW,
+}
+READS = {
+    "unique": ("silver",),
+    "again": ("unique",),
+    "orders": ("again", "silver"),
+    "report": ("bronze",),
+}
+PROPERTIES = {KEY: " order_id "}
+
+
+def definitions(reads: dict[str, tuple[str, ...]], **properties: dict[str, str]) -> Definitions:
+    graph = Graph("mill", {name: Node(name, kind) for name, kind in KINDS.items()})
+    for name, each in reads.items():
+        graph.flows[name] = Flow(name, name, each, "a.sql", 1)
+    return cast(Definitions, SimpleNamespace(graph=graph, properties=properties))
+
+
+def test_view_with_a_key_is_incremental() -> None:
+    found = rules(definitions(READS, orders={**PROPERTIES, SUMS: "a, b"}, report={}))
+    assert found == [
+        Rule("orders", "orders", "silver", ("unique", "again"), "order_id", ("a", "b"))
+    ]
+
+
+def test_view_that_reads_two_tables_is_an_error() -> None:
+    reads = {**READS, "orders": ("again", "bronze")}
+    with pytest.raises(NotIncremental, match=r"orders has .* but reads bronze, silver"):
+        rules(definitions(reads, orders=PROPERTIES))
+
+
+def test_view_that_reads_a_view_is_an_error() -> None:
+    with pytest.raises(NotIncremental, match="reads one streaming table"):
+        rules(definitions({**READS, "orders": ("report",)}, orders=PROPERTIES))
+
+
+def test_view_that_another_flow_reads_is_computed_completely() -> None:
+    reads = {**READS, "report": ("orders",)}
+    assert rules(definitions(reads, orders=PROPERTIES)) == []
+
+
+@pytest.mark.parametrize("keys", [["b"], ["b", None], [None], ["a", "c"]])
+def test_rows_of_changed_keys_are_found(tmp_path: Path, keys: list[str | None]) -> None:
+    stored = ["a", "b", None, "c", "b"]
+    schema = pa.schema([("key", pa.string()), ("n", pa.int64())])
+    rows = pa.table([pa.array(stored), pa.array(range(5))], schema=schema)
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=1)
+    found = read_rows([tmp_path / "a.parquet"], schema, _having("key", pa.array(keys, pa.string())))
+    assert found["n"].to_pylist() == [n for n, key in enumerate(stored) if key in keys]
