@@ -15,7 +15,8 @@ from headrace.handlers.partitions import PartitionTable
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.node.groups import Groups, PartitionLog
-from headrace.wire.apis import HEARTBEAT, JOIN_GROUP, OFFSET_FETCH
+from headrace.wire import codec
+from headrace.wire.apis import FIND_COORDINATOR, HEARTBEAT, JOIN_GROUP, OFFSET_FETCH
 from headrace.wire.offset_commit import CommitRequest
 from tests.storage.log_scenario import ManualClock, topic_config
 from tests.unit.group_memory import codes, commits, loaded, part
@@ -170,5 +171,9 @@ def test_broker_with_a_replica_of_the_offsets_topic_imports_the_coordinator_earl
     groups._take_up()
     groups._take_up()
     assert len(worker.jobs) == 1
+    codec._reader.cache_clear()
     worker.jobs[0]()
+    loaded_shapes = codec._reader.cache_info().currsize
+    codec.preload(FIND_COORDINATOR, 6)
+    assert codec._reader.cache_info().currsize == loaded_shapes > 10
     assert groups._service is None, "it leads no partition"

@@ -72,6 +72,12 @@ def decode_response(api_key: int, version: int, frame: bytes, at: int = 0) -> tu
     return correlation_id, message
 
 
+def preload(api_key: int, version: int) -> None:
+    """Load the shapes that a broker needs to serve a version: 10 to 30 ms each."""
+    _reader(api_key, version, "request")
+    _writer(api_key, version, "response")
+
+
 @cache
 def _reader(api_key: int, version: int, side: Side) -> Read:
     return reader_of(load_shape(APIS[api_key].schema, version, side))
