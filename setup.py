@@ -1,20 +1,29 @@
-"""Builds the package: the hot modules are compiled with mypyc where that is possible.
+"""Builds the package: the hot modules are compiled with mypyc if that is possible.
 
-1. The same files run uncompiled. A machine without a C compiler, or a module that mypyc refuses,
-   gives a pure Python build and one line that says why.
-2. `HEADRACE_COMPILE=0` asks for a pure build.
+1. The same files run uncompiled. Without a C compiler, or if mypyc rejects a module, the wheel is
+   pure Python, is tagged as such, and one line gives the reason.
+2. `HEADRACE_COMPILE=0` requests a pure build.
 3. An editable install is never compiled: a stale machine-code module would hide the edited source.
-4. A wheel holds no file that the sources no longer have, although `build/` is kept as a cache.
+4. A wheel has no file that the sources no longer have, although `build/` is kept as a cache.
+5. `HEADRACE_URL` is the URL of the repository. With it, the package has project URLs, and its
+   README has absolute links.
 """
 
 import os
+import re
 import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036
+    sys.exit(f"headrace needs Python 3.11 or newer; this is Python {sys.version.split()[0]}")
+
 import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 from setuptools.errors import BaseError, CCompilerError
 
 ROOT = Path(__file__).resolve().parent
@@ -69,6 +78,9 @@ class BuildSources(build_py):
                 path.unlink()
         super().run()
 
+    def byte_compile(self, files: list[str]) -> None:
+        """A wheel has no bytecode; setuptools would warn if Python must not write any."""
+
 
 class BuildHot(build_ext):
     """Compiles all of the hot modules, or none."""
@@ -81,6 +93,55 @@ class BuildHot(build_ext):
             for path in list(Path(self.build_lib).rglob("*.so")):
                 path.unlink()
             self.extensions = []
+            self.distribution.ext_modules = []
 
 
-setup(ext_modules=hot_extensions(), cmdclass={"build_py": BuildSources, "build_ext": BuildHot})
+class BuildSdist(sdist):
+    """Omits compiled files; MANIFEST.in cannot without a warning where none exist."""
+
+    def make_distribution(self) -> None:
+        files = self.filelist.files
+        self.filelist.files = [name for name in files if not name.endswith((".so", ".pyc"))]
+        super().make_distribution()
+
+
+class BuildWheel(bdist_wheel):
+    """Compiles before the wheel gets its tag."""
+
+    def run(self) -> None:
+        if self.distribution.has_ext_modules():
+            self.run_command("build_ext")
+            self.root_is_pure = not self.distribution.has_ext_modules()
+        super().run()
+
+
+def project_pages() -> dict[str, object]:
+    """The README and, if the URL of the repository is known, the project URLs."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    url = os.environ.get("HEADRACE_URL", "").rstrip("/")
+    pages: dict[str, object] = {"long_description_content_type": "text/markdown"}
+    if url:
+        files, images = f"{url}/blob/main", f"{url}/raw/main"
+        relative = r"\((?!https?:|#)([^)\s]+)\)"
+        text = re.sub(r"(!\[[^\]]*\])" + relative, rf"\1({images}/\2)", text)
+        text = re.sub(r"(\[[^\]]*\])" + relative, rf"\1({files}/\2)", text)
+        pages["project_urls"] = {
+            "Homepage": url,
+            "Documentation": f"{files}/README.md",
+            "Changelog": f"{files}/CHANGELOG.md",
+            "Issues": f"{url}/issues",
+        }
+    return {"long_description": text, **pages}
+
+
+if __name__ == "__main__":
+    setup(
+        ext_modules=hot_extensions(),
+        cmdclass={
+            "bdist_wheel": BuildWheel,
+            "build_ext": BuildHot,
+            "build_py": BuildSources,
+            "sdist": BuildSdist,
+        },
+        **project_pages(),
+    )
