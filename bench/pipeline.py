@@ -1,0 +1,262 @@
+"""`python -m bench.pipeline`: freshness, memory and files of the shop under a steady load.
+
+Owns the measurements of docs/PIPELINES.md. A producer sends events of orders at a fixed rate while
+`headrace pipeline run --watch` fills the tables. Each event carries the time at which it is sent.
+
+1. Age is that of the newest event in the gold table `orders`, sampled twice per second. It grows
+   between two rounds, so it is up to twice the time of a round.
+2. At the end, the rows of bronze are compared with the records sent. A difference is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import importlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from bench.kafka import say
+from headrace.client import connect
+from headrace.pipelines.sample import write_project
+from headrace.pipelines.written import rows_in, table_files
+from headrace.testing import RunningBroker
+
+_TABLES = ("raw_orders", "order_events", "revenue_per_minute", "orders")
+_EVENTS_PER_ORDER = 3.2
+_SAMPLE_S = 0.5
+_FIRST_ROUND_TIMEOUT_S = 1_200.0
+_STOP_TIMEOUT_S = 120.0
+
+
+def events(rate: int, generate: Any) -> Iterator[dict[str, Any]]:
+    """Events of orders in the order of their times: stages 2 to 20 s apart, 3 % duplicates."""
+    random, due, clock, number = Random(1), list[tuple[float, int, dict[str, Any]]](), 0.0, 0
+    while True:
+        while not due or clock <= due[0][0]:
+            moment = clock
+            for event in generate.order_events(1, number):
+                heapq.heappush(due, (moment, random.getrandbits(62), event))
+                if random.random() < 0.03:
+                    again = moment + random.uniform(0, 60)
+                    heapq.heappush(due, (again, random.getrandbits(62), event))
+                moment += random.uniform(2, 20)
+            number += 1
+            clock += _EVENTS_PER_ORDER / rate
+        yield heapq.heappop(due)[2]
+
+
+def feed(project: Path, bootstrap: str, rate: int) -> None:
+    """Send events until SIGTERM; print how many."""
+    sys.path.insert(0, str(project))
+    generate = importlib.import_module("generate")
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    source, sent, began = events(rate, generate), 0, time.monotonic()
+    with connect(bootstrap) as client, client.producer() as producer:
+        while not stopped.wait(0.02):
+            while sent < (time.monotonic() - began) * rate:
+                at = datetime.now(UTC)
+                event = {**next(source), "at": at.isoformat(timespec="milliseconds")}
+                key, value = event["order_id"].encode(), generate.encode(event)
+                producer.send("orders", value, key=key, timestamp_ms=int(at.timestamp() * 1000))
+                sent += 1
+    print(sent)
+
+
+@dataclass
+class Minute:
+    ages_s: list[float] = field(default_factory=list)
+    rounds_s: list[float] = field(default_factory=list)
+    processes: int = 0
+    pss_mb: float = 0.0
+    files: dict[str, int] = field(default_factory=dict)
+
+
+class Gold:
+    """The newest event in the table of orders, from the statistics in its files."""
+
+    def __init__(self, table: Path) -> None:
+        self._table = table
+        self._newest: dict[Path, float] = {}
+
+    def age_s(self) -> float | None:
+        with suppress(OSError):
+            version = self._table.resolve()
+            files = [version / path.name for path in version.glob("*.parquet")]
+            known = {path: self._newest.get(path) or _newest(path) for path in files}
+            self._newest = known
+            newest = max(known.values(), default=0.0)
+            return time.time() - newest if newest else None
+        return None
+
+
+def _newest(path: Path) -> float:
+    content = pq.ParquetFile(path).metadata
+    at = content.schema.names.index("changed_at")
+    groups = [content.row_group(number).column(at) for number in range(content.num_row_groups)]
+    found = [each.statistics.max for each in groups if each.statistics is not None]
+    return max((_utc(each) for each in found if each is not None), default=0.0)
+
+
+def _utc(moment: datetime) -> float:
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+class Watch:
+    """`headrace pipeline run --watch`, and its rounds as they end."""
+
+    def __init__(self, project: Path) -> None:
+        command = [sys.executable, "-m", "headrace", "pipeline", "run", "--watch", "--json"]
+        self._process = subprocess.Popen(
+            [*command, str(project)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self.rounds: list[dict[str, Any]] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        text = ""
+        for line in self._process.stdout:
+            text += line
+            with suppress(json.JSONDecodeError):
+                self.rounds.append(json.loads(text))
+                text = ""
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def memory(self) -> tuple[int, float]:
+        """The number of processes and their proportional memory in MB."""
+        parents: dict[int, int] = {}
+        for place in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                fields = (place / "stat").read_text().rsplit(")", 1)[1].split()
+                parents[int(place.name)] = int(fields[1])
+        own = {self._process.pid}
+        while more := {pid for pid, parent in parents.items() if parent in own} - own:
+            own |= more
+        return len(own), sum(map(_pss_mb, own))
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(_STOP_TIMEOUT_S)
+
+
+def _pss_mb(pid: int) -> float:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def measure(watch: Watch, warehouse: Path, minutes: int) -> list[Minute]:
+    """Sample the tables and processes, and print a line per minute."""
+    gold, found = Gold(warehouse / "orders"), list[Minute]()
+    for number in range(minutes):
+        minute, known = Minute(), len(watch.rounds)
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            if not watch.is_running:
+                raise SystemExit("headrace pipeline ended")
+            age_s = gold.age_s()
+            if age_s is not None:
+                minute.ages_s.append(age_s)
+            time.sleep(_SAMPLE_S)
+        minute.rounds_s = [each["seconds"] for each in watch.rounds[known:]]
+        minute.processes, minute.pss_mb = watch.memory()
+        minute.files = {name: len(table_files(warehouse / name)) for name in _TABLES}
+        found.append(minute)
+        print(_line(number + 1, minute), flush=True)
+    return found
+
+
+def _line(number: int, minute: Minute) -> str:
+    files = " | ".join(str(minute.files[name]) for name in _TABLES)
+    age, took = _median(minute.ages_s), _median(minute.rounds_s)
+    memory = f"{minute.processes} | {minute.pss_mb:,.0f} MB"
+    return f"| {number} | {age} | {took} | {len(minute.rounds_s)} | {memory} | {files} |"
+
+
+def _median(values: list[float]) -> str:
+    return f"{statistics.median(values):.1f} s" if values else "-"
+
+
+def _head() -> str:
+    names = ("minute", "age in gold", "round", "rounds", "processes", "PSS", *_TABLES)
+    return f"| {' | '.join(names)} |\n|{' --- |' * len(names)}"
+
+
+def _check(watch: Watch, warehouse: Path, sent: int) -> None:
+    """Wait until a round has read everything, and compare."""
+    deadline = time.monotonic() + _FIRST_ROUND_TIMEOUT_S
+    while (rows := rows_in(table_files(warehouse / "raw_orders"))) != sent:
+        if time.monotonic() > deadline or not watch.is_running:
+            raise SystemExit(f"{sent:,} records were sent, and bronze has {rows:,} rows")
+        time.sleep(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__)
+    parser.add_argument("--minutes", type=int, default=20)
+    parser.add_argument("--rate", type=int, default=2_000, help="events per second")
+    parser.add_argument("--feed", nargs=2, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.feed:
+        feed(Path(chosen.feed[0]), chosen.feed[1], chosen.rate)
+        return
+    with tempfile.TemporaryDirectory() as place, RunningBroker.start() as broker:
+        project = Path(place, "shop")
+        write_project(project, name="shop", bootstrap=broker.address, avro=False)
+        own = ["--bootstrap-server", broker.address, "--orders", "10"]
+        create = [sys.executable, "generate.py", *own, "--first", "9000000"]
+        made = subprocess.run(create, cwd=project, check=True, capture_output=True, text=True)
+        before = int(made.stdout.split()[1])
+        _run(project, broker.address, chosen.minutes, chosen.rate, before)
+
+
+def _run(project: Path, bootstrap: str, minutes: int, rate: int, before: int) -> None:
+    warehouse, watch, feeder = project / ".headrace" / "warehouse", Watch(project), None
+    try:
+        say(f"Starting; {rate:,} events/s for {minutes} minutes, on {os.cpu_count()} cores")
+        deadline = time.monotonic() + _FIRST_ROUND_TIMEOUT_S
+        while not watch.rounds and watch.is_running and time.monotonic() < deadline:
+            time.sleep(_SAMPLE_S)
+        command = [sys.executable, "-m", "bench.pipeline", "--rate", str(rate)]
+        feeder = subprocess.Popen(
+            [*command, "--feed", str(project), bootstrap], stdout=subprocess.PIPE, text=True
+        )
+        print(_head(), flush=True)
+        found = measure(watch, warehouse, minutes)
+        feeder.terminate()
+        sent = before + int(feeder.communicate()[0])
+        _check(watch, warehouse, sent)
+        ages = [age for minute in found for age in minute.ages_s]
+        rounds = sum(len(minute.rounds_s) for minute in found)
+        print(f"\n{sent:,} records sent and read in {rounds} rounds; age {_median(ages)} (median)")
+    finally:
+        if feeder is not None and feeder.poll() is None:
+            feeder.terminate()
+        watch.stop()
+
+
+if __name__ == "__main__":
+    main()
