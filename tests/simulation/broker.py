@@ -286,6 +286,7 @@ class SimulatedBroker:
         self.outside: SimulatedOutside | None = None
         self.ends_former_session = False
         """As a broker does whose data directory proves that its last process has ended."""
+        self._stopping: Process | None = None
         self._network = network
         self._ensemble = ensemble
         self._settings = {
@@ -350,8 +351,9 @@ class SimulatedBroker:
     def stop(self) -> None:
         """As SIGTERM does: the broker drains, flushes and writes its clean-shutdown marker."""
         process, broker = self.process, self.broker
-        if process is None or broker is None or not self.is_running:
+        if process is None or broker is None or not self.is_running or self._stopping is process:
             return
+        self._stopping = process  # A second signal changes nothing.
 
         async def end() -> None:
             await broker.stop()
