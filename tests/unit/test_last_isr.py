@@ -16,6 +16,7 @@ from tests.unit.controller_scenario import until
 class FakeLog:
     log_end_offset: int
     epochs: EpochCache = field(default_factory=EpochCache)
+    is_offline: bool = False
 
 
 @dataclass
