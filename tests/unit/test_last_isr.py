@@ -278,3 +278,18 @@ async def test_unclean_election_is_for_topics_that_allow_it(cluster: Cluster) ->
     assert cluster.leader.state("t").leader == NO_LEADER
     await controller.alter_topic_configs("t", allowed)
     await until(lambda: cluster.leader.state("t").leader == 2)
+
+
+@cluster_of(4)
+async def test_an_automatic_unclean_election_takes_the_longest_log(cluster: Cluster) -> None:
+    await shrink_to_last(cluster, min_insync=1)
+    await cluster.add(2)
+    give_log(cluster, 2, 3, 90)
+    await cluster.add(3)
+    give_log(cluster, 3, 3, 95)
+    await cluster.agree()
+    assert cluster.leader.state().leader == NO_LEADER
+    allowed = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    await cluster.leader.controller.alter_topic_configs("t", allowed)
+    await until(lambda: cluster.leader.state().leader != NO_LEADER)
+    assert (cluster.leader.state().leader, cluster.leader.state().isr) == (3, (3,))

@@ -76,7 +76,13 @@ class Failover:
         self._clock = clock
         self._rules = rules
         self._last_isrs = LastIsrs(
-            self._image, states, self.live, self.offline_on, self.min_insync, ask_ends
+            self._image,
+            states,
+            self.live,
+            self.offline_on,
+            self.min_insync,
+            ask_ends,
+            lambda topic: self._rules(topic.configs).elects_unclean,
         )
         self._offline: dict[tuple[UUID, int], dict[int, int]] = {}
         """Brokers whose log of a partition has failed, with their epoch at that time."""
@@ -226,12 +232,16 @@ class Failover:
         live: Mapping[int, Live],
         rules: TopicRules,
     ) -> PartitionState | None:
-        """Elect the only awaited replica, or any live one if the topic allows unclean elections."""
+        """Elect the only awaited replica, or the only live one if the topic allows it.
+
+        If several are live, `last_isr` compares their logs first.
+        """
         offline = self.offline_on(where)
         state = replace(state, leader=NO_LEADER)
         after = machine.elect_alone(state, live, rules.min_insync, offline)
         if after is None and rules.elects_unclean:
-            if machine.missing(state, live, offline, rules.min_insync):
+            is_only = len(machine.candidates(state, live, offline)) == 1
+            if is_only and machine.missing(state, live, offline, rules.min_insync):
                 after = machine.elect_unclean(state, live, offline)
             if after is not None:
                 _log.warning(

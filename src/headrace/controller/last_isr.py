@@ -6,7 +6,8 @@ leader. Other live replicas also report; one of them is elected only if its log 
 the furthest member. `failover_machine` decides.
 
 1. No election follows from a wait: while a member is missing, or does not respond, the partition
-   has no leader. The log names the missing brokers whenever they change.
+   has no leader. The log names the missing brokers whenever they change. Only a topic with
+   unclean.leader.election.enable elects the longest log of those that respond.
 2. A response counts only for the incarnation of the broker that sent it.
 """
 
@@ -39,6 +40,7 @@ class LastIsrs:
         offline_on: Callable[[TopicPartition], Collection[int]],
         min_insync: Callable[[TopicState], int],
         ask_ends: AskEnds,
+        elects_unclean: Callable[[TopicState], bool],
     ) -> None:
         self._image = image
         self._states = states
@@ -46,6 +48,7 @@ class LastIsrs:
         self._offline_on = offline_on
         self._min_insync = min_insync
         self._ask_ends = ask_ends
+        self._elects_unclean = elects_unclean
         self._reported: dict[tuple[int, ...], int] = {}
         """How many partitions wait for each set of brokers, as it was last logged."""
         self._task: asyncio.Task[None] | None = None
@@ -83,7 +86,10 @@ class LastIsrs:
                 where = TopicPartition(topic.name, index)
                 offline = self._offline_on(where)
                 missing = machine.missing(state, live, offline, self._min_insync(topic))
-                if missing:
+                is_able = bool(machine.candidates(state, live, offline))
+                if missing and is_able and self._elects_unclean(topic):
+                    due.append(where)
+                elif missing:
                     waiting.setdefault(tuple(missing), []).append(where)
                 elif missing is not None:
                     due.append(where)
@@ -125,6 +131,8 @@ class LastIsrs:
 
     def _is_complete(self, where: TopicPartition, ends: Mapping[int, LogEnd]) -> bool:
         state = self._image.partition(*where)
+        if ends and state is not None and self._elects_unclean(self._image.topics[where.topic]):
+            return True
         return state is not None and all(n in ends for n in machine.awaited(state, self._live()))
 
     async def _ask(self, epochs: dict[TopicPartition, dict[int, int]]) -> Ends:
@@ -167,8 +175,12 @@ class LastIsrs:
                 continue
             if any(node not in live or live[node].epoch != asked[node].epoch for node in known):
                 continue  # The broker registered again; the next attempt queries it.
-            min_insync = self._min_insync(self._image.topics[where.topic])
-            after = machine.recover(state, live, known, self._offline_on(where), min_insync)
+            topic = self._image.topics[where.topic]
+            min_insync, offline = self._min_insync(topic), self._offline_on(where)
+            after = machine.recover(state, live, known, offline, min_insync)
+            is_waiting = bool(machine.missing(state, live, offline, min_insync))
+            if after is None and is_waiting and self._elects_unclean(topic):
+                after = machine.elect_unclean(state, live, offline, known)
             if after is not None:
                 _log.warning(
                     "no in-sync replica is known to be complete, elected the longest log: "
