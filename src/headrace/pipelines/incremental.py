@@ -29,14 +29,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from headrace.pipelines import leaves
-from headrace.pipelines.compaction import is_compacted
 from headrace.pipelines.definitions import Definitions
 from headrace.pipelines.graph import TABLE, TEMPORARY_VIEW, VIEW, Graph
 from headrace.pipelines.leaves import Index, NotFoldable, Position
 from headrace.pipelines.project import BOOTSTRAP
 from headrace.pipelines.tables import Tables
 from headrace.pipelines.versions import Versions
-from headrace.pipelines.written import table_files
+from headrace.pipelines.written import missing_files, table_files
 
 KEY = "headrace.incremental.key"
 SUMS = "headrace.incremental.sums"
@@ -148,6 +147,9 @@ class Incremental:
         published = self._versions.published(rule.view)
         if published is None or self._source_files(rule.source) is None:
             return None
+        if missing_files(published):
+            # Computed completely, the next version has all rows again.
+            return None
         return leaves.read_index(published)
 
     def _source_files(self, source: str) -> dict[str, Path] | None:
@@ -169,12 +171,6 @@ class Incremental:
             if directory is not None and table.format == "parquet" and not table.is_partitioned:
                 position = Position(frozenset(files), self._definition)
                 leaves.write_index(directory, position, [], pa.null())
-
-    def covers(self, source: str) -> bool:
-        """Whether all incremental views of a table contain all rows of it."""
-        files = self._source_files(source) or {}
-        indexes = [self._index(rule) for rule in self._rules if rule.source == source]
-        return all(index is not None and not _new(index, files) for index in indexes)
 
     def update(self, definitions: Definitions, flow: str) -> tuple[int, int]:
         """Write the new version of a view; the rows read, and those computed."""
@@ -203,9 +199,7 @@ class Incremental:
         new: frozenset[str],
         index: Index,
     ) -> tuple[leaves.Change, int]:
-        if index.position.files and not any(
-            name in index.position.files or is_compacted(name) for name in files
-        ):
+        if index.position.files and not any(name in index.position.files for name in files):
             raise NotFoldable("the source was filled again")
         rows = self._changed_rows(rule, files, new)
         now = self._evaluate(definitions, rule, [rows.now])
@@ -315,10 +309,8 @@ def _is_exact(kind: pa.DataType) -> bool:
 
 
 def _new(index: Index, files: Collection[str]) -> frozenset[str]:
-    """Files after a position. Compacted files repeat rows that all views contain."""
-    return frozenset(
-        name for name in files if name not in index.position.files and not is_compacted(name)
-    )
+    """Files after a position."""
+    return frozenset(name for name in files if name not in index.position.files)
 
 
 def _having(key: str, keys: pa.Array) -> pc.Expression:
