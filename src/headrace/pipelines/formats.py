@@ -21,7 +21,7 @@ BUILDS: dict[str, dict[Version, str]] = {
         (4, 2): "io.delta:delta-spark_4.2_2.13:4.4.0",
     },
 }
-"""Maven coordinates of the tested build for each version of Spark."""
+"""Maven coordinates of the build for each version of Spark; docs/PIPELINES.md has the tests."""
 _JARS = {"iceberg": r"iceberg-spark-runtime-(\d+\.\d+)_", "delta": r"delta-spark_(\d+\.\d+)_"}
 _CATALOG = "spark.sql.catalog.spark_catalog"
 _PACKAGES = "spark.jars.packages"
