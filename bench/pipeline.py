@@ -95,6 +95,7 @@ class Gold:
     def __init__(self, table: Path) -> None:
         self._table = table
         self._newest: dict[Path, float] = {}
+        self._began = time.time()
 
     def age_s(self) -> float | None:
         with suppress(OSError):
@@ -103,7 +104,8 @@ class Gold:
             known = {path: self._newest.get(path) or _newest(path) for path in files}
             self._newest = known
             newest = max(known.values(), default=0.0)
-            return time.time() - newest if newest else None
+            # Events from before the measurement have invented times.
+            return time.time() - newest if newest >= self._began else None
         return None
 
 
