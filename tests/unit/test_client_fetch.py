@@ -305,7 +305,7 @@ def test_a_deleted_topic_is_an_error_after_a_while() -> None:
     scene.store.faults = [3] * 100
     del scene.world.leaders["t"]
     scene.machine.assign({T0: 0})
-    with pytest.raises(UnknownTopic, match="'t' is gone"):
+    with pytest.raises(UnknownTopic, match="'t' was deleted"):
         scene.take()
 
 

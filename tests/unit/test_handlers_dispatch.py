@@ -176,7 +176,7 @@ def test_a_failure_while_waiting_is_answered_too(caplog: pytest.LogCaptureFixtur
     topics = [{"name": "new"}]
     reply = client.ask(METADATA, 9, {"topics": topics, "allow_auto_topic_creation": True})
     assert reply["topics"][0]["error_code"] == ErrorCode.UNKNOWN_SERVER_ERROR
-    assert "Metadata version 9 from 127.0.0.1:1" in caplog.text
+    assert "api=Metadata version=9 peer=127.0.0.1:1" in caplog.text
 
 
 def test_api_versions_is_answered_without_a_handler() -> None:

@@ -79,5 +79,5 @@ def test_rows_without_a_key_fill_one_partition_after_the_other() -> None:
 
 
 def test_a_partition_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ApiError, match="no partition 7"):
+    with pytest.raises(ApiError, match="unknown partition 7"):
         RowEncoder(3, [0], 100).append(1, struct.pack("<i", 7), None, column([b"v"]), [])

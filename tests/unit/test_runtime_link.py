@@ -281,7 +281,7 @@ def test_a_call_speaks_the_codec_and_gives_the_answer() -> None:
             with pytest.raises(LinkBroken, match="is not valid"):
                 await call(link, API_VERSIONS, 3, body, 5)
             assert not link.is_open
-            with pytest.raises(LinkBroken, match="ended"):
+            with pytest.raises(LinkBroken, match="closed"):
                 await call(link, API_VERSIONS, 3, body, 5)
 
     run(scenario())

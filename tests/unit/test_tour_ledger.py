@@ -82,4 +82,4 @@ def test_numbers_bars_and_curves_are_drawn_as_they_are() -> None:
     assert curve([0, 1, 2, 4], 3) == "▃▅█"
     assert curve([0.0, 0.0], 5) == "▁▁"
     assert shares({2: 30, 1: 10}) == "1: 25%, 2: 75%"
-    assert shares({}) == "nobody"
+    assert shares({}) == "none"

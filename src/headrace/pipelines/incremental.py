@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from headrace.pipelines import leaves
 from headrace.pipelines.definitions import Definitions
@@ -36,6 +35,7 @@ from headrace.pipelines.project import BOOTSTRAP
 from headrace.pipelines.tables import Tables
 from headrace.pipelines.versions import Versions
 from headrace.pipelines.written import missing_files, table_files
+from headrace.spark.pyspark_api import to_arrow_schema
 
 KEY = "headrace.incremental.key"
 SUMS = "headrace.incremental.sums"

@@ -356,11 +356,8 @@ class FollowerMachine:
                 self._move_into_range(followed, part, wall_ms, now_ms)
             elif part.error != 0:
                 if followed.failures == 0 and part.error not in _OF_THE_MOMENT:
-                    _LOG.warning(
-                        "partition not fetched: partition=%s error=%s",
-                        followed.partition.log.partition,
-                        error_name(part.error),
-                    )
+                    name, error = followed.partition.log.partition, error_name(part.error)
+                    _LOG.warning("partition not fetched: partition=%s error=%s", name, error)
                 self._back_off(followed, now_ms)
             elif part.diverging_epoch >= 0:
                 self._reconcile(followed, part, wall_ms, now_ms)
@@ -371,8 +368,8 @@ class FollowerMachine:
         except OSError as failure:
             if failure.errno not in PASSING:
                 followed.partition.log.go_offline(failure)
-            error = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
-            self._trouble(followed, error, now_ms)
+            problem = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+            self._trouble(followed, problem, now_ms)
 
     def _trouble(self, followed: Followed, error: ApiError, now_ms: i64) -> None:
         partition = followed.partition

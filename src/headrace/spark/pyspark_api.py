@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         SparkConnectGraphElementRegistry,
     )
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
+    from pyspark.sql.pandas.types import to_arrow_schema
 
 MODULES = {
     "AutoCdcFlow": "pyspark.pipelines.flow",
@@ -95,6 +96,7 @@ MODULES = {
     "create_dataflow_graph": "pyspark.pipelines.spark_connect_pipeline",
     "graph_element_registration_context": "pyspark.pipelines.graph_element_registry",
     "start_run": "pyspark.pipelines.spark_connect_pipeline",
+    "to_arrow_schema": "pyspark.sql.pandas.types",
 }
 """Names for pipelines, and the undocumented modules that have them."""
 
@@ -148,4 +150,5 @@ __all__ = [
     "drop_dataflow_graph",
     "graph_element_registration_context",
     "start_run",
+    "to_arrow_schema",
 ]
