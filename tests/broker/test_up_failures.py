@@ -53,7 +53,7 @@ def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     said = refused("up", "--port", "0", "--data", str(path))
-    assert f"{path} cannot be used: Not a directory. Put that right, or choose another" in said
+    assert f"{path} cannot be used: Not a directory. Fix that, or choose another" in said
 
 
 def test_a_place_where_no_directory_can_be_made_is_named() -> None:
@@ -75,7 +75,7 @@ def test_a_setting_for_the_directory_and_an_option_for_it_are_one_too_many(
     setting = f"{name}={tmp_path}"
     for option in (["--temp"], ["--data", str(tmp_path / "data")]):
         said = refused("up", "--port", "0", *option, "--set", setting)
-        assert f"--set {name} and {option[0]} both say where the data goes" in said
+        assert f"--set {name} and {option[0]} both set the data directory" in said
     assert not list(tmp_path.iterdir())
 
 
@@ -88,7 +88,7 @@ def test_a_port_for_which_the_user_has_no_right_is_named(
     monkeypatch.setattr(listener, "_bind_one", refuse)
     assert main(["up", "--port", "80", "--data", str(tmp_path / "data")]) == 1
     said = capsys.readouterr().err
-    assert "Port 80 is not for every user" in said
+    assert "Port 80 needs root privileges" in said
     assert "--port" in said
 
 

@@ -195,7 +195,11 @@ class Replacement:
         if error is None or self._log.is_closed:
             return
         if error.errno in PASSING:
-            _LOG.warning("log not compacted: partition=%s error=%s", self._log.partition, error)
+            _LOG.warning(
+                "compacted segments not installed: partition=%s error=%s",
+                self._log.partition,
+                error,
+            )
         else:
             self._log.go_offline(error)
 

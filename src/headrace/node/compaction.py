@@ -144,7 +144,7 @@ class Compaction:
     def _failed(self, run: "_Run", error: CleanerFailed) -> None:
         log = run.log
         if not (self._is_stopping or log.is_closed or run.is_outrun()):
-            _LOG.warning("log not compacted: partition=%s error=%s", log.partition, error)
+            _LOG.warning("compaction failed: partition=%s error=%s", log.partition, error)
             if error.is_lasting:
                 self._left_alone[log] = log.config
             for segment in log.segments:
