@@ -45,8 +45,8 @@ def test_a_partition_with_a_missing_segment_is_offline_and_others_are_not(
         assert f"Offline logs on broker 1: {DAMAGED}-0." in capsys.readouterr().out
         assert cli.main(["topics", "describe", DAMAGED, INTACT, address]) == 0
         said = capsys.readouterr().out
-        assert f"No offset of {DAMAGED}-0 (KAFKA_STORAGE_ERROR)" in said
-        assert f"No offset of {INTACT}-0" not in said
+        assert f"No offset for {DAMAGED}-0 (KAFKA_STORAGE_ERROR)" in said
+        assert f"No offset for {INTACT}-0" not in said
         assert cli.main(["log", "check", str(data)]) == 1
         assert f"{missing.name} is missing; the log stays offline" in capsys.readouterr().out
         broker.kill()

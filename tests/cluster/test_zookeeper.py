@@ -195,7 +195,7 @@ def test_a_zookeeper_that_is_not_there_is_told_in_a_sentence() -> None:
     async def open_store() -> None:
         await ZooKeeperStore.open(f"127.0.0.1:{free_port()}", connection_timeout_ms=2000)
 
-    with pytest.raises(StoreUnavailable, match=r"within 2 s \(Connection refused\): start it"):
+    with pytest.raises(StoreUnavailable, match=r"within 2 s \(Connection refused\)\. Start it"):
         asyncio.run(open_store())
 
 
