@@ -72,7 +72,10 @@ def test_what_rots_on_a_disk_is_fetched_anew(
         leader = topic.leader()
         victim = leader if role == "leader" else leader % 3 + 1
         rot(cluster.brokers[victim], topic)
-        wait_for("damage", lambda: f"{topic.name}-0: 0000" in cluster.brokers[victim].log())
+        wait_for(
+            "damage",
+            lambda: f"log damaged: partition={topic.name}-0" in cluster.brokers[victim].log(),
+        )
         if role == "leader":
             wait_for("another leader", lambda: topic.leader() != victim)
         load.wait_for_more(100)
