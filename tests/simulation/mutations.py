@@ -198,8 +198,8 @@ MUTATIONS = (
     Mutation(
         "B10",
         "a directory is served for another topic of the same name",
-        "headrace/log/directory.py",
-        (("        known = self._topic_id_of(partition)\n", "        known = topic_id\n"),),
+        "headrace/log/owner.py",
+        (("    known = _topic_id_of(files, path)\n", "    known = topic_id\n"),),
         "tests/storage/test_log_directory.py"
         "::test_a_directory_of_a_former_topic_steps_aside[a-True]",
     ),

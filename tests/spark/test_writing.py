@@ -113,7 +113,11 @@ def test_mistakes_say_which_column_or_option_to_change(
         ([text, "array(id) AS headers"], to_topic, "column 'headers' is ARRAY<BIGINT>"),
         ([text], {}, "set the option 'topic', or give the rows a column 'topic'"),
         ([text, "CAST(NULL AS STRING) AS topic"], {}, "the column 'topic' is null"),
-        ([text, "9 AS partition"], to_topic, "column 'partition' of a row for .*no partition 9"),
+        (
+            [text, "9 AS partition"],
+            to_topic,
+            "column 'partition' of a row for .*unknown partition 9",
+        ),
         ([text], {**to_topic, "delivery": "exactly_once"}, "'delivery' cannot be exactly_once yet"),
         ([text], {**to_topic, "kafka.transactional.id": "t"}, "option 'kafka.transactional.id'"),
         ([text], {**to_topic, "subscribe": "t"}, "option 'subscribe' applies to reads only"),

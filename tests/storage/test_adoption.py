@@ -132,7 +132,7 @@ def test_partitions_of_two_topics_of_one_name_are_refused() -> None:
     files = SimulatedFiles()
     partition(files, "orders-0", ORDERS)
     partition(files, "orders-1", OTHER)
-    assert "orders in /data are of 2 topics of that name" in refused(files)
+    assert "orders in /data belong to 2 topics of that name" in refused(files)
 
 
 def test_directories_of_a_topic_that_kafka_has_made_again_are_refused() -> None:

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 _IDLE_MS = 500
 _NUMBER = re.compile("[0-9]{1,19}")
-_PLACES = "earliest, latest, an offset, a time such as 2026-01-31T12:00 (UTC by "
-"default), or @MILLISECONDS"
+_PLACES = (
+    "earliest, latest, an offset, a time such as 2026-01-31T12:00 (UTC by default), or "
+    "@MILLISECONDS"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--group-protocol",
         default="classic",
         choices=["classic", "consumer"],
-        help="rebalance protocol of the group: classic, or consumer (KIP-848)",
+        help="rebalance protocol of the group: classic (default), or consumer (KIP-848)",
     )
     parser.add_argument(
         "--format",
@@ -71,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--isolation",
         default="read_uncommitted",
         choices=["read_uncommitted", "read_committed"],
-        help="whether to print records of open and aborted transactions",
+        help="whether to print records of open and aborted transactions (default read_uncommitted)",
     )
     add_json_argument(parser)
     add_connection_arguments(parser)

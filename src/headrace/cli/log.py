@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     summary = "print a .log, .index, .timeindex, .txnindex or .snapshot file"
     dump = actions.add_parser("dump", help=summary, description=summary)
-    dump.add_argument("file", metavar="FILE")
+    dump.add_argument("file", metavar="FILE", help="the file to print")
     dump.add_argument(
         "--batches",
         action="store_true",
@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     dump.set_defaults(run_action=_dump)
     summary = "verify every checksum and index, and list the files that recovery has set aside"
     check = actions.add_parser("check", help=summary, description=summary)
-    check.add_argument("directory", metavar="DIR")
+    check.add_argument(
+        "directory", metavar="DIR", help="a partition, a data directory, or a cluster's directory"
+    )
     add_json_argument(check)
     check.set_defaults(run_action=_check)
     summary = "start an offline partition without its lost records"

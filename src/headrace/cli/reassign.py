@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--throttle",
         type=_rate,
         metavar="BYTES",
-        help="maximum rate per broker in bytes per second; status removes the limit "
+        help="maximum rate per broker in bytes per second; 'status PLAN' removes the limit "
         "when all reassignments are complete",
     )
     status = add_action(actions, "status", "show reassignments in progress", _status)
