@@ -27,9 +27,9 @@ CLI_HEAD = """# Command line
 
 `headrace COMMAND [ACTION] --help` prints the same with the usage. `make docs` generates this page.
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 130 Ctrl-C, 141 closed pipe. `headrace status` returns 1 if the
-broker is not running, `headrace log check` returns 1 if it finds a problem. [PIPELINES.md](PIPELINES.md) has those
-of `headrace pipeline`.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 Ctrl-C, 141 closed pipe. `headrace status`
+returns 1 if the broker is not running, `headrace log check` returns 1 if it finds a problem.
+[PIPELINES.md](PIPELINES.md) has those of `headrace pipeline`.
 """
 
 _FOREVER = str(2**63 - 1)
