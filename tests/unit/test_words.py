@@ -21,7 +21,6 @@ REPLACED = re.compile(
     re.IGNORECASE,
 )
 PAGES = {
-    "docs/ARCHITECTURE.md": 14,
     "docs/BENCHMARKS.md": 1,
     "docs/PIPELINES.md": 1,
     "docs/SPARK.md": 2,
