@@ -1,8 +1,8 @@
-# What each command does: make help. Everything happens in .venv, which each command sets up.
+# make help lists the commands. Each of them sets up .venv and uses only that.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-# How many tests run at once; 0 for one after the other, in one process.
+# The number of parallel tests; 0 runs them sequentially, in one process.
 WORKERS ?= auto
 
 VENV := .venv
@@ -18,8 +18,9 @@ NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( 
 	for need in p["project"]["optional-dependencies"][extra] if not need.startswith("headrace")), \
 	sep="\n")
 
-.PHONY: help demo test test-java test-spark test-spark-cluster test-spark-long \
-	test-spark-versions test-spark-oldest test-formats test-ecosystem churn bench bench-spark lint format sim fuzz-log torture docs clean
+.PHONY: help demo test test-java test-spark test-spark-cluster \
+	test-spark-cluster-short test-spark-long test-spark-versions test-spark-oldest test-formats \
+	test-ecosystem churn bench bench-spark lint format sim fuzz-log torture docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -28,6 +29,7 @@ help:
 	@echo "make test-java           run the tests with kcat, Kafka's Java client and its tools"
 	@echo "make test-spark          run the part of make test that needs Spark"
 	@echo "make test-spark-cluster  run all tests on a Spark cluster whose workers lack Headrace"
+	@echo "make test-spark-cluster-short  run its short part, as CI does"
 	@echo "make test-spark-long     run the long tests of Spark programs that are killed repeatedly"
 	@echo "make test-spark-versions run the Spark tests on PySpark 4.0 to 4.3; takes an hour"
 	@echo "make test-spark-oldest   run the short tests of the data source on the oldest PySpark"
@@ -53,10 +55,9 @@ test: $(PACKAGE)
 		--ignore=tests/spark_cluster --ignore=tests/ecosystem --ignore=tests/formats $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.simulation --seconds 100)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.storage_model --seconds 60 --first 1000)
-# One after the other: they share a Spark session, or a server of Spark.
+# Sequential, because they share a Spark session or server.
 	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/spark)
 	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/pipelines)
-	$(if $(PYTEST_ARGS),,$(BIN)/pytest -rs tests/spark_cluster/test_batch.py)
 
 test-spark: $(PACKAGE)
 	$(BIN)/pytest tests/spark $(PYTEST_ARGS)
@@ -93,6 +94,9 @@ churn: $(PACKAGE)
 
 test-spark-cluster: $(PACKAGE)
 	$(BIN)/pytest -rs tests/spark_cluster $(PYTEST_ARGS)
+
+test-spark-cluster-short: $(PACKAGE)
+	$(BIN)/pytest -rs tests/spark_cluster/test_batch.py
 
 # Their own environment: Quix Streams needs another version of confluent-kafka.
 ECOSYSTEM := .venv-ecosystem
