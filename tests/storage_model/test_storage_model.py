@@ -12,6 +12,13 @@ from tests.storage_model.traces import parse, run, shortened, trace_of
 SEEDS = 300
 """`make test` runs more of them afterwards, for a minute."""
 FORMER_FAILURES = {
+    "empty log is offline after a clean stop, a power loss and a failed start": (
+        "1 700 1000 1 -1 -1 2 1 3 0; restart 830 530"
+    ),
+    "log is offline after a power loss while a former replica is set aside": (
+        "1 700 1000 3 300 1500 2 3 3 0; append 150 166; checkpoints 967 12; power 5 746; "
+        "flush 888 510; append 825 488; power 2 115"
+    ),
     "clean stop with a pending log start after ENOSPC loses records in a power loss": (
         "1 700 1000 3 900 -1 2 3 3 0; full 395 683; append 74 528; tick 295 636; append 363 765; "
         "delete 991 530; flush 82 446; relief 494 13; append 793 12; restart 267 266"

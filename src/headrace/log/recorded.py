@@ -46,10 +46,13 @@ class Recorded:
         self._pending: tuple[dict[str, UUID], dict[str, UUID], int] | None = None
         """The ids and the lost ones in the last checkpoint, and the rows that it covers."""
 
-    def read(self, directories: Collection[str], *, is_cached: bool) -> None:
+    def read(
+        self, directories: Collection[str], is_cached: bool, aside: Collection[str] = ()
+    ) -> None:
         """Read the files and find lost partitions.
 
-        With `is_cached`, the page cache still holds all that the last process wrote.
+        With `is_cached`, the page cache still holds all that the last process wrote. `aside` has
+        the names of directories that this broker has renamed, to remove or to keep them.
         """
         self.checkpointed = read_ids(self._files, f"{self._directory}/{TOPIC_IDS}")
         self.ids = dict(self.checkpointed)
@@ -61,6 +64,7 @@ class Recorded:
         else:
             # Otherwise the next kill would make these rows count.
             self._files.remove(path)
+            self._forget_unsynced(directories, aside)
         for name, topic_id in self.ids.items():
             if name not in directories or (is_cached and not self._has_segments(name)):
                 self.lost[name] = topic_id
@@ -70,6 +74,20 @@ class Recorded:
                 self.lost[name] = topic_id
         if self.lost != self._written_lost:
             self._write_lost()
+
+    def _forget_unsynced(self, directories: Collection[str], aside: Collection[str]) -> None:
+        """Remove the rows of partitions whose segments a power loss can have removed.
+
+        An empty segment is not synced, nor is the row of a directory that was renamed. Without
+        this, a kill before the partition is created again would make it a lost one.
+        """
+        for name in list(self.ids):
+            if name in directories:
+                is_unsynced = not self._has_segments(name)
+            else:
+                is_unsynced = any(each.startswith(f"{name}.") for each in aside)
+            if is_unsynced:
+                self.remove(name)
 
     def _write_lost(self) -> None:
         """Write `headrace-lost`: the next start can be without the proof that shows the loss."""
