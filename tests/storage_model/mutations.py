@@ -96,5 +96,6 @@ MUTATIONS = (
         "truncation-unnamed",
         "a truncation writes the first checkpoint, and the directory's name is never synced",
         (Change(_TRUNCATION, "    if not log.is_named:\n", "    if not log.path:\n"),),
+        first=600,
     ),
 )
