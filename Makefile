@@ -53,8 +53,8 @@ test: $(PACKAGE)
 	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/java \
 		--ignore=tests/spark --ignore=tests/spark_long --ignore=tests/pipelines \
 		--ignore=tests/spark_cluster --ignore=tests/ecosystem --ignore=tests/formats $(PYTEST_ARGS)
-	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.simulation --seconds 100)
-	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.storage_model --seconds 60 --first 1000)
+	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.simulation --seeds 120)
+	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.storage_model --seeds 3000 --first 1000)
 # Sequential, because they share a Spark session or server.
 	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/spark)
 	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/pipelines)
