@@ -27,24 +27,7 @@ def check_numbers(log: Log, history: History) -> None:
 
 def check_producers(log: Log, history: History) -> None:
     expected, found = history.producers(), producers_of(log)
-    agrees = expected.keys() <= found.keys() and all(
-        _agrees(state, expected.get(producer_id), int(log.log_start_offset))
-        for producer_id, state in found.items()
-    )
-    detail = f"found {found}, expected {expected}, log start {log.log_start_offset}"
-    require(agrees, "producers", detail)
-
-
-def _agrees(found: ProducerState, expected: ProducerState | None, log_start: int) -> bool:
-    """Whether the log has the expected batches, and besides them only deleted ones.
-
-    After a crash, a snapshot can still have batches below the log start that the model forgot.
-    They reject no valid batch, because the producer's last sequence is the same or was deleted.
-    """
-    epoch, spans = expected or (found[0], ())
-    more = found[1][len(spans) :]
-    is_known = found[0] == epoch and found[1][: len(spans)] == spans
-    return is_known and all(last_offset < log_start for _, last_offset, _, _ in more)
+    require(found == expected, "producers", f"found {found}, expected {expected}")
 
 
 def producers_of(log: Log) -> dict[int, ProducerState]:
