@@ -136,8 +136,11 @@ def check_recovered(log: Log, history: History, lost_power: bool) -> None:
     start, end = int(log.log_start_offset), int(log.log_end_offset)
     cut = history.cut
     is_same = start == history.start and end == history.end
+    is_full_cut = cut is not None and cut.is_full
     is_emptied = cut is not None and start == end and start in cut.starts and not is_same
-    if is_emptied and cut is not None and (cut.is_full or not log.producers.entries):
+    # At the same start, the crash may have come before the first step of the truncation.
+    is_emptied &= not log.producers.entries or (is_full_cut and start != history.start)
+    if is_emptied:
         history.restarted_at(start)
         return
     if lost_power and start == end == history.synced == 0:
@@ -157,11 +160,10 @@ def check_recovered(log: Log, history: History, lost_power: bool) -> None:
         require(end > needed[-1].last, "missing", f"{end} to {needed[-1].last} (start {start})")
     require(end <= max(highest, start), "end", f"{end} is beyond {highest}")
     # The producers' states came from unsynced batches below the log start, or from batches that
-    # compaction removed and that would be the newest ones after the truncation.
+    # compaction removed.
     is_inexact = lost_power and any(e.last >= low and e.base < start for e in history.entries)
     if cut is not None:
-        is_inexact |= bool(cut.starts) or cut.offset < history.floor
-        is_inexact |= cut.offset <= history.cleaned_end > 0
+        is_inexact |= bool(cut.starts) or not cut.is_exact
     is_inexact |= history.is_full and start > 0
     history.recovered(start, end, lost_power)
     if is_inexact:

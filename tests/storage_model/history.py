@@ -9,6 +9,7 @@ Pure. The driver reports each operation on the real log here; the checks compare
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 SPANS_KEPT = 5
@@ -45,6 +46,8 @@ class Cut(NamedTuple):
     """If it leaves no record, the log can start again at one of these."""
     is_full: bool = False
     """Whether it was to remove everything, also the producers."""
+    is_exact: bool = True
+    """Whether the log can tell the producers' exact states at this offset."""
 
 
 class Broken(AssertionError):
@@ -127,6 +130,7 @@ class History:
     def recovered(self, start: int, end: int, is_durable: bool) -> None:
         """The log was opened again and has passed the checks."""
         kept = [entry for entry in (*self.entries, *self.maybe) if entry.last < end]
+        self.has_gaps |= any(f.base != e.last + 1 for e, f in pairwise(kept))
         self.cut = None
         self.maybe.clear()
         self.entries = kept

@@ -85,7 +85,7 @@ MUTATIONS = (
     Mutation(
         "snapshots-unsynced",
         "producer snapshots are not synced before the segments that they summarise are deleted",
-        (Change(_UPKEEP, "sync=bool(entries)", "sync=False"),),
+        (Change(_UPKEEP, "sync=needs_sync", "sync=False"),),
     ),
     Mutation(
         "truncation-online",

@@ -261,15 +261,18 @@ class Operations(Driver):
         log, history = self.log, self.history
         self.check(is_full=True)
         low = self._cut_offset(target)
-        is_exact = low >= history.floor and not low <= history.cleaned_end > 0
-        is_exact &= not history.is_full
+        # Sequences of batches that compaction removed are only in snapshots, and upkeep removes
+        # snapshots inside of a segment.
+        segment = max((base for base in log.base_offsets if base < low), default=0)
+        is_cleaned = low <= history.cleaned_end > 0 or segment < history.cleaned_end
+        is_exact = low >= history.floor and not is_cleaned and not history.is_full
         starts: tuple[int, ...] = ()
         if is_full:
             starts = (target,)
         elif target <= log.base_offsets[0] or history.kept_end(low) <= history.start:
             # No record is left. A batch is cut whole, also if the log starts inside of it.
             starts = (target, low, history.start)
-        history.cut = Cut(low, starts, is_full)
+        history.cut = Cut(low, starts, is_full, is_exact)
         self.counts.truncations += 1
         for attempt in range(2):
             try:

@@ -27,6 +27,23 @@ FORMER_FAILURES = {
         "0 250 1000 3 300 -1 512 1 1 1; append 803 967; append 966 697; full 84 516; "
         "append 850 82; commit 565 470; retention 759 198; truncate 925 843"
     ),
+    "empty producer snapshot is lost in a power loss and stale sequences return": (
+        "0 700 100000 1099511627776 -1 -1 2 1 1 0; replicate 435 555; append 812 952; "
+        "delete 234 366; step 143 290; kill 5 438; checkpoints 129 620; kill 1 488; step 423 40; "
+        "restart 832 101"
+    ),
+    "removal of a partition is not noticed while a former replica is set aside": (
+        "0 250 100000 1 900 -1 2 3 1 1; fault 422 114; append 750 378; recreate 712 169; "
+        "replicate 664 291; replace 78 799; recreate 516 15; restart 410 57"
+    ),
+    "crash before the first step of a truncation to the log start (model)": (
+        "0 400 100000 1099511627776 300 -1 2 3 1 0; append 957 356; restart 439 428; "
+        "delete 959 454; append 789 696; step 858 299; power 1 348; replace 557 180"
+    ),
+    "kill after a replica append with a gap (model)": (
+        "1 400 1000 3 300 1500 2 3 8 1; append 841 752; commit 941 590; restart 791 350; "
+        "delete 171 182; step 833 266; kill 3 842; replicate 824 743"
+    ),
     "batch beyond a hole of 2^31 offsets moves the start of an empty log (model)": (
         "2 400 1000 1099511627776 300 1500 512 3 8 0; append 56 84; retention 2 0; replicate 4 7"
     ),

@@ -90,7 +90,7 @@ class LastIsrs:
                 if missing and is_able and self._elects_unclean(topic):
                     due.append(where)
                 elif missing:
-                    waiting.setdefault(tuple(missing), []).append(where)
+                    waiting.setdefault(tuple(sorted(missing)), []).append(where)
                 elif missing is not None:
                     due.append(where)
         self._report(waiting)

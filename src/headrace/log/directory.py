@@ -135,7 +135,8 @@ class LogDirectory:
         self._find_lost()
 
     def _find_lost(self) -> None:
-        aside = [*self.strays, *map(os.path.basename, self._aside.paths)]
+        # A clean stop records what was renamed before.
+        aside = [] if self.was_clean else [*self.strays, *map(os.path.basename, self._aside.paths)]
         self.recorded.read(set(map(str, self.found)), self.incarnation.is_cached, aside)
         lost = filter(None, map(parse_partition, self.recorded.lost))
         if names := named(list(lost)):

@@ -52,7 +52,8 @@ class Recorded:
         """Read the files and find lost partitions.
 
         With `is_cached`, the page cache still holds all that the last process wrote. `aside` has
-        the names of directories that this broker has renamed, to remove or to keep them.
+        the names of directories that this broker has renamed, to remove or to keep them, perhaps
+        after the last checkpoint.
         """
         self.checkpointed = read_ids(self._files, f"{self._directory}/{TOPIC_IDS}")
         self.ids = dict(self.checkpointed)
@@ -78,8 +79,9 @@ class Recorded:
     def _forget_unsynced(self, directories: Collection[str], aside: Collection[str]) -> None:
         """Remove the rows of partitions whose segments a power loss can have removed.
 
-        An empty segment is not synced, nor is the row of a directory that was renamed. Without
-        this, a kill before the partition is created again would make it a lost one.
+        An empty segment is not synced, nor is the row of a directory that was renamed since the
+        last checkpoint. Without this, a kill before the partition is created again would make it a
+        lost one.
         """
         for name in list(self.ids):
             if name in directories:

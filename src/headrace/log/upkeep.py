@@ -244,9 +244,11 @@ def _add_derived_files(job: LogJob, segment: Segment) -> None:
 
 def _add_snapshot(log: "Log", job: LogJob, offset: int, entries: dict[int, ProducerEntry]) -> None:
     if offset not in log.snapshots and offset not in job.snapshots:
-        # Without producers a snapshot that is lost costs nothing: it needs no sync.
+        # If an empty snapshot is lost, recovery reads sequences from earlier segments, if any, and
+        # stale ones reject valid producers.
+        needs_sync = bool(entries) or offset > log.base_offsets[0]
         encode = partial(encode_snapshot, entries)
-        job.write_later(snapshot_path(log.path, offset), encode, sync=bool(entries))
+        job.write_later(snapshot_path(log.path, offset), encode, sync=needs_sync)
         job.snapshots.append(offset)
 
 
