@@ -8,6 +8,8 @@ WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 TOOLS := $(VENV)/.tools
+# .ci/run sets .ci/pytest, which runs failed tests once more.
+PYTEST ?= $(BIN)/pytest
 PACKAGE := $(VENV)/.package
 # Directories are listed too, so that a deleted file counts as a change.
 SOURCES := $(shell find src -name __pycache__ -prune -o \( -name '*.py' -o -name py.typed \
@@ -50,18 +52,18 @@ demo: $(PACKAGE)
 	@BROKERS=$(BROKERS) $(BIN)/python -m demo
 
 test: $(PACKAGE)
-	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/java \
+	$(PYTEST) --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/java \
 		--ignore=tests/spark --ignore=tests/spark_long --ignore=tests/pipelines \
 		--ignore=tests/spark_cluster --ignore=tests/ecosystem --ignore=tests/formats $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.simulation --seeds 120)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m tests.storage_model --seeds 3000 --first 1000)
 # Sequential, because they share a Spark session or server.
-	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/spark)
-	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/pipelines)
+	$(if $(PYTEST_ARGS),,$(PYTEST) tests/spark)
+	$(if $(PYTEST_ARGS),,$(PYTEST) tests/pipelines)
 
 test-spark: $(PACKAGE)
 	$(BIN)/pytest tests/spark $(PYTEST_ARGS)
-	$(if $(PYTEST_ARGS),,$(BIN)/pytest tests/pipelines)
+	$(if $(PYTEST_ARGS),,$(PYTEST) tests/pipelines)
 
 test-spark-versions: $(PACKAGE)
 	$(BIN)/python -m tests.spark_versions $(VERSIONS)
@@ -86,7 +88,7 @@ torture: $(PACKAGE)
 
 test-java: $(PACKAGE)
 	tests/java/install.sh
-	$(BIN)/pytest tests/java $(PYTEST_ARGS)
+	$(PYTEST) tests/java $(PYTEST_ARGS)
 
 churn: $(PACKAGE)
 	HEADRACE_CHURN_SECONDS=$(or $(SECONDS),60) HEADRACE_CHURN_SEED=$(or $(SEED),1) \
@@ -96,7 +98,7 @@ test-spark-cluster: $(PACKAGE)
 	$(BIN)/pytest -rs tests/spark_cluster $(PYTEST_ARGS)
 
 test-spark-cluster-short: $(PACKAGE)
-	$(BIN)/pytest -rs tests/spark_cluster/test_batch.py
+	$(PYTEST) -rs tests/spark_cluster/test_batch.py
 
 # Their own environment: Quix Streams needs another version of confluent-kafka.
 ECOSYSTEM := .venv-ecosystem
