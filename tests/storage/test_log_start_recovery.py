@@ -226,3 +226,50 @@ def test_a_full_disk_without_room_for_a_name_reuses_an_index_file() -> None:
     start = int(log.log_start_offset)
     assert start > 0
     assert open_log(files.killed(), SMALL).log_start_offset == start
+
+
+def run_job(log: Log) -> OSError | None:
+    job = log.next_job(NOW_MS)
+    assert job is not None
+    job.run()
+    log.done(job)
+    return job.error
+
+
+def noted_twice(files: SimulatedFiles, *, is_further: bool) -> Log:
+    """On a full disk the file with a new log start is written, but its directory is not synced."""
+    log = filled(files)
+    log.delete_records(log.base_offsets[1], log.log_end_offset)
+    assert run_job(log) is not None, "the disk has room for a checkpoint"
+    files.fail_at = {files.operations + 2: errno.ENOSPC}
+    assert run_job(log) is not None
+    assert files.failed == [f"sync_directory {PATH}"]
+    log.checkpoint_asked = True
+    if is_further:
+        log.delete_records(log.base_offsets[2], log.log_end_offset)
+    return log
+
+
+@pytest.mark.parametrize("is_further", [False, True])
+def test_log_start_of_a_second_attempt_on_a_full_disk_is_durable(is_further: bool) -> None:
+    files = SimulatedFiles()
+    log = noted_twice(files, is_further=is_further)
+    target = log.target_start_offset
+    assert run_job(log) is None
+    assert log.log_start_offset == target > 0
+    for image in (files.killed(), files.power_lost(1), files.power_lost(2)):
+        image.capacity = None
+        assert open_log(image, SMALL).log_start_offset == target
+
+
+def test_truncation_removes_every_log_start_that_was_noted_in_vain() -> None:
+    files = SimulatedFiles()
+    log = noted_twice(files, is_further=True)
+    files.fail_at = {files.operations + 2: errno.ENOSPC}
+    assert run_job(log) is not None
+    files.capacity = None
+    assert log.log_start_offset == 0
+    log.truncate_to(2, NOW_MS)
+    found = open_log(files.killed(), SMALL)
+    assert (found.log_start_offset, found.log_end_offset) == (0, log.log_end_offset)
+    assert values(found) == values(log)

@@ -36,6 +36,12 @@ FORMER_FAILURES = {
         "0 250 100000 1 900 -1 2 3 1 1; fault 422 114; append 750 378; recreate 712 169; "
         "replicate 664 291; replace 78 799; recreate 516 15; restart 410 57"
     ),
+    "second attempt of a log start on a full disk removes the file that has it": (
+        "0 250 1000 3 300 -1 512 3 1 1; append 237 742; power 20 736; step 358 314; step 217 734; "
+        "append 474 535; step 424 539; replicate 881 890; step 368 36; step 119 448; "
+        "full 480 990; sync 901 275; commit 841 977; step 53 11; fault 99 792; delete 674 945; "
+        "step 758 629; step 832 315; step 619 358; sync 445 396; step 55 910; step 113 635"
+    ),
     "crash before the first step of a truncation to the log start (model)": (
         "0 400 100000 1099511627776 300 -1 2 3 1 0; append 957 356; restart 439 428; "
         "delete 959 454; append 789 696; step 858 299; power 1 348; replace 557 180"

@@ -25,7 +25,7 @@ from headrace.log.replay import producers_at, rebuild_aborted, snapshot_path
 from headrace.log.scan import Walk
 from headrace.log.segment import Segment
 from headrace.log.snapshots import encode_snapshot
-from headrace.log.swap import TEMPORARY, start_path
+from headrace.log.swap import START, TEMPORARY, offset_of
 from headrace.record.batch import Batch
 
 if TYPE_CHECKING:
@@ -72,9 +72,7 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
         for segment in reversed(removed):
             _remove(log, segment)
         _cut_snapshots(log, offset)
-        if log.noted_start > offset:
-            log.files.remove(start_path(log.path, log.noted_start))
-            log.noted_start = -1
+        _remove_starts_beyond(log, offset)
         # Otherwise a power loss could restore a segment over a new one of the same name.
         log.files.sync_directory(log.path)
         log.files.truncate(file.fd, position)
@@ -257,6 +255,15 @@ def _cut_snapshots(log: "Log", offset: int) -> None:
     for at in [each for each in log.snapshots if each > offset]:
         log.snapshots.remove(at)
         log.files.remove(snapshot_path(log.path, at))
+
+
+def _remove_starts_beyond(log: "Log", offset: int) -> None:
+    """Remove `.start` files: after each failed job on a full disk, one can be left."""
+    for info in log.files.list_directory(log.path):
+        if info.name.endswith(START) and offset_of(info.name) > offset:
+            log.files.remove(f"{log.path}/{info.name}")
+    if log.noted_start > offset:
+        log.noted_start = -1
 
 
 def _take(log: "Log", segments: list[Segment], log_end_offset: int) -> None:

@@ -280,7 +280,7 @@ def _start_job(log: "Log") -> LogJob:
     spare = [log.segments[0].stem + ".timeindex", log.segments[0].stem + ".index"]
     job.note(start_path(log.path, offset), spare)
     job.sync_directory(log.path)
-    if log.noted_start >= 0:
+    if 0 <= log.noted_start != offset:
         job.remove(start_path(log.path, log.noted_start))
     job.start_offset = offset
     log.noted_start = offset
