@@ -143,7 +143,7 @@ class SmallLog:
         return [int(batch.base_offset) for batch in self.batches if batch.is_control()]
 
     def committed(self) -> list[Record]:
-        """What a read_committed consumer makes of it, told of the aborted transactions (G20)."""
+        """What a read_committed consumer makes of it, told of the aborted transactions."""
         return committed_of(self.batches, self.aborted)
 
 

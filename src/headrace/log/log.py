@@ -463,7 +463,7 @@ class Log:
         return timestamps.find_max(self)
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
-        """What a read_committed consumer must skip in [start, end), by first offset (G20)."""
+        """The aborted transactions in [start, end), by first offset."""
         return timestamps.aborted(self, start, end)
 
     def next_job(self, now_ms: int) -> LogJob | None:

@@ -7,7 +7,7 @@ entries back.
 
 1. A producer's last five batches are known: a retry of one is answered with its first offset.
 2. The next batch of a known epoch carries the next sequence, 0 after 2^31 - 1; a new epoch begins
-   at 0; a producer that is not known may begin anywhere (its state may have expired, G25).
+   at 0; a producer that is not known may begin anywhere (its state may have expired).
 3. `open_transactions` is ordered by first offset, and has exactly the entries' first offsets.
 4. The table is bounded: beyond `producers_max` the producers that were silent longest are dropped,
    never one with an open transaction.

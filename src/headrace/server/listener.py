@@ -179,7 +179,7 @@ def above_clients(sock: socket.socket) -> socket.socket:
 def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Sockets for all addresses of a host; `localhost` and the empty host get both families.
 
-    librdkafka may resolve `localhost` to ::1 (G40), so 127.0.0.1 brings ::1 along where the
+    librdkafka may resolve `localhost` to ::1, so 127.0.0.1 brings ::1 along where the
     machine has it. Port 0 picks one, and the other addresses take the same.
     """
     sockets: list[socket.socket] = []

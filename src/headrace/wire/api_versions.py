@@ -1,14 +1,14 @@
-"""ApiVersions, versions 0 to 4, by hand: the first question of every client.
+"""Codec of ApiVersions, versions 0 to 4: the first request of every client.
 
-It owns the handshake and needs nothing but the table of APIs, so that a broker answers it
-before kio is loaded. Property tests hold it equal to kio.
+It uses only the table of APIs, so that a broker responds before kio is loaded. Property tests
+compare it with kio.
 
-I1  the response header is version 0 at every version (G1)
-I2  a version that is not on offer is not parsed: the answer has the body of version 0, error 35
-    and the range of ApiVersions itself, so that the client asks again (G3)
-I3  there are no features, neither supported nor finalized: one with a minimum of 0 breaks Java
-    clients up to 3.8 (G8), and transaction.version would switch producers to a protocol that
-    is not built (G9)
+1. The response header has version 0 in every version.
+2. A request of an unsupported version is not parsed. The response has the body of version 0,
+   error 35 and the supported range of ApiVersions, so that the client retries with a lower version.
+3. The response has no features, neither supported nor finalized. A feature with minimum version 0
+   breaks Java clients up to 3.8. With transaction.version, producers would use a protocol that is
+   not implemented.
 """
 
 import re
@@ -29,7 +29,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def answer_api_versions(version: int, correlation_id: int, frame: bytes, body_at: int) -> bytes:
-    """The whole response, without its length."""
+    """The complete response, without its length."""
     api = APIS[API_VERSIONS]
     if not api.serves(version):
         version, body = 0, _body(0, ErrorCode.UNSUPPORTED_VERSION)
@@ -41,7 +41,7 @@ def answer_api_versions(version: int, correlation_id: int, frame: bytes, body_at
 
 
 def _is_software_named(frame: bytes, body_at: int) -> bool:
-    """Whether the client's software has a name and a version that metrics could show (G7)."""
+    """Whether name and version of the client software are valid (KIP-511)."""
     cursor = Cursor(frame, body_at, len(frame))
     name, version = cursor.string(flexible=True), cursor.string(flexible=True)
     cursor.skip_tags()

@@ -1,10 +1,9 @@
-"""Every API that this broker speaks, in one table.
+"""The table of supported APIs: keys, versions, listeners, first flexible version.
 
-It owns which keys and versions are served, and to whom, and from which version on an API is
-flexible. It must not import kio: the broker reads this table before it answers its first request.
+It does not import kio, because the broker needs this table before its first response.
 
-I1  a row is here only if its handler is built, for every version of its range
-I2  ranges lie within what kio has, except Produce 0-2 (see its row); tests hold this
+1. Each row has a handler that implements all versions of its range.
+2. kio has all of these versions, except Produce 0 to 2 (see that row). A test checks this.
 """
 
 from typing import Final, NamedTuple
@@ -17,9 +16,9 @@ class Api(NamedTuple):
     version_max: int
     flexible_since: int
     schema: str
-    """The name of kio's schema package, of our handler module, and of nothing else."""
+    """The name of the schema package in kio and of the module in `handlers`."""
     is_internal: bool = False
-    """Between brokers: served on their own listener alone, and advertised nowhere."""
+    """Served only on the listener for brokers, and not advertised."""
 
     def serves(self, version: int) -> bool:
         lowest = PRODUCE_VERSION_SERVED_MIN if self.key == PRODUCE else self.version_min
@@ -74,18 +73,18 @@ DESCRIBE_TOPIC_PARTITIONS: Final = 75
 PRODUCE_VERSION_SERVED_MIN: Final = 3
 
 _ROWS = (
-    # Produce 0-2 carry message formats of before 2017 and are refused, but they are advertised:
-    # librdkafka before 2.11.1 stops compressing when the minimum is above 0 (KAFKA-18659).
+    # Produce 0 to 2 use message formats from before 2017 and are rejected. They are advertised,
+    # because librdkafka before 2.11.1 compresses only if version 0 is supported (KAFKA-18659).
     Api(PRODUCE, "Produce", 0, 13, 9, "produce"),
     Api(FETCH, "Fetch", 4, 18, 12, "fetch"),
     Api(LIST_OFFSETS, "ListOffsets", 1, 11, 6, "list_offsets"),
     Api(METADATA, "Metadata", 0, 13, 9, "metadata"),
-    # Version 10 of these two names topics by id only; not offering it is safe.
+    # Version 10 of these two identifies topics by id only. Clients work without it.
     Api(OFFSET_COMMIT, "OffsetCommit", 2, 9, 8, "offset_commit"),
     Api(OFFSET_FETCH, "OffsetFetch", 1, 9, 6, "offset_fetch"),
-    # That this is there at all makes librdkafka compress with lz4.
+    # librdkafka compresses with lz4 only if this API is advertised.
     Api(FIND_COORDINATOR, "FindCoordinator", 0, 6, 3, "find_coordinator"),
-    # librdkafka before 2.11 looks for version 0 before it believes in groups (KAFKA-19444).
+    # librdkafka before 2.11 supports groups only if version 0 is advertised (KAFKA-19444).
     Api(JOIN_GROUP, "JoinGroup", 0, 9, 6, "join_group"),
     Api(HEARTBEAT, "Heartbeat", 0, 4, 4, "heartbeat"),
     Api(LEAVE_GROUP, "LeaveGroup", 0, 5, 4, "leave_group"),
@@ -96,7 +95,7 @@ _ROWS = (
     Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5, "create_topics"),
     Api(DELETE_TOPICS, "DeleteTopics", 1, 6, 4, "delete_topics"),
     Api(DELETE_RECORDS, "DeleteRecords", 0, 2, 2, "delete_records"),
-    # kio has version 6 too: two-phase commit (KIP-939), which Kafka itself calls unstable.
+    # kio also has version 6: two-phase commit (KIP-939), which is unstable in Kafka.
     Api(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2, "init_producer_id"),
     Api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4, "offset_for_leader_epoch"),
     Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4, "describe_configs"),
@@ -124,7 +123,7 @@ _ROWS = (
         "list_partition_reassignments",
     ),
     Api(OFFSET_DELETE, "OffsetDelete", 0, 0, 1, "offset_delete"),
-    # Version 2 has no epochs of the members, without which a restarted one could slip in (B6).
+    # Version 2 has no broker epochs of the ISR, so a restarted broker could be added to it (B6).
     Api(ALTER_PARTITION, "AlterPartition", 3, 3, 0, "alter_partition", is_internal=True),
     Api(ENVELOPE, "Envelope", 0, 0, 0, "envelope", is_internal=True),
     Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, "describe_cluster"),

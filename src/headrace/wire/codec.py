@@ -1,12 +1,13 @@
-"""Whole messages: requests and responses of every API; brokers read and write three by hand.
+"""Codec of requests and responses of all APIs. Brokers use faster codecs for Produce, Fetch and
+OffsetCommit.
 
-It owns the cold path between frames and plain dicts with Kafka's field names (`error_code`,
-`timeout_ms`; numbers are ints, a zero UUID is None). Frames come and go without their length.
+It converts between frames without their length and dicts with Kafka's field names (`error_code`,
+`timeout_ms`). Numbers are ints; a zero UUID is None.
 
-I1  what a version does not know is dropped, and what a message leaves out takes its default, so
-    that a handler writes one reply for every version
-I2  a frame of a peer's making gives a message or MalformedRequest, and nothing else (reader.py)
-I3  the shape of a version is loaded when it is first used
+1. Fields that a version lacks are dropped; missing fields have their default. So one response of
+   a handler serves all versions.
+2. Decoding any bytes returns a message or raises MalformedRequest (reader.py).
+3. The schema of a version is loaded at its first use.
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ RESPONSE_ITEMS_MAX = 20_000_000
 
 
 def decode_request(api_key: int, version: int, frame: bytes, at: int) -> Message:
-    """The body that begins at `at`; bytes behind it are ignored."""
+    """The body that begins at `at`; bytes after it are ignored."""
     cursor = Cursor(frame, at, len(frame))
     message: Message = _reader(api_key, version, "request")(cursor, Budget(REQUEST_ITEMS_MAX))
     return message
@@ -73,7 +74,7 @@ def decode_response(api_key: int, version: int, frame: bytes, at: int = 0) -> tu
 
 
 def preload(api_key: int, version: int) -> None:
-    """Load the shapes that a broker needs to serve a version: 10 to 30 ms each."""
+    """Load the schemas of a version: 10 to 30 ms each."""
     _reader(api_key, version, "request")
     _writer(api_key, version, "response")
 

@@ -1,7 +1,7 @@
-"""A bounds-checked reader over one frame inside a buffer of bytes.  # HOT
+"""A bounds-checked reader of one frame in a buffer.  # HOT
 
-It owns a position and a limit. It never looks past the limit, never allocates by an announced
-count, and raises MalformedRequest for everything that a well-behaved peer would not send.
+It never reads beyond the end of the frame and never allocates memory for a count that the frame
+states. It raises MalformedRequest for bytes that violate the protocol.
 """
 
 from typing import Final, final
@@ -10,16 +10,16 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 TAGGED_FIELDS_MAX: Final = 100_000
-"""In all of a frame. Replicas send one for each partition that they fetch (KIP-858)."""
+"""The limit of tagged fields per frame. Replicas send one for each partition (KIP-858)."""
 
 REQUEST_ITEMS_MAX: Final = 50_000
-"""In all of a request: a hundred megabytes of empty names would take minutes to answer."""
+"""The limit of array items per request: 100 MB of empty names would take minutes to process."""
 
 _UNLIMITED: Final = 1 << 62
 
 
 class MalformedRequest(Exception):
-    """A peer broke the protocol: its connection is closed, with one log line."""
+    """A peer violated the protocol. The server logs it and closes the connection."""
 
 
 @final
@@ -29,11 +29,11 @@ class Cursor:
         self.at: i64 = at
         self.end: i64 = end
         self.items_left: i64 = _UNLIMITED
-        """How many array items the frame may still announce, of those that `count` reads."""
+        """The number of array items that `count` still accepts in this frame."""
         self.tags_left: i64 = TAGGED_FIELDS_MAX
 
     def take(self, size: i64) -> i64:
-        """Step over `size` bytes and return where they start."""
+        """Skip `size` bytes and return the position of the first."""
         start: i64 = self.at
         if size < 0 or size > self.end - start:
             raise MalformedRequest("a field exceeds its frame")
@@ -57,7 +57,7 @@ class Cursor:
         return read_i64_be(self.data, start)
 
     def uvarint(self) -> i64:
-        """An unsigned varint of at most five bytes that fits 32 bits."""
+        """An unsigned varint of at most five bytes and 32 bits."""
         value: i64 = 0
         shift: i64 = 0
         while shift < 35:
@@ -71,7 +71,7 @@ class Cursor:
         raise MalformedRequest("a varint is longer than 32 bits")
 
     def count(self, flexible: bool, item_size_min: i64) -> i64:
-        """An array's length, or -1 for null; refused if its items could not fit the frame."""
+        """The length of an array, or -1 for null; rejected if the frame is too short for it."""
         count: i64 = self.uvarint() - 1 if flexible else self.read_i32()
         if count < -1 or count * item_size_min > self.end - self.at:
             raise MalformedRequest("the size of an array exceeds its frame")
@@ -82,11 +82,11 @@ class Cursor:
         return count
 
     def bytes_range(self, flexible: bool) -> i64:
-        """The size of a bytes field, or -1 for null; the caller takes the bytes themselves."""
+        """The size of a bytes field, or -1 for null; the caller takes the bytes."""
         return self.uvarint() - 1 if flexible else self.read_i32()
 
     def string(self, flexible: bool) -> bytes | None:
-        """A string as the bytes it is; nobody decodes what only has to be compared."""
+        """A string as its bytes: it is compared, not decoded."""
         size: i64 = self.uvarint() - 1 if flexible else self.read_i16()
         if size == -1:
             return None
@@ -94,7 +94,7 @@ class Cursor:
         return self.data[start : start + size]
 
     def tag_count(self) -> i64:
-        """How many tagged fields follow."""
+        """The number of tagged fields that follow."""
         count: i64 = self.uvarint()
         self.tags_left -= count
         if self.tags_left < 0:
@@ -102,7 +102,7 @@ class Cursor:
         return count
 
     def skip_tags(self) -> None:
-        """Step over tagged fields that mean nothing to us."""
+        """Skip tagged fields."""
         count: i64 = self.tag_count()
         while count > 0:
             self.uvarint()

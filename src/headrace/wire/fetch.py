@@ -1,7 +1,7 @@
-"""The broker's side of Fetch, versions 4 to 18, by hand.  # HOT
+"""The broker's codec of Fetch, versions 4 to 18.  # HOT
 
-A response alternates written bytes and slices of segment files that go to the socket without
-passing through Python. Property tests hold both directions equal to kio.
+A response is a sequence of bytes and slices of segment files. The kernel sends the slices; Python
+does not read them. Property tests compare both directions with kio.
 """
 
 from typing import Final, final
@@ -30,7 +30,7 @@ CONSUMER: Final = -1
 
 @final
 class FetchPart:
-    """What is asked of one partition."""
+    """One partition of a request."""
 
     def __init__(self, key: bytes, index: i64) -> None:
         self.key = key
@@ -60,7 +60,7 @@ class FetchRequest:
 
 @final
 class FetchResult:
-    """What is answered for one partition; `records` is a slice that the server sends."""
+    """One partition of a response; `records` is a slice that the server sends."""
 
     def __init__(self, key: bytes, index: i64) -> None:
         self.key = key
@@ -149,7 +149,7 @@ def _read_forgotten(cursor: Cursor, request: FetchRequest, version: i64, flexibl
 
 
 def _read_tags(cursor: Cursor, request: FetchRequest, version: i64) -> None:
-    """Only the replica's identity matters here; a consumer sends none of these."""
+    """Read the replica id and epoch, and skip the other tagged fields. Consumers send none."""
     count: i64 = cursor.tag_count()
     while count > 0:
         tag: i64 = cursor.uvarint()
@@ -170,9 +170,9 @@ def write_fetch_response(
     results: list[FetchResult],
     throttle_ms: i64,
 ) -> list[object]:
-    """The whole frame as pieces in order: bytes, and the results' slices in between.
+    """The frame as a list of bytes and slices, in order.
 
-    Results of one topic stand together: the caller keeps the order of the request.
+    The caller keeps the order of the request, so the results of one topic are adjacent.
     """
     flexible = version >= FLEXIBLE_SINCE
     out = begin_response(correlation_id, flexible)
@@ -183,7 +183,7 @@ def write_fetch_response(
     pieces: list[object] = []
     file_bytes: i64 = 0
     first: BytesWriter | None = None
-    """Where the first piece is written: its length is known at the end."""
+    """The first element, which contains the length: it is written last."""
     put_count(out, _topics(results), flexible)
     at: i64 = 0
     total: i64 = len(results)

@@ -1,13 +1,12 @@
-"""The header in front of every request, read by hand from the bytes of its frame.
+"""Request headers, versions 1 and 2, and response headers, versions 0 and 1.
 
-It owns request header versions 1 and 2 and response header versions 0 and 1. The hot APIs have a
-reader of their own; clarity counts here.
+Produce, Fetch and OffsetCommit have faster readers.
 
-I1  a key that is not in the table of APIs, or a version that is not served, is a broken protocol:
-    nothing says how to read what follows. ApiVersions alone is answered at any version (G3).
-I2  an ApiVersions response has header version 0, always (G1): one byte more, and librdkafka takes
-    it for a part of the length
-I3  client_id is a classic int16 string in header version 2 as well (G2)
+1. An unknown API key or an unsupported version violates the protocol, because the rest of the frame
+   cannot be parsed. Only ApiVersions gets a response in every version.
+2. The header of an ApiVersions response always has version 0. librdkafka would read one more byte
+   as part of the length.
+3. client_id is a string with an int16 length in header version 2 too.
 """
 
 from struct import Struct
@@ -80,7 +79,7 @@ def write_response_header(api: Api, version: int, correlation_id: int) -> bytear
 
 
 def read_response_header(api: Api, version: int, cursor: Cursor) -> int:
-    """Step over a response header and return its correlation id."""
+    """Skip a response header and return its correlation id."""
     correlation_id = cursor.read_i32()
     if api.is_flexible(version) and api.key != API_VERSIONS:
         cursor.skip_tags()

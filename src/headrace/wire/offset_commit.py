@@ -1,9 +1,8 @@
-"""The broker's side of OffsetCommit, versions 2 to 9, by hand.  # HOT
+"""The broker's codec of OffsetCommit, versions 2 to 9.  # HOT
 
-The one request beside Produce and Fetch that clients send all the time: members commit often, and
-little at a time. Property tests hold both directions equal to the codec for all (codec.py).
+Group members send many small commits. Property tests compare both directions with codec.py.
 
-I1  a frame of a peer's making gives a request or MalformedRequest, and nothing else
+1. Decoding any bytes returns a request or raises MalformedRequest.
 """
 
 from typing import Final, final
@@ -32,7 +31,7 @@ _INSTANCE_SINCE: Final = 7
 
 @final
 class CommitPart:
-    """What a client wants remembered of one partition, and, later, what it is told of that."""
+    """The offset and metadata to commit for one partition, and the resulting error code."""
 
     def __init__(self, partition: i64, offset: i64, leader_epoch: i64, metadata: str) -> None:
         self.partition: i64 = partition
@@ -60,7 +59,7 @@ class CommitRequest:
         version: i64 = NEWEST,
         retention_ms: i64 = NO_RETENTION,
     ) -> None:
-        """As whom somebody commits: with a group's name alone, as nobody's member."""
+        """A commit with a group id only comes from a consumer that is not a member."""
         self.group_id = group_id
         self.member_id = member_id
         self.instance_id = instance_id
@@ -70,7 +69,7 @@ class CommitRequest:
         self.topics: list[CommitTopic] = []
 
     def refuse(self, code: i64) -> None:
-        """All of it, whatever was said of some before."""
+        """Set the same error for all partitions."""
         for topic in self.topics:
             for part in topic.parts:
                 part.code = code
@@ -138,7 +137,7 @@ def _text(cursor: Cursor, flexible: bool) -> str:
 
 
 def write_offset_commit(correlation_id: i64, request: CommitRequest) -> bytes:
-    """The whole answer, its length in front: the code of every part in its place."""
+    """The complete response, with its length: one error code per partition."""
     flexible = request.version >= FLEXIBLE_SINCE
     out = begin_response(correlation_id, flexible)
     if request.version >= _THROTTLE_SINCE:

@@ -1,8 +1,8 @@
-"""The broker's side of Produce, versions 3 to 13, by hand.  # HOT
+"""The broker's codec of Produce, versions 3 to 13.  # HOT
 
-kio's writer costs more than all the rest of a small request. Property tests hold both directions
-equal to kio. A topic's key is its name as raw bytes, or the 16 bytes of its id from version 13 on:
-it is only looked up and echoed.
+kio's writer takes more time than the rest of a small request. Property tests compare both
+directions with kio. A topic's key is the bytes of its name, or from version 13 on the 16 bytes of
+its id. The broker looks it up and copies it to the response.
 """
 
 from typing import Final, final
@@ -44,12 +44,12 @@ class ProducePart:
         self.producer_id: i64 = NOT_STAGED
         self.producer_epoch: i64 = -1
         self.base_sequence: i64 = -1
-        """From the header of the staged batch: an error can follow after the frame is released."""
+        """From the header of the staged batch: an error can occur after the frame is released."""
         self.append_time_ms: i64 = -1
         self.log_start_offset: i64 = -1
         self.message: str | None = None
         self.bad_records: list[int] | None = None
-        """Which records the batch was refused for, where it was for some of them (KIP-467)."""
+        """The invalid records of a rejected batch (KIP-467)."""
 
 
 @final
@@ -67,7 +67,7 @@ class ProduceRequest:
         self.timeout_ms: i64 = timeout_ms
         self.topics: list[ProduceTopic] = []
         self.parts: list[ProducePart] = []
-        """Those of all topics, in the order of the request."""
+        """The partitions of all topics, in the order of the request."""
 
 
 def read_produce(data: bytes, at: i64, end: i64, version: i64) -> ProduceRequest:
@@ -119,7 +119,7 @@ def _read_topic(cursor: Cursor, version: i64, flexible: bool) -> ProduceTopic:
 def write_produce_response(
     correlation_id: i64, version: i64, topics: list[ProduceTopic], throttle_ms: i64
 ) -> bytes:
-    """The whole frame, length included."""
+    """The complete frame, with its length."""
     flexible = version >= FLEXIBLE_SINCE
     out = begin_response(correlation_id, flexible)
     put_count(out, len(topics), flexible)

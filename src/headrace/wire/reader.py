@@ -1,12 +1,12 @@
-"""Reading a message of any shape into plain dicts.
+"""Decodes a message of any schema into dicts.
 
-It owns the way from bytes to values: ints, strings, bytes, UUIDs (None for the zero one), lists
-and dicts. A message comes from a peer that may mean harm.
+Values are ints, strings, bytes, UUIDs (None for the zero UUID), lists and dicts. The bytes can come
+from a hostile peer.
 
-I1  nothing is set aside by an announced count: items are read one by one, and all the arrays of
-    a message together hold at most as many items as its budget says
-I2  whatever the bytes are, the outcome is a message or MalformedRequest
-I3  bytes behind the last field of a shape are left alone
+1. Memory is never allocated for a count that the message states: items are read one by one. All
+   arrays of a message together have at most as many items as its budget.
+2. Decoding any bytes returns a message or raises MalformedRequest.
+3. Bytes after the last field are not read.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _ZERO_UUID = bytes(16)
 
 
 class Budget:
-    """How many array items one message may still hold."""
+    """The number of array items that a message may still have."""
 
     __slots__ = ("items_left",)
 
@@ -109,13 +109,13 @@ def _field_reader(field: Field, flexible: bool) -> Read:
         return _array_reader(field, flexible)
     if field.struct is not None:
         read_struct = reader_of(field.struct)
-        # A nullable struct has a byte in front that says whether it is there (KIP-893).
+        # A byte before a nullable struct states whether it is present (KIP-893).
         return _nullable_struct_reader(read_struct) if field.is_nullable else read_struct
     return _value_reader(field, flexible)
 
 
 def _value_reader(field: Field, flexible: bool, is_item: bool = False) -> Read:
-    # Where an array may be null, its items may not.
+    # A nullable array has no null items.
     nullable = field.is_nullable and not is_item
     match field.kind:
         case "string":

@@ -1,7 +1,7 @@
-"""Fetch version 17 as a follower speaks it, by hand: its request, and what it reads back.  # HOT
+"""The follower's codec of Fetch, version 17.  # HOT
 
-Topics go by id. The records of a response stay where they are: a part names the range of bytes
-that holds them. Property tests hold both directions equal to kio.
+Topics are identified by id. The records of a response are not copied: each partition has their
+range in the frame. Property tests compare both directions with kio.
 """
 
 from typing import Final, final
@@ -22,7 +22,7 @@ _PART_SIZE_MIN: Final = 35
 
 @final
 class ReplicaFetchRequest:
-    """What stays the same from round to round, and the frame that is being written."""
+    """A writer of requests: the constant fields, and the current frame."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ReplicaFetchRequest:
         self._out = BytesWriter()
 
     def begin(self, session_id: i64, session_epoch: i64, topics: i64) -> None:
-        """Then come that many topics, then the forgotten ones."""
+        """Begin a frame. The caller then writes that many topics, then the forgotten ones."""
         out = BytesWriter()
         put_i16(out, API_KEY)
         put_i16(out, VERSION)
@@ -60,7 +60,7 @@ class ReplicaFetchRequest:
         self._out = out
 
     def topic(self, topic_id: bytes, parts: i64) -> None:
-        """Then come that many parts, and `end_topic`."""
+        """Begin a topic. The caller then writes that many partitions, then calls `end_topic`."""
         self._out.write(topic_id)
         put_uvarint(self._out, parts + 1)
 
@@ -86,7 +86,7 @@ class ReplicaFetchRequest:
         self._out.append(0)
 
     def forget(self, topics: dict[bytes, dict[int, None]]) -> None:
-        """The partitions that are not fetched any more; empty where there are none."""
+        """Write the partitions that leave the fetch session; the list can be empty."""
         out = self._out
         put_uvarint(out, len(topics) + 1)
         for topic_id, indexes in topics.items():
@@ -97,7 +97,7 @@ class ReplicaFetchRequest:
             out.append(0)
 
     def finish(self, replica_epoch: i64) -> bytes:
-        """The frame without its length, correlation id 0."""
+        """The frame without its length, with correlation id 0."""
         out = self._out
         put_string(out, b"", True)
         out.append(1)
@@ -111,7 +111,7 @@ class ReplicaFetchRequest:
 
 @final
 class FetchedPart:
-    """What a leader says of one partition; its records are data[start:end] of the frame."""
+    """One partition of a response; its records are data[start:end] of the frame."""
 
     def __init__(self, key: bytes, index: i64) -> None:
         self.key = key
@@ -134,7 +134,7 @@ class FetchedParts:
 
 
 def read_fetched(frame: bytes) -> FetchedParts:
-    """A whole response, its frame without the length."""
+    """Decode a response: a frame without its length."""
     cursor = Cursor(frame, 0, len(frame))
     cursor.take(4)
     cursor.skip_tags()

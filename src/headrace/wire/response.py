@@ -1,4 +1,4 @@
-"""Writing responses by hand, for the few APIs that are worth it.  # HOT"""
+"""Writes parts of responses that the hot codecs share.  # HOT"""
 
 from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
 from mypy_extensions import i16, i32, i64, u8
@@ -48,7 +48,7 @@ def put_nullable_string(out: BytesWriter, text: str | None, flexible: bool) -> N
 
 
 def finish_frame(out: BytesWriter, more: i64) -> bytes:
-    """Put the length in front, where `begin_response` left room; `more` bytes follow from files."""
+    """Write the length into its place; `more` bytes follow from files."""
     size: i64 = len(out) - 4 + more
     out[0] = u8((size >> 24) & 0xFF)
     out[1] = u8((size >> 16) & 0xFF)

@@ -1,12 +1,11 @@
-"""What a message looks like in one version, taken from kio's generated classes.
+"""The fields of each message version, read from kio's generated classes.
 
-It owns the shape only: which fields, of which kind, in which order. kio's own reader is never
-given a peer's bytes: it sets memory aside by an announced count, and five bytes that announce
-four thousand million topics abort the whole process. reader.py and writer.py work from the
-shape instead.
+reader.py and writer.py use these schemas. kio's reader never gets bytes of a peer: it allocates
+memory for the count that a message states, so five bytes can end the process.
 
-I1  a kio module is imported when its version is first asked for, never before
-I2  names are Kafka's: where kio has a timedelta or a datetime, the field ends in _ms and is an int
+1. A kio module is imported at the first use of its version.
+2. Field names are Kafka's. Where kio has a timedelta or a datetime, the field ends in _ms and is an
+   int.
 """
 
 import sys
@@ -33,7 +32,7 @@ FIXED_CODES = {
     "int64": "q",
     "float64": "d",
 }
-"""The kinds whose size does not depend on the value, as struct spells them."""
+"""The `struct` codes of types with a fixed size."""
 
 _ZEROS: dict[str, object] = {
     "string": "",
@@ -48,17 +47,17 @@ _ZEROS: dict[str, object] = {
 class Field:
     name: str
     kind: str
-    """Kafka's word for the type, or "struct"."""
+    """Kafka's name of the type, or "struct"."""
     is_array: bool
     is_nullable: bool
     default: Any
-    """What a message without this field says."""
+    """The value if a message lacks this field."""
     tag: int | None
     struct: "Shape | None"
 
     @property
     def is_fixed(self) -> bool:
-        """Always of one size, so that it can be packed together with its neighbours."""
+        """Whether the size is fixed, so that adjacent fields can be packed together."""
         return not self.is_array and self.kind in FIXED_CODES
 
 
@@ -69,7 +68,7 @@ class Shape:
     fields: tuple[Field, ...]
 
     def runs(self) -> list[list[Field]]:
-        """The untagged fields in order, with neighbours of fixed size put together."""
+        """The untagged fields in order; adjacent fields of fixed size are grouped."""
         untagged = [field for field in self.fields if field.tag is None]
         runs: list[list[Field]] = []
         for is_fixed, group in groupby(untagged, key=lambda field: field.is_fixed):
@@ -102,9 +101,9 @@ def load_shape(schema: str, version: int, side: Side) -> Shape:
 
 @contextmanager
 def _without_hypothesis() -> Iterator[None]:
-    """Keep kio from importing hypothesis, which takes a fifth of a second where it is installed.
+    """Prevent kio from importing hypothesis, which takes 0.2 s if it is installed.
 
-    The first client of a broker in somebody's test run would wait for it.
+    In a test run, the first client of a broker would wait for it.
     """
     if "hypothesis" in sys.modules or "kio.static.primitive" in sys.modules:
         yield
@@ -174,7 +173,7 @@ def _default_of(
             return {field.name: field.default for field in struct.fields}
         return None if is_nullable and kind == "string" else _ZEROS.get(kind, 0)
     if default is None and kind == "int64":
-        return -1  # kio's None for a timestamp that is not there.
+        return -1  # kio has None for a missing timestamp.
     if struct is not None and is_dataclass(default):
         values = (getattr(default, field.name) for field in fields(default))
         return {field.name: _number(v) for field, v in zip(struct.fields, values, strict=True)}
@@ -182,7 +181,7 @@ def _default_of(
 
 
 def _number(value: Any) -> Any:
-    """kio's own integers, durations and instants as the ints they are on the wire."""
+    """Convert kio's integers, timedeltas and datetimes to the ints in the frame."""
     if isinstance(value, timedelta):
         return value // timedelta(milliseconds=1)
     if isinstance(value, datetime):

@@ -1,11 +1,10 @@
-"""Writing a plain dict as a message of any shape.
+"""Encodes a dict as a message of any schema.
 
-It owns the way from values to bytes. What it writes is ours, so a value that does not fit its
-field is our own bug and raises.
+A value that does not fit its field is a bug of Headrace and raises.
 
-I1  a key that the shape does not know is dropped, so that one reply serves every version
-I2  a field that the message does not have takes its default
-I3  a tagged field that says its default is not written
+1. Keys that the schema lacks are dropped, so that one response serves all versions.
+2. Missing fields have their default.
+3. A tagged field with its default value is not written.
 """
 
 from collections.abc import Callable, Mapping
