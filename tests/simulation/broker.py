@@ -11,8 +11,6 @@ from typing import Any
 
 from headrace.config.broker import BrokerConfig
 from headrace.coordination.port import Store
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.dispatch import handle_frame
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.partitions import PartitionTable
@@ -22,6 +20,8 @@ from headrace.handlers.turn import Turn
 from headrace.log.owner import parse_partition
 from headrace.model.errors import ApiError
 from headrace.node.broker import Broker, CannotStart
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.dispatch import handle_frame
 from headrace.runtime.exchange import Exchange, Peer
 from headrace.server.plane import _skip_header
 from headrace.testing.disk import SimulatedFiles

@@ -27,10 +27,10 @@ from headrace.controller import membership, reading
 from headrace.controller.service import Controller
 from headrace.coordination import layout
 from headrace.coordination.port import NoNode, Op, Stat, Watch, WatchEvent
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.dispatch import handle_frame
 from headrace.model.cluster import BrokerInfo, Endpoint
 from headrace.model.topics import PartitionState
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.dispatch import handle_frame
 from headrace.runtime.side_by_side import side_by_side
 from headrace.wire.apis import METADATA
 from headrace.wire.codec import encode_request

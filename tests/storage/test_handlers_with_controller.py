@@ -10,10 +10,10 @@ from headrace.config.broker import BrokerConfig
 from headrace.controller.service import Controller
 from headrace.coordination.embedded import EmbeddedStore
 from headrace.env.clock import SystemClock
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.dispatch import handle_frame
 from headrace.model.cluster import Endpoint
 from headrace.model.errors import ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.dispatch import handle_frame
 from headrace.wire.apis import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,

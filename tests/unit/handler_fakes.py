@@ -11,8 +11,6 @@ from uuid import UUID, uuid4
 from headrace.config.broker import BrokerConfig
 from headrace.env.clock import SystemClock
 from headrace.group.service import GroupService
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.dispatch import handle_frame
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.turn import Turn
 from headrace.log.epochs import EpochCache
@@ -21,6 +19,8 @@ from headrace.log.timestamps import Lookup
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import PartitionState, TopicPartition, TopicState
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.dispatch import handle_frame
 from headrace.runtime.exchange import Peer
 from headrace.wire.apis import APIS, OFFSET_COMMIT
 from headrace.wire.codec import Message, decode_response, encode_request

@@ -8,8 +8,8 @@ from typing import Any, cast
 from headrace.config.broker import BrokerConfig
 from headrace.controller.service import Controller
 from headrace.env.clock import SystemClock
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.dispatch import handle_frame
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.dispatch import handle_frame
 from headrace.runtime.link import Answered, Link, LinkBroken, Refused
 from headrace.wire.header import read_header
 

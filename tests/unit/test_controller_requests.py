@@ -5,10 +5,10 @@ from typing import Any
 from uuid import UUID
 
 from headrace.coordination import layout
-from headrace.handlers.context import RequestContext
-from headrace.handlers.dispatch import handle_frame
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import NO_LEADER, TopicPartition
+from headrace.requests.context import RequestContext
+from headrace.requests.dispatch import handle_frame
 from headrace.runtime.link import LinkBroken
 from headrace.wire.apis import ALTER_PARTITION, CREATE_TOPICS, DELETE_TOPICS
 from headrace.wire.codec import decode_response, encode_request

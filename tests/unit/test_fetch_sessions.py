@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.handlers.fetch_sessions import EVICTION_AGE_MS, Session, SessionCache
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.fetch_sessions import EVICTION_AGE_MS, Session, SessionCache
 from headrace.wire.fetch import FetchPart, FetchRequest, FetchResult
 
 

@@ -9,12 +9,12 @@ import pytest
 from headrace.group import shards
 from headrace.group.led_shard import Status
 from headrace.group.placement import OFFSETS_TOPIC
-from headrace.handlers.context import RequestContext
-from headrace.handlers.group_requests import until_settled
 from headrace.handlers.partitions import PartitionTable
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.node.groups import Groups, PartitionLog
+from headrace.requests.context import RequestContext
+from headrace.requests.group_requests import until_settled
 from headrace.wire import codec
 from headrace.wire.apis import FIND_COORDINATOR, HEARTBEAT, JOIN_GROUP, OFFSET_FETCH
 from headrace.wire.offset_commit import CommitRequest

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from headrace.env.clock import SystemClock
-from headrace.handlers.deadline import Deadline
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.deadline import Deadline
 
 
 @pytest.mark.parametrize("has_gone", [False, True], ids=["too late", "the client has gone"])

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from kio.serial import entity_reader
 
-from headrace.handlers.context import RequestContext
-from headrace.handlers.dispatch import handle_frame
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import RequestContext
+from headrace.requests.dispatch import handle_frame
 from headrace.wire.apis import (
     API_VERSIONS,
     APIS,

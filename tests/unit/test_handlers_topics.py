@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.handlers.context import RequestContext
-from headrace.handlers.dispatch import handle_frame
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import RequestContext
+from headrace.requests.dispatch import handle_frame
 from headrace.wire.apis import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,

@@ -240,7 +240,7 @@ def test_a_mutated_frame_is_read_or_refused_and_nothing_else(api: Api, version: 
 def test_nothing_of_kio_is_loaded_before_it_is_needed() -> None:
     check = (
         "import sys\n"
-        "import headrace.wire.codec, headrace.wire.api_versions, headrace.handlers.dispatch\n"
+        "import headrace.wire.codec, headrace.wire.api_versions, headrace.requests.dispatch\n"
         "assert not [name for name in sys.modules if name.startswith('kio')]\n"
         "headrace.wire.codec.encode_request(3, 12, 1, 'c', {'topics': []})\n"
         "assert 'kio.schema.metadata.v12' in sys.modules\n"

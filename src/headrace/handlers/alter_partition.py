@@ -3,8 +3,8 @@
 The controller decides; an error in the response is its decision.
 """
 
-from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.model.errors import ApiError
+from headrace.requests.context import BrokerContext, RequestContext
 from headrace.wire.codec import Message
 
 

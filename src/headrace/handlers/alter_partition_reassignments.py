@@ -3,11 +3,11 @@
 The response is sent when a reassignment has started. ListPartitionReassignments shows its progress.
 """
 
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.deadline import Deadline
-from headrace.handlers.slots import failure
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.deadline import Deadline
+from headrace.requests.replies import failure
 from headrace.wire.codec import Message
 
 

@@ -3,8 +3,8 @@
 A broker has one directory: the replica is already there, or the directory is unknown.
 """
 
-from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
 from headrace.wire.codec import Message
 
 

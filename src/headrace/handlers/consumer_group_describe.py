@@ -7,10 +7,10 @@
 
 from headrace.group.assignment import Assignment, in_order
 from headrace.group.views import ConsumerGroupView, ConsumerMemberView
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.group_requests import describe_each, not_found, refuse_each
-from headrace.handlers.later import now_or_later
 from headrace.model.errors import ApiError
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.group_requests import describe_each, not_found, refuse_each
+from headrace.requests.replies import now_or_later
 from headrace.wire.codec import Message
 
 _CLASSIC_MEMBER = 0

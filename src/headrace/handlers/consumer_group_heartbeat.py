@@ -15,11 +15,10 @@ from uuid import uuid4
 from headrace.group.assignment import Assignment, assignment_of, in_order
 from headrace.group.consumer_machine import LEAVING_FOR_A_WHILE
 from headrace.group.messages import BeatReply, BeatRequest
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.group_requests import check_instance_id, host_of
-from headrace.handlers.later import then
-from headrace.handlers.slots import failure
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.group_requests import check_instance_id, host_of
+from headrace.requests.replies import failure, then
 from headrace.wire.codec import Message
 
 _OWN_IDS_SINCE = 1

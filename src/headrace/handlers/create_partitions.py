@@ -3,10 +3,10 @@
 Each topic has its own result. A topic that occurs twice is rejected and not changed.
 """
 
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.deadline import Deadline
-from headrace.handlers.slots import failure, repeated
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.deadline import Deadline
+from headrace.requests.replies import failure, repeated
 from headrace.wire.codec import Message
 
 

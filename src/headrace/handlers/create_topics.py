@@ -8,12 +8,12 @@
 
 from headrace.config.changes import check_topic_config, collect
 from headrace.config.describe import describe_topic
-from headrace.handlers.config_resources import check_values
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.deadline import Deadline
-from headrace.handlers.slots import failure, repeated
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicState, check_topic_name
+from headrace.requests.config_resources import check_values
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.deadline import Deadline
+from headrace.requests.replies import failure, repeated
 from headrace.runtime.side_by_side import side_by_side
 from headrace.wire.codec import Message
 

@@ -1,8 +1,8 @@
 """DeleteGroups, versions 0 to 2: delete groups without members, and their offsets."""
 
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.later import now_or_later
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.replies import now_or_later
 from headrace.wire.codec import Message
 
 

@@ -9,12 +9,12 @@
 
 import asyncio
 
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.deadline import Deadline
-from headrace.handlers.lookup import led_partition
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import INTERNAL_TOPICS
 from headrace.replication.partition import Partition
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.deadline import Deadline
+from headrace.requests.lookup import led_partition
 from headrace.wire.codec import Message
 
 _NO_LOW_WATERMARK = -1

@@ -6,12 +6,12 @@ Each topic has its own result. A topic that occurs twice, or by both name and id
 from collections.abc import Awaitable
 from uuid import UUID
 
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.deadline import Deadline
-from headrace.handlers.lookup import named_topic, topic_with_id
-from headrace.handlers.slots import failure, repeated
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicState
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.deadline import Deadline
+from headrace.requests.lookup import named_topic, topic_with_id
+from headrace.requests.replies import failure, repeated
 from headrace.wire.codec import Message
 
 _DELETION_DISABLED_SINCE = 3

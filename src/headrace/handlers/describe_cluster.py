@@ -5,15 +5,15 @@
 - Version 2 can request fenced brokers. Headrace has none.
 """
 
-from headrace.handlers.cluster_view import (
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.cluster_view import (
     CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,
     brokers_on,
     controller_for,
 )
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.slots import failure
-from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.replies import failure
 from headrace.wire.codec import Message
 
 _BROKERS = 1

@@ -15,7 +15,8 @@ from headrace.config.describe import (
     describe_group,
     describe_topic,
 )
-from headrace.handlers.config_resources import (
+from headrace.model.errors import ApiError
+from headrace.requests.config_resources import (
     BROKER,
     GROUP,
     TOPIC,
@@ -25,9 +26,8 @@ from headrace.handlers.config_resources import (
     resource_key,
     unknown_resource,
 )
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.slots import failure
-from headrace.model.errors import ApiError
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.replies import failure
 from headrace.wire.codec import Message
 
 

@@ -7,11 +7,10 @@
 
 from headrace.group.shard_machine import DEAD
 from headrace.group.views import GroupView
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.group_requests import describe_each, not_found, refuse_each
-from headrace.handlers.later import now_or_later
-from headrace.handlers.slots import failure
 from headrace.model.errors import ApiError
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.group_requests import describe_each, not_found, refuse_each
+from headrace.requests.replies import failure, now_or_later
 from headrace.wire.codec import Message
 
 _NOT_FOUND_SINCE = 6

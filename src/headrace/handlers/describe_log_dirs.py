@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
 from headrace.wire.codec import Message
 
 if TYPE_CHECKING:

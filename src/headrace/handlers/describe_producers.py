@@ -1,10 +1,10 @@
 """DescribeProducers, version 0: list the active producers of a partition (KIP-664)."""
 
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.lookup import led_partition
-from headrace.handlers.slots import failure
 from headrace.model.errors import ApiError
 from headrace.model.topics import check_topic_name
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.lookup import led_partition
+from headrace.requests.replies import failure
 from headrace.wire.codec import Message
 
 

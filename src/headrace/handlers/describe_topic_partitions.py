@@ -6,9 +6,6 @@ is among the eligible replicas. Replicas that restarted without proof that they 
 the last known ones.
 """
 
-from headrace.handlers.cluster_view import TOPIC_OPERATIONS, partition_message
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.lookup import named_topic
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import (
@@ -18,6 +15,9 @@ from headrace.model.topics import (
     TopicState,
     check_topic_name,
 )
+from headrace.requests.cluster_view import TOPIC_OPERATIONS, partition_message
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.lookup import named_topic
 from headrace.wire.codec import Message
 
 

@@ -8,10 +8,10 @@
 
 from collections.abc import Mapping
 
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.deadline import Deadline
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.deadline import Deadline
 from headrace.wire.codec import Message
 
 _PREFERRED, _UNCLEAN = 0, 1

@@ -7,10 +7,10 @@ Gaps: the principal is ignored, because users are not supported yet.
 
 from inspect import isawaitable
 
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.dispatch import handle_frame
-from headrace.handlers.forwarding import FORWARDED, address_text
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.dispatch import handle_frame
+from headrace.requests.forwarding import FORWARDED, address_text
 from headrace.wire.codec import MalformedRequest, Message
 from headrace.wire.header import read_header
 

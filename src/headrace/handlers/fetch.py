@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 
 from mypy_extensions import i64
 
-from headrace.handlers.fetch_sessions import Session, SessionCache
 from headrace.handlers.turn import Turn
 from headrace.log.file import NotCached
 from headrace.log.log import Log
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.replication.partition import Partition
+from headrace.requests.fetch_sessions import Session, SessionCache
 from headrace.runtime.exchange import Exchange, Peer
 from headrace.wire.fetch import (
     TOPIC_IDS_SINCE,

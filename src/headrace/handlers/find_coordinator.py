@@ -10,11 +10,11 @@ same fatal error as from InitProducerId; librdkafka retries most other errors fo
 """
 
 from headrace.group.placement import OFFSETS_TOPIC
-from headrace.handlers.cluster_view import endpoint_of, leads_in_vain
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.slots import failure
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
+from headrace.requests.cluster_view import endpoint_of, leads_in_vain
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.replies import failure
 from headrace.wire.codec import Message
 
 GROUP = 0

@@ -3,9 +3,9 @@
 While the group is loading, the response has no error: on an error, members would rejoin.
 """
 
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.group_requests import check_not_empty
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.group_requests import check_not_empty
 from headrace.wire.codec import Message
 
 

@@ -13,8 +13,8 @@ from headrace.config.changes import (
     apply_group_changes,
     apply_topic_changes,
 )
-from headrace.handlers.config_resources import Edits, alter_each, refuse_altering
-from headrace.handlers.context import BrokerContext, RequestContext
+from headrace.requests.config_resources import Edits, alter_each, refuse_altering
+from headrace.requests.context import BrokerContext, RequestContext
 from headrace.wire.codec import Message
 
 refuse = refuse_altering

@@ -8,8 +8,8 @@ the only error on which librdkafka, kafka-python, aiokafka and Java stop immedia
 retries almost any other error forever.
 """
 
-from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
 from headrace.wire.codec import Message
 
 _NONE = -1

@@ -11,10 +11,10 @@ from collections.abc import Awaitable
 from uuid import uuid4
 
 from headrace.group.messages import JoinReply, JoinRequest
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.group_requests import check_instance_id, check_not_empty, host_of
-from headrace.handlers.later import then
 from headrace.model.errors import ApiError
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.group_requests import check_instance_id, check_not_empty, host_of
+from headrace.requests.replies import then
 from headrace.wire.codec import Message
 
 _KNOWN_ID_NEEDED_SINCE = 4

@@ -5,9 +5,9 @@
 Gaps: loggers and client metrics are not supported, so none are listed.
 """
 
-from headrace.handlers.config_resources import BROKER, GROUP, TOPIC
-from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.config_resources import BROKER, GROUP, TOPIC
+from headrace.requests.context import BrokerContext, RequestContext
 from headrace.wire.codec import Message
 
 BROKER_LOGGER = 8

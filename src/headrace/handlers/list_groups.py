@@ -6,9 +6,9 @@ Version 4 filters by state, version 5 also by type. Filters ignore case.
 from collections.abc import Awaitable
 
 from headrace.group.shard_machine import ListedGroup
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.later import then
 from headrace.model.errors import ApiError
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.replies import then
 from headrace.wire.codec import Message
 
 

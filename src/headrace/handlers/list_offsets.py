@@ -11,11 +11,11 @@
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.lookup import NO_EPOCH, led_partition
-from headrace.handlers.slots import repeated
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.lookup import NO_EPOCH, led_partition
+from headrace.requests.replies import repeated
 from headrace.wire.codec import Message
 
 if TYPE_CHECKING:

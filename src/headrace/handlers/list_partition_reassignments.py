@@ -3,8 +3,8 @@
 Every broker responds. Null requests all partitions. Partitions without a reassignment are omitted.
 """
 
-from headrace.handlers.context import BrokerContext, RequestContext
 from headrace.model.errors import ApiError
+from headrace.requests.context import BrokerContext, RequestContext
 from headrace.wire.codec import Message
 
 

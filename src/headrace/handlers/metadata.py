@@ -15,7 +15,9 @@
 from collections.abc import Awaitable, Iterator
 from uuid import UUID
 
-from headrace.handlers.cluster_view import (
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import INTERNAL_TOPICS, TopicPartition, TopicState, check_topic_name
+from headrace.requests.cluster_view import (
     CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
@@ -23,10 +25,8 @@ from headrace.handlers.cluster_view import (
     controller_for,
     partition_message,
 )
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.lookup import named_topic, topic_with_id
-from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.topics import INTERNAL_TOPICS, TopicPartition, TopicState, check_topic_name
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.lookup import named_topic, topic_with_id
 from headrace.wire.codec import Message
 
 _TOPIC_IDS_ASKED_SINCE = 12

@@ -5,10 +5,10 @@ Topics that an active group subscribes to are rejected (GROUP_SUBSCRIBED_TO_TOPI
 
 from collections.abc import Awaitable
 
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.group_requests import check_not_empty
-from headrace.handlers.later import then
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.group_requests import check_not_empty
+from headrace.requests.replies import then
 from headrace.wire.codec import Message
 
 

@@ -11,9 +11,9 @@ from collections.abc import Awaitable
 
 from headrace.group.messages import NO_GENERATION
 from headrace.group.service import FetchedTopics
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.later import now_or_later, then
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.replies import now_or_later, then
 from headrace.wire.codec import Message
 
 _NO_OFFSET: Message = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}

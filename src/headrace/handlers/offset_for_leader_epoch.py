@@ -13,10 +13,10 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headrace.controller.caller import ASKS_AS_CONTROLLER
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.lookup import hosted_partition, led_partition
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.lookup import hosted_partition, led_partition
 from headrace.wire.codec import Message
 
 if TYPE_CHECKING:

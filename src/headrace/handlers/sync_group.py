@@ -6,10 +6,10 @@ Since version 5 both sides send the protocol; a request without it is rejected.
 from collections.abc import Awaitable
 
 from headrace.group.messages import SyncReply, SyncRequest
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.group_requests import check_not_empty
-from headrace.handlers.later import then
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.group_requests import check_not_empty
+from headrace.requests.replies import then
 from headrace.wire.codec import Message
 
 _PROTOCOL_NAMED_SINCE = 5

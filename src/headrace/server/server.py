@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from headrace.config.setting import LONG_MAX
 from headrace.env.complaints import Warnings
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.dispatch import handle_frame
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
 from headrace.handlers.read_replicas import RACK_AWARE, RackAwareReplicas
 from headrace.handlers.replica_fetch import ReplicaFetchHandler
 from headrace.handlers.turn import Turn
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.dispatch import handle_frame
 from headrace.runtime.worker import Worker
 from headrace.server.connection import EPOLLIN, Connection
 from headrace.server.listener import Admission, Listener, bind

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 from headrace.controller.peers import Unreachable
 from headrace.coordination.port import StoreError, StoreUnavailable
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.later import now_or_later
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.replies import now_or_later
 from headrace.runtime.link import LinkBroken
 from headrace.wire.apis import (
     ALTER_CONFIGS,

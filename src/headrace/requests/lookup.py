@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from headrace.handlers.context import BrokerContext
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicState
+from headrace.requests.context import BrokerContext
 
 if TYPE_CHECKING:
     from headrace.replication.partition import Partition

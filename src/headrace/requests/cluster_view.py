@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from headrace.handlers.context import BrokerContext
 from headrace.model.cluster import BrokerInfo, Endpoint
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
+from headrace.requests.context import BrokerContext
 from headrace.wire.codec import Message
 
 OPERATIONS_NOT_ASKED = -(2**31)

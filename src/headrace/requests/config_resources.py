@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from headrace.config.broker import BrokerConfig
-from headrace.handlers.context import BrokerContext
-from headrace.handlers.lookup import named_topic
-from headrace.handlers.slots import failure, repeated
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import check_topic_name
+from headrace.requests.context import BrokerContext
+from headrace.requests.lookup import named_topic
+from headrace.requests.replies import failure, repeated
 from headrace.wire.codec import Message
 
 TOPIC = 2

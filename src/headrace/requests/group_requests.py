@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.slots import failure
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.replies import failure
 from headrace.wire.apis import (
     CONSUMER_GROUP_HEARTBEAT,
     JOIN_GROUP,

@@ -16,11 +16,11 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from headrace.handlers.context import BrokerContext, RequestContext
-from headrace.handlers.forwarding import FORWARDED, Carry, administer
-from headrace.handlers.group_requests import until_settled
-from headrace.handlers.later import now_or_later
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.forwarding import FORWARDED, Carry, administer
+from headrace.requests.group_requests import until_settled
+from headrace.requests.replies import now_or_later
 from headrace.wire.api_versions import answer_api_versions
 from headrace.wire.apis import API_VERSIONS, APIS
 from headrace.wire.codec import MalformedRequest, Message, decode_request, encode_response
