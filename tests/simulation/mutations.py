@@ -192,7 +192,7 @@ MUTATIONS = (
                 "int(partition.log.log_start_offset)",
             ),
         ),
-        "tests/unit/test_handlers_offsets.py"
+        "tests/unit/handlers/test_offsets.py"
         "::test_delete_records_times_out_while_a_live_replica_starts_earlier",
     ),
     Mutation(
