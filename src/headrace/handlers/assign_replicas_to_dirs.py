@@ -3,6 +3,6 @@
 Gaps: a broker has one directory; every directory in the request is a lost one.
 """
 
-from headrace.handlers.alter_partition import handle, refuse
+from headrace.requests.broker_to_controller import handle, refuse
 
 __all__ = ["handle", "refuse"]

@@ -6,6 +6,6 @@ failures, so running brokers do not send it.
 Gaps: want_fence and the directories are ignored.
 """
 
-from headrace.handlers.alter_partition import handle, refuse
+from headrace.requests.broker_to_controller import handle, refuse
 
 __all__ = ["handle", "refuse"]

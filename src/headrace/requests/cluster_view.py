@@ -18,7 +18,7 @@ def _bits(*operations: int) -> int:
 
 
 # The numbers of read, write, create, delete, alter, describe, cluster action, describe configs,
-# alter configs and idempotent write are 3 to 12 in that order. Nobody is denied anything yet.
+# alter configs and idempotent write are 3 to 12 in that order. Every client has all of them.
 TOPIC_OPERATIONS = _bits(3, 4, 5, 6, 7, 8, 10, 11)
 CLUSTER_OPERATIONS = _bits(5, 7, 8, 9, 10, 11, 12)
 
@@ -33,7 +33,7 @@ def endpoint_of(info: BrokerInfo, listener: str) -> Endpoint | None:
 def brokers_on(
     brokers: Mapping[int, BrokerInfo], listener: str
 ) -> list[tuple[BrokerInfo, Endpoint]]:
-    """Those of the brokers that a client of this listener can reach, by node id."""
+    """The brokers that have this listener, sorted by node id."""
     found = ((info, endpoint_of(info, listener)) for _, info in sorted(brokers.items()))
     return [(info, endpoint) for info, endpoint in found if endpoint is not None]
 
@@ -41,8 +41,8 @@ def brokers_on(
 def controller_for(broker: BrokerContext, brokers: list[tuple[BrokerInfo, Endpoint]]) -> int:
     """The controller, if it is one of the brokers in the response and not just lost; else this one.
 
-    librdkafka waits for a controller that it cannot connect to and does not ask again. Every
-    broker forwards requests to the controller, so a live broker is always a correct answer.
+    librdkafka waits for a controller that it cannot connect to, without refreshing its metadata.
+    Every broker forwards requests to the controller, so any live broker is correct.
     """
     listed = {info.node_id for info, _ in brokers}
     controller = broker.image.controller_id
@@ -53,7 +53,7 @@ def controller_for(broker: BrokerContext, brokers: list[tuple[BrokerInfo, Endpoi
 
 
 def leads_in_vain(broker: BrokerContext, topic: str, index: int) -> bool:
-    """Whether this broker is the leader in its image, and clients should ask another broker.
+    """Whether this broker is the leader in its image only, so that clients should use another.
 
     It has no registration, or it is cut off from the other brokers and the store.
     """

@@ -20,18 +20,18 @@ BROKER = 4
 GROUP = 32
 
 GROUP_NAME_BYTES_MAX = 255
-"""It is the name of a node in the store."""
+"""The group name is the name of a node in the store."""
 
 VALUE_BYTES_MAX = 2**15 - 1
-"""DescribeConfigs could not tell a longer value to older clients."""
+"""DescribeConfigs cannot return a longer value to older clients."""
 
 
 class Edits(NamedTuple):
-    """What a resource's settings become, out of those that it has when its turn comes."""
+    """Functions from the current settings of a resource to its new ones."""
 
     of_topic: Callable[[Mapping[str, str]], Mapping[str, str]]
     of_broker: Callable[[Mapping[str, str], bool], Mapping[str, str]]
-    """The second argument: whether they are the settings that all brokers share."""
+    """The second argument: whether these are the settings of all brokers."""
     of_group: Callable[[Mapping[str, str]], Mapping[str, str]]
 
 
@@ -40,7 +40,7 @@ async def alter_each(
     request: Message,
     edits: Callable[[BrokerConfig, list[Message]], Edits],
 ) -> Message:
-    """Answer an Alter request; ``edits`` reads the settings that it gives for one resource."""
+    """The response to an Alter request. `edits` reads the request's settings of one resource."""
     twice = repeated(resource_key(resource) for resource in request["resources"])
     slots = []
     for resource in request["resources"]:
@@ -73,7 +73,7 @@ def check_topic(broker: BrokerContext, name: str) -> None:
 
 
 def check_group(name: str) -> None:
-    """A group may have settings before it exists, but not without a name."""
+    """Check the name only: a group can have settings before it exists."""
     if not name:
         raise ApiError(ErrorCode.INVALID_REQUEST, "The group name must not be empty.")
     if len(name.encode()) > GROUP_NAME_BYTES_MAX:
@@ -84,7 +84,7 @@ def check_group(name: str) -> None:
 
 
 def node_named(broker: BrokerContext, name: str) -> int | None:
-    """This broker's id, or None for the settings that all brokers share."""
+    """This broker's id, or None for the settings of all brokers."""
     if name == "":
         return None
     if name != str(broker.node_id):
@@ -97,7 +97,7 @@ def node_named(broker: BrokerContext, name: str) -> int | None:
 
 
 def _node_to_alter(broker: BrokerContext, name: str) -> int | None:
-    """Any broker's id, or None: settings are the controller's to write, whosever they are."""
+    """The id of any broker, or None for all: the controller writes the settings of every broker."""
     known = {str(node_id): node_id for node_id in broker.image.brokers}
     return known[name] if name in known else node_named(broker, name)
 
@@ -141,7 +141,7 @@ async def _alter(
 
 
 def _altered(resource: Message, error: ApiError | None = None) -> Message:
-    """One slot of the two Alter APIs."""
+    """One entry of an Alter response."""
     resource_type, name = resource_key(resource)
     slot: Message = {"resource_type": resource_type, "resource_name": name}
     return slot if error is None else {**slot, **failure(error)}

@@ -1,4 +1,4 @@
-"""What every handler receives: the broker and the context of the request."""
+"""The arguments of every handler: the broker, and the header of the request."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RequestContext:
-    """The header of one request, and the connection it came by."""
+    """The header of one request, and its connection."""
 
     api_key: int
     api_version: int
@@ -27,12 +27,12 @@ class RequestContext:
     peer: str
     listener: str
     is_internal: bool = False
-    """From another broker, on the listener that is theirs alone."""
+    """Whether another broker sent it, on the inter-broker listener."""
     is_forwarded: bool = False
-    """A client's request that another broker passed on."""
+    """Whether it is a client's request that another broker forwarded in an Envelope."""
 
 
-async def _at_once(_topic: str) -> None:
+async def _is_open(_topic: str) -> None:
     pass
 
 
@@ -55,11 +55,11 @@ class BrokerContext:
     clock: "Clock"
     worker: "Worker"
     groups: "Callable[[], GroupService]"
-    """The group coordinator, which is loaded when it is first needed."""
-    opened: "Callable[[str], Awaitable[None]]" = field(default=_at_once)
-    """Waits until this broker has opened its logs of a topic that it has just heard of."""
+    """The group coordinator; its modules are loaded with the first call."""
+    opened: "Callable[[str], Awaitable[None]]" = field(default=_is_open)
+    """Waits until this broker has opened its logs of a new topic."""
     start_job: "Callable[[Partition], None]" = field(default=lambda _: None)
-    """Has a partition's log do its next work on a thread; the server brings it along."""
+    """Starts the next job of a partition's log on a thread. The server sets it."""
     hold: "Callable[[Iterable[TopicPartition], int], Awaitable[None] | None]" = field(
         default=_hold_nothing
     )
@@ -67,6 +67,6 @@ class BrokerContext:
     listed: "Callable[[str, Callable[[], set[int]]], dict[int, BrokerInfo]] | None" = None
     """The brokers that a Metadata response lists: see Holds.listed. None: all registered ones."""
     was_lost: "Callable[[int], bool]" = field(default=lambda _: False)
-    """Whether the connection to a broker was lost lately: see Holds.was_lost."""
+    """Whether the connection to a broker was just lost: see Holds.was_lost."""
     is_cut_off: "Callable[[], bool]" = field(default=_never)
-    """Whether this broker leads partitions in vain, and another one probably leads them."""
+    """Whether this broker is isolated, so that another one probably leads its partitions."""

@@ -28,9 +28,9 @@ class Deadline:
         return max(self._at - self._clock.monotonic(), 0.0)
 
     async def wait_for(self, work: Awaitable[T]) -> T:
-        """The outcome, or REQUEST_TIMED_OUT; the work itself goes on to its end."""
+        """The result, or REQUEST_TIMED_OUT. The work continues after the deadline."""
         task: asyncio.Future[T] = asyncio.ensure_future(work)
-        # It may end after the deadline, or after the client has gone and with it this waiting.
+        # The work can end after the deadline, or after the client has disconnected.
         task.add_done_callback(_forget)
         done, _ = await asyncio.wait({task}, timeout=self.left_s())
         if not done:
@@ -39,6 +39,6 @@ class Deadline:
 
 
 def _forget(task: "asyncio.Future[Any]") -> None:
-    """Maybe nobody is left to hear of it; asking keeps asyncio from complaining."""
+    """Read the exception: asyncio warns about an exception that was never read."""
     if not task.cancelled():
         task.exception()

@@ -1,13 +1,15 @@
-"""From a frame to the bytes of its answer, for every API but Produce, Fetch and OffsetCommit.
+"""Turns a request frame into a response frame, for all APIs but Produce, Fetch and OffsetCommit.
 
-A handler is the module named as its API. `handle(broker, context, request)` gives the reply or an
-awaitable of it; `refuse(request, error)` gives the reply that says the same error in every slot.
-Both work on plain dicts (wire/codec.py). Modules are imported when they are first asked.
+A handler is the module of headrace.handlers that is named after its API. `handle(broker, context,
+request)` returns the response or an awaitable of it. `refuse(request, error)` returns a response
+with the same error in every entry. Both use plain dicts (wire/codec.py). A module is imported with
+the first request of its API.
 
-I1  a frame that breaks the protocol raises MalformedRequest, and its connection is closed
-I2  an ApiError that concerns one item is answered in that item's slot, by the handler; one that
-    concerns the whole request reaches here and is answered with `refuse`
-I3  anything else is a bug of ours: one log line with its traceback, and UNKNOWN_SERVER_ERROR
+1. A frame that breaks the protocol raises MalformedRequest, and its connection is closed.
+2. A handler returns an ApiError of one item in the entry of that item. An ApiError of the complete
+   request is raised to this module, which responds with `refuse`.
+3. Any other exception is a bug: it is logged once, with its traceback, and the response has
+   UNKNOWN_SERVER_ERROR.
 """
 
 import logging
@@ -29,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Handler(Protocol):
-    """What a module in this package offers."""
+    """The functions of a handler module."""
 
     handle: Callable[[BrokerContext, RequestContext, Message], Message | Awaitable[Message]]
     refuse: Callable[[Message, ApiError], Message]
@@ -38,7 +40,7 @@ class Handler(Protocol):
 def handle_frame(
     broker: BrokerContext, context: RequestContext, frame: bytes, body_at: int
 ) -> bytes | Awaitable[bytes]:
-    """The whole response without its length: at once, or later."""
+    """The response frame without its length, or an awaitable of it."""
     version = context.api_version
     if context.api_key == API_VERSIONS:
         return answer_api_versions(version, context.correlation_id, frame, body_at)
@@ -53,7 +55,7 @@ def handle_frame(
     try:
         settling = until_settled(broker, context, request)
         reply = carry() if settling is None else _after(settling, carry)
-    except Exception as error:  # noqa: BLE001 (it is answered, and logged if it is a bug)
+    except Exception as error:  # noqa: BLE001 (returned as an error, and logged if it is a bug)
         reply = handler.refuse(request, _as_api_error(context, error))
     if isinstance(reply, dict):
         return _encode(context, reply)
@@ -80,7 +82,7 @@ async def _administer(
     except Exception as error:
         trouble = _as_api_error(context, error)
         if context.is_forwarded and trouble.code is ErrorCode.NOT_CONTROLLER:
-            raise  # It is the envelope that is refused, and sent again.
+            raise  # The Envelope gets this error, and its sender retries.
         answer = handler.refuse(request, trouble)
     return answer if isinstance(answer, bytes) else _encode(context, answer)
 
@@ -90,7 +92,7 @@ async def _finish(
 ) -> bytes:
     try:
         reply = await coming
-    except Exception as error:  # noqa: BLE001 (it is answered, and logged if it is a bug)
+    except Exception as error:  # noqa: BLE001 (returned as an error, and logged if it is a bug)
         reply = handler.refuse(request, _as_api_error(context, error))
     return _encode(context, reply)
 

@@ -1,12 +1,12 @@
-"""Incremental fetch sessions (KIP-227): what a consumer asked before, so it need not repeat it.
+"""Incremental fetch sessions (KIP-227): a consumer omits partitions that have not changed.
 
-Pure: time and randomness are arguments. The cache is bounded; where no slot can be had, a
-consumer simply goes on with full fetches (session id 0). librdkafka never asks for a session; the
-Java client and franz-go do. All sessions together remember a bounded number of partitions.
+Pure: time and randomness are arguments. The cache has at most `slots_max` sessions and PARTS_MAX
+partitions. Without a free entry, a consumer continues with full fetches (session id 0). The Java
+client and franz-go use sessions, librdkafka does not.
 
-S1  a session's next epoch is 1..2^31-1, and 0 never comes again
-S2  a session names topics by id or by name throughout, as its first request did
-S3  parts_count is the sum of the sessions' parts, and at most PARTS_MAX after each request
+1. The next epoch of a session is in 1..2^31-1; 0 only opens a session.
+2. A session identifies topics either by id or by name, as its first request did.
+3. parts_count is the number of partitions in all sessions, at most PARTS_MAX after each request.
 """
 
 from typing import final
@@ -25,7 +25,7 @@ _EPOCH_MAX = 0x7FFFFFFF
 
 @final
 class CachedPart:
-    """What was last asked of a partition, and what was last said of it."""
+    """The last request and the last response for a partition."""
 
     def __init__(self, part: FetchPart) -> None:
         self.part = part
@@ -34,7 +34,7 @@ class CachedPart:
         self.has_error = False
 
     def changed_by(self, result: FetchResult) -> bool:
-        """Whether an answer is news; remembers it as told."""
+        """Whether the result differs from the last response; stores it as the last one."""
         is_news = (
             result.size > 0
             or result.error != 0
@@ -70,14 +70,14 @@ class Session:
             self.parts.pop((part.key, part.index), None)
 
     def asked(self) -> list[FetchPart]:
-        """The partitions in turn, those of one topic together."""
+        """The partitions in the order of reading, grouped by topic."""
         topics: dict[bytes, list[FetchPart]] = {}
         for cached in self.parts.values():
             topics.setdefault(cached.part.key, []).append(cached.part)
         return [part for parts in topics.values() for part in parts]
 
     def news(self, results: list[FetchResult]) -> list[FetchResult]:
-        """Only what the consumer does not know; who got data goes to the end of the line."""
+        """The changed results. Partitions with records move to the end of the reading order."""
         told: list[FetchResult] = []
         for result in results:
             key = (result.key, result.index)
@@ -128,7 +128,7 @@ class SessionCache:
             self.parts_count -= len(session.parts)
 
     def _make_room(self, count: i64, now_ms: i64) -> bool:
-        """Give up sessions that nobody used for long, as far as one more needs it."""
+        """Close unused sessions until one more fits; returns whether it does."""
         while len(self.sessions) >= self.slots_max or self.parts_count + count > PARTS_MAX:
             oldest: Session | None = None
             for session in self.sessions.values():
@@ -151,7 +151,7 @@ class SessionCache:
         session.update(request)
         self.parts_count += len(session.parts)
         if self.parts_count > PARTS_MAX:
-            # It asks for a new session, does not get one, and goes on with full fetches.
+            # The consumer requests a new session, gets none, and continues with full fetches.
             self._close(session.session_id)
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1

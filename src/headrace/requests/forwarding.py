@@ -45,13 +45,13 @@ _RETRY_S = 0.05
 
 
 Carry = Callable[[], Message | Awaitable[Message]]
-"""Has a request carried out here."""
+"""Executes a request on this broker."""
 
 
 async def administer(
     broker: BrokerContext, context: RequestContext, frame: bytes, request: Message, carry: Carry
 ) -> Message | bytes:
-    """The reply of this broker, or the whole answer of the controller that it was passed on to."""
+    """The response of this broker, or the response frame of the controller."""
     if context.is_forwarded or context.is_internal:
         if not broker.controller.is_controller:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
@@ -79,7 +79,7 @@ async def administer(
 
 
 async def _carry_out(carry: Carry) -> Message | None:
-    """The reply, or None if this broker was not the controller any more."""
+    """The response, or None if this broker is no longer the controller."""
     try:
         return await now_or_later(carry())
     except ApiError as error:
@@ -89,7 +89,7 @@ async def _carry_out(carry: Carry) -> Message | None:
 
 
 def _is_refused(reply: Message) -> bool:
-    """Whether nothing was done because the broker turned out not to be the controller."""
+    """Whether nothing was changed because this broker is not the controller."""
     codes = [
         slot["error_code"]
         for slots in reply.values()
@@ -103,7 +103,7 @@ def _is_refused(reply: Message) -> bool:
 async def _forward(
     broker: BrokerContext, context: RequestContext, frame: bytes, timeout_s: float
 ) -> bytes | None:
-    """The controller's whole answer; None if there is none now."""
+    """The controller's response frame; None if no controller is available."""
     envelope = {
         "request_data": frame,
         "request_principal": PRINCIPAL,
@@ -128,7 +128,7 @@ async def _forward(
 
 
 async def _see_it(broker: BrokerContext, deadline: float) -> None:
-    """Let the image catch up. If it cannot, the answer is true all the same."""
+    """Wait until the image contains the change. The response is correct even without that."""
     left_s = max(deadline - broker.clock.monotonic(), 0.0)
     try:
         async with asyncio.timeout(left_s):

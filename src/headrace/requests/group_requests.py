@@ -15,7 +15,7 @@ from headrace.wire.apis import (
 from headrace.wire.codec import Message
 
 OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
-"""Read, delete and describe. Nobody is denied anything yet."""
+"""Read, delete and describe. Every client is authorized for all of them."""
 
 _INSTANCE_ID_CHARACTERS_MAX = 249
 _WAITING = frozenset({JOIN_GROUP, SYNC_GROUP, LEAVE_GROUP, OFFSET_FETCH, CONSUMER_GROUP_HEARTBEAT})
@@ -40,7 +40,7 @@ def check_not_empty(group_id: str) -> None:
 
 
 def check_instance_id(instance_id: str | None) -> None:
-    """Clients hold themselves to this; it bounds what a group keeps of each member."""
+    """Clients apply the same limit. It bounds the state that a group keeps per member."""
     if instance_id is not None and not 0 < len(instance_id) <= _INSTANCE_ID_CHARACTERS_MAX:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
@@ -54,7 +54,7 @@ async def describe_each(
     *,
     with_operations: bool,
 ) -> Message:
-    """One slot for each group, of what `describe` says or raises of it."""
+    """One entry per group: the result of `describe`, or its error."""
     slots = []
     for group_id in dict.fromkeys(group_ids):
         try:
@@ -73,12 +73,12 @@ def refuse_each(group_ids: Iterable[str], error: ApiError) -> Message:
 
 
 def not_found(broker: BrokerContext, group_id: str, kind: str) -> ApiError:
-    """Why there is no such group of this kind."""
-    is_there = broker.groups().type_of(group_id) is not None
-    why = f"is not a {kind} group" if is_there else "does not exist"
+    """The error for a group that does not exist or is of another kind."""
+    exists = broker.groups().type_of(group_id) is not None
+    why = f"is not a {kind} group" if exists else "does not exist"
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id[:200]} {why}.")
 
 
 def host_of(context: RequestContext) -> str:
-    """Where a member is, as Java prints an address and Kafka's tools therefore show it."""
+    """The address of a member in Java's format, which Kafka's tools show."""
     return "/" + context.peer.rpartition(":")[0].strip("[]")

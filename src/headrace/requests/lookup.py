@@ -14,7 +14,7 @@ NO_EPOCH = -1
 
 
 def hosted_partition(broker: BrokerContext, topic: str, index: int) -> "Partition":
-    """A partition that this broker has a log of, whether it leads it or not."""
+    """A partition of which this broker has a replica, as leader or follower."""
     hosted = broker.partitions.get(topic)
     partition = None if hosted is None else hosted.get(index)
     if partition is not None:
@@ -31,7 +31,7 @@ def hosted_partition(broker: BrokerContext, topic: str, index: int) -> "Partitio
 def led_partition(
     broker: BrokerContext, topic: str, index: int, current_leader_epoch: int = NO_EPOCH
 ) -> "Partition":
-    """A partition that this broker leads, in the epoch that the asker believes in (KIP-320)."""
+    """A partition that this broker leads, in the client's leader epoch (KIP-320)."""
     partition = hosted_partition(broker, topic, index)
     if current_leader_epoch != NO_EPOCH:
         if current_leader_epoch < partition.leader_epoch:
