@@ -2,6 +2,10 @@
 
 - Settings that the request omits return to their defaults.
 - Each resource has its own result. A resource that occurs twice is rejected and not changed.
+- Any broker accepts the request and forwards it to the controller.
+- Versions: 0 to 2.
+
+Gaps: client metrics are not supported.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,9 @@
 """AlterPartitionReassignments, versions 0 and 1: start or cancel reassignments of partitions.
 
-The response is sent when a reassignment has started. ListPartitionReassignments shows its progress.
+- Responds when the reassignments have started. ListPartitionReassignments shows their progress.
+- Each partition has its own result. A partition that occurs twice rejects the complete request.
+- Any broker accepts the request and forwards it to the controller.
+- Versions: 0 and 1. Since 1, a request can forbid a change of the replication factor.
 """
 
 from headrace.model.errors import ApiError, ErrorCode

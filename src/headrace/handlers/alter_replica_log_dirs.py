@@ -1,6 +1,10 @@
 """AlterReplicaLogDirs, versions 1 and 2: move a replica to another directory.
 
-A broker has one directory: the replica is already there, or the directory is unknown.
+- Succeeds if the directory is the one of this broker and has the replica: nothing moves.
+- Otherwise returns LOG_DIR_NOT_FOUND or REPLICA_NOT_AVAILABLE.
+- Versions: 1 and 2.
+
+Gaps: a broker has one directory.
 """
 
 from headrace.model.errors import ApiError, ErrorCode

@@ -1,5 +1,9 @@
 """AssignReplicasToDirs, version 0: report logs lost with a disk. Brokers only.
 
+- The controller elects other leaders for the reported partitions before it responds.
+- Accepts requests of the registered incarnation of a broker only (STALE_BROKER_EPOCH).
+- Versions: 0.
+
 Gaps: a broker has one directory; every directory in the request is a lost one.
 """
 

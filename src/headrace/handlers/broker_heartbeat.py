@@ -1,7 +1,8 @@
 """BrokerHeartbeat, versions 0 to 2: ask for permission to shut down. Brokers only.
 
-A stopping broker repeats it until other brokers are leaders of its partitions. The store detects
-failures, so running brokers do not send it.
+- A stopping broker repeats it until other brokers are leaders of its partitions.
+- The store detects failures, so running brokers do not send it.
+- Versions: 0 to 2.
 
 Gaps: want_fence and the directories are ignored.
 """

@@ -1,8 +1,8 @@
 """ConsumerGroupDescribe, versions 0 and 1: describe epochs, members and assignments of groups.
 
 - Returns GROUP_ID_NOT_FOUND for a classic group.
-- Since version 1, contains the protocol of each member.
 - Omits deleted topics.
+- Versions: 0 and 1. Since 1, the response contains the protocol of each member.
 """
 
 from headrace.group.assignment import Assignment, in_order

@@ -2,8 +2,8 @@
 
 - Member epoch 0 joins, -1 leaves, -2 leaves temporarily (static members).
 - A field that the member omits has not changed.
-- In version 0 the coordinator generates a missing member id. Since version 1 the member generates
-  it (KIP-1082) and can subscribe by a regular expression.
+- Versions: 0 and 1. In 0 the coordinator generates a missing member id. Since 1 the member
+  generates it (KIP-1082) and can subscribe by a regular expression.
 
 Gaps: a member of a deleted group gets UNKNOWN_MEMBER_ID and joins again; Kafka returns
 GROUP_ID_NOT_FOUND, which stops clients.

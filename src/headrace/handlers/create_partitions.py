@@ -1,6 +1,9 @@
 """CreatePartitions, versions 0 to 3: add partitions to topics.
 
-Each topic has its own result. A topic that occurs twice is rejected and not changed.
+- Each topic has its own result. A topic that occurs twice is rejected and not changed.
+- Responds when the controller's broker has opened its logs of the new partitions.
+- Any broker accepts the request and forwards it to the controller.
+- Versions: 0 to 3.
 """
 
 from headrace.model.errors import ApiError, ErrorCode

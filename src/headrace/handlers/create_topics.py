@@ -1,9 +1,10 @@
 """CreateTopics, versions 2 to 7: create topics.
 
-- Each topic has its own result.
+- Each topic has its own result. A topic that occurs twice is rejected.
 - -1 partitions or replicas mean the broker's default, in every version.
-- Since version 5 the response contains the settings of the topic, since version 7 its id.
-- The controller decides. Brokers can create internal topics on the inter-broker listener.
+- Any broker accepts the request and forwards it to the controller, which decides.
+- Brokers can create internal topics on the inter-broker listener.
+- Versions: 2 to 7. Since 5, the response contains the settings of the topic, since 7 its id.
 """
 
 from headrace.config.changes import check_topic_config, collect

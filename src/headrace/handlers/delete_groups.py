@@ -1,4 +1,8 @@
-"""DeleteGroups, versions 0 to 2: delete groups without members, and their offsets."""
+"""DeleteGroups, versions 0 to 2: delete groups without members, and their offsets.
+
+- Each group has its own result: NON_EMPTY_GROUP, or GROUP_ID_NOT_FOUND if it does not exist.
+- Versions: 0 to 2.
+"""
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import BrokerContext, RequestContext

@@ -2,9 +2,9 @@
 
 - Offset -1 stands for the high watermark. A higher offset gets OFFSET_OUT_OF_RANGE.
 - Responds when the log of every replica in the ISR or on a live broker durably starts at the offset
-  or later.
-  After timeout_ms the response is REQUEST_TIMED_OUT; the deletion continues.
+  or later. After timeout_ms the response is REQUEST_TIMED_OUT; the deletion continues.
 - Requires `delete` in cleanup.policy (POLICY_VIOLATION). Rejects internal topics (INVALID_TOPIC).
+- Versions: 0 to 2.
 """
 
 import asyncio

@@ -1,6 +1,9 @@
 """DeleteTopics, versions 1 to 6: delete topics by name, or since version 6 by id.
 
-Each topic has its own result. A topic that occurs twice, or by both name and id, is not deleted.
+- Each topic has its own result. A topic that occurs twice, or by both name and id, is not deleted.
+- Rejects the request if delete.topic.enable is false.
+- Any broker accepts the request and forwards it to the controller.
+- Versions: 1 to 6. Since 3, that rejection is TOPIC_DELETION_DISABLED, before it INVALID_REQUEST.
 """
 
 from collections.abc import Awaitable

@@ -1,8 +1,9 @@
 """DescribeCluster, versions 0 to 2: list the brokers and the controller.
 
-- Version 1 can request controllers instead of brokers. Every controller of Headrace is a broker, so
-  this returns an error that tells the client to request brokers (KIP-919).
-- Version 2 can request fenced brokers. Headrace has none.
+- Lists brokers that have the listener of the request.
+- Versions: 0 to 2. Since 1, a client can request controllers (KIP-919). Every controller is a
+  broker, so this returns MISMATCHED_ENDPOINT_TYPE, on which the client requests brokers. Since 2, a
+  client can request fenced brokers, of which Headrace has none.
 """
 
 from headrace.model.errors import ApiError, ErrorCode

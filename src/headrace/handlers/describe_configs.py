@@ -1,7 +1,8 @@
-"""DescribeConfigs, versions 1 to 4: describe settings of topics, brokers and groups (G35).
+"""DescribeConfigs, versions 1 to 4: describe settings of topics, brokers and groups.
 
 - A broker with an empty name stands for the settings of all brokers.
 - A resource that occurs twice has one result, because results are large.
+- Versions: 1 to 4. Since 3, the response contains types and, on request, documentation.
 
 Gaps: loggers and client metrics are not supported.
 """

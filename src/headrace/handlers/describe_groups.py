@@ -1,8 +1,8 @@
 """DescribeGroups, versions 0 to 6: describe state, protocol and members of groups.
 
-- An unknown group is "Dead", without an error; since version 6 with GROUP_ID_NOT_FOUND (KIP-1043).
-  The same applies to a group of the consumer protocol, which this API cannot describe.
+- A group that does not exist is "Dead". So is a group of the consumer protocol.
 - Metadata of members is returned when the generation is stable.
+- Versions: 0 to 6. Since 6, such a group also gets GROUP_ID_NOT_FOUND (KIP-1043).
 """
 
 from headrace.group.shard_machine import DEAD

@@ -1,7 +1,10 @@
 """DescribeLogDirs, versions 1 to 5: return the size of partitions and the free disk space.
 
-- A broker has one directory. Null requests all partitions.
+- Null requests all partitions.
 - Omits requested partitions that are not on this broker, as Kafka does.
+- Versions: 1 to 5. Since 3, the response has an error of its own, since 4 the size and free space.
+
+Gaps: a broker has one directory, which is never cordoned.
 """
 
 import logging

@@ -1,4 +1,9 @@
-"""DescribeProducers, version 0: list the active producers of a partition (KIP-664)."""
+"""DescribeProducers, version 0: list the active producers of a partition (KIP-664).
+
+- Only the leader of a partition responds (NOT_LEADER_OR_FOLLOWER).
+- A partition that occurs twice has one result.
+- Versions: 0.
+"""
 
 from headrace.model.errors import ApiError
 from headrace.model.topics import check_topic_name

@@ -1,9 +1,10 @@
 """DescribeTopicPartitions, version 0: topics in pages, with eligible leader replicas (KIP-966).
 
-Topics are sorted by name. A response has at most max.request.partition.size.limit partitions and,
-if more follow, a cursor. A partition without a leader has an empty ISR, as in Kafka: its last ISR
-is among the eligible replicas. Replicas that restarted without proof that they kept their data are
-the last known ones.
+- Topics are sorted by name. A response has at most max.request.partition.size.limit partitions and,
+  if more follow, a cursor.
+- A partition without a leader has an empty ISR, as in Kafka: its last ISR is among the eligible
+  replicas. Replicas that restarted without proof that they kept their data are the last known ones.
+- Versions: 0.
 """
 
 from headrace.model.cluster import ClusterImage

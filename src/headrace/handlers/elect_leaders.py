@@ -1,9 +1,10 @@
 """ElectLeaders, versions 0 to 2: elect preferred replicas, or any replica (unclean).
 
-- Version 0 supports only preferred replicas.
 - Null requests all partitions. The response then omits those that need no election.
 - An unclean election of a partition without a leader chooses the live replica with the greatest
   last leader epoch and log end offset.
+- Any broker accepts the request and forwards it to the controller.
+- Versions: 0 to 2. 0 elects preferred replicas only.
 """
 
 from collections.abc import Mapping

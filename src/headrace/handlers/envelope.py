@@ -1,6 +1,8 @@
 """Envelope, version 0: a client's request, forwarded to the controller. Brokers only.
 
-Contains the frame of the client's request. The response contains the frame of the response.
+- Contains the frame of the client's request. The response contains the frame of the response.
+- Accepts the APIs of requests/forwarding.py only (INVALID_REQUEST).
+- Versions: 0.
 
 Gaps: the principal is ignored, because users are not supported yet.
 """

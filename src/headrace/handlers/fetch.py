@@ -1,10 +1,12 @@
-"""Fetch (key 1), versions 4 to 18: sessions, topic ids, long polls.  # HOT
+"""Fetch, versions 4 to 18: return record batches to consumers, with long polls.  # HOT
 
 - Locates records without reading them: the server sends slices from file to socket.
 - An offset inside a batch returns the complete batch; clients skip the first records.
 - The first batch is returned complete, whatever the limits are (KIP-74).
 - A long poll counts only records that its reader can see.
-- A consumer that sends its rack can be directed to a replica there (KIP-392).
+- Versions: 4 to 18. Since 7, sessions (KIP-227). Since 11, a consumer that sends its rack can be
+  directed to a replica there (KIP-392). Since 12, the response reports divergence (KIP-595). Since
+  13, topic ids.
 """
 
 import logging

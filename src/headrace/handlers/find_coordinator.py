@@ -1,9 +1,9 @@
 """FindCoordinator, versions 0 to 6: find the coordinator of a group.
 
-- Since version 4 a request contains several keys, each with its own error.
 - The first request creates __consumer_offsets and waits for it, so that clients need not retry.
 - A response that would name a coordinator whose connection was just lost waits for the election, at
   most 0.3 s.
+- Versions: 0 to 6. Since 4, a request contains several keys, each with its own error.
 
 Gaps: transactions (type 1) and share groups (type 2) are not supported. A transactional id gets the
 same fatal error as from InitProducerId; librdkafka retries most other errors forever.

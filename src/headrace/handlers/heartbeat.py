@@ -1,6 +1,7 @@
 """Heartbeat, versions 0 to 4: keep a member in its group, and report a rebalance.
 
-While the group is loading, the response has no error: on an error, members would rejoin.
+- While the group is loading, the response has no error: on an error, members would rejoin.
+- Versions: 0 to 4. Since 3, static members send their instance id.
 """
 
 from headrace.model.errors import ApiError, ErrorCode

@@ -1,7 +1,9 @@
 """IncrementalAlterConfigs, versions 0 and 1: set, delete, append to or subtract from settings.
 
-Each resource has its own result and changes completely or not at all. A resource that occurs twice
-is rejected.
+- Each resource has its own result and changes completely or not at all.
+- A resource that occurs twice is rejected.
+- Any broker accepts the request and forwards it to the controller.
+- Versions: 0 and 1.
 
 Gaps: loggers and client metrics are not supported.
 """

@@ -1,7 +1,8 @@
 """InitProducerId, versions 0 to 5: return a producer id for an idempotent producer.
 
-A producer that sends its current id (KIP-360) also gets a new one, as in Kafka: without a
-transactional id nothing connects the two.
+- A producer that sends its current id (KIP-360) also gets a new one, as in Kafka: without a
+  transactional id nothing connects the two.
+- Versions: 0 to 5. Since 3, a producer can send its current id. Kafka marks 6 (KIP-939) unstable.
 
 Gaps: transactions are not supported. A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 the only error on which librdkafka, kafka-python, aiokafka and Java stop immediately; librdkafka

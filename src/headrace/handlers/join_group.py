@@ -1,10 +1,11 @@
 """JoinGroup, versions 0 to 9: join a group, and wait for the next generation.
 
-- Since version 4 a new dynamic member first gets a member id and MEMBER_ID_REQUIRED (KIP-394).
-- The leader receives all members, the others none (G28).
-- Since version 9 a leader can be told to skip the assignment (KIP-814).
-- In version 0, and if the rebalance timeout is 0, the session timeout is used for both. kafkajs's
-  own tests send 0; Apache Kafka 4 removes such a member before it can sync.
+- The group's leader receives all members, the others none.
+- If the rebalance timeout is 0, the session timeout is used for both. kafkajs's own tests send 0;
+  Apache Kafka 4 removes such a member before it can sync.
+- Versions: 0 to 9. 0 has no rebalance timeout; the session timeout is used. Since 4, a new dynamic
+  member first gets a member id and MEMBER_ID_REQUIRED (KIP-394). Since 5, static members send their
+  instance id. Since 9, the response can skip the assignment (KIP-814).
 """
 
 from collections.abc import Awaitable

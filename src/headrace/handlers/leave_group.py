@@ -1,7 +1,7 @@
 """LeaveGroup, versions 0 to 5: remove members without waiting for their sessions to expire.
 
-Since version 3 a request contains several members, also by instance id alone, each with its own
-error. Earlier versions contain one member.
+- Versions: 0 to 5. Up to 2, a request contains one member. Since 3, it contains several members,
+  also by instance id alone, each with its own error.
 """
 
 from collections.abc import Awaitable

@@ -1,6 +1,7 @@
 """ListConfigResources, versions 0 and 1: list resources that have settings.
 
-- Version 0 requests client metrics only. Version 1 requests some types, or all if it names none.
+- Lists all topics and brokers, and the groups that have settings.
+- Versions: 0 and 1. 0 requests client metrics only. 1 requests some types, or all if it names none.
 
 Gaps: loggers and client metrics are not supported, so none are listed.
 """

@@ -1,6 +1,7 @@
 """ListGroups, versions 0 to 5: list the groups of this coordinator.
 
-Version 4 filters by state, version 5 also by type. Filters ignore case.
+- Filters ignore case.
+- Versions: 0 to 5. Since 4, a request can filter by state, since 5 also by type.
 """
 
 from collections.abc import Awaitable

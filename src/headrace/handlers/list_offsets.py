@@ -1,11 +1,15 @@
 """ListOffsets, versions 1 to 11: find offsets by timestamp, and the first and last offset.
 
-- Negative timestamps request special offsets (G19); each has a minimum version.
+- Negative timestamps request special offsets; each has a minimum version.
 - The response has the leader epoch of the record, to detect truncation later (KIP-320).
 - A worker thread decodes large and compressed batches.
-- Headrace has no tiered storage: "earliest local" is the earliest offset, and no offset is tiered.
 - If this broker's image names a leader whose connection was just lost, the response waits for the
   election, at most 0.3 s.
+- Versions: 1 to 11. Since 7, timestamp -3 (maximum timestamp), since 8 -4 (earliest local), since 9
+  -5 (latest tiered), since 11 -6 (earliest pending upload).
+
+Gaps: tiered storage is not supported. "Earliest local" is the earliest offset, and no offset is
+tiered.
 """
 
 import logging

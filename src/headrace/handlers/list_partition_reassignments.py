@@ -1,6 +1,8 @@
 """ListPartitionReassignments, version 0: list reassignments in progress.
 
-Every broker responds. Null requests all partitions. Partitions without a reassignment are omitted.
+- Every broker responds.
+- Null requests all partitions. Partitions without a reassignment are omitted.
+- Versions: 0.
 """
 
 from headrace.model.errors import ApiError

@@ -1,15 +1,15 @@
 """Metadata, versions 0 to 13: list brokers, topics, partitions and leaders.
 
-- Topics are requested by name, or since version 12 by id.
 - An unknown topic is created if both the client and auto.create.topics.enable allow it. The
   response waits for it, so that the client need not retry.
-- An empty array means all topics in version 0, and no topics later. Null means all (G14).
-- Version 13 has an error for the complete response, which only an internal failure sets.
 - A response that would name a leader whose connection was just lost waits for the election, at most
   0.3 s. For three seconds after the loss, the first response on each connection lists the lost
   broker; later ones list it only if they name it as a leader (see controller/loss_machine.py).
 - A broker that is cut off from ZooKeeper and most of its followers neither lists itself nor names
   itself as a leader.
+- Null topics mean all topics. An empty array means all topics in version 0, and no topics later.
+- Versions: 0 to 13. Since 12, topics can be requested by id. 13 has an error for the complete
+  response, which only an internal failure sets.
 """
 
 from collections.abc import Awaitable, Iterator

@@ -1,10 +1,12 @@
-"""OffsetCommit (key 8), versions 2 to 9: commit offsets of a group.  # HOT
+"""OffsetCommit, versions 2 to 9: commit offsets of a group.  # HOT
 
-- Stores metadata and leader epoch unchanged (G32).
-- Up to version 4 a client can set the retention time of its offsets.
+- Stores metadata and leader epoch unchanged.
 - An unknown partition has its own error; the other partitions are committed.
-- Version 10 uses topic ids only; omitting it is safe (G13).
 - All commits of one loop iteration are one write.
+- Versions: 2 to 9. Up to 4, a client can set the retention time of its offsets. Since 6, it sends
+  the leader epoch, and since 7 its instance id.
+
+Gaps: version 10, which uses topic ids only, is not supported; clients use version 9.
 """
 
 import logging

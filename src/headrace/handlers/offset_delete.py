@@ -1,6 +1,7 @@
 """OffsetDelete, version 0: delete committed offsets.
 
-Topics that an active group subscribes to are rejected (GROUP_SUBSCRIBED_TO_TOPIC).
+- Rejects topics that an active group subscribes to (GROUP_SUBSCRIBED_TO_TOPIC).
+- Versions: 0.
 """
 
 from collections.abc import Awaitable

@@ -1,10 +1,12 @@
 """OffsetFetch, versions 1 to 9: return committed offsets.
 
-- Null topics request all topics with an offset (since version 2).
-- Since version 8 a request contains several groups, each with its own error.
 - A partition without an offset has -1 and no error.
-- Since version 7 a client can require stable offsets, without open transactions.
-- Since version 9 a member of a consumer-protocol group sends its epoch, which is checked.
+- Versions: 1 to 9. Since 2, null topics request all topics with an offset. Since 7, a client can
+  require stable offsets, without open transactions. Since 8, a request contains several groups,
+  each with its own error. Since 9, a member of a consumer-protocol group sends its epoch, which is
+  checked.
+
+Gaps: version 10, which uses topic ids only, is not supported; clients use version 9.
 """
 
 from collections.abc import Awaitable

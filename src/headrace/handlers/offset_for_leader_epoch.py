@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch, versions 2 to 4: return the end offset of an epoch (G11).
+"""OffsetForLeaderEpoch, versions 2 to 4: return the end offset of an epoch.
 
 - The response has the largest epoch not above the requested one, with its end offset, or -1 for
   both if the log has no such epoch (KIP-101, KIP-279).
@@ -7,6 +7,7 @@
   response has the last epoch and the log end offset.
 - If this broker's image names a leader whose connection was just lost, the response waits for the
   election, at most 0.3 s.
+- Versions: 2 to 4. Since 3, a request contains the replica id.
 """
 
 from collections.abc import Awaitable

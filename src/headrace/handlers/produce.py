@@ -1,4 +1,4 @@
-"""Produce (key 0), versions 3 to 13; 0 to 2 are advertised and rejected (KAFKA-18659).  # HOT
+"""Produce, versions 0 to 13: append record batches to partitions.  # HOT
 
 - Checks a batch completely before staging it: header, CRC and the frame of every record, after a
   bounded decompression.
@@ -8,6 +8,7 @@
 - With acks=all, waits for followers up to timeout_ms. A waiting request keeps its partition results
   only. The wait ends when the client disconnects, or with NOT_ENOUGH_REPLICAS_AFTER_APPEND when the
   ISR shrinks below min.insync.replicas.
+- Versions: 0 to 13. 0 to 2 are advertised and rejected (KAFKA-18659). Since 13, topic ids.
 
 Gaps: transactions; a transactional producer gets a fatal error. With acks=all a timeout_ms above
 900000 counts as 900000; Kafka has no limit.

@@ -1,6 +1,8 @@
 """SyncGroup, versions 0 to 5: distribute the assignments of the group's leader.
 
-Since version 5 both sides send the protocol; a request without it is rejected.
+- Every member receives its own assignment, as the leader sent it.
+- Versions: 0 to 5. Since 3, static members send their instance id. Since 5, both sides send the
+  protocol; a request without it gets INCONSISTENT_GROUP_PROTOCOL.
 """
 
 from collections.abc import Awaitable
