@@ -172,6 +172,10 @@ def check_recovered(log: Log, history: History, lost_power: bool) -> None:
 
 def adopt_producers(log: Log, history: History) -> None:
     """Take over the log's producers where the exact states could be lost."""
+    end = int(log.log_end_offset)
     if producers_of(log) != history.producers():
         check_known_producers(log, history)
-        history.adopt_producers(int(log.log_end_offset), producers_of(log))
+        history.adopt_producers(end, producers_of(log))
+    elif history.floor > end:
+        # The next batches are below the former floor, and count.
+        history.adopt_producers(end, producers_of(log))

@@ -50,6 +50,15 @@ FORMER_FAILURES = {
         "1 400 1000 3 300 1500 2 3 8 1; append 841 752; commit 941 590; restart 791 350; "
         "delete 171 182; step 833 266; kill 3 842; replicate 824 743"
     ),
+    "producers are exact after a truncation below the offset where they were adopted (model)": (
+        "0 400 1000 3 900 1500 512 3 3 0; append 64 206; power 5 237; power 13 843; wait 147 961; "
+        "wait 410 77; append 302 868; retention 79 68; append 630 950; power 20 567; power 13 19; "
+        "replicate 847 765; relief 569 69; power 30 143; replicate 529 613; commit 509 924; "
+        "replicate 385 419; flush 55 237; descriptors 346 708; fault 930 214; flush 876 196; "
+        "replicate 148 118; wait 425 918; retention 101 805; truncate 285 168; append 901 205; "
+        "full 18 189; append 411 294; replicate 158 187; append 791 543; truncate 184 49; "
+        "power 5 399; replicate 982 609; replicate 252 782; flush 227 379; truncate 769 765"
+    ),
     "batch beyond a hole of 2^31 offsets moves the start of an empty log (model)": (
         "2 400 1000 1099511627776 300 1500 512 3 8 0; append 56 84; retention 2 0; replicate 4 7"
     ),
