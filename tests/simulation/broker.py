@@ -13,13 +13,13 @@ from headrace.config.broker import BrokerConfig
 from headrace.coordination.port import Store
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
-from headrace.handlers.partitions import PartitionTable
 from headrace.handlers.produce import ProduceHandler
 from headrace.handlers.replica_fetch import ReplicaFetchHandler
 from headrace.handlers.turn import Turn
 from headrace.log.owner import parse_partition
 from headrace.model.errors import ApiError
 from headrace.node.broker import Broker, CannotStart
+from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
 from headrace.runtime.exchange import Exchange, Peer

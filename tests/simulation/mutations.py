@@ -21,7 +21,7 @@ class Mutation(NamedTuple):
         return [Change(self.path, before, after) for before, after in self.changes]
 
 
-_EPOCHS = "tests/unit/test_follower_epochs.py"
+_EPOCHS = "tests/unit/test_fetcher_epochs.py"
 _PARTITION = "tests/unit/test_partition.py"
 _ISR = "tests/unit/test_isr_service.py"
 
@@ -29,15 +29,15 @@ MUTATIONS = (
     Mutation(
         "B1",
         "a follower cuts its log to its high watermark",
-        "headrace/replication/follower_machine.py",
+        "headrace/replication/fetcher_machine.py",
         (
             (
-                "        followed.leader_epoch = partition.leader_epoch\n"
-                "        followed.asked = NEVER\n",
-                "        followed.leader_epoch = partition.leader_epoch\n"
+                "        target.leader_epoch = partition.leader_epoch\n"
+                "        target.asked = NEVER\n",
+                "        target.leader_epoch = partition.leader_epoch\n"
                 "        if partition.log.job is None and not partition.log.has_staged:\n"
                 "            partition.log.truncate_to(int(partition.high_watermark), 0)\n"
-                "        followed.asked = NEVER\n",
+                "        target.asked = NEVER\n",
             ),
         ),
         f"{_EPOCHS}::test_a_follower_keeps_what_is_above_its_high_watermark_if_the_leader_has_it",
@@ -101,7 +101,7 @@ MUTATIONS = (
     Mutation(
         "B6",
         "another life of a broker counts as the member that it was",
-        "headrace/replication/followers.py",
+        "headrace/replication/replica_progress.py",
         (
             (
                 "        if epoch != UNKNOWN and (epoch == self.committed_epoch"

@@ -12,7 +12,6 @@ import pytest
 from headrace.config.broker import BrokerConfig
 from headrace.env.clock import SystemClock
 from headrace.env.files import SystemFiles
-from headrace.handlers.partitions import PartitionTable
 from headrace.log import cleanable, replay
 from headrace.log.cleaning import AbortedIndex
 from headrace.log.directory import LogDirectory
@@ -21,6 +20,7 @@ from headrace.log.segment import Segment
 from headrace.node import compaction
 from headrace.node.compaction import Compaction
 from headrace.replication.partition import Partition
+from headrace.replication.partition_table import PartitionTable
 from headrace.runtime.worker import Worker
 from tests.storage.compaction_scenario import CONFIG, CompactedWorkload, batches_of, committed
 from tests.storage.log_scenario import PARTITION, TOPIC_ID, work

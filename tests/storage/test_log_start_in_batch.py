@@ -4,7 +4,7 @@ import pytest
 
 from headrace.log.log import Log
 from headrace.model.errors import ApiError
-from headrace.replication.replica_append import append_fetched, base_before_start
+from headrace.replication.fetcher_append import append_fetched, base_before_start
 from headrace.testing.disk import SimulatedCrash, SimulatedFiles
 from tests.storage.log_scenario import (
     NOW_MS,

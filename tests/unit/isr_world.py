@@ -7,8 +7,8 @@ from typing import Any
 from headrace.handlers.produce_exchange import ProduceExchange
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.errors import ErrorCode
-from headrace.replication.contact_machine import CHECK_S
 from headrace.replication.isr_service import IsrKeeper
+from headrace.replication.silence_machine import CHECK_S
 from headrace.runtime.exchange import Peer
 from headrace.runtime.link import LinkBroken
 from headrace.wire.produce import ProducePart, ProduceRequest
@@ -89,8 +89,8 @@ class World:
         """A second passes, in which these followers fetch."""
         self.clock.advance(int(CHECK_S * 1000))
         for node_id in fetching:
-            self.keeper.contacts.fetched(node_id, self.clock.monotonic())
-        self.keeper._check_contacts()
+            self.keeper.silence.fetched(node_id, self.clock.monotonic())
+        self.keeper._check_silence()
 
     def committed(self) -> tuple[int, ...]:
         return tuple(member for member, _ in self.partition.isr)

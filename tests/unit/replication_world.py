@@ -9,7 +9,6 @@ from typing import cast
 from uuid import UUID
 
 from headrace.config.topic import TopicConfig
-from headrace.handlers.partitions import PartitionTable
 from headrace.handlers.replica_fetch import ReplicaFetchHandler
 from headrace.handlers.turn import Turn
 from headrace.log.file import FileSlice, OpenSegments
@@ -17,8 +16,9 @@ from headrace.log.log import Log
 from headrace.log.recovery import recover
 from headrace.log.state import LogSettings
 from headrace.model.topics import PartitionState, TopicPartition
-from headrace.replication.follower_machine import FollowerMachine
+from headrace.replication.fetcher_machine import FetcherMachine
 from headrace.replication.partition import Partition
+from headrace.replication.partition_table import PartitionTable
 from headrace.replication.throttle import Throttle
 from headrace.runtime.exchange import Peer
 from headrace.runtime.worker import Worker
@@ -128,9 +128,7 @@ class Node:
 class Wire:
     """A connection between a follower's machine and a leader, carried by hand."""
 
-    def __init__(
-        self, follower: Node, leader: Node, machine: FollowerMachine | None = None
-    ) -> None:
+    def __init__(self, follower: Node, leader: Node, machine: FetcherMachine | None = None) -> None:
         self.follower = follower
         self.leader = leader
         self.machine = machine or new_machine(follower.node_id)
@@ -214,11 +212,11 @@ class Wire:
 
 def new_machine(
     node_id: int, partition_bytes_max: int = 1 << 20, throttle: Throttle | None = None
-) -> FollowerMachine:
+) -> FetcherMachine:
     request = ReplicaFetchRequest(
         f"broker-{node_id}", node_id, 500, 1, 10 << 20, partition_bytes_max
     )
-    return FollowerMachine(request, BACKOFF_MS_MAX, throttle or Throttle())
+    return FetcherMachine(request, BACKOFF_MS_MAX, throttle or Throttle())
 
 
 def open_partition(files: SimulatedFiles, index: int = 0, config: TopicConfig | None = None) -> Log:

@@ -3,7 +3,7 @@
 from headrace.client.fetch_codec import FetchLimits, PartitionFetch, TopicFetch, encode_fetch
 from headrace.runtime.exchange import Peer
 from tests.storage.log_scenario import batch, values
-from tests.unit.follower_scene import Scene
+from tests.unit.fetcher_scene import Scene
 from tests.unit.leader_scene import Leader
 from tests.unit.replication_world import TOPIC, TOPIC_ID, Node, Wire, new_machine
 

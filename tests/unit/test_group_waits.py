@@ -9,10 +9,10 @@ import pytest
 from headrace.group import shards
 from headrace.group.led_shard import Status
 from headrace.group.placement import OFFSETS_TOPIC
-from headrace.handlers.partitions import PartitionTable
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.node.groups import Groups, PartitionLog
+from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import RequestContext
 from headrace.requests.group_requests import until_settled
 from headrace.wire import codec

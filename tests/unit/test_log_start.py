@@ -1,12 +1,12 @@
 """How the log start offset of a leader reaches its followers, and theirs the leader."""
 
-from headrace.replication.followed import NEVER
-from headrace.replication.follower_machine import FollowerMachine
+from headrace.replication.fetch_target import NEVER
+from headrace.replication.fetcher_machine import FetcherMachine
 from headrace.replication.throttle import Throttle
 from headrace.wire.codec import decode_response
 from headrace.wire.replica_fetch import VERSION, ReplicaFetchRequest
 from tests.storage.log_scenario import batch, values
-from tests.unit.follower_scene import FETCH, Scene, answer
+from tests.unit.fetcher_scene import FETCH, Scene, answer
 from tests.unit.replication_world import Wire, open_partition
 
 
@@ -101,7 +101,7 @@ def test_partition_with_unsent_records_gets_the_log_start_with_them() -> None:
     scene = _scene(partitions=2)
     scene.wire.cut()
     request = ReplicaFetchRequest("broker-2", 2, 500, 1, 100, 100)
-    wire = Wire(scene.follower, scene.leader, FollowerMachine(request, 1000, Throttle()))
+    wire = Wire(scene.follower, scene.leader, FetcherMachine(request, 1000, Throttle()))
     for index in range(2):
         wire.machine.follow(scene.follower.partition(index))
     wire.run()

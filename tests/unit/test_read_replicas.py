@@ -6,13 +6,13 @@ import pytest
 
 from headrace.client.fetch_codec import FetchLimits, PartitionFetch, TopicFetch, encode_fetch
 from headrace.handlers.fetch import FetchHandler
-from headrace.handlers.read_replicas import RackAwareReplicas
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.errors import ErrorCode
+from headrace.replication.read_replicas import RackAwareReplicas
 from headrace.runtime.exchange import Peer
 from headrace.runtime.worker import Worker
 from headrace.wire.codec import decode_response
-from tests.unit.follower_scene import FETCH, Scene
+from tests.unit.fetcher_scene import FETCH, Scene
 from tests.unit.replication_world import TOPIC, TOPIC_ID, Node, epoch_of, state
 
 LEADER, FOLLOWER = 1, 2

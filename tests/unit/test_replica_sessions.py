@@ -6,7 +6,7 @@ from headrace.runtime.exchange import Peer
 from headrace.wire.header import read_header
 from headrace.wire.replica_fetch import VERSION, ReplicaFetchRequest
 from tests.storage.log_scenario import values
-from tests.unit.follower_scene import Scene
+from tests.unit.fetcher_scene import Scene
 from tests.unit.replication_world import epoch_of
 
 

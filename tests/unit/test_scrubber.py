@@ -14,7 +14,7 @@ from headrace.replication.partition import Partition
 from headrace.runtime.worker import Worker
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import append, open_log, topic_config, values
-from tests.unit.follower_scene import Scene
+from tests.unit.fetcher_scene import Scene
 from tests.unit.replication_world import Node, Wire, log_bytes, state
 
 LAG_MS = 10_000

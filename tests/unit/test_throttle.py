@@ -7,7 +7,7 @@ import pytest
 from headrace.config.topic import TopicConfig
 from headrace.replication.throttle import RATE_MAX, UNLIMITED, Throttle
 from tests.storage.log_scenario import topic_config
-from tests.unit.follower_scene import Scene
+from tests.unit.fetcher_scene import Scene
 from tests.unit.replication_world import Node, Wire, new_machine
 
 RATE = 10_000

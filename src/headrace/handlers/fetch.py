@@ -33,7 +33,7 @@ from headrace.wire.fetch import (
 )
 
 if TYPE_CHECKING:
-    from headrace.handlers.partitions import PartitionTable
+    from headrace.replication.partition_table import PartitionTable
     from headrace.runtime.worker import Worker
 
 INLINE_BYTES_MAX: Final = 4096

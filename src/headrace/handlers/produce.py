@@ -23,14 +23,14 @@ from headrace.handlers.produce_exchange import ProduceExchange
 from headrace.handlers.turn import ACKS_ALL, Turn
 from headrace.model.errors import ApiError, ErrorCode, RecordError
 from headrace.record.batch import Batch, read_batch
-from headrace.replication.admission import admit, is_packed_anew
+from headrace.replication.append_rules import admit, is_packed_anew
 from headrace.replication.partition import Partition
 from headrace.runtime.exchange import Peer
 from headrace.wire.cursor import MalformedRequest
 from headrace.wire.produce import OLDEST, TOPIC_IDS_SINCE, ProducePart, read_produce
 
 if TYPE_CHECKING:
-    from headrace.handlers.partitions import PartitionTable
+    from headrace.replication.partition_table import PartitionTable
     from headrace.runtime.worker import Worker
 
 ON_LOOP_BYTES_MAX: Final = 64 * 1024

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from headrace.handlers.replica_sessions import FollowedPart, ReplicaExchange, ReplicaSession
+from headrace.handlers.replica_sessions import ReplicaExchange, ReplicaSession, SessionPartition
 from headrace.handlers.turn import Turn
 from headrace.log.file import NotCached
 from headrace.model.errors import ApiError, ErrorCode
@@ -35,7 +35,7 @@ from headrace.wire.fetch import (
 
 if TYPE_CHECKING:
     from headrace.handlers.fetch import Timer
-    from headrace.handlers.partitions import PartitionTable
+    from headrace.replication.partition_table import PartitionTable
     from headrace.runtime.worker import Worker
 
 OLDEST: Final = 15
@@ -162,7 +162,7 @@ class ReplicaFetchHandler:
         if waiting is not None:
             self._stop_waiting(waiting, session)
 
-    def _unlisten(self, session: ReplicaSession, followed: FollowedPart) -> None:
+    def _unlisten(self, session: ReplicaSession, followed: SessionPartition) -> None:
         partition = self.partitions.find(followed.part.key, followed.part.index, True)
         if partition is not None:
             follower = partition.followers.get(session.node_id)
@@ -170,7 +170,7 @@ class ReplicaFetchHandler:
                 follower.listener = None
                 self._hand_back(session, followed)
 
-    def _hand_back(self, ended: ReplicaSession, followed: FollowedPart) -> None:
+    def _hand_back(self, ended: ReplicaSession, followed: SessionPartition) -> None:
         """Let another session of the follower hear of a partition, which came late to this one."""
         where = (followed.part.key, followed.part.index)
         for session in self.sessions.values():
@@ -192,7 +192,7 @@ class ReplicaFetchHandler:
         for part in request.parts:
             followed = session.parts.get((part.key, part.index))
             if followed is None:
-                followed = FollowedPart(session, part)
+                followed = SessionPartition(session, part)
                 session.parts[(part.key, part.index)] = followed
             else:
                 followed.part = part
@@ -203,7 +203,7 @@ class ReplicaFetchHandler:
             self._progress(session.node_id, request.replica_epoch, followed, now_ms)
 
     def _progress(
-        self, node_id: i64, broker_epoch: i64, followed: FollowedPart, now_ms: i64
+        self, node_id: i64, broker_epoch: i64, followed: SessionPartition, now_ms: i64
     ) -> None:
         part = followed.part
         partition = self.partitions.find(part.key, part.index, True)
@@ -217,7 +217,7 @@ class ReplicaFetchHandler:
         if follower is None:
             return
         listener = follower.listener
-        if isinstance(listener, FollowedPart) and _is_later(listener.session, followed.session):
+        if isinstance(listener, SessionPartition) and _is_later(listener.session, followed.session):
             return
         follower.listener = followed
         log = partition.log
@@ -273,12 +273,12 @@ class ReplicaFetchHandler:
     def _try(self, exchange: ReplicaExchange, session: ReplicaSession, must_answer: bool) -> bool:
         request = exchange.request
         results: list[FetchResult] = []
-        told: list[FollowedPart] = []
-        empty: list[FollowedPart] = []
+        told: list[SessionPartition] = []
+        empty: list[SessionPartition] = []
         total: i64 = 0
         enough: i64 = request.size_min if request.size_min > 1 else 1
         is_enough = must_answer or session.must_send
-        throttled: list[FollowedPart] = []
+        throttled: list[SessionPartition] = []
         self.copied = 0
         if session.throttled and self.throttle.left(self._now_ms()) > 0:
             session.dirty.update(session.throttled)

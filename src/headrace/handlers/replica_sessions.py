@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
-from headrace.replication.followers import Listener
+from headrace.replication.replica_progress import ReplicaListener
 from headrace.runtime.exchange import Exchange, Peer
 from headrace.wire.fetch import FetchPart, FetchRequest
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @final
-class FollowedPart(Listener):
+class SessionPartition(ReplicaListener):
     """One partition in a follower's session."""
 
     def __init__(self, session: "ReplicaSession", part: FetchPart) -> None:
@@ -70,14 +70,14 @@ class ReplicaSession:
         self.broker_epoch: i64 = broker_epoch
         """Of the registration that opened the session. Another registration opens another one."""
         self.epoch: i64 = 0
-        self.parts: dict[tuple[bytes, int], FollowedPart] = {}
-        self.dirty: dict[FollowedPart, None] = {}
+        self.parts: dict[tuple[bytes, int], SessionPartition] = {}
+        self.dirty: dict[SessionPartition, None] = {}
         """Partitions that can have records or errors to send."""
-        self.quiet: dict[FollowedPart, None] = {}
+        self.quiet: dict[SessionPartition, None] = {}
         """Partitions with a new high watermark or log start, which every response includes."""
         self.must_send = False
         """Whether the quiet partitions alone end the wait."""
-        self.throttled: dict[FollowedPart, None] = {}
+        self.throttled: dict[SessionPartition, None] = {}
         """Partitions with records that the throttle delays."""
         self.waiting: ReplicaExchange | None = None
 

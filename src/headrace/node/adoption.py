@@ -25,7 +25,6 @@ from uuid import UUID
 
 from headrace.controller.service import Controller
 from headrace.env.files import Files
-from headrace.handlers.partitions import PartitionTable
 from headrace.handlers.turn import Turn
 from headrace.log.checkpoints import (
     LEADER_EPOCHS,
@@ -41,6 +40,7 @@ from headrace.model.errors import ApiError
 from headrace.model.topics import INTERNAL_TOPICS, TopicPartition
 from headrace.node.kafka_metadata import METADATA_TOPIC, KafkaMetadata, read_metadata
 from headrace.node.open_transactions import STATE_TOPIC, decided_to_commit, end_transactions
+from headrace.replication.partition_table import PartitionTable
 
 _LOG = logging.getLogger("headrace")
 

@@ -20,7 +20,6 @@ from headrace.coordination.database import StoreFileError
 from headrace.coordination.embedded import STORE_FILE
 from headrace.coordination.layout import CLUSTER_ID, LayoutError, decode_cluster_id
 from headrace.coordination.port import NoNode, SessionState, Store, StoreUnavailable
-from headrace.handlers.partitions import PartitionTable
 from headrace.log.directory import DirectoryError, LogDirectory
 from headrace.log.directory_jobs import RemoveDirectories
 from headrace.log.log import Log
@@ -31,6 +30,7 @@ from headrace.node.groups import Groups
 from headrace.node.outside import Front, Outside, RealOutside
 from headrace.node.replicas import Replicas
 from headrace.replication.partition import Partition
+from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext
 from headrace.runtime.slices import Slices
 from headrace.runtime.worker import Worker

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
 from headrace.env.clock import Clock
-from headrace.handlers.partitions import PartitionTable
 from headrace.log.cleanable import Cleanable, cleanable, cleaning_job, dirtiest
 from headrace.log.cleaning import CleanedSegment, Outcome
 from headrace.log.directory import LogDirectory
@@ -28,6 +27,7 @@ from headrace.log.segment import Segment
 from headrace.model.errors import ApiError
 from headrace.node.cleaner_child import CleanerChild, CleanerFailed
 from headrace.replication.partition import Partition
+from headrace.replication.partition_table import PartitionTable
 from headrace.runtime.worker import Worker
 
 _LOG = logging.getLogger(__name__)

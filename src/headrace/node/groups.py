@@ -14,11 +14,11 @@ from headrace.controller.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.env.clock import Clock
 from headrace.group.placement import OFFSETS_TOPIC
-from headrace.handlers.partitions import PartitionTable
 from headrace.handlers.turn import Turn
 from headrace.log.file import NotCached
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.replication.partition import Observer, Partition
+from headrace.replication.partition_table import PartitionTable
 from headrace.runtime.worker import Worker
 from headrace.wire import codec
 from headrace.wire.apis import (

@@ -13,9 +13,9 @@ from headrace.coordination.embedded import STORE_FILE, EmbeddedStore
 from headrace.coordination.port import Store
 from headrace.env.clock import Clock, SystemClock
 from headrace.env.files import Files, SystemFiles
-from headrace.handlers.partitions import PartitionTable
 from headrace.handlers.replica_fetch import ReplicaFetchHandler
 from headrace.handlers.turn import Turn
+from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext
 from headrace.runtime.link import Network, SocketNetwork
 from headrace.runtime.worker import Worker

@@ -22,7 +22,6 @@ from headrace.controller.changes import ImageChange, changed_partitions
 from headrace.controller.failover_machine import members_of
 from headrace.env.clock import Clock
 from headrace.env.complaints import Complaint
-from headrace.handlers.partitions import PartitionTable
 from headrace.handlers.turn import Turn
 from headrace.log.directory import LogDirectory
 from headrace.log.directory_jobs import RemoveDirectories
@@ -36,6 +35,7 @@ from headrace.model.topics import (
     TopicState,
 )
 from headrace.replication.partition import Partition
+from headrace.replication.partition_table import PartitionTable
 from headrace.runtime.slices import Slices
 
 _RETRY_SECONDS = 1.0

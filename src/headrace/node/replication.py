@@ -8,11 +8,11 @@ from headrace.config.broker import BrokerConfig
 from headrace.controller.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.env.clock import Clock
-from headrace.handlers.partitions import PartitionTable
 from headrace.node.outside import Front
-from headrace.replication.follower_service import Followers, FollowerSettings
+from headrace.replication.fetcher_service import FetcherSettings, ReplicaFetchers
 from headrace.replication.isr_service import IsrKeeper
 from headrace.replication.partition import Partition
+from headrace.replication.partition_table import PartitionTable
 from headrace.replication.throttle import Throttle
 from headrace.runtime.link import Network
 
@@ -35,7 +35,7 @@ class Replication:
         """Whose disks have failed, as the controller was told."""
         self._to_followers = front.replica_fetch.throttle
         self._from_leaders = Throttle()
-        self._followers = Followers(
+        self._fetchers = ReplicaFetchers(
             network,
             clock,
             config.node_id,
@@ -43,7 +43,7 @@ class Replication:
             controller.image,
             config.internal_listener,
             front.turn,
-            FollowerSettings.of(config),
+            FetcherSettings.of(config),
             self._from_leaders,
         )
         self._isr = IsrKeeper(
@@ -57,7 +57,7 @@ class Replication:
             config.get_int("replica.lag.time.max.ms"),
             config.get_int("replica.fetch.wait.max.ms"),
         )
-        front.turn.start_moved = self._followers.start_moved
+        front.turn.start_moved = self._fetchers.start_moved
         front.replica_fetch.epoch_of = self._epoch_of
         front.replica_fetch.consider = self._isr.consider
 
@@ -76,20 +76,20 @@ class Replication:
 
     def stop(self) -> None:
         self._isr.stop()
-        self._followers.stop()
+        self._fetchers.stop()
 
     def follow(self, partition: Partition) -> None:
-        self._followers.follow(partition)
+        self._fetchers.follow(partition)
 
     def unfollow(self, partition: Partition) -> None:
-        self._followers.unfollow(partition)
+        self._fetchers.unfollow(partition)
 
     def repair(self, partition: Partition) -> None:
         """Get anew what a partition's disk has lost; where it leads here, others lead first."""
         if partition.is_leader:
             self._isr.consider(partition)
         else:
-            self._followers.repair(partition)
+            self._fetchers.repair(partition)
 
     def report_failed_disks(self) -> None:
         """Let others lead what this broker cannot write any more (B13)."""
@@ -100,12 +100,12 @@ class Replication:
 
     def changed(self, change: ImageChange) -> None:
         if change.brokers:
-            self._followers.brokers_changed()
+            self._fetchers.brokers_changed()
         if change.broker_configs:
             self._set_rates()
-            settings = FollowerSettings.of(self._config)
-            if settings != self._followers.settings:
-                self._followers.use(settings)
+            settings = FetcherSettings.of(self._config)
+            if settings != self._fetchers.settings:
+                self._fetchers.use(settings)
 
     def _set_rates(self) -> None:
         now_ms = int(self._clock.monotonic() * 1000)
@@ -116,6 +116,6 @@ class Replication:
 
     def _epoch_of(self, node_id: int) -> int:
         """The registered epoch of a follower, which has sent a fetch."""
-        self._isr.contacts.fetched(node_id, self._clock.monotonic())
+        self._isr.silence.fetched(node_id, self._clock.monotonic())
         broker = self._controller.image.brokers.get(node_id)
         return -1 if broker is None else broker.epoch

@@ -8,7 +8,7 @@ cluster, whichever is first; `Partition.settle` tells by the partition epoch.
    the same is asked again, until it is answered or a later state of the partition comes.
 2. A refusal that names a later state (INVALID_UPDATE_VERSION, FENCED_LEADER_EPOCH) is no outcome
    either: a copy of the request may be part of that state. It will come with the image.
-3. A leader that is damaged, or that most of the ISR no longer reaches (`contact_machine`), requests
+3. A leader that is damaged, or that most of the ISR no longer reaches (`silence_machine`), requests
    an ISR without itself. The controller elects one of the others. If few members are silent, the
    leader requests an ISR without them.
 4. A leader without a session, most of whose followers are silent, is probably replaced, and can
@@ -26,8 +26,8 @@ from headrace.env.clock import Clock
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode, error_name
 from headrace.model.topics import PartitionState
-from headrace.replication.contact_machine import CHECK_S, Action, Contacts
 from headrace.replication.partition import Isr, Partition
+from headrace.replication.silence_machine import CHECK_S, Action, FollowerSilence
 from headrace.runtime.link import LinkBroken
 
 ALTER_PARTITION = 56
@@ -79,7 +79,7 @@ class IsrKeeper:
         fetch_wait_ms_max: int,
     ) -> None:
         self.lag_ms_max = lag_ms_max
-        self.contacts = Contacts(fetch_wait_ms_max / 1000)
+        self.silence = FollowerSilence(fetch_wait_ms_max / 1000)
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._image = image
@@ -113,7 +113,7 @@ class IsrKeeper:
 
     def start(self) -> None:
         self._tick_timer = self._loop.call_later(self.lag_ms_max / 2000, self._tick)
-        self._check_timer = self._loop.call_later(CHECK_S, self._check_contacts)
+        self._check_timer = self._loop.call_later(CHECK_S, self._check_silence)
 
     def stop(self) -> None:
         for timer in (self._tick_timer, self._check_timer, self._work_timer, self._rest_timer):
@@ -134,10 +134,10 @@ class IsrKeeper:
             if partition.is_leader:
                 self.consider(partition)
 
-    def _check_contacts(self) -> None:
-        self._check_timer = self._loop.call_later(CHECK_S, self._check_contacts)
+    def _check_silence(self) -> None:
+        self._check_timer = self._loop.call_later(CHECK_S, self._check_silence)
         now = self._clock.monotonic()
-        if self.contacts.check(self._image.brokers, now):
+        if self.silence.check(self._image.brokers, now):
             for partition in self._partitions:
                 if partition.is_leader and partition.proposed is None:
                     self._judge(partition, now)
@@ -145,7 +145,7 @@ class IsrKeeper:
 
     def _judge(self, partition: Partition, now: float) -> None:
         key = (partition.topic, int(partition.index))
-        action = self.contacts.judge(
+        action = self.silence.judge(
             key,
             int(partition.leader_epoch),
             [member for member, _ in partition.isr if member != self._node_id],
@@ -158,7 +158,7 @@ class IsrKeeper:
             _LOG.warning("followers are silent, handing over: partition=%s-%d", *key)
             self._cut_off[partition] = None
         elif action is Action.REMOVE_SILENT:
-            silent = ",".join(str(node) for node in sorted(self.contacts.unreached))
+            silent = ",".join(str(node) for node in sorted(self.silence.unreached))
             _LOG.warning("removing silent followers: partition=%s-%d silent=%s", *key, silent)
             self._shrinking[partition] = None
         if action is not Action.NONE:
@@ -166,9 +166,9 @@ class IsrKeeper:
 
     def _mark_stranded(self) -> None:
         """Mark the partitions that cannot commit, if another broker can lead them by now."""
-        unreached = self.contacts.unreached
+        unreached = self.silence.unreached
         found: dict[Partition, None] = {}
-        if self.contacts.is_isolated and self._turn.may_be_stale():
+        if self.silence.is_isolated and self._turn.may_be_stale():
             for partition in self._partitions:
                 members = (member for member, _ in partition.isr)
                 if partition.is_leader and not unreached.isdisjoint(members):
@@ -225,7 +225,7 @@ class IsrKeeper:
 
     def _isr_without_silent(self, partition: Partition) -> Isr | None:
         """The ISR to request if followers are silent; None if all of them fetch again."""
-        unreached = self.contacts.unreached
+        unreached = self.silence.unreached
         isr = tuple(each for each in partition.isr if each[0] not in unreached)
         return None if isr == partition.isr else isr
 

@@ -24,8 +24,8 @@ from headrace.config.topic import TopicConfig
 from headrace.log.log import Log
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import INTERNAL_TOPICS, NO_LEADER, PartitionState
-from headrace.replication.admission import AppendRules
-from headrace.replication.followers import UNKNOWN, Follower
+from headrace.replication.append_rules import AppendRules
+from headrace.replication.replica_progress import UNKNOWN, ReplicaProgress
 from headrace.runtime.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Partition:
         """Whether replicas outside of the ISR can be elected: then nothing is committed."""
         self.is_cut_off = False
         """Whether this leader can commit nothing and is probably replaced: see `isr_service`."""
-        self.followers: dict[int, Follower] = {}
+        self.followers: dict[int, ReplicaProgress] = {}
         self.epoch_start_offset: i64 = 0
         """Where the log ended when this broker began to lead."""
         self.high_watermark: i64 = high_watermark
@@ -127,7 +127,7 @@ class Partition:
         """From where on the disk does not hold what was written to it; unknown if it does."""
         self._known_start_offset: i64 = log.log_start_offset
         """The log start that followers and waiters were last notified of."""
-        self._bounds: list[Follower] = []
+        self._bounds: list[ReplicaProgress] = []
         """The members of the maximal ISR but this broker."""
         self._set_throttled()
 
@@ -211,7 +211,7 @@ class Partition:
         self.followers = {}
         for node_id in self.replicas:
             if node_id != self.node_id:
-                self.followers[node_id] = before.get(node_id) or Follower(node_id, now_ms)
+                self.followers[node_id] = before.get(node_id) or ReplicaProgress(node_id, now_ms)
         self._mark_members()
 
     def _mark_members(self) -> None:
@@ -250,7 +250,7 @@ class Partition:
         isr = tuple(wanted)
         return None if sorted(isr) == sorted(self.isr) else isr
 
-    def qualifies(self, follower: Follower) -> bool:
+    def qualifies(self, follower: ReplicaProgress) -> bool:
         """Whether a replica may be let in that is not (in this incarnation)."""
         return (
             not (follower.committed_epoch != UNKNOWN and follower.is_current())
@@ -259,7 +259,7 @@ class Partition:
             and follower.end_offset >= self.epoch_start_offset
         )
 
-    def has_lost(self, follower: Follower) -> bool:
+    def has_lost(self, follower: ReplicaProgress) -> bool:
         """Whether a member asks for what is committed: its disk does not have it any more."""
         return (
             follower.committed_epoch != UNKNOWN

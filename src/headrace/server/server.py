@@ -15,9 +15,9 @@ from headrace.env.complaints import Warnings
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
-from headrace.handlers.read_replicas import RACK_AWARE, RackAwareReplicas
 from headrace.handlers.replica_fetch import ReplicaFetchHandler
 from headrace.handlers.turn import Turn
+from headrace.replication.read_replicas import RACK_AWARE, RackAwareReplicas
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
 from headrace.runtime.worker import Worker
@@ -28,7 +28,7 @@ from headrace.server.quota import ProduceQuota
 from headrace.wire.header import read_header
 
 if TYPE_CHECKING:
-    from headrace.handlers.partitions import PartitionTable
+    from headrace.replication.partition_table import PartitionTable
 
 UPKEEP_SECONDS = 0.5
 DRAIN_SECONDS = 0.5

@@ -1,7 +1,7 @@
-"""A leader's bytes into a follower's log, byte for byte.  # HOT
+"""Appends a leader's bytes to a follower's log, unchanged.  # HOT
 
-Every batch is checked before it is staged, its checksum included: what a leader's disk or the way
-here has changed is not replicated (B15).
+Every batch is checked before it is staged, including its checksum: bytes that a disk or the network
+has changed are not replicated (B15).
 """
 
 from mypy_extensions import i64
@@ -15,18 +15,18 @@ from headrace.record.batch import batch_end, read_batch
 def append_fetched(
     log: Log, frame: bytes, start: i64, end: i64, leader_epoch: i64, wall_ms: i64
 ) -> None:
-    """Append the whole batches of frame[start:end] that are not there yet, with one write.
+    """Append the complete batches of frame[start:end] that the log lacks, with one write.
 
-    If this raises, what came before the trouble is in the log as far as `log_end_offset` says.
+    If this raises, the batches before the error are in the log, up to `log_end_offset`.
     """
-    trouble: ApiError | None = None
+    rejection: ApiError | None = None
     try:
         _stage(log, frame, start, end, leader_epoch, wall_ms)
     except ApiError as error:
-        trouble = error
+        rejection = error
     log.write(wall_ms)
-    if trouble is not None:
-        raise trouble
+    if rejection is not None:
+        raise rejection
 
 
 def base_before_start(log: Log, frame: bytes, at: i64, end: i64) -> i64:

@@ -9,7 +9,7 @@ F1  A response applies to a partition only in the leader epoch of its request (B
 F2  A log is truncated only to the end of the largest epoch that both replicas know, repeatedly
     until they agree (B1, B2), or if it ends outside of the leader's log.
 F3  A request names the partitions that changed since the last one. Neither its cost nor that of a
-    response grows with the number of followed partitions.
+    response grows with the number of fetched partitions.
 F4  A fetch offset acknowledges all records before it. If the topic requires a sync, it comes first.
 F5  A log with damage below the high watermark is truncated only when this replica is not in the
     ISR. Until then it fetches the lost records, and the leader removes it from the ISR (B15).
@@ -24,9 +24,9 @@ from mypy_extensions import i64
 
 from headrace.log.jobs import PASSING
 from headrace.model.errors import ApiError, ErrorCode, error_name
-from headrace.replication.followed import NEVER, Followed
+from headrace.replication.fetch_target import NEVER, FetchTarget
+from headrace.replication.fetcher_append import append_fetched, base_before_start
 from headrace.replication.partition import Partition
-from headrace.replication.replica_append import append_fetched, base_before_start
 from headrace.replication.throttle import UNLIMITED, Throttle
 from headrace.wire.replica_fetch import FetchedPart, ReplicaFetchRequest, read_fetched
 
@@ -41,7 +41,7 @@ _SESSION_ERRORS: Final = frozenset(
         int(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
     }
 )
-_OF_THE_MOMENT: Final = frozenset(
+_TRANSIENT: Final = frozenset(
     {
         int(ErrorCode.NOT_LEADER_OR_FOLLOWER),
         int(ErrorCode.FENCED_LEADER_EPOCH),
@@ -54,7 +54,7 @@ _OF_THE_MOMENT: Final = frozenset(
 
 
 @final
-class FollowerMachine:
+class FetcherMachine:
     def __init__(
         self, request: ReplicaFetchRequest, backoff_ms_max: i64, throttle: Throttle
     ) -> None:
@@ -63,14 +63,14 @@ class FollowerMachine:
         self.held: list[Partition] = []
         """Partitions to `resume` after their next job; the caller takes them."""
         self.count: i64 = 0
-        """How many partitions are followed."""
+        """The number of partitions to fetch."""
         self._request = request
         self._backoff_ms_max: i64 = backoff_ms_max
         self._throttle = throttle
-        self._topics: dict[bytes, dict[int, Followed]] = {}
-        self._changed: dict[Followed, None] = {}
+        self._topics: dict[bytes, dict[int, FetchTarget]] = {}
+        self._changed: dict[FetchTarget, None] = {}
         self._forgotten: dict[bytes, dict[int, None]] = {}
-        self._resting: dict[Followed, None] = {}
+        self._resting: dict[FetchTarget, None] = {}
         self._due_ms: i64 = NEVER
         self._paused_until_ms: i64 = 0
         self._failures: i64 = 0
@@ -80,135 +80,135 @@ class FollowerMachine:
         self._sent: i64 = 0
         self._answered: i64 = 0
         self._void: i64 = 0
-        """Answers to requests up to this number are of a former session."""
+        """Responses to requests up to this number belong to an earlier session."""
         self._is_urgent = False
 
-    # Who is followed.
+    # Partitions to fetch.
 
     def follow(self, partition: Partition) -> None:
         """Fetch a partition in the leader epoch that it has now; the image has changed."""
-        followed = self._find(partition.topic_id.bytes, partition.index)
-        if followed is None or followed.partition is not partition:
-            if followed is not None:
-                self._drop(followed)
-            followed = Followed(partition)
-            topic = self._topics.get(followed.key)
+        target = self._find(partition.topic_id.bytes, partition.index)
+        if target is None or target.partition is not partition:
+            if target is not None:
+                self._drop(target)
+            target = FetchTarget(partition)
+            topic = self._topics.get(target.key)
             if topic is None:
-                self._topics[followed.key] = {int(followed.index): followed}
+                self._topics[target.key] = {int(target.index): target}
             else:
-                topic[followed.index] = followed
+                topic[target.index] = target
             self.count += 1
-        elif followed.leader_epoch == partition.leader_epoch and not followed.is_resting:
+        elif target.leader_epoch == partition.leader_epoch and not target.is_resting:
             return
-        followed.leader_epoch = partition.leader_epoch
-        followed.asked = NEVER
-        followed.failures = 0
-        if not followed.is_held and not followed.is_stopped:
-            self._wake(followed)
+        target.leader_epoch = partition.leader_epoch
+        target.asked = NEVER
+        target.failures = 0
+        if not target.is_held and not target.is_stopped:
+            self._wake(target)
             self._is_urgent = True
 
     def unfollow(self, partition: Partition) -> None:
-        followed = self._find(partition.topic_id.bytes, partition.index)
-        if followed is not None and followed.partition is partition:
-            self._drop(followed)
+        target = self._find(partition.topic_id.bytes, partition.index)
+        if target is not None and target.partition is partition:
+            self._drop(target)
 
     def repair(self, partition: Partition) -> None:
-        """A partition was found to be damaged: see `damaged_from`."""
-        followed = self._find(partition.topic_id.bytes, partition.index)
-        if followed is not None and not followed.is_held and not followed.is_stopped:
-            followed.asked = NEVER
-            self._wake(followed)
+        """Fetch the records that the disk has lost (`Partition.damaged_from`)."""
+        target = self._find(partition.topic_id.bytes, partition.index)
+        if target is not None and not target.is_held and not target.is_stopped:
+            target.asked = NEVER
+            self._wake(target)
             self._is_urgent = True
 
     def report_start(self, partition: Partition) -> None:
         """Send the leader a new log start offset now: a DeleteRecords request can wait for it."""
-        followed = self._find(partition.topic_id.bytes, partition.index)
-        if followed is not None and followed.partition is partition and not followed.is_resting:
-            self._changed[followed] = None
+        target = self._find(partition.topic_id.bytes, partition.index)
+        if target is not None and target.partition is partition and not target.is_resting:
+            self._changed[target] = None
             self._is_urgent = True
 
     def resume(self, partition: Partition) -> None:
-        """The log of one that was held has done a job."""
-        followed = self._find(partition.topic_id.bytes, partition.index)
-        if followed is None or followed.partition is not partition or not followed.is_held:
+        """Fetch a held partition again, after a job of its log."""
+        target = self._find(partition.topic_id.bytes, partition.index)
+        if target is None or target.partition is not partition or not target.is_held:
             return
         if partition.log.is_offline:
-            self._stop(followed)
+            self._stop(target)
         elif partition.log.job is not None or self._must_sync(partition):
             self.held.append(partition)
         else:
-            self._wake(followed)
+            self._wake(target)
             self._is_urgent = True
 
-    def _find(self, key: bytes, index: i64) -> Followed | None:
+    def _find(self, key: bytes, index: i64) -> FetchTarget | None:
         topic = self._topics.get(key)
         return None if topic is None else topic.get(index)
 
-    def _drop(self, followed: Followed) -> None:
-        topic = self._topics[followed.key]
-        del topic[followed.index]
+    def _drop(self, target: FetchTarget) -> None:
+        topic = self._topics[target.key]
+        del topic[target.index]
         if not topic:
-            del self._topics[followed.key]
+            del self._topics[target.key]
         self.count -= 1
-        self._changed.pop(followed, None)
-        self._resting.pop(followed, None)
-        self._forget(followed)
+        self._changed.pop(target, None)
+        self._resting.pop(target, None)
+        self._forget(target)
 
-    def _forget(self, followed: Followed) -> None:
-        if followed.is_in_session:
-            followed.is_in_session = False
+    def _forget(self, target: FetchTarget) -> None:
+        if target.is_in_session:
+            target.is_in_session = False
             self._in_session -= 1
-            topic = self._forgotten.get(followed.key)
+            topic = self._forgotten.get(target.key)
             if topic is None:
-                self._forgotten[followed.key] = {int(followed.index): None}
+                self._forgotten[target.key] = {int(target.index): None}
             else:
-                topic[followed.index] = None
+                topic[target.index] = None
 
-    def _wake(self, followed: Followed) -> None:
-        followed.is_resting = False
-        followed.is_held = False
-        self._resting.pop(followed, None)
-        self._changed[followed] = None
+    def _wake(self, target: FetchTarget) -> None:
+        target.is_resting = False
+        target.is_held = False
+        self._resting.pop(target, None)
+        self._changed[target] = None
 
-    def _rest(self, followed: Followed, due_ms: i64) -> None:
-        """Leave a partition out of the session for a while; the leader must not send it on."""
-        followed.is_resting = True
-        followed.due_ms = due_ms
-        followed.asked = NEVER
-        self._changed.pop(followed, None)
-        self._forget(followed)
-        self._resting[followed] = None
+    def _rest(self, target: FetchTarget, due_ms: i64) -> None:
+        """Remove a partition from the session until `due_ms`: the leader stops sending it."""
+        target.is_resting = True
+        target.due_ms = due_ms
+        target.asked = NEVER
+        self._changed.pop(target, None)
+        self._forget(target)
+        self._resting[target] = None
         if due_ms < self._due_ms:
             self._due_ms = due_ms
 
-    def _back_off(self, followed: Followed, now_ms: i64) -> None:
-        followed.failures += 1
-        self._rest(followed, now_ms + self._backoff_ms(followed.failures))
+    def _back_off(self, target: FetchTarget, now_ms: i64) -> None:
+        target.failures += 1
+        self._rest(target, now_ms + self._backoff_ms(target.failures))
 
     def _backoff_ms(self, failures: i64) -> i64:
         doublings: i64 = failures - 1 if failures < 20 else 19
         return min(BACKOFF_MS_MIN << doublings, self._backoff_ms_max)
 
-    def _hold(self, followed: Followed) -> None:
-        self._rest(followed, NEVER)
-        followed.is_held = True
-        self.held.append(followed.partition)
+    def _hold(self, target: FetchTarget) -> None:
+        self._rest(target, NEVER)
+        target.is_held = True
+        self.held.append(target.partition)
 
-    def _stop(self, followed: Followed) -> None:
-        self._rest(followed, NEVER)
-        followed.is_held = False
-        followed.is_stopped = True
+    def _stop(self, target: FetchTarget) -> None:
+        self._rest(target, NEVER)
+        target.is_held = False
+        target.is_stopped = True
 
     # Requests.
 
     def next_due_ms(self) -> i64:
-        """When to ask for a request again if nothing happens until then."""
+        """When to call `next_request` again if nothing else happens."""
         if self._paused_until_ms > 0:
             return self._paused_until_ms
         return self._due_ms
 
     def next_request(self, replica_epoch: i64, now_ms: i64) -> bytes | None:
-        """The frame to send now, if there is one."""
+        """The frame to send now, or None."""
         if self._paused_until_ms > now_ms:
             return None
         self._paused_until_ms = 0
@@ -223,97 +223,97 @@ class FollowerMachine:
             return None
         self._is_urgent = False
         self._sent += 1
-        topics: dict[bytes, list[Followed]] = {}
-        for followed in self._changed:
-            same = topics.get(followed.key)
+        topics: dict[bytes, list[FetchTarget]] = {}
+        for target in self._changed:
+            same = topics.get(target.key)
             if same is None:
-                topics[followed.key] = [followed]
+                topics[target.key] = [target]
             else:
-                same.append(followed)
+                same.append(target)
         self._changed.clear()
         request = self._request
         request.begin(self._session_id, self._session_epoch, len(topics))
         for key, parts in topics.items():
             request.topic(key, len(parts))
-            for followed in parts:
-                self._put(request, followed)
+            for target in parts:
+                self._put(request, target)
             request.end_topic()
         request.forget(self._forgotten)
         self._forgotten = {}
         self._session_epoch = 1 if self._session_epoch == _EPOCH_MAX else self._session_epoch + 1
         return request.finish(replica_epoch)
 
-    def _put(self, request: ReplicaFetchRequest, followed: Followed) -> None:
-        log = followed.partition.log
+    def _put(self, request: ReplicaFetchRequest, target: FetchTarget) -> None:
+        log = target.partition.log
         offset: i64 = log.log_end_offset
         epoch: i64 = log.leader_epoch
-        damaged_from: i64 = followed.partition.damaged_from
+        damaged_from: i64 = target.partition.damaged_from
         if 0 <= damaged_from < offset:
             offset = damaged_from if damaged_from > log.log_start_offset else log.log_start_offset
             epoch = log.epochs.epoch_for(offset - 1)
         start: i64 = log.log_start_offset
-        request.part(followed.index, followed.leader_epoch, offset, epoch, start, followed.size_max)
-        followed.size_max = NEVER
-        followed.asked_offset = offset
-        followed.asked = self._sent
-        if not followed.is_in_session:
-            followed.is_in_session = True
+        request.part(target.index, target.leader_epoch, offset, epoch, start, target.size_max)
+        target.size_max = NEVER
+        target.asked_offset = offset
+        target.asked = self._sent
+        if not target.is_in_session:
+            target.is_in_session = True
             self._in_session += 1
-            forgotten = self._forgotten.get(followed.key)
+            forgotten = self._forgotten.get(target.key)
             if forgotten is not None:
                 # It is requested again, so the same request must not also forget it.
-                forgotten.pop(followed.index, None)
+                forgotten.pop(target.index, None)
                 if not forgotten:
-                    del self._forgotten[followed.key]
+                    del self._forgotten[target.key]
 
     def _hold_back(self, now_ms: i64) -> None:
-        """Ask for no more than the throttle lets through."""
+        """Limit the request to the bytes that the throttle allows."""
         left: i64 = self._throttle.left(now_ms)
-        for followed in list(self._changed):
-            if followed.is_throttled():
+        for target in list(self._changed):
+            if target.is_throttled():
                 if left <= 0:
-                    self._rest(followed, now_ms + self._throttle.wait_ms())
+                    self._rest(target, now_ms + self._throttle.wait_ms())
                     continue
-                followed.size_max = left
+                target.size_max = left
                 left -= self._request.partition_size_max
 
     def _wake_due(self, now_ms: i64) -> None:
         due_ms: i64 = NEVER
-        for followed in list(self._resting):
-            if followed.due_ms <= now_ms:
-                self._wake(followed)
+        for target in list(self._resting):
+            if target.due_ms <= now_ms:
+                self._wake(target)
                 self._is_urgent = True
-            elif followed.due_ms < due_ms:
-                due_ms = followed.due_ms
+            elif target.due_ms < due_ms:
+                due_ms = target.due_ms
         self._due_ms = due_ms
 
     def is_waiting(self) -> bool:
-        """Whether an answer is due."""
+        """Whether a request is in flight."""
         return self._sent > self._answered
 
     def broke(self) -> None:
-        """The link has ended, and the session with it: no answer comes to what was asked."""
+        """The link has closed. Its session and its requests have ended."""
         self._answered = self._sent
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """The next request opens a session, and names everything."""
+        """Open a new session with the next request, which lists all partitions."""
         self._void = self._sent
         self._session_id = 0
         self._session_epoch = 0
         self._in_session = 0
         self._forgotten = {}
         for topic in self._topics.values():
-            for followed in topic.values():
-                followed.is_in_session = False
-                followed.asked = NEVER
-                if not followed.is_resting:
-                    self._changed[followed] = None
+            for target in topic.values():
+                target.is_in_session = False
+                target.asked = NEVER
+                if not target.is_resting:
+                    self._changed[target] = None
 
-    # Answers.
+    # Responses.
 
     def answered(self, frame: bytes, wall_ms: i64, now_ms: i64) -> None:
-        """Take the answer to the oldest open request. MalformedRequest if it cannot be read."""
+        """Apply the response to the oldest request in flight. Raises MalformedRequest."""
         self._answered += 1
         number: i64 = self._answered
         if number <= self._void:
@@ -324,15 +324,15 @@ class FollowerMachine:
             return
         self._failures = 0
         for part in fetched.parts:
-            followed = self._find(part.key, part.index)
-            if followed is None or followed.asked > number:
+            target = self._find(part.key, part.index)
+            if target is None or target.asked > number:
                 continue
-            partition = followed.partition
-            if partition.is_leader or partition.leader_epoch != followed.leader_epoch:
+            partition = target.partition
+            if partition.is_leader or partition.leader_epoch != target.leader_epoch:
                 continue
-            self._take(followed, part, frame, wall_ms, now_ms)
+            self._take(target, part, frame, wall_ms, now_ms)
         if fetched.session_id == 0:
-            # A leader that keeps no session is asked for everything each time.
+            # A leader without sessions gets every partition in each request.
             self._begin_anew()
         else:
             self._session_id = fetched.session_id
@@ -347,63 +347,63 @@ class FollowerMachine:
             _LOG.warning("replica fetch rejected by leader: error=%s", error_name(code))
 
     def _take(
-        self, followed: Followed, part: FetchedPart, frame: bytes, wall_ms: i64, now_ms: i64
+        self, target: FetchTarget, part: FetchedPart, frame: bytes, wall_ms: i64, now_ms: i64
     ) -> None:
         try:
-            if followed.partition.damaged_from >= 0:
-                self._repair(followed, part, wall_ms, now_ms)
+            if target.partition.damaged_from >= 0:
+                self._repair(target, part, wall_ms, now_ms)
             elif part.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-                self._move_into_range(followed, part, wall_ms, now_ms)
+                self._move_into_range(target, part, wall_ms, now_ms)
             elif part.error != 0:
-                if followed.failures == 0 and part.error not in _OF_THE_MOMENT:
-                    name, error = followed.partition.log.partition, error_name(part.error)
+                if target.failures == 0 and part.error not in _TRANSIENT:
+                    name, error = target.partition.log.partition, error_name(part.error)
                     _LOG.warning("partition not fetched: partition=%s error=%s", name, error)
-                self._back_off(followed, now_ms)
+                self._back_off(target, now_ms)
             elif part.diverging_epoch >= 0:
-                self._reconcile(followed, part, wall_ms, now_ms)
+                self._reconcile(target, part, wall_ms, now_ms)
             else:
-                self._append(followed, part, frame, wall_ms)
+                self._append(target, part, frame, wall_ms)
         except ApiError as refusal:
-            self._trouble(followed, refusal, now_ms)
+            self._trouble(target, refusal, now_ms)
         except OSError as failure:
             if failure.errno not in PASSING:
-                followed.partition.log.go_offline(failure)
+                target.partition.log.go_offline(failure)
             problem = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
-            self._trouble(followed, problem, now_ms)
+            self._trouble(target, problem, now_ms)
 
-    def _trouble(self, followed: Followed, error: ApiError, now_ms: i64) -> None:
-        partition = followed.partition
+    def _trouble(self, target: FetchTarget, error: ApiError, now_ms: i64) -> None:
+        partition = target.partition
         self.written.append(partition)
         if partition.log.is_offline:
-            self._stop(followed)
+            self._stop(target)
             return
-        if followed.failures == 0:
+        if target.failures == 0:
             _LOG.warning(
                 "fetched records rejected, fetching again: partition=%s error=%s",
                 partition.log.partition,
                 error,
             )
-        self._back_off(followed, now_ms)
+        self._back_off(target, now_ms)
 
-    def _append(self, followed: Followed, part: FetchedPart, frame: bytes, wall_ms: i64) -> None:
-        partition = followed.partition
+    def _append(self, target: FetchTarget, part: FetchedPart, frame: bytes, wall_ms: i64) -> None:
+        partition = target.partition
         log = partition.log
         if part.end > part.start:
             # Named again even if the append fails: the leader sends no more until then.
-            self._changed[followed] = None
-            if followed.is_throttled():
+            self._changed[target] = None
+            if target.is_throttled():
                 self._throttle.spend(part.end - part.start)
             base_offset: i64 = base_before_start(log, frame, part.start, part.end)
             if base_offset >= 0:
                 if log.job is not None:
-                    self._hold(followed)
+                    self._hold(target)
                     return
                 log.start_at(log.log_start_offset, wall_ms, base_offset)
-            append_fetched(log, frame, part.start, part.end, followed.leader_epoch, wall_ms)
+            append_fetched(log, frame, part.start, part.end, target.leader_epoch, wall_ms)
             if self._must_sync(partition):
-                self._hold(followed)
-        followed.failures = 0
-        followed.leader_high_watermark = part.high_watermark
+                self._hold(target)
+        target.failures = 0
+        target.leader_high_watermark = part.high_watermark
         self._learn(partition, part)
         self.written.append(partition)
 
@@ -418,83 +418,83 @@ class FollowerMachine:
         partition.demand_sync()
         return partition.sync_from < partition.log.written_end_offset
 
-    # Histories that differ.
+    # Logs that diverge.
 
-    def _reconcile(self, followed: Followed, part: FetchedPart, wall_ms: i64, now_ms: i64) -> None:
-        """Cut the log where the leader's epochs leave it; the next answer tells if that is all."""
-        log = followed.partition.log
+    def _reconcile(self, target: FetchTarget, part: FetchedPart, wall_ms: i64, now_ms: i64) -> None:
+        """Truncate to the end of the largest common epoch. The next fetch checks again."""
+        log = target.partition.log
         epoch, end_offset = log.end_offset_for_epoch(part.diverging_epoch)
-        target: i64 = log.log_end_offset if epoch < 0 else end_offset
-        if part.diverging_end_offset < target:
-            target = part.diverging_end_offset
-        self._cut(followed, target, wall_ms, now_ms)
+        offset: i64 = log.log_end_offset if epoch < 0 else end_offset
+        if part.diverging_end_offset < offset:
+            offset = part.diverging_end_offset
+        self._truncate(target, offset, wall_ms, now_ms)
 
     def _move_into_range(
-        self, followed: Followed, part: FetchedPart, wall_ms: i64, now_ms: i64
+        self, target: FetchTarget, part: FetchedPart, wall_ms: i64, now_ms: i64
     ) -> None:
         """The log ends outside of the leader's: before its start, or after its end."""
-        log = followed.partition.log
+        log = target.partition.log
         start: i64 = part.log_start_offset
         if start < 0 or (start <= log.log_end_offset and part.high_watermark < 0):
-            self._back_off(followed, now_ms)
+            self._back_off(target, now_ms)
         elif start > log.log_end_offset:
             if log.job is not None:
-                self._hold(followed)
+                self._hold(target)
                 return
             log.start_at(start, wall_ms)
-            self._learn(followed.partition, part)
-            self._moved(followed)
+            self._learn(target.partition, part)
+            self._moved(target)
         else:
-            # No epoch shows where the histories differ. Both have the committed records.
-            target: i64 = part.high_watermark if part.high_watermark > start else start
-            self._cut(followed, target, wall_ms, now_ms)
+            # No epoch shows where the logs diverge. Both have the committed records.
+            offset: i64 = part.high_watermark if part.high_watermark > start else start
+            self._truncate(target, offset, wall_ms, now_ms)
 
-    def _cut(self, followed: Followed, target: i64, wall_ms: i64, now_ms: i64) -> None:
-        partition = followed.partition
+    def _truncate(self, target: FetchTarget, offset: i64, wall_ms: i64, now_ms: i64) -> None:
+        partition = target.partition
         log = partition.log
-        if target >= log.log_end_offset or target < 0:
-            if followed.failures == 0:
+        if offset >= log.log_end_offset or offset < 0:
+            if target.failures == 0:
                 _LOG.warning("no common offset with the leader: partition=%s", log.partition)
-            self._back_off(followed, now_ms)
+            self._back_off(target, now_ms)
             return
         if log.job is not None:
-            self._hold(followed)
+            self._hold(target)
             return
-        if target < partition.high_watermark:
+        if offset < partition.high_watermark:
             message = "truncating committed records that the leader lacks: partition=%s offset=%d"
-            _LOG.warning(message, log.partition, target)
-        if target < log.log_start_offset:
-            log.start_at(target, wall_ms)
+            _LOG.warning(message, log.partition, offset)
+        if offset < log.log_start_offset:
+            log.start_at(offset, wall_ms)
         else:
-            log.truncate_to(target, wall_ms)
-        self._moved(followed)
+            log.truncate_to(offset, wall_ms)
+        self._moved(target)
 
-    def _repair(self, followed: Followed, part: FetchedPart, wall_ms: i64, now_ms: i64) -> None:
-        """Drop what is damaged, once nobody counts on it, and fetch it anew."""
-        partition = followed.partition
+    def _repair(self, target: FetchTarget, part: FetchedPart, wall_ms: i64, now_ms: i64) -> None:
+        """Truncate damaged records when no election can depend on them, and fetch them again."""
+        partition = target.partition
         log = partition.log
         is_free = partition.damaged_from >= log.log_end_offset
         if not is_free and part.error == 0:
-            is_free = part.high_watermark <= followed.asked_offset
-        if not is_free and followed.is_member():
-            self._back_off(followed, now_ms)
+            is_free = part.high_watermark <= target.asked_offset
+        if not is_free and target.is_member():
+            self._back_off(target, now_ms)
             return
         if log.job is not None:
-            self._hold(followed)
+            self._hold(target)
             return
         if partition.damaged_from < log.log_start_offset:
             log.start_at(log.log_start_offset, wall_ms)
         else:
             log.truncate_to(partition.damaged_from, wall_ms)
         partition.damaged_from = -1
-        self._moved(followed)
+        self._moved(target)
 
-    def _moved(self, followed: Followed) -> None:
+    def _moved(self, target: FetchTarget) -> None:
         """Discard the requests in flight: they are for the log before the truncation."""
-        partition = followed.partition
+        partition = target.partition
         if partition.high_watermark > partition.log.log_end_offset:
             partition.high_watermark = partition.log.log_end_offset
-        followed.asked = NEVER
-        followed.failures = 0
-        self._changed[followed] = None
+        target.asked = NEVER
+        target.failures = 0
+        self._changed[target] = None
         self.written.append(partition)

@@ -1,6 +1,6 @@
-"""What a leader knows of the other replicas of one partition.  # HOT
+"""The leader's view of another replica of one partition.  # HOT
 
-Owns their progress as their fetches tell it. It decides nothing: the partition does.
+Owns the progress that the replica's fetches report. Decides nothing: the partition does.
 """
 
 from typing import Final, final
@@ -8,11 +8,11 @@ from typing import Final, final
 from mypy_extensions import i64, mypyc_attr
 
 UNKNOWN: Final = -1
-"""No offset, and no epoch: those of a broker are above it."""
+"""No offset or epoch; every valid one is higher."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Listener:
+class ReplicaListener:
     """Receives the changes of a partition that its follower must learn of."""
 
     def appended(self) -> None:
@@ -29,21 +29,22 @@ class Listener:
 
 
 @final
-class Follower:
+class ReplicaProgress:
     def __init__(self, node_id: i64, now_ms: i64) -> None:
         self.node_id: i64 = node_id
         self.broker_epoch: i64 = UNKNOWN
-        """The incarnation that fetched last."""
+        """The incarnation that sent the last fetch."""
         self.end_offset: i64 = UNKNOWN
-        """It holds everything below; unknown until it has fetched in this leader's epoch."""
+        """The replica has all earlier records. Unknown before a fetch in this leader epoch."""
         self.log_start_offset: i64 = 0
         self.caught_up_ms: i64 = now_ms
-        """When it last had all that the leader had then. A new leader gives it a full term."""
+        """When the replica last had all records of the leader. A new leader starts with the time of
+        its election."""
         self.committed_epoch: i64 = UNKNOWN
-        """The incarnation that the committed ISR names; unknown if it is not a member."""
+        """The broker epoch in the committed ISR; unknown if the replica is not a member."""
         self.proposed_epoch: i64 = UNKNOWN
-        """Likewise in a change of the ISR whose outcome is not known."""
-        self.listener: Listener | None = None
+        """The broker epoch in an ISR change whose outcome is unknown."""
+        self.listener: ReplicaListener | None = None
         self._fetched_ms: i64 = now_ms
         self._leader_end_offset: i64 = 0
 
@@ -55,7 +56,7 @@ class Follower:
         now_ms: i64,
     ) -> None:
         if broker_epoch != self.broker_epoch:
-            # Another life: what the former one had says nothing of this one.
+            # Another incarnation: the progress of the earlier one does not apply to it.
             self.broker_epoch = broker_epoch
             self._leader_end_offset = leader_end_offset
             self._fetched_ms = now_ms
@@ -71,14 +72,14 @@ class Follower:
         return self.committed_epoch != UNKNOWN or self.proposed_epoch != UNKNOWN
 
     def counted_offset(self) -> i64:
-        """What it vouches for as a member: only the incarnation that was let in counts (B6)."""
+        """The offset that the high watermark heeds: only of the admitted incarnation (B6)."""
         epoch = self.broker_epoch
         if epoch != UNKNOWN and (epoch == self.committed_epoch or epoch == self.proposed_epoch):
             return self.end_offset
         return UNKNOWN
 
     def is_current(self) -> bool:
-        """Whether the committed ISR names the incarnation that fetches, as far as is known."""
+        """Whether the committed ISR contains the incarnation that fetches, as far as is known."""
         return self.broker_epoch == UNKNOWN or self.broker_epoch == self.committed_epoch
 
     def lags(self, leader_end_offset: i64, now_ms: i64, lag_ms_max: i64) -> bool:

@@ -1,6 +1,6 @@
-"""What a topic lets in: the records' frames are walked, then the topic's own rules hold.  # HOT
+"""Validates a producer's batch: the frame of every record, then the rules of its topic.  # HOT
 
-`admit` touches nothing but the batch that it is given, so it runs on any thread.
+`admit` uses only its arguments, so it runs on any thread.
 """
 
 from typing import Final, final
@@ -12,12 +12,12 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import HEADER_SIZE, NO_TIMESTAMP, Batch, walk_batch
 
 ON_LOOP_BYTES_MAX: Final = 1024 * 1024
-"""What a batch may unfold to while everybody waits for it."""
+"""The largest decompressed size of a batch that the event loop decompresses."""
 
 
 @final
 class AppendRules:
-    """A topic's settings that concern each append, as native numbers."""
+    """The settings of a topic that every append needs, as native numbers."""
 
     def __init__(self, config: TopicConfig, decompressed_bytes_max: i64) -> None:
         self.batch_bytes_max: i64 = config.max_message_bytes
@@ -35,7 +35,7 @@ class AppendRules:
 
 
 def admit(batch: Batch, rules: AppendRules, now_ms: i64, unfolded_bytes_max: i64) -> Batch:
-    """Check every record, and return the batch as the topic wants it stored.
+    """Check every record, and return the batch as the topic stores it.
 
     MESSAGE_TOO_LARGE if the batch decompresses to more than `unfolded_bytes_max`.
     """
@@ -57,7 +57,7 @@ def admit(batch: Batch, rules: AppendRules, now_ms: i64, unfolded_bytes_max: i64
         from headrace.record.rewrite import recompressed
 
         batch = recompressed(batch, rules.codec, payload=payload, level=rules.level)
-        # What came small enough may have grown, and what is stored is what has the limit.
+        # The limit applies to the stored batch, which can be larger than the one received.
         if batch.size() > rules.batch_bytes_max:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -73,14 +73,14 @@ def is_packed_anew(batch: Batch, rules: AppendRules) -> bool:
 
 
 def _check_timestamps(batch: Batch, rules: AppendRules, now_ms: i64) -> None:
-    """Refuse records from too far ahead or behind: they would pin retention, or wipe it."""
+    """Reject timestamps far from the clock: they would delay deletion by time, or cause it."""
     if batch.max_timestamp - now_ms > rules.ahead_ms_max:
         raise ApiError(
             ErrorCode.INVALID_TIMESTAMP,
             f"Timestamp {batch.max_timestamp} is ahead of the broker's clock by more than "
             f"message.timestamp.after.max.ms, {rules.ahead_ms_max}.",
         )
-    # A record without a timestamp (-1) is of no age.
+    # A record without a timestamp (-1) has no age.
     if batch.min_timestamp != NO_TIMESTAMP and now_ms - batch.min_timestamp > rules.behind_ms_max:
         raise ApiError(
             ErrorCode.INVALID_TIMESTAMP,

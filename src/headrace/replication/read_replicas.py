@@ -1,8 +1,8 @@
 """Selects the replica that a consumer reads from: one in its rack, or the leader (KIP-392)."""
 
 from headrace.model.cluster import ClusterImage
-from headrace.replication.followers import UNKNOWN, Follower
 from headrace.replication.partition import Partition
+from headrace.replication.replica_progress import UNKNOWN, ReplicaProgress
 
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER = -1
@@ -14,7 +14,7 @@ class RackAwareReplicas:
         self._image = image
 
     def choose(self, partition: Partition, rack: bytes, offset: int) -> int:
-        """A follower for who reads a partition that this broker leads from there, or LEADER."""
+        """A follower in the rack that can serve a consumer at this offset, or LEADER."""
         wanted = rack.decode(errors="replace")
         if self._rack_of(self._node_id) == wanted:
             return LEADER
@@ -31,8 +31,8 @@ class RackAwareReplicas:
         return None if broker is None else broker.rack
 
 
-def _holds(follower: Follower, offset: int) -> bool:
-    """Whether a replica is in sync, and has come as far as this; one that lags would hold it up."""
+def _holds(follower: ReplicaProgress, offset: int) -> bool:
+    """Whether a replica is in sync and has the offset: one that lags would delay the consumer."""
     return (
         follower.committed_epoch != UNKNOWN
         and follower.is_current()
@@ -40,5 +40,5 @@ def _holds(follower: Follower, offset: int) -> bool:
     )
 
 
-def _rank(follower: Follower) -> tuple[int, int, int]:
+def _rank(follower: ReplicaProgress) -> tuple[int, int, int]:
     return follower.end_offset, follower.caught_up_ms, follower.node_id

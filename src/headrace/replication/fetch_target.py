@@ -1,4 +1,4 @@
-"""One partition in a follower's session: what was last asked of it, and whether it rests.  # HOT"""
+"""One partition that a follower fetches: its last request, and why it pauses.  # HOT"""
 
 from typing import Final, final
 
@@ -10,30 +10,30 @@ NEVER: Final = 0x7FFFFFFFFFFFFFFF
 
 
 @final
-class Followed:
+class FetchTarget:
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.key = partition.topic_id.bytes
         self.index: i64 = partition.index
         self.leader_epoch: i64 = partition.leader_epoch
         self.asked: i64 = NEVER
-        """The number of the request that last named it: earlier answers say nothing of it."""
+        """The last request that lists it, by number. Responses to earlier ones do not apply."""
         self.asked_offset: i64 = 0
         self.is_in_session = False
         self.is_resting = False
         self.is_held = False
-        """Resting until its log has done its work, and not by the clock."""
+        """Paused until a job of its log is done, not until a time."""
         self.is_stopped = False
         """Its disk has failed."""
         self.due_ms: i64 = 0
         self.failures: i64 = 0
         self.size_max: i64 = NEVER
-        """How much may be asked for in the next request, where a throttle says so."""
+        """The most bytes to fetch in the next request, if a throttle limits them."""
         self.leader_high_watermark: i64 = NEVER
-        """As it was last told."""
+        """From the leader's last response."""
 
     def is_throttled(self) -> bool:
-        """Whether this replica is copied slowly: never one in sync, or just let in."""
+        """Whether the throttle applies: never to a member of the ISR."""
         partition = self.partition
         return (
             partition.is_throttled_follower
@@ -42,6 +42,6 @@ class Followed:
         )
 
     def is_member(self) -> bool:
-        """Whether this replica is in the ISR, as far as is known here."""
+        """Whether this replica is in the ISR, by the image of this broker."""
         partition = self.partition
         return any(member == partition.node_id for member, _ in partition.isr)

@@ -1,11 +1,11 @@
-"""Follows the leaders: one link for each session, dialled and dialled again.  # HOT
+"""Fetches from the leaders of partitions that this broker follows: one link per session.  # HOT
 
-Wires `FollowerMachine` to links, timers and logs, and decides nothing about records. Loop thread
-only. Which partitions are followed is told by the node as the cluster's image changes.
+Connects `FetcherMachine` to links, timers and logs. Decides nothing about records. Runs on the loop
+thread. The node calls `follow` and `unfollow` when the image of the cluster changes.
 
-1. A partition is in one session at most, always at the broker that its last known state names.
-2. A link that broke is dialled again at once, then ever more slowly; nobody else is asked.
-3. The next request goes out before the logs' work begins: leaders wait for it.
+1. A partition is in at most one session: with the leader in the last known partition state.
+2. A broken link reconnects immediately, then with exponential backoff, always to the same broker.
+3. The next request is sent before the jobs of the logs start, because leaders wait for it.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from zlib import crc32
 from headrace.config.broker import BrokerConfig
 from headrace.env.clock import Clock
 from headrace.model.cluster import ClusterImage, Endpoint
-from headrace.replication.followed import NEVER
-from headrace.replication.follower_machine import FollowerMachine
+from headrace.replication.fetch_target import NEVER
+from headrace.replication.fetcher_machine import FetcherMachine
 from headrace.replication.partition import Partition
 from headrace.replication.throttle import Throttle
 from headrace.runtime.link import Link, LinkBroken, Network
@@ -31,7 +31,7 @@ _DIAL_TIMEOUT_S: Final = 3.0
 _LOG = logging.getLogger("headrace.replication")
 
 
-class FollowerSettings(NamedTuple):
+class FetcherSettings(NamedTuple):
     wait_ms_max: int = 500
     bytes_min: int = 1
     partition_bytes_max: int = 1024 * 1024
@@ -39,10 +39,10 @@ class FollowerSettings(NamedTuple):
     backoff_ms: int = 1000
     answer_ms_max: int = 30_000
     sessions: int = 1
-    """For each leader."""
+    """Per leader."""
 
     @classmethod
-    def of(cls, config: BrokerConfig) -> "FollowerSettings":
+    def of(cls, config: BrokerConfig) -> "FetcherSettings":
         wait_ms_max = config.get_int("replica.fetch.wait.max.ms")
         return cls(
             wait_ms_max,
@@ -57,10 +57,10 @@ class FollowerSettings(NamedTuple):
 
 class Turn(Protocol):
     def replicated(self, partition: Partition) -> None:
-        """A log has been written to, or has work to do."""
+        """A log was written, or has a job to do."""
 
 
-class Followers:
+class ReplicaFetchers:
     def __init__(
         self,
         network: Network,
@@ -70,10 +70,10 @@ class Followers:
         image: ClusterImage,
         listener: str,
         turn: Turn,
-        settings: FollowerSettings,
+        settings: FetcherSettings,
         throttle: Throttle,
     ) -> None:
-        """`listener` is the name of the one that brokers talk to each other on."""
+        """`listener` is the name of the listener for connections between brokers."""
         self.network = network
         self.clock = clock
         self.node_id = node_id
@@ -87,7 +87,7 @@ class Followers:
         self._session_of: dict[Partition, _Session] = {}
 
     def follow(self, partition: Partition) -> None:
-        """Fetch from the leader that the partition names now; from nobody if there is none."""
+        """Fetch from the current leader of the partition, if it has one."""
         session = self._choose(partition)
         before = self._session_of.pop(partition, None)
         if before is not None and before is not session:
@@ -105,7 +105,7 @@ class Followers:
             session.pump_soon()
 
     def repair(self, partition: Partition) -> None:
-        """Fetch anew what a partition's disk has lost (`Partition.damaged_from`)."""
+        """Fetch again the records that a disk has lost (`Partition.damaged_from`)."""
         session = self._session_of.get(partition)
         if session is not None:
             session.machine.repair(partition)
@@ -119,12 +119,12 @@ class Followers:
             session.pump_soon()
 
     def brokers_changed(self) -> None:
-        """The image's brokers have changed: whoever could not be reached may be there now."""
+        """The registered brokers have changed: an unreachable leader might be reachable now."""
         for session in self._sessions.values():
             session.try_now()
 
-    def use(self, settings: FollowerSettings) -> None:
-        """Take new settings: every session begins anew."""
+    def use(self, settings: FetcherSettings) -> None:
+        """Apply new settings: every session is replaced."""
         followed = list(self._session_of)
         self.stop()
         self.settings = settings
@@ -132,7 +132,7 @@ class Followers:
             self.follow(partition)
 
     def stop(self) -> None:
-        """Ask nobody any more."""
+        """End all sessions."""
         for session in self._sessions.values():
             session.stop()
         self._sessions = {}
@@ -160,24 +160,24 @@ class Followers:
 
 
 class _Session:
-    """One machine, and the link that it speaks through while it has somebody to follow."""
+    """One machine, with a link while it has partitions to fetch."""
 
-    def __init__(self, followers: Followers, leader_id: int) -> None:
-        settings = followers.settings
-        self.machine = FollowerMachine(
+    def __init__(self, fetchers: ReplicaFetchers, leader_id: int) -> None:
+        settings = fetchers.settings
+        self.machine = FetcherMachine(
             ReplicaFetchRequest(
-                f"broker-{followers.node_id}",
-                followers.node_id,
+                f"broker-{fetchers.node_id}",
+                fetchers.node_id,
                 settings.wait_ms_max,
                 settings.bytes_min,
                 settings.response_bytes_max,
                 settings.partition_bytes_max,
             ),
             settings.backoff_ms,
-            followers.throttle,
+            fetchers.throttle,
         )
-        self._followers = followers
-        self._clock = followers.clock
+        self._fetchers = fetchers
+        self._clock = fetchers.clock
         self._leader_id = leader_id
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
@@ -192,7 +192,7 @@ class _Session:
         self._is_stopped = False
 
     def pump_soon(self) -> None:
-        """Let the machine speak after all that happens in this turn of the loop."""
+        """Send the next request at the end of this loop iteration."""
         if not self._pump_is_due:
             self._pump_is_due = True
             self._loop.call_soon(self._pump)
@@ -214,7 +214,7 @@ class _Session:
             self._dialling.cancel()
         self._hang_up()
 
-    # Requests and answers.
+    # Requests and responses.
 
     def _pump(self) -> None:
         self._pump_is_due = False
@@ -228,7 +228,7 @@ class _Session:
             self._dial()
             return
         now_ms = self._now_ms()
-        frame = self.machine.next_request(self._followers.broker_epoch(), now_ms)
+        frame = self.machine.next_request(self._fetchers.broker_epoch(), now_ms)
         if frame is not None:
             link.send(frame, self._take)
         self._arm(now_ms)
@@ -255,7 +255,7 @@ class _Session:
         written, held = machine.written, machine.held
         machine.written, machine.held = [], []
         for partition in written:
-            self._followers.turn.replicated(partition)
+            self._fetchers.turn.replicated(partition)
         for partition in held:
             partition.after_job.append(partial(self._resume, partition))
 
@@ -265,7 +265,7 @@ class _Session:
         self.pump_soon()
 
     def _arm(self, now_ms: int) -> None:
-        """Come back when something that rests is due."""
+        """Set the timer for the next partition whose pause ends."""
         if self._due is not None:
             self._due.cancel()
             self._due = None
@@ -279,13 +279,13 @@ class _Session:
     # The link.
 
     def _dial(self) -> None:
-        endpoint = self._followers.endpoint_of(self._leader_id)
+        endpoint = self._fetchers.endpoint_of(self._leader_id)
         if endpoint is None or self._dialling is not None or self._redial is not None:
             return
         self._dialling = self._loop.create_task(self._connect(endpoint))
 
     async def _connect(self, endpoint: Endpoint) -> None:
-        network = self._followers.network
+        network = self._fetchers.network
         try:
             link = await network.dial(endpoint.host, endpoint.port, _DIAL_TIMEOUT_S)
         except (LinkBroken, TimeoutError) as error:
@@ -308,7 +308,7 @@ class _Session:
     def _dial_later(self) -> None:
         self._failures += 1
         backoff_ms = _DIAL_BACKOFF_MS_MIN << min(self._failures - 1, 10)
-        backoff_ms = min(backoff_ms, max(self._followers.settings.backoff_ms, 1))
+        backoff_ms = min(backoff_ms, max(self._fetchers.settings.backoff_ms, 1))
         self._redial = self._loop.call_later(backoff_ms / 1000, self._dial_again)
 
     def _dial_again(self) -> None:
@@ -316,27 +316,27 @@ class _Session:
         self._pump()
 
     def _watch(self) -> None:
-        """End a link that has said nothing for too long, whatever its socket says."""
+        """Close a link without a response for too long, whatever the state of its socket."""
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
         if self._link is None:
             return
-        left_ms = self._heard_ms + self._followers.settings.answer_ms_max - self._now_ms()
+        left_ms = self._heard_ms + self._fetchers.settings.answer_ms_max - self._now_ms()
         if left_ms <= 0:
             if self.machine.is_waiting():
                 _LOG.info("leader does not respond, reconnecting: broker=%d", self._leader_id)
                 self._broke()
                 self.pump_soon()
                 return
-            left_ms = self._followers.settings.answer_ms_max
+            left_ms = self._fetchers.settings.answer_ms_max
             self._heard_ms = self._now_ms()
         self._watchdog = self._loop.call_later(left_ms / 1000, self._watch)
 
     def _broke(self) -> None:
         self._hang_up()
         if self._failures == 0:
-            # It may be there again at once: a broker that restarted, a link that was cut.
+            # The leader can be reachable again immediately, for example after a restart.
             self._failures = 1
             self.pump_soon()
         else:

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from headrace.model.errors import ErrorCode
-from headrace.replication.followed import NEVER
-from headrace.replication.follower_machine import FollowerMachine
+from headrace.replication.fetch_target import NEVER
+from headrace.replication.fetcher_machine import FetcherMachine
 from headrace.replication.throttle import Throttle
 from headrace.wire.codec import decode_response
 from headrace.wire.replica_fetch import VERSION, ReplicaFetchRequest
 from tests.storage.log_scenario import batch, topic_config, values
-from tests.unit.follower_scene import FETCH, Scene, answer
+from tests.unit.fetcher_scene import FETCH, Scene, answer
 from tests.unit.replication_world import (
     elect,
     epoch_of,
@@ -67,7 +67,7 @@ def test_a_follower_learns_of_no_more_than_it_has() -> None:
 def test_a_follower_that_asks_for_much_at_a_time_waits_for_it() -> None:
     scene = Scene()
     request = ReplicaFetchRequest("broker-2", 2, 500, 250, 10 << 20, 1 << 20)
-    scene.wire.machine = FollowerMachine(request, 1000, Throttle())
+    scene.wire.machine = FetcherMachine(request, 1000, Throttle())
     scene.wire.machine.follow(scene.follower.partition())
     scene.wire.run()
     scene.leader.append("x" * 100)

@@ -1,4 +1,4 @@
-"""The partitions that this broker serves, by name or topic id."""  # HOT
+"""The partitions of this broker, by topic name or topic id."""  # HOT
 
 from collections.abc import Iterator
 from typing import final
@@ -10,7 +10,7 @@ from headrace.replication.partition import Partition
 
 @final
 class PartitionTable:
-    """By topic name for people, by raw name and raw id for Produce and Fetch."""
+    """By topic name, and for Produce and Fetch by the bytes of the name or the id."""
 
     def __init__(self) -> None:
         self.by_topic: dict[str, dict[int, Partition]] = {}

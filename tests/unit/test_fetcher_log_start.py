@@ -6,7 +6,7 @@ import pytest
 
 from headrace.log.log import Log
 from tests.storage.log_scenario import offsets, values
-from tests.unit.follower_scene import Scene
+from tests.unit.fetcher_scene import Scene
 from tests.unit.replication_world import log_bytes, open_partition
 
 START = 4

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
-from headrace.replication.follower_service import Followers, FollowerSettings
+from headrace.replication.fetcher_service import FetcherSettings, ReplicaFetchers
 from headrace.replication.partition import Partition
 from headrace.replication.throttle import Throttle
 from headrace.runtime.link import Link, Refused
 from headrace.wire.header import read_header
 from headrace.wire.replica_fetch import VERSION
 from tests.storage.log_scenario import values
-from tests.unit.follower_scene import Scene
+from tests.unit.fetcher_scene import Scene
 from tests.unit.replication_world import Node, Wire, elect, epoch_of
 
-SETTINGS = FollowerSettings(backoff_ms=40, answer_ms_max=60_000)
+SETTINGS = FetcherSettings(backoff_ms=40, answer_ms_max=60_000)
 
 
 class LoopClock:
@@ -97,7 +97,7 @@ class HeldNetwork:
 class World:
     """Brokers 1 and 3 lead; 2 follows them through the service."""
 
-    def __init__(self, partitions: int = 1, settings: FollowerSettings = SETTINGS) -> None:
+    def __init__(self, partitions: int = 1, settings: FetcherSettings = SETTINGS) -> None:
         self.scene = Scene(partitions)
         self.node = self.scene.follower
         self.network = HeldNetwork()
@@ -107,7 +107,7 @@ class World:
             endpoint = Endpoint("INTERNAL", "host", node_id)
             client = Endpoint("PLAINTEXT", "elsewhere", 9)
             self.image.brokers[node_id] = BrokerInfo(node_id, (client, endpoint))
-        self.followers = Followers(
+        self.followers = ReplicaFetchers(
             self.network,
             LoopClock(),
             2,

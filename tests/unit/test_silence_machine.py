@@ -1,12 +1,12 @@
 """When a leader hands over a partition, or removes silent followers from its ISR."""
 
-from headrace.replication.contact_machine import (
+from headrace.replication.silence_machine import (
     AGAIN_S,
     CHECK_S,
     RETRY_S,
     SILENCE_S_MIN,
     Action,
-    Contacts,
+    FollowerSilence,
 )
 
 BROKERS = (1, 2, 3, 4, 5)
@@ -19,7 +19,7 @@ class Leader:
     def __init__(
         self, others: tuple[int, ...] = (2, 3), needed: int = 2, fetch_wait_s: float = 0.5
     ) -> None:
-        self.contacts = Contacts(fetch_wait_s)
+        self.silence = FollowerSilence(fetch_wait_s)
         self.others = others
         self.replicas = len(others) + 1
         self.needed = needed
@@ -35,10 +35,10 @@ class Leader:
         while self.now < began + seconds:
             self.now += CHECK_S
             for node in self.fetching:
-                self.contacts.fetched(node, self.now)
-            if not self.contacts.check(BROKERS, self.now):
+                self.silence.fetched(node, self.now)
+            if not self.silence.check(BROKERS, self.now):
                 continue
-            judged = self.contacts.judge(
+            judged = self.silence.judge(
                 KEY,
                 self.epoch,
                 self.others,
@@ -135,9 +135,9 @@ def test_rejected_attempt_is_repeated_soon() -> None:
 
 def test_broker_that_is_not_registered_is_not_silent() -> None:
     leader = Leader()
-    leader.contacts.fetched(9, leader.now)
+    leader.silence.fetched(9, leader.now)
     assert leader.run(10) == []
-    assert not leader.contacts.check(BROKERS, leader.now + CHECK_S)
+    assert not leader.silence.check(BROKERS, leader.now + CHECK_S)
 
 
 def test_leader_removes_the_silent_one_of_two_followers() -> None:
@@ -147,7 +147,7 @@ def test_leader_removes_the_silent_one_of_two_followers() -> None:
     assert leader.run(SILENCE_S_MIN + 2 * CHECK_S, Action.REMOVE_SILENT) == [
         SILENCE_S_MIN + CHECK_S
     ]
-    assert leader.contacts.unreached == {2}
+    assert leader.silence.unreached == {2}
 
 
 def test_leader_removes_its_only_follower_if_one_replica_is_enough() -> None:
@@ -197,4 +197,4 @@ def test_follower_that_fetches_again_is_not_unreached() -> None:
     leader.run(10)
     leader.fetching = {2, 3}
     leader.run(CHECK_S)
-    assert leader.contacts.unreached == frozenset()
+    assert leader.silence.unreached == frozenset()

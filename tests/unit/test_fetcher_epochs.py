@@ -2,9 +2,9 @@
 
 import pytest
 
-from headrace.replication.followed import NEVER
+from headrace.replication.fetch_target import NEVER
 from tests.storage.log_scenario import values
-from tests.unit.follower_scene import Scene, answer, epochs_of
+from tests.unit.fetcher_scene import Scene, answer, epochs_of
 from tests.unit.replication_world import Wire, elect, log_bytes, state
 
 

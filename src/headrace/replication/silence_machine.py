@@ -33,7 +33,7 @@ class Action(Enum):
     REMOVE_SILENT = 2
 
 
-class Contacts:
+class FollowerSilence:
     def __init__(self, fetch_wait_s: float) -> None:
         self._silence_s = max(SILENCE_S_MIN, _SILENT_FETCHES * fetch_wait_s)
         self._fetched: dict[int, float] = {}
