@@ -14,11 +14,11 @@ from headrace.coordination.port import Store
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
-from headrace.handlers.replica_fetch import ReplicaFetchHandler
-from headrace.handlers.turn import Turn
 from headrace.log.owner import parse_partition
 from headrace.model.errors import ApiError
 from headrace.node.broker import Broker, CannotStart
+from headrace.replication.append_queue import AppendQueue
+from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
@@ -40,7 +40,7 @@ _FIRST_FREE_PORT = 40000
 
 class SimulatedPeer(Peer):
     def __init__(self, front: "SimulatedFront", wire: Wire, listener: str) -> None:
-        super().__init__()
+        super().__init__(front.completed)
         self.front = front
         self.wire = wire
         self.listener = listener
@@ -94,25 +94,26 @@ class SimulatedFront:
         self.internal_listener = config.internal_listener
         self.peers: list[SimulatedPeer] = []
         self.is_draining = False
+        self.completed: list[Exchange] = []
         self._outside = outside
         self._context = context
         reader = outside.worker("read")
-        self.turn = Turn(outside.clock, outside.worker("sync"), self.deliver)
-        context.start_job = self.turn.start_job
+        self.appends = AppendQueue(outside.clock, outside.worker("sync"), self.deliver)
+        context.start_job = self.appends.start_job
         self.fetch = FetchHandler(
             partitions,
-            self.turn,
+            self.appends,
             reader,
             process.loop.call_later,
             lambda: process.world.random.randint(1, 0x7FFFFFFF),
             config.get_int("fetch.max.bytes"),
             1000,
         )
-        self.replica_fetch = ReplicaFetchHandler(
-            partitions, self.turn, reader, process.loop.call_later, outside.clock.monotonic
+        self.replica_fetch = LeaderSessions(
+            partitions, self.appends, reader, process.loop.call_later, outside.clock.monotonic
         )
-        self._produce = ProduceHandler(partitions, self.turn, outside.worker("check"))
-        self._commits = CommitHandler(context.image, self.turn, context.groups)
+        self._produce = ProduceHandler(partitions, self.appends, outside.worker("check"))
+        self._commits = CommitHandler(context.image, self.appends, context.groups)
         self._keep_up()
 
     def listen(self, name: str, host: str, port: int) -> int:
@@ -136,21 +137,22 @@ class SimulatedFront:
             peer.fail("draining")
 
     def _keep_up(self) -> None:
-        self.turn.expire()
+        self.appends.expire()
         self.process.loop.call_later(0.5, self._keep_up)
 
     def pump(self, peer: SimulatedPeer) -> None:
-        self.turn.begin()
+        self.appends.begin()
         while peer.backlog and not peer.muted and not peer.closed:
             self._request(peer, peer.backlog.popleft())
 
     def deliver(self) -> None:
-        turn = self.turn
+        appends = self.appends
         while True:
-            turn.flush()
+            appends.flush()
             self.replica_fetch.retry_woken()
             self.fetch.retry_woken()
-            completed, turn.completed = turn.completed, []
+            completed = self.completed.copy()
+            self.completed.clear()
             if not completed:
                 return
             for peer in dict.fromkeys(exchange.peer for exchange in completed):
@@ -174,8 +176,8 @@ class SimulatedFront:
             body = _skip_header(frame, 8, len(frame), version >= 9)
             self._produce.handle(peer, header.correlation_id, version, frame, body, len(frame))
             return
-        if peer.exchanges and self.turn.produced:
-            self.turn.flush()
+        if peer.exchanges and self.appends.produced:
+            self.appends.flush()
         if key == FETCH:
             body = _skip_header(frame, 8, len(frame), version >= 12)
             asked = peer, header.correlation_id, version, frame, body, len(frame)
@@ -221,8 +223,7 @@ class SimulatedFront:
         self.deliver()
 
     def _answered(self, exchange: Exchange, frame: bytes) -> None:
-        exchange.pieces = [len(frame).to_bytes(4, "big"), frame]
-        self.turn.completed.append(exchange)
+        exchange.respond([len(frame).to_bytes(4, "big"), frame])
 
 
 class SimulatedOutside:

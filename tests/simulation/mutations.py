@@ -57,7 +57,7 @@ MUTATIONS = (
     Mutation(
         "B3",
         "a leader answers followers of any epoch",
-        "headrace/handlers/replica_fetch.py",
+        "headrace/replication/leader_sessions.py",
         (
             ("            or part.current_leader_epoch != partition.leader_epoch\n", ""),
             ("        if epoch != partition.leader_epoch:\n", "        if epoch == -2:\n"),

@@ -12,13 +12,13 @@ from headrace.config.broker import BrokerConfig
 from headrace.env.clock import SystemClock
 from headrace.group.service import GroupService
 from headrace.handlers.offset_commit import CommitHandler
-from headrace.handlers.turn import Turn
 from headrace.log.epochs import EpochCache
 from headrace.log.producers import ProducerTable
 from headrace.log.timestamps import Lookup
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import PartitionState, TopicPartition, TopicState
+from headrace.replication.append_queue import AppendQueue
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
 from headrace.runtime.exchange import Peer
@@ -281,14 +281,15 @@ class Asker:
         return asyncio.run(_result(answer)) if inspect.isawaitable(answer) else answer
 
     def _answer_commit(self, frame: bytes) -> bytes:
-        """It has a way of its own, through a turn."""
+        """OffsetCommit is a hot API, with its own handler."""
         header = read_header(frame)
-        turn = Turn(self.broker.clock, self.broker.worker, lambda: None)
-        handler = CommitHandler(self.broker.image, turn, self.broker.groups)
+        appends = AppendQueue(self.broker.clock, self.broker.worker, lambda: None)
+        handler = CommitHandler(self.broker.image, appends, self.broker.groups)
         place = (header.correlation_id, header.api_version, frame, header.body_at, len(frame))
-        handler.handle(Peer(), *place)
-        turn.flush()
-        (exchange,) = turn.completed
+        peer = Peer()
+        handler.handle(peer, *place)
+        appends.flush()
+        (exchange,) = peer.completed
         assert exchange.pieces is not None
         (answer,) = exchange.pieces
         assert isinstance(answer, bytes)

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from headrace.handlers.produce_exchange import ProduceExchange
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.errors import ErrorCode
 from headrace.replication.isr_service import IsrKeeper
+from headrace.replication.produce_exchange import ProduceExchange
 from headrace.replication.silence_machine import CHECK_S
 from headrace.runtime.exchange import Peer
 from headrace.runtime.link import LinkBroken
@@ -39,7 +39,7 @@ class World:
             lambda: epoch_of(1),
             image,
             self.node.table,
-            self.node.turn,
+            self.node.appends,
             self.clock,
             self.to_controller,
             LAG_MS,
@@ -65,7 +65,7 @@ class World:
         now_ms = int(self.clock.monotonic() * 1000)
         follower = partition.followers[node_id]
         follower.fetched(epoch_of(node_id), offset, end_offset, now_ms)
-        self.node.turn.commit(partition)
+        self.node.appends.commit(partition)
         if partition.qualifies(follower):
             self.keeper.consider(partition)
 
@@ -79,9 +79,9 @@ class World:
         exchange.partitions.append(partition)
         part.base_offset = partition.stage(batch(value), self.clock.wall_ms())
         part.end_offset = part.base_offset + 1
-        self.node.turn.touch(partition)
-        self.node.turn.produced.append(exchange)
-        self.node.turn.flush()
+        self.node.appends.touch(partition)
+        self.node.appends.produced.append(exchange)
+        self.node.appends.flush()
         assert exchange.pieces is None
         return part
 

@@ -22,9 +22,9 @@ class Leader:
         self.partition = self.node.add()
         elect(self.node, 1, isr=(1,))
         worker = cast("Worker", self.node.worker)
-        self.produce = ProduceHandler(self.node.table, self.node.turn, worker)
+        self.produce = ProduceHandler(self.node.table, self.node.appends, worker)
         self.fetch = FetchHandler(
-            self.node.table, self.node.turn, worker, self.node._call_later, int, 1 << 20, 10
+            self.node.table, self.node.appends, worker, self.node._call_later, int, 1 << 20, 10
         )
         self._peer = Peer()
 
@@ -42,9 +42,9 @@ class Leader:
         return int(answer["responses"][0]["partitions"][0]["error_code"])
 
     def _ask(self, handler: Any, api_key: int, version: int, body: bytes) -> dict[str, Any]:
-        self.node.turn.begin()
+        self.node.appends.begin()
         handler.handle(self._peer, 0, version, body, 0, len(body))
-        self.node.turn.flush()
+        self.node.appends.flush()
         pieces = self._peer.exchanges.popleft().pieces
         assert pieces is not None
         return decode_response(api_key, version, b"".join(cast("list[bytes]", pieces))[4:])[1]

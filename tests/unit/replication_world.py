@@ -9,14 +9,14 @@ from typing import cast
 from uuid import UUID
 
 from headrace.config.topic import TopicConfig
-from headrace.handlers.replica_fetch import ReplicaFetchHandler
-from headrace.handlers.turn import Turn
 from headrace.log.file import FileSlice, OpenSegments
 from headrace.log.log import Log
 from headrace.log.recovery import recover
 from headrace.log.state import LogSettings
 from headrace.model.topics import PartitionState, TopicPartition
+from headrace.replication.append_queue import AppendQueue
 from headrace.replication.fetcher_machine import FetcherMachine
+from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.partition import Partition
 from headrace.replication.partition_table import PartitionTable
 from headrace.replication.throttle import Throttle
@@ -76,10 +76,10 @@ class Node:
         """Whether its worker does nothing until it is told to."""
         worker = cast("Worker", self.worker)
         self.table = PartitionTable()
-        self.turn = Turn(clock, worker, self._deliver)
+        self.appends = AppendQueue(clock, worker, self._deliver)
         self.timers: list[ManualTimer] = []
-        self.handler = ReplicaFetchHandler(
-            self.table, self.turn, worker, self._call_later, clock.monotonic
+        self.handler = LeaderSessions(
+            self.table, self.appends, worker, self._call_later, clock.monotonic
         )
         self.handler.epoch_of = epoch_of
         self.considered: list[Partition] = []
@@ -102,9 +102,9 @@ class Node:
     def append(self, *values: str, index: int = 0) -> None:
         """Write one batch as the partition's leader, and tell its followers."""
         partition = self.partition(index)
-        self.turn.begin()
+        self.appends.begin()
         partition.stage(batch(*values), self.clock.wall_ms())
-        self.turn.touch(partition)
+        self.appends.touch(partition)
         self._deliver()
 
     def expire(self, until: float = inf) -> None:
@@ -121,7 +121,7 @@ class Node:
         return timer
 
     def _deliver(self) -> None:
-        self.turn.flush()
+        self.appends.flush()
         self.handler.retry_woken()
 
 
@@ -134,7 +134,7 @@ class Wire:
         self.machine = machine or new_machine(follower.node_id)
         self.peer = Peer()
         self.requests: list[bytes] = []
-        follower.turn.start_moved = self.machine.report_start
+        follower.appends.start_moved = self.machine.report_start
 
     def now_ms(self) -> int:
         return int(self.follower.clock.monotonic() * 1000)
@@ -146,7 +146,7 @@ class Wire:
             return False
         self.requests.append(frame)
         header = read_header(frame)
-        self.leader.turn.begin()
+        self.leader.appends.begin()
         self.leader.handler.handle(self.peer, 0, VERSION, frame, header.body_at, len(frame))
         self.leader._deliver()
         return True
@@ -178,7 +178,7 @@ class Wire:
         written, machine.written = machine.written, []
         held, machine.held = machine.held, []
         for partition in written:
-            self.follower.turn.replicated(partition)
+            self.follower.appends.replicated(partition)
         for partition in held:
             partition.after_job.append(lambda one=partition: machine.resume(one))  # type: ignore[misc]
 

@@ -52,8 +52,8 @@ def test_replica_fetch_that_expires_and_wakes_in_one_iteration_is_answered_once(
     _evict(scene.leader)
     partition = scene.leader.partition()
     partition.stage(batch("a"), 0)
-    scene.leader.turn.touch(partition)
-    scene.leader.turn.flush()
+    scene.leader.appends.touch(partition)
+    scene.leader.appends.flush()
     scene.leader.expire()
     assert len(scene.leader.worker.jobs) == 1
     scene.leader.worker.work()
@@ -66,8 +66,8 @@ def test_replica_fetch_that_follows_during_a_cold_read_gets_the_records() -> Non
     _evict(scene.leader)
     partition = scene.leader.partition()
     partition.stage(batch("a"), 0)
-    scene.leader.turn.touch(partition)
-    scene.leader.turn.flush()
+    scene.leader.appends.touch(partition)
+    scene.leader.appends.flush()
     # The second fetch names the partition again: the follower skips it in the first response.
     scene.wire.machine.report_start(scene.follower.partition())
     assert scene.wire.ask()
@@ -99,7 +99,7 @@ def test_consumer_fetch_that_expires_during_a_cold_read_is_answered_once() -> No
     assert exchange.pieces is not None
     assert not peer.muted
     leader.node.worker.work()
-    assert [each for each in leader.node.turn.completed if each is exchange] == [exchange]
+    assert [each for each in exchange.peer.completed if each is exchange] == [exchange]
 
 
 def test_consumer_fetch_still_waits_alone_after_a_cold_read() -> None:

@@ -11,10 +11,10 @@ from headrace.group.service import GroupService
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
-from headrace.handlers.produce_exchange import EXCHANGE_BYTES, PART_BYTES, ProduceExchange
-from headrace.handlers.turn import TIMEOUT_MS_MAX
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ErrorCode
+from headrace.replication.append_queue import TIMEOUT_MS_MAX
+from headrace.replication.produce_exchange import EXCHANGE_BYTES, PART_BYTES, ProduceExchange
 from headrace.runtime.worker import Worker
 from headrace.server.connection import Connection
 from headrace.server.memory import RequestMemory
@@ -87,11 +87,11 @@ class Scene:
         elect(node, 1, isr=(1, 2))
         worker = cast("Worker", node.worker)
         self.plane = Plane(
-            node.turn,
-            ProduceHandler(node.table, node.turn, worker),
-            FetchHandler(node.table, node.turn, worker, node._call_later, int, 1 << 20, 10),
+            node.appends,
+            ProduceHandler(node.table, node.appends, worker),
+            FetchHandler(node.table, node.appends, worker, node._call_later, int, 1 << 20, 10),
             node.handler,
-            CommitHandler(ClusterImage("cluster"), node.turn, _no_groups),
+            CommitHandler(ClusterImage("cluster"), node.appends, _no_groups),
             lambda *_: b"",
             worker,
             self.clock.monotonic,
@@ -102,7 +102,7 @@ class Scene:
             None,
             lambda *_: None,
         )
-        node.turn.deliver = self.plane.deliver
+        node.appends.deliver = self.plane.deliver
 
     @property
     def memory(self) -> RequestMemory:
@@ -111,14 +111,14 @@ class Scene:
     def shrink_isr(self, *isr: int) -> None:
         """The controller has accepted a smaller ISR."""
         assert self.partition.settle(state(1, 1, isr, partition_epoch=2), 0)
-        self.node.turn.commit(self.partition)
+        self.node.appends.commit(self.partition)
         self.plane.deliver()
 
     def replicate(self) -> None:
         """The follower has fetched everything."""
         end = int(self.partition.log.written_end_offset)
         self.partition.followers[2].fetched(epoch_of(2), end, end, 0)
-        self.node.turn.commit(self.partition)
+        self.node.appends.commit(self.partition)
         self.plane.deliver()
 
 
@@ -184,10 +184,10 @@ def test_connection_with_waiting_requests_pauses_above_half_of_the_budget(
 def test_wait_for_followers_has_an_upper_limit(scene: Scene, client: Client) -> None:
     client.produce(timeout_ms=INT32_MAX)
     scene.clock.advance(TIMEOUT_MS_MAX - 1)
-    scene.node.turn.expire()
+    scene.node.appends.expire()
     assert client.results() == []
     scene.clock.advance(2)
-    scene.node.turn.expire()
+    scene.node.appends.expire()
     assert client.results() == [(1, ErrorCode.REQUEST_TIMED_OUT)]
     assert scene.memory.deferred == 0
 
@@ -197,7 +197,7 @@ def test_request_of_a_closed_connection_stops_waiting(scene: Scene, client: Clie
     client.sock.close()
     scene.plane.run()
     assert client.connection.closed
-    scene.node.turn.expire()
+    scene.node.appends.expire()
     assert not scene.partition.awaiting
     assert scene.memory.deferred == 0
 
@@ -205,7 +205,7 @@ def test_request_of_a_closed_connection_stops_waiting(scene: Scene, client: Clie
 def test_batch_after_one_that_timed_out_gets_the_same_error(scene: Scene, client: Client) -> None:
     client.produce()
     scene.clock.advance(1001)
-    scene.node.turn.expire()
+    scene.node.appends.expire()
     assert client.results() == [(1, ErrorCode.REQUEST_TIMED_OUT)]
     ((key, refusal),) = client.connection.refusals.items()
     assert key == (TOPIC.encode(), 0)
@@ -233,7 +233,7 @@ def test_request_fails_below_the_minimum_before_its_records_are_committed(
     scene.partition.configure(topic_config(min_insync_replicas=3))
     client.produce()
     assert scene.partition.settle(state(1, 2, (1, 2), partition_epoch=3), 0)
-    scene.node.turn.commit(scene.partition)
+    scene.node.appends.commit(scene.partition)
     scene.plane.deliver()
     assert scene.partition.high_watermark == 0
     assert client.results() == [(1, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]

@@ -135,7 +135,7 @@ def test_a_cut_waits_for_the_work_that_the_log_has_under_way() -> None:
     old = scene.leader.partition()
     old.log.checkpoint_asked = True
     old.log.wants_job = True
-    scene.leader.turn.start_job(old)
+    scene.leader.appends.start_job(old)
     back = Wire(scene.leader, scene.follower)
     back.machine.follow(old)
     back.run()

@@ -27,7 +27,7 @@ def scene_with_start_in_batch() -> Scene:
 def delete_records(scene: Scene, offset: int) -> None:
     leader = scene.leader.partition()
     leader.log.delete_records(offset, leader.high_watermark)
-    scene.leader.turn.start_job(leader)
+    scene.leader.appends.start_job(leader)
     scene.leader.worker.work()
 
 
@@ -66,7 +66,7 @@ def test_the_follower_waits_for_a_job_before_its_log_begins_with_an_earlier_batc
         assert scene.wire.ask() | scene.wire.receive()
     scene.follower.is_busy = True
     scene.log.checkpoint_asked = True
-    scene.follower.turn.start_job(scene.follower.partition())
+    scene.follower.appends.start_job(scene.follower.partition())
     assert scene.log.job is not None
     scene.wire.run()
     assert scene.log.log_end_offset == START

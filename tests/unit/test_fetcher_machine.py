@@ -122,7 +122,7 @@ def test_a_log_starts_where_the_leaders_does() -> None:
     scene.wire.catch_up()
     leader = scene.leader.partition()
     leader.log.delete_records(4, leader.high_watermark)
-    scene.leader.turn.start_job(leader)
+    scene.leader.appends.start_job(leader)
     scene.leader.worker.work()
     scene.leader.append("g")
     scene.wire.run()
@@ -141,7 +141,7 @@ def test_a_follower_from_before_the_leaders_start_begins_anew_there() -> None:
         scene.leader.append(value)
     leader.high_watermark = 6
     leader.log.delete_records(5, 6)
-    scene.leader.turn.start_job(leader)
+    scene.leader.appends.start_job(leader)
     scene.leader.worker.work()
     scene.wire.catch_up()
     assert (scene.log.log_start_offset, scene.log.log_end_offset) == (5, 6)

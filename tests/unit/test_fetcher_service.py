@@ -52,9 +52,9 @@ class HeldLink:
         self._answered.append(answered)
         if not self.is_deaf:
             at = read_header(frame).body_at
-            self.leader.turn.begin()
+            self.leader.appends.begin()
             self.leader.handler.handle(self._wire.peer, 0, VERSION, frame, at, len(frame))
-            self.leader.turn.deliver()
+            self.leader.appends.deliver()
         asyncio.get_running_loop().call_soon(self.deliver)
 
     def deliver(self) -> None:
@@ -114,13 +114,13 @@ class World:
             lambda: epoch_of(2),
             self.image,
             "INTERNAL",
-            self,
+            self.replicated,
             settings,
             Throttle(),
         )
 
     def replicated(self, partition: Partition) -> None:
-        self.node.turn.replicated(partition)
+        self.node.appends.replicated(partition)
         self.node.worker.work()
 
     def follow(self) -> None:

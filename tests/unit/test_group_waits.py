@@ -104,12 +104,12 @@ def test_wait_for_a_commit_fails_when_too_few_replicas_are_in_sync() -> None:
         node.add(config=topic_config(min_insync_replicas=2))
         elect(node, 1, isr=(1, 2))
         partition = node.partition()
-        log = PartitionLog(partition, node.turn, node.worker)  # type: ignore[arg-type]
+        log = PartitionLog(partition, node.appends, node.worker)  # type: ignore[arg-type]
         node.append("a")
         early, patient = log.wait_committed(1), log.wait_committed(1, fails_early=False)
         assert not early.done()
         partition.settle(state(1, 1, (1,), 2), 0)
-        node.turn.commit(partition)
+        node.appends.commit(partition)
         with pytest.raises(ApiError) as error:
             await early
         assert error.value.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND

@@ -167,7 +167,7 @@ def test_a_refusal_for_a_later_state_keeps_the_proposal_until_that_state_is_seen
         world.fetched(2, 2)
         assert world.partition.high_watermark == 1
         world.partition.settle(state(1, 1, (1, 2), 9), 0)
-        world.node.turn.commit(world.partition)
+        world.node.appends.commit(world.partition)
         assert world.partition.high_watermark == 2
 
     run(scenario())

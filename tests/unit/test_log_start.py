@@ -27,7 +27,7 @@ def _delete(scene: Scene, offset: int, index: int = 0) -> None:
     """Delete records on the leader, and run its job."""
     partition = scene.leader.partition(index)
     partition.log.delete_records(offset, int(partition.high_watermark))
-    scene.leader.turn.start_job(partition)
+    scene.leader.appends.start_job(partition)
     scene.leader.worker.work()
 
 
@@ -67,7 +67,7 @@ def test_waiters_wake_when_a_log_start_moves_or_the_leadership_ends() -> None:
     scene.wire.run()
     assert len(wakes) == 2
     partition.retire()
-    scene.leader.turn.resigned(partition)
+    scene.leader.appends.resigned(partition)
     assert len(wakes) == 3
 
 
@@ -107,10 +107,10 @@ def test_partition_with_unsent_records_gets_the_log_start_with_them() -> None:
     wire.run()
     partition = scene.leader.partition(1)
     partition.log.delete_records(4, int(partition.high_watermark))
-    scene.leader.turn.start_job(partition)
+    scene.leader.appends.start_job(partition)
     for index in range(2):
         scene.leader.partition(index).stage(batch("g"), 0)
-        scene.leader.turn.touch(scene.leader.partition(index))
+        scene.leader.appends.touch(scene.leader.partition(index))
     scene.leader.worker.work()
     frame = wire.answer()
     assert frame is not None

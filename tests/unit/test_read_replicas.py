@@ -48,22 +48,22 @@ class Racks(Scene):
         topics = [TopicFetch(TOPIC, TOPIC_ID, [PartitionFetch(0, offset, 1000, 1)])]
         body = encode_fetch(version, FetchLimits(wait_ms, 1, 1000, rack=rack), topics)
         peer = Peer()
-        turn = self.nodes[node_id].turn
-        turn.begin()
+        appends = self.nodes[node_id].appends
+        appends.begin()
         self.handlers[node_id].handle(peer, 0, version, body, 0, len(body))
-        turn.flush()
+        appends.flush()
         return peer
 
 
 def reader_of(node: Node) -> FetchHandler:
     worker = cast("Worker", node.worker)
-    handler = FetchHandler(node.table, node.turn, worker, node._call_later, int, 1 << 20, 10)
+    handler = FetchHandler(node.table, node.appends, worker, node._call_later, int, 1 << 20, 10)
 
     def deliver() -> None:
         node._deliver()
         handler.retry_woken()
 
-    node.turn.deliver = deliver
+    node.appends.deliver = deliver
     return handler
 
 
@@ -152,7 +152,7 @@ def test_a_follower_serves_nobody_who_names_no_rack() -> None:
 
 def test_a_follower_that_is_not_in_sync_or_cut_off_sends_consumers_back() -> None:
     scene = Racks()
-    scene.follower.turn.may_be_stale = lambda: True
+    scene.follower.appends.may_be_stale = lambda: True
     assert scene.read(FOLLOWER, 0, "b")["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
     scene = Racks()
     scene.follower.partition().settle(state(1, 1, (1,), partition_epoch=2), 0)

@@ -66,7 +66,7 @@ class Scene:
             cast("Any", self.logs),
             self.node.table,
             self.node.clock,
-            self.node.turn,
+            self.node.appends,
             nothing,
             lambda: EPOCH,
             self.following,

@@ -12,17 +12,17 @@
 import logging
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from headrace.handlers.turn import Turn
 from headrace.log.file import NotCached
 from headrace.log.log import Log
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.replication.append_queue import AppendQueue
 from headrace.replication.partition import Partition
 from headrace.requests.fetch_sessions import Session, SessionCache
-from headrace.runtime.exchange import Exchange, Peer
+from headrace.runtime.exchange import Exchange, Peer, Timer
 from headrace.wire.fetch import (
     TOPIC_IDS_SINCE,
     FetchPart,
@@ -43,27 +43,30 @@ PARTS_PER_PAUSE_MS: Final = 20
 _log = logging.getLogger("headrace.handlers")
 
 
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
 @final
 class FetchExchange(Exchange):
     def __init__(
         self,
+        handler: "FetchHandler",
         peer: Peer,
         correlation_id: i64,
         version: i64,
         request: FetchRequest,
     ) -> None:
         super().__init__(peer, correlation_id, version)
+        self.handler = handler
         self.request = request
         self.session: Session | None = None
         self.parts: list[FetchPart] = request.parts
         self.waits_on: list[Partition] = []
         self.timer: Timer | None = None
         self.tried_ms: i64 = 0
-        """When its partitions were last looked at."""
+        """When its partitions were last read."""
+
+    def wake(self) -> None:
+        if not self.woken:
+            self.woken = True
+            self.handler.woken.append(self)
 
 
 @final
@@ -71,7 +74,7 @@ class FetchHandler:
     def __init__(
         self,
         partitions: "PartitionTable",
-        turn: Turn,
+        appends: AppendQueue,
         reader: "Worker",
         call_later: "Callable[[float, Callable[[FetchExchange], None], FetchExchange], Timer]",
         random_id: Callable[[], int],
@@ -79,14 +82,16 @@ class FetchHandler:
         session_slots_max: i64,
     ) -> None:
         self.partitions = partitions
-        self.turn = turn
+        self.appends = appends
         self.reader = reader
         self.call_later = call_later
         self.random_id = random_id
         self.response_bytes_max: i64 = response_bytes_max
         self.sessions = SessionCache(session_slots_max)
         self.waiting: dict[FetchExchange, None] = {}
-        """The long polls under way, in order of arrival."""
+        """The long polls, in order of arrival."""
+        self.woken: list[FetchExchange] = []
+        """Long polls to retry after the next flush."""
         self.choose: Callable[[Partition, bytes, int], int] | None = None
         """Which follower should be read from where a consumer stands, and from an offset on; -1 is
         this leader. Without it consumers read from leaders alone."""
@@ -98,19 +103,18 @@ class FetchHandler:
         self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
     ) -> None:
         request = read_fetch(data, at, end, version)
-        exchange = FetchExchange(peer, correlation_id, version, request)
+        exchange = FetchExchange(self, peer, correlation_id, version, request)
         peer.exchanges.append(exchange)
         by_id = version >= TOPIC_IDS_SINCE
         if request.session_epoch != -1 or request.session_id != 0:
             try:
                 exchange.session = self.sessions.resolve(
-                    request, by_id, self.random_id(), self.turn.now_ms
+                    request, by_id, self.random_id(), self.appends.now_ms
                 )
             except ApiError as error:
-                exchange.pieces = write_fetch_response(
-                    correlation_id, version, error.code, 0, [], 0
+                exchange.respond(
+                    write_fetch_response(correlation_id, version, error.code, 0, [], 0)
                 )
-                self.turn.completed.append(exchange)
                 return
             if exchange.session is not None:
                 exchange.parts = exchange.session.asked()
@@ -125,7 +129,7 @@ class FetchHandler:
         try:
             is_answered = self._try(exchange, exchange.must_answer)
         except NotCached as cold:
-            self.turn.warm(self.reader, exchange, cold, lambda: self._advance(exchange, False))
+            self.appends.warm(self.reader, exchange, cold, lambda: self._advance(exchange, False))
             return
         if is_answered:
             self._stop_waiting(exchange)
@@ -148,14 +152,13 @@ class FetchHandler:
 
     def retry_woken(self) -> None:
         """After a flush: answer the long polls that now have enough."""
-        woken = self.turn.woken
+        woken = self.woken
         if not woken:
             return
-        self.turn.woken = []
+        self.woken = []
         for exchange in woken:
-            assert isinstance(exchange, FetchExchange)
             pause_ms: i64 = len(exchange.parts) // PARTS_PER_PAUSE_MS
-            pause_ms -= self.turn.now_ms - exchange.tried_ms
+            pause_ms -= self.appends.now_ms - exchange.tried_ms
             if pause_ms > 0:
                 # A wide fetch that wants much must not be looked through at every write.
                 self.call_later(int(pause_ms) / 1000, self._retry_late, exchange)
@@ -168,15 +171,15 @@ class FetchHandler:
             self._advance(exchange, False)
 
     def _retry_late(self, exchange: FetchExchange) -> None:
-        self.turn.begin()
+        self.appends.begin()
         self._retry(exchange)
-        self.turn.deliver()
+        self.appends.deliver()
 
     def expire(self, exchange: FetchExchange) -> None:
         """The wait is over, or the partition is gone: answer with what there is."""
         if exchange in self.waiting:
             self._advance(exchange, True)
-            self.turn.deliver()
+            self.appends.deliver()
 
     def abandon(self, peer: Peer) -> None:
         """The peer has left: its long poll must not hold up what it said behind that.
@@ -186,8 +189,7 @@ class FetchHandler:
         for exchange in peer.exchanges:
             if isinstance(exchange, FetchExchange) and exchange in self.waiting:
                 self._stop_waiting(exchange)
-                exchange.pieces = []
-                self.turn.completed.append(exchange)
+                exchange.respond([])
 
     def forget(self, peer: Peer) -> None:
         """The peer has gone: its long poll waits for nobody."""
@@ -215,7 +217,7 @@ class FetchHandler:
         if request.size_max < budget:
             budget = request.size_max
         enough: i64 = request.size_min if request.size_min < budget else budget
-        exchange.tried_ms = self.turn.now_ms
+        exchange.tried_ms = self.appends.now_ms
         self.inline_left = INLINE_TOTAL_BYTES_MAX
         total: i64 = 0
         has_error = not exchange.parts
@@ -243,8 +245,8 @@ class FetchHandler:
 
     def _complain(self, failure: OSError) -> None:
         """One line a second: whoever cannot read asks again at once."""
-        if self.turn.now_ms - self.complained_ms >= 1000:
-            self.complained_ms = self.turn.now_ms
+        if self.appends.now_ms - self.complained_ms >= 1000:
+            self.complained_ms = self.appends.now_ms
             _log.error("partition cannot be read: error=%s", failure)
 
     def _answer(self, exchange: FetchExchange, results: list[FetchResult]) -> None:
@@ -255,10 +257,11 @@ class FetchHandler:
             told = session.news(results)
             if exchange.request.session_epoch > 0:
                 results = told
-        exchange.pieces = write_fetch_response(
-            exchange.correlation_id, exchange.version, 0, session_id, results, 0
+        exchange.respond(
+            write_fetch_response(
+                exchange.correlation_id, exchange.version, 0, session_id, results, 0
+            )
         )
-        self.turn.completed.append(exchange)
 
     def _read(
         self,
@@ -335,14 +338,14 @@ class FetchHandler:
         is_member = False
         for node_id, _ in partition.isr:
             is_member = is_member or node_id == partition.node_id
-        return is_member and not self.turn.may_be_stale()
+        return is_member and not self.appends.may_be_stale()
 
     def _beyond(self) -> ApiError:
         """For a reader of what is not there, unless a newer leader may have shown it.
 
         Whoever is told that it is out of range starts anew somewhere else.
         """
-        is_stale = self.turn.may_be_stale()
+        is_stale = self.appends.may_be_stale()
         return ApiError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER if is_stale else ErrorCode.OFFSET_OUT_OF_RANGE
         )

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from headrace.handlers.turn import Turn
 from headrace.model.errors import ErrorCode
+from headrace.replication.append_queue import AppendQueue
 from headrace.runtime.exchange import Exchange, Peer
 from headrace.wire.offset_commit import CommitRequest, read_offset_commit, write_offset_commit
 
@@ -35,10 +35,10 @@ Waiting = dict[CommitRequest, Exchange]
 @final
 class CommitHandler:
     def __init__(
-        self, image: "ClusterImage", turn: Turn, groups: "Callable[[], GroupService]"
+        self, image: "ClusterImage", appends: AppendQueue, groups: "Callable[[], GroupService]"
     ) -> None:
         self.image = image
-        self.turn = turn
+        self.appends = appends
         self.groups = groups
         self.waiting: Waiting = {}
         """Of this turn: they go to the log together."""
@@ -55,7 +55,7 @@ class CommitHandler:
         # Whoever asks next on this connection sees what is committed here.
         peer.muted = True
         if not self.waiting:
-            self.turn.at_end(self._carry_out)
+            self.appends.at_end(self._carry_out)
         self.waiting[request] = exchange
 
     def _knows_any(self, request: CommitRequest) -> bool:
@@ -87,7 +87,7 @@ class CommitHandler:
     def _answer_late(self, waiting: Waiting, answered: list[CommitRequest]) -> None:
         """Outside of a turn: the followers have them now, or never will."""
         self._answer_all(waiting, answered)
-        self.turn.deliver()
+        self.appends.deliver()
 
     def _answer_all(self, waiting: Waiting, answered: list[CommitRequest]) -> None:
         for request in answered:
@@ -99,5 +99,4 @@ class CommitHandler:
     def _answer(self, exchange: Exchange, request: CommitRequest) -> None:
         answer = write_offset_commit(exchange.correlation_id, request)
         exchange.peer.work += WORK + len(answer) // BYTES_PER_WORK
-        exchange.pieces = [answer]
-        self.turn.completed.append(exchange)
+        exchange.respond([answer])

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from headrace.handlers.produce_exchange import ProduceExchange
-from headrace.handlers.turn import ACKS_ALL, Turn
 from headrace.model.errors import ApiError, ErrorCode, RecordError
 from headrace.record.batch import Batch, read_batch
+from headrace.replication.append_queue import ACKS_ALL, AppendQueue
 from headrace.replication.append_rules import admit, is_packed_anew
 from headrace.replication.partition import Partition
+from headrace.replication.produce_exchange import ProduceExchange
 from headrace.runtime.exchange import Peer
 from headrace.wire.cursor import MalformedRequest
 from headrace.wire.produce import OLDEST, TOPIC_IDS_SINCE, ProducePart, read_produce
@@ -48,9 +48,11 @@ _VERDICTS: Final = frozenset(
 
 @final
 class ProduceHandler:
-    def __init__(self, partitions: "PartitionTable", turn: Turn, worker: "Worker") -> None:
+    def __init__(
+        self, partitions: "PartitionTable", appends: AppendQueue, worker: "Worker"
+    ) -> None:
         self.partitions = partitions
-        self.turn = turn
+        self.appends = appends
         self.worker = worker
 
     def handle(
@@ -74,7 +76,7 @@ class ProduceHandler:
             )
         elif not self._stage_parts(exchange):
             return
-        self.turn.produced.append(exchange)
+        self.appends.produced.append(exchange)
 
     def _stage_parts(self, exchange: ProduceExchange) -> bool:
         """Stage part after part; False where one has left the loop, to go on when it is back."""
@@ -100,7 +102,7 @@ class ProduceHandler:
                 self._stage_later(exchange, partition, part, batch)
                 return False
             try:
-                batch = admit(batch, rules, self.turn.now_ms, rules.on_loop_bytes_max)
+                batch = admit(batch, rules, self.appends.now_ms, rules.on_loop_bytes_max)
             except ApiError as error:
                 if error.code == ErrorCode.MESSAGE_TOO_LARGE:
                     # It unfolds to more than the loop has time for: a thread finds out how much.
@@ -156,9 +158,9 @@ class ProduceHandler:
                 exchange.refuse(part, reason)
                 return
         try:
-            base_offset: i64 = partition.stage(batch, self.turn.now_ms)
+            base_offset: i64 = partition.stage(batch, self.appends.now_ms)
         except ApiError as error:
-            if error.code in _VERDICTS and self.turn.may_be_stale():
+            if error.code in _VERDICTS and self.appends.may_be_stale():
                 # The producer may have written to a newer leader, and such a verdict would end it.
                 exchange.refuse(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 return
@@ -176,7 +178,7 @@ class ProduceHandler:
             part.append_time_ms = batch.max_timestamp
         exchange.parts.append(part)
         exchange.partitions.append(partition)
-        self.turn.touch(partition)
+        self.appends.touch(partition)
 
     def _stage_later(
         self, exchange: ProduceExchange, partition: Partition, part: ProducePart, batch: Batch
@@ -185,7 +187,7 @@ class ProduceHandler:
         peer = exchange.peer
         peer.muted = True
         rules = partition.rules
-        now_ms: i64 = self.turn.now_ms
+        now_ms: i64 = self.appends.now_ms
         is_answered = exchange.request.acks != 0
 
         def job() -> object:
@@ -200,7 +202,7 @@ class ProduceHandler:
                 return None
 
         def done(admitted: object, error: BaseException | None) -> None:
-            self.turn.begin()
+            self.appends.begin()
             if isinstance(admitted, Batch):
                 self._stage(exchange, partition, part, admitted)
             elif error is not None:
@@ -208,8 +210,8 @@ class ProduceHandler:
                 part.error = ErrorCode.UNKNOWN_SERVER_ERROR
             if self._stage_parts(exchange):
                 peer.muted = False
-                self.turn.produced.append(exchange)
-            self.turn.deliver()
+                self.appends.produced.append(exchange)
+            self.appends.deliver()
 
         self.worker.submit(job, done)
 

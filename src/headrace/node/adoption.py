@@ -25,7 +25,6 @@ from uuid import UUID
 
 from headrace.controller.service import Controller
 from headrace.env.files import Files
-from headrace.handlers.turn import Turn
 from headrace.log.checkpoints import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -40,6 +39,7 @@ from headrace.model.errors import ApiError
 from headrace.model.topics import INTERNAL_TOPICS, TopicPartition
 from headrace.node.kafka_metadata import METADATA_TOPIC, KafkaMetadata, read_metadata
 from headrace.node.open_transactions import STATE_TOPIC, decided_to_commit, end_transactions
+from headrace.replication.append_queue import AppendQueue
 from headrace.replication.partition_table import PartitionTable
 
 _LOG = logging.getLogger("headrace")
@@ -215,7 +215,7 @@ class Adoption:
         if next_id > 0:
             await controller.allocate_producer_ids(next_id)
 
-    def end_transactions(self, table: PartitionTable, turn: Turn) -> None:
+    def end_transactions(self, table: PartitionTable, appends: AppendQueue) -> None:
         """With the partitions led: end what nobody is left to end."""
         waiting = [log for log in self._logs.logs() if log.producers.open_transactions]
         if not waiting:
@@ -226,7 +226,7 @@ class Adoption:
         for log in waiting:
             partition = table.get(*log.partition)
             assert partition is not None
-            end_transactions(log, committed, now_ms, partial(turn.append, partition))
+            end_transactions(log, committed, now_ms, partial(appends.append, partition))
 
 
 def _listed(names: list[str]) -> str:

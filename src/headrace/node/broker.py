@@ -145,7 +145,7 @@ class Broker:
         _, stat = await store.get(CLUSTER_ID)
         self._store_id = f"{stat.czxid}-{stat.created_ms}"
         await self._load(controller, context, server)
-        groups.start(server.turn)
+        groups.start(server.appends)
         controller.on_change(groups.changed)
         server.start()
         self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
@@ -212,7 +212,7 @@ class Broker:
         config = self.config
         adoption = await self._adopt(controller) if self._adopts else None
         if config.is_clustered:
-            server.turn.may_be_stale = self._has_no_session
+            server.appends.may_be_stale = self._has_no_session
             from headrace.node.replication import Replication
 
             self._replication = Replication(
@@ -226,7 +226,7 @@ class Broker:
             self._logs,
             self._table,
             self._clock,
-            server.turn,
+            server.appends,
             self._remove,
             lambda: controller.broker_epoch,
             self._replication,
@@ -238,7 +238,7 @@ class Broker:
         replicas.load()
         if adoption is not None:
             await adoption.finish(controller)
-            adoption.end_transactions(self._table, server.turn)
+            adoption.end_transactions(self._table, server.appends)
         controller.on_change(replicas.changed)
         if self._replication is not None:
             controller.on_change(self._replication.changed)
@@ -397,8 +397,8 @@ class Broker:
 
     def _start_job(self, partition: Partition) -> None:
         assert self._server is not None
-        self._server.turn.begin()
-        self._server.turn.start_job(partition)
+        self._server.appends.begin()
+        self._server.appends.start_job(partition)
 
     def _is_due(self, interval_name: str) -> bool:
         now = self._clock.monotonic()

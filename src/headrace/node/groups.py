@@ -14,9 +14,9 @@ from headrace.controller.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.env.clock import Clock
 from headrace.group.placement import OFFSETS_TOPIC
-from headrace.handlers.turn import Turn
 from headrace.log.file import NotCached
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.replication.append_queue import AppendQueue
 from headrace.replication.partition import Observer, Partition
 from headrace.replication.partition_table import PartitionTable
 from headrace.runtime.worker import Worker
@@ -54,9 +54,9 @@ _AFTER_A_FAILOVER = {
 class PartitionLog(Observer):
     """One partition, as the group coordinator's port asks for it."""
 
-    def __init__(self, partition: Partition, turn: Turn, worker: Worker) -> None:
+    def __init__(self, partition: Partition, appends: AppendQueue, worker: Worker) -> None:
         self._partition = partition
-        self._turn = turn
+        self._appends = appends
         self._worker = worker
         self._leader_epoch = partition.leader_epoch
         self._waiting: list[tuple[int, bool, asyncio.Future[None]]] = []
@@ -88,10 +88,10 @@ class PartitionLog(Observer):
     def append(self, frame: bytes) -> int:
         if self.is_over:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        offset = int(self._turn.append(self._partition, frame))
+        offset = int(self._appends.append(self._partition, frame))
         if self._partition.waiters or self._partition.followers:
             # This may be outside of a turn, and the fetches that wait for it must hear of it.
-            asyncio.get_running_loop().call_soon(self._turn.deliver)
+            asyncio.get_running_loop().call_soon(self._appends.deliver)
         return offset
 
     def wait_committed(self, offset: int, *, fails_early: bool = True) -> "asyncio.Future[None]":
@@ -163,15 +163,15 @@ class Groups:
         self._table = table
         self._worker = worker
         self._is_time_trusted = is_time_trusted
-        self._turn: Turn | None = None
+        self._appends: AppendQueue | None = None
         self._service: GroupService | None = None
         self._led: dict[int, PartitionLog] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_preloaded = False
 
-    def start(self, turn: Turn) -> None:
+    def start(self, appends: AppendQueue) -> None:
         """Take up what this broker leads, soon: clients are answered first."""
-        self._turn = turn
+        self._appends = appends
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(TAKE_UP_SECONDS, self._take_up)
 
@@ -221,10 +221,10 @@ class Groups:
             self._worker.submit(_import_service, _ignore)
         for index, partition in partitions.items():
             if partition.is_leader and index not in self._led:
-                assert self._turn is not None
+                assert self._appends is not None
                 service = self.service()
                 if index not in self._led:
-                    log = self._led[index] = PartitionLog(partition, self._turn, self._worker)
+                    log = self._led[index] = PartitionLog(partition, self._appends, self._worker)
                     service.lead(index, log)
 
 

@@ -13,8 +13,8 @@ from headrace.coordination.embedded import STORE_FILE, EmbeddedStore
 from headrace.coordination.port import Store
 from headrace.env.clock import Clock, SystemClock
 from headrace.env.files import Files, SystemFiles
-from headrace.handlers.replica_fetch import ReplicaFetchHandler
-from headrace.handlers.turn import Turn
+from headrace.replication.append_queue import AppendQueue
+from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext
 from headrace.runtime.link import Network, SocketNetwork
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class Front(Protocol):
     """Where requests come in and answers go out; see server.Server."""
 
-    turn: Turn
-    replica_fetch: ReplicaFetchHandler
+    appends: AppendQueue
+    replica_fetch: LeaderSessions
 
     def listen(self, name: str, host: str, port: int) -> int: ...
 

@@ -22,7 +22,6 @@ from headrace.controller.changes import ImageChange, changed_partitions
 from headrace.controller.failover_machine import members_of
 from headrace.env.clock import Clock
 from headrace.env.complaints import Complaint
-from headrace.handlers.turn import Turn
 from headrace.log.directory import LogDirectory
 from headrace.log.directory_jobs import RemoveDirectories
 from headrace.model.cluster import ClusterImage
@@ -34,6 +33,7 @@ from headrace.model.topics import (
     TopicPartition,
     TopicState,
 )
+from headrace.replication.append_queue import AppendQueue
 from headrace.replication.partition import Partition
 from headrace.replication.partition_table import PartitionTable
 from headrace.runtime.slices import Slices
@@ -59,7 +59,7 @@ class Replicas:
         logs: LogDirectory,
         table: PartitionTable,
         clock: Clock,
-        turn: Turn,
+        appends: AppendQueue,
         remove: Callable[[RemoveDirectories], None],
         broker_epoch: Callable[[], int],
         following: Following | None,
@@ -70,7 +70,7 @@ class Replicas:
         self._logs = logs
         self._table = table
         self._clock = clock
-        self._turn = turn
+        self._appends = appends
         self._remove = remove
         self._broker_epoch = broker_epoch
         self._following = following
@@ -137,7 +137,7 @@ class Replicas:
             for topic in self._image.topics.values():
                 self._update(topic)
         self._slices.run()
-        self._turn.deliver()
+        self._appends.deliver()
 
     def _retire(self) -> None:
         """This broker's registration is void: it leads nothing until it has another."""
@@ -183,7 +183,7 @@ class Replicas:
                 if partition.config is not config:
                     partition.configure(config)
                     # A lower min.insync.replicas can commit records.
-                    self._turn.commit(partition)
+                    self._appends.commit(partition)
                 self._assume(partition, topic.partitions[index])
 
     def _step(self) -> bool:
@@ -245,13 +245,13 @@ class Replicas:
         if topic is not None:
             self._update(topic)
             self._slices.run()
-            self._turn.deliver()
+            self._appends.deliver()
 
     def _assume(self, partition: Partition, state: PartitionState) -> None:
         """Take up the role that a state gives this broker."""
         if state.leader_epoch <= partition.leader_epoch:
             if partition.settle(state, self._now_ms()):
-                self._turn.commit(partition)
+                self._appends.commit(partition)
             return
         following = self._following
         if following is not None:
@@ -259,7 +259,7 @@ class Replicas:
         if state.leader == self._node_id and self._can_lead(partition, state):
             self._resign(partition, partition.retire)
             partition.lead(state, self._broker_epoch(), self._now_ms())
-            self._turn.commit(partition)
+            self._appends.commit(partition)
             return
         self._resign(partition, lambda: partition.follow(state))
         if following is not None and state.leader not in (self._node_id, NO_LEADER):
@@ -274,7 +274,7 @@ class Replicas:
         was_leader = partition.is_leader
         step_down()
         if was_leader:
-            self._turn.resigned(partition)
+            self._appends.resigned(partition)
 
     def _drop(self, topic: TopicState) -> None:
         self._unopened.pop(topic.name, None)
@@ -297,7 +297,7 @@ class Replicas:
             self._following.unfollow(partition)
         # Whoever waits finds the partition gone, and says so.
         partition.retire()
-        self._turn.resigned(partition)
+        self._appends.resigned(partition)
         self._logs.delete(TopicPartition(partition.topic, partition.index))
         for tell in partition.after_job:
             tell()

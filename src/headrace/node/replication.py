@@ -42,7 +42,7 @@ class Replication:
             lambda: controller.broker_epoch,
             controller.image,
             config.internal_listener,
-            front.turn,
+            front.appends.replicated,
             FetcherSettings.of(config),
             self._from_leaders,
         )
@@ -51,13 +51,13 @@ class Replication:
             lambda: controller.broker_epoch,
             controller.image,
             table,
-            front.turn,
+            front.appends,
             clock,
             controller.to_controller,
             config.get_int("replica.lag.time.max.ms"),
             config.get_int("replica.fetch.wait.max.ms"),
         )
-        front.turn.start_moved = self._fetchers.start_moved
+        front.appends.start_moved = self._fetchers.start_moved
         front.replica_fetch.epoch_of = self._epoch_of
         front.replica_fetch.consider = self._isr.consider
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from headrace.config.broker import BrokerConfig
@@ -55,11 +55,6 @@ class FetcherSettings(NamedTuple):
         )
 
 
-class Turn(Protocol):
-    def replicated(self, partition: Partition) -> None:
-        """A log was written, or has a job to do."""
-
-
 class ReplicaFetchers:
     def __init__(
         self,
@@ -69,16 +64,19 @@ class ReplicaFetchers:
         broker_epoch: Callable[[], int],
         image: ClusterImage,
         listener: str,
-        turn: Turn,
+        replicated: Callable[[Partition], None],
         settings: FetcherSettings,
         throttle: Throttle,
     ) -> None:
-        """`listener` is the name of the listener for connections between brokers."""
+        """`listener` is the name of the listener for connections between brokers.
+
+        `replicated` is called with each partition whose log was written or has a job to do.
+        """
         self.network = network
         self.clock = clock
         self.node_id = node_id
         self.broker_epoch = broker_epoch
-        self.turn = turn
+        self.replicated = replicated
         self.settings = settings
         self.throttle = throttle
         self._image = image
@@ -255,7 +253,7 @@ class _Session:
         written, held = machine.written, machine.held
         machine.written, machine.held = [], []
         for partition in written:
-            self._fetchers.turn.replicated(partition)
+            self._fetchers.replicated(partition)
         for partition in held:
             partition.after_job.append(partial(self._resume, partition))
 

@@ -20,12 +20,13 @@ cluster, whichever is first; `Partition.settle` tells by the partition epoch.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from headrace.env.clock import Clock
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode, error_name
 from headrace.model.topics import PartitionState
+from headrace.replication.append_queue import AppendQueue
 from headrace.replication.partition import Isr, Partition
 from headrace.replication.silence_machine import CHECK_S, Action, FollowerSilence
 from headrace.runtime.link import LinkBroken
@@ -45,19 +46,6 @@ Message = dict[str, Any]
 ToController = Callable[[int, int, Message], Awaitable[Message]]
 
 
-class Turn(Protocol):
-    @property
-    def deliver(self) -> Callable[[], None]: ...
-
-    def may_be_stale(self) -> bool: ...
-
-    def begin(self) -> None: ...
-
-    def cut_off(self, partition: Partition) -> None: ...
-
-    def commit(self, partition: Partition) -> None: ...
-
-
 class _Asked(NamedTuple):
     partition: Partition
     isr: Isr
@@ -72,7 +60,7 @@ class IsrKeeper:
         broker_epoch: Callable[[], int],
         image: ClusterImage,
         partitions: Iterable[Partition],
-        turn: Turn,
+        appends: AppendQueue,
         clock: Clock,
         to_controller: ToController,
         lag_ms_max: int,
@@ -84,7 +72,7 @@ class IsrKeeper:
         self._broker_epoch = broker_epoch
         self._image = image
         self._partitions = partitions
-        self._turn = turn
+        self._appends = appends
         self._clock = clock
         self._to_controller = to_controller
         self._considered: dict[Partition, None] = {}
@@ -168,7 +156,7 @@ class IsrKeeper:
         """Mark the partitions that cannot commit, if another broker can lead them by now."""
         unreached = self.silence.unreached
         found: dict[Partition, None] = {}
-        if self.silence.is_isolated and self._turn.may_be_stale():
+        if self.silence.is_isolated and self._appends.may_be_stale():
             for partition in self._partitions:
                 members = (member for member, _ in partition.isr)
                 if partition.is_leader and not unreached.isdisjoint(members):
@@ -180,9 +168,9 @@ class IsrKeeper:
                 "cut off, clients must find another leader: partition=%s", partition.log.partition
             )
             partition.is_cut_off = True
-            self._turn.begin()
-            self._turn.cut_off(partition)
-            self._turn.deliver()
+            self._appends.begin()
+            self._appends.cut_off(partition)
+            self._appends.deliver()
         self._stranded = found
 
     def _work(self) -> None:
@@ -283,7 +271,7 @@ class IsrKeeper:
         """Tell the partitions; returns those whose outcome is not known."""
         unknown: list[_Asked] = []
         refused: dict[int, list[Partition]] = {}
-        self._turn.begin()
+        self._appends.begin()
         for each in asked:
             partition = each.partition
             if partition.proposed is not each.isr or partition.leader_epoch != each.leader_epoch:
@@ -298,10 +286,10 @@ class IsrKeeper:
             elif slot["error_code"]:
                 refused.setdefault(slot["error_code"], []).append(partition)
                 partition.withdraw()
-                self._turn.commit(partition)
+                self._appends.commit(partition)
             else:
                 self._take(each, slot)
-        self._turn.deliver()
+        self._appends.deliver()
         self._put_to_rest(refused)
         return unknown
 
@@ -322,7 +310,7 @@ class IsrKeeper:
         )
         if not partition.settle(state, self._now_ms()) and partition.proposed is asked.isr:
             partition.withdraw()
-        self._turn.commit(partition)
+        self._appends.commit(partition)
 
     def _put_to_rest(self, refused: dict[int, list[Partition]]) -> None:
         """Ask again later, and ever later."""

@@ -1,19 +1,23 @@
-"""One request on its way through the broker, and the connection that it came by.  # HOT
+"""One request on its way through the broker, and the connection that it arrived on.  # HOT
 
-A connection answers in the order it was asked, so each request takes a place in its peer's queue
-at once and is filled in when its answer is known: in the same turn, after a sync, or when a long
-poll ends. Nothing here does I/O.
+A connection responds in request order. So each request joins its peer's queue when it arrives, and
+gets its response later: in the same loop iteration, after a sync, or when a long poll ends.
+Nothing here does I/O.
 """
 
 from collections import deque
-from typing import final
+from typing import Protocol, final
 
 from mypy_extensions import i64, mypyc_attr
 
 
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
 @final
 class Refusal:
-    """A batch that its producer was told to send again, and why."""
+    """A batch that its producer must send again, and the error code that it got."""
 
     def __init__(self, producer_id: i64, epoch: i64, sequence: i64, code: i64) -> None:
         self.producer_id: i64 = producer_id
@@ -26,19 +30,24 @@ class Refusal:
 class Peer:
     """A connection as handlers see it."""
 
-    def __init__(self) -> None:
+    def __init__(self, completed: "list[Exchange] | None" = None) -> None:
+        self.completed: list[Exchange] = [] if completed is None else completed
+        """Exchanges with a response, until the server sends it; all connections share one list."""
         self.exchanges: deque[Exchange] = deque()
         self.closed = False
         self.muted = False
-        """Set while an answer must come before the next request is even read."""
+        """Whether a response must be sent before the next request is parsed."""
         self.work: i64 = 0
-        """What its requests cost since others last had their turn: about a microsecond each."""
+        """The cost of its requests since other connections were served, in about microseconds."""
         self.refusals: dict[tuple[bytes, int], Refusal] = {}
         """By topic and partition, until another batch is staged there: mostly empty."""
 
     def fail(self, reason: str) -> None:
-        """End the connection: there is no other way to tell this peer."""
+        """Close the connection: no response can report the error."""
         raise NotImplementedError
+
+    def defer(self, exchange: "Exchange", kept_bytes: i64) -> None:
+        """A request waits for a sync or for followers, and keeps only this much memory."""
 
 
 class Exchange:
@@ -47,13 +56,22 @@ class Exchange:
         self.correlation_id: i64 = correlation_id
         self.version: i64 = version
         self.pieces: list[object] | None = None
-        """The answer: bytes and file slices in order; empty where none is due; None: not yet."""
+        """The response: bytes and file slices. Empty if none is sent, None if not known yet."""
         self.woken = False
         self.is_reading = False
-        """While a thread reads for it. The response is built after that, and only then."""
+        """Whether a thread reads for it. The response is built after that."""
         self.must_answer = False
         """Whether its wait is over: the next attempt responds with the records at hand."""
         self.request_bytes: i64 = 0
-        """The size of a large request in the memory budget, until it is answered or released."""
+        """The size of a large request in the memory budget, until its response or release."""
         self.deferred_bytes: i64 = 0
-        """The memory that a released request still takes, until it is answered."""
+        """The memory that a released request still uses, until its response."""
+
+    def respond(self, pieces: list[object]) -> None:
+        """Set the response. The server sends it at the end of the loop iteration."""
+        self.pieces = pieces
+        self.peer.completed.append(self)
+
+    def wake(self) -> None:
+        """Records that a long poll waits for might exist now."""
+        raise NotImplementedError

@@ -21,7 +21,7 @@ from mypy_extensions import i64
 
 from headrace.log.file import FileSlice, LogFile
 from headrace.model.errors import ApiError
-from headrace.runtime.exchange import Peer
+from headrace.runtime.exchange import Exchange, Peer
 from headrace.server.cache import (
     READ_AHEAD_BYTES,
     STRETCH_BYTES,
@@ -68,7 +68,7 @@ class Connection(Peer):
         is_internal: bool,
         now: float,
     ) -> None:
-        super().__init__()
+        super().__init__(plane.completed)
         self.plane = plane
         self.sock = sock
         self.fd: int = sock.fileno()
@@ -483,3 +483,6 @@ class Connection(Peer):
 
     def fail(self, reason: str) -> None:
         self.plane.close(self, reason)
+
+    def defer(self, exchange: Exchange, kept_bytes: i64) -> None:
+        self.plane.defer(self, exchange, kept_bytes)

@@ -19,10 +19,10 @@ from mypy_extensions import i64
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
-from headrace.handlers.produce_exchange import ProduceExchange
-from headrace.handlers.replica_fetch import ReplicaFetchHandler
-from headrace.handlers.turn import Turn
 from headrace.model.errors import ApiError
+from headrace.replication.append_queue import AppendQueue
+from headrace.replication.leader_sessions import LeaderSessions
+from headrace.replication.produce_exchange import ProduceExchange
 from headrace.runtime.exchange import Exchange
 from headrace.server.connection import (
     EPOLLIN,
@@ -65,10 +65,10 @@ ColdHandler = Callable[[Connection, bytes], "bytes | Awaitable[bytes]"]
 class Plane:
     def __init__(
         self,
-        turn: Turn,
+        appends: AppendQueue,
         produce: ProduceHandler,
         fetch: FetchHandler,
-        replicas: ReplicaFetchHandler,
+        replicas: LeaderSessions,
         commits: CommitHandler,
         cold: ColdHandler,
         reader: "Worker",
@@ -80,7 +80,7 @@ class Plane:
         quota: ProduceQuota | None,
         on_close: Callable[[Connection, str], None],
     ) -> None:
-        self.turn = turn
+        self.appends = appends
         self.produce = produce
         self.fetch = fetch
         self.replicas = replicas
@@ -111,7 +111,8 @@ class Plane:
         self.requests: i64 = 0
         """Taken in this turn."""
         self.is_draining = False
-        turn.deferred = self._defer
+        self.completed: list[Exchange] = []
+        """Exchanges of this loop iteration with a response; every connection adds to it."""
 
     # One turn.
 
@@ -130,7 +131,7 @@ class Plane:
             self.now = self.monotonic()
             if rounds > 1 and self.now - began > ROUNDS_SECONDS_MAX:
                 return
-            self.turn.begin()
+            self.appends.begin()
             for fd, mask in events:
                 connection = self.connections.get(fd)
                 if connection is None:
@@ -184,15 +185,15 @@ class Plane:
 
     def deliver(self) -> None:
         """End a turn: write, acknowledge, wake, send; again while that lets new input in."""
-        turn = self.turn
+        appends = self.appends
         self.turn_bytes = 0
         while True:
-            turn.flush()
+            appends.flush()
             self.replicas.retry_woken()
             self.fetch.retry_woken()
-            completed = turn.completed
-            if completed:
-                turn.completed = []
+            if self.completed:
+                completed = self.completed.copy()
+                self.completed.clear()
                 for exchange in completed:
                     connection = exchange.peer
                     assert isinstance(connection, Connection)
@@ -212,13 +213,11 @@ class Plane:
                 except Exception:  # noqa: BLE001 (others are served on)
                     self._fault(connection)
 
-    def _defer(self, exchange: ProduceExchange) -> None:
-        """Count only the remaining bytes of a request in the memory budget."""
-        exchange.deferred_bytes = exchange.release()
-        self.memory.deferred += exchange.deferred_bytes
+    def defer(self, connection: Connection, exchange: Exchange, kept_bytes: i64) -> None:
+        """Count only the remaining bytes of a waiting request in the memory budget."""
+        exchange.deferred_bytes = kept_bytes
+        self.memory.deferred += kept_bytes
         if exchange.request_bytes > 0:
-            connection = exchange.peer
-            assert isinstance(connection, Connection)
             self.release_memory(connection, exchange.request_bytes)
             exchange.request_bytes = 0
 
@@ -260,7 +259,7 @@ class Plane:
         postponed = self.postponed
         self.postponed = []
         self.now = self.monotonic()
-        self.turn.begin()
+        self.appends.begin()
         for connection in postponed:
             connection.is_postponed = False
             connection.work = 0
@@ -314,13 +313,13 @@ class Plane:
     def _rested(self, connection: Connection) -> None:
         connection.is_throttled = False
         self.now = self.monotonic()
-        self.turn.begin()
+        self.appends.begin()
         self.resume(connection)
 
     def _settle_own(self, connection: Connection) -> None:
         """A connection sees its own writes: what it produced in this turn is written first."""
-        if connection.exchanges and self.turn.produced:
-            self.turn.flush()
+        if connection.exchanges and self.appends.produced:
+            self.appends.flush()
 
     def _cold(self, connection: Connection, frame: bytes) -> None:
         exchange = Exchange(connection, 0, 0)
@@ -329,8 +328,7 @@ class Plane:
         connection.work += COLD_WORK
         if isinstance(answer, bytes):
             connection.work += len(answer) // BYTES_PER_WORK
-            exchange.pieces = [len(answer).to_bytes(4, "big"), answer]
-            self.turn.completed.append(exchange)
+            exchange.respond([len(answer).to_bytes(4, "big"), answer])
             return
         connection.muted = True
         task = asyncio.get_running_loop().create_task(self._finish(connection, exchange, answer))
@@ -354,8 +352,7 @@ class Plane:
             raise
         self._ended(connection)
         connection.work += len(frame) // BYTES_PER_WORK
-        exchange.pieces = [len(frame).to_bytes(4, "big"), frame]
-        self.turn.completed.append(exchange)
+        exchange.respond([len(frame).to_bytes(4, "big"), frame])
         self.deliver()
 
     def _ended(self, connection: Connection) -> None:

@@ -15,8 +15,8 @@ from headrace.env.complaints import Warnings
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
-from headrace.handlers.replica_fetch import ReplicaFetchHandler
-from headrace.handlers.turn import Turn
+from headrace.replication.append_queue import AppendQueue
+from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.read_replicas import RACK_AWARE, RackAwareReplicas
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
@@ -44,31 +44,35 @@ class Server:
         self.sync_worker = Worker("sync", self._loop)
         self._read_worker = Worker("read", self._loop)
         self._check_worker = Worker("check", self._loop)
-        self.turn = Turn(self._clock, self.sync_worker, self._deliver)
-        broker.start_job = self.turn.start_job
+        self.appends = AppendQueue(self._clock, self.sync_worker, self._deliver)
+        broker.start_job = self.appends.start_job
         self.fetch = FetchHandler(
             partitions,
-            self.turn,
+            self.appends,
             self._read_worker,
             self._loop.call_later,
             lambda: random.randint(1, 0x7FFFFFFF),
             config.get_int("fetch.max.bytes"),
             config.get_int("max.incremental.fetch.session.cache.slots"),
         )
-        self.replica_fetch = ReplicaFetchHandler(
-            partitions, self.turn, self._read_worker, self._loop.call_later, self._clock.monotonic
+        self.replica_fetch = LeaderSessions(
+            partitions,
+            self.appends,
+            self._read_worker,
+            self._loop.call_later,
+            self._clock.monotonic,
         )
         if config.get_optional_str("replica.selector.class") == RACK_AWARE:
             self.fetch.choose = RackAwareReplicas(broker.node_id, broker.image).choose
             self.replica_fetch.tells_commits = True
-        produce = ProduceHandler(partitions, self.turn, self._check_worker)
+        produce = ProduceHandler(partitions, self.appends, self._check_worker)
         quota = config.get_int("quota.producer.default")
         self.plane = Plane(
-            self.turn,
+            self.appends,
             produce,
             self.fetch,
             self.replica_fetch,
-            CommitHandler(broker.image, self.turn, broker.groups),
+            CommitHandler(broker.image, self.appends, broker.groups),
             self._cold,
             self._read_worker,
             self._clock.monotonic,
@@ -131,7 +135,7 @@ class Server:
         # Nobody is left who waits for what these two would find.
         for worker in (self._read_worker, self._check_worker):
             worker.stop(finish=False)
-        self.turn.takes_jobs = False
+        self.appends.takes_jobs = False
         # No client waits for the queued jobs: drop them, because closing a log covers them.
         self.sync_worker.stop(finish=False)
         self.plane.epoll.close()
@@ -164,7 +168,7 @@ class Server:
 
     def _keep_up(self) -> None:
         self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
-        self.turn.expire()
+        self.appends.expire()
         self._closings.count()
         plane = self.plane
         now = plane.now = self._clock.monotonic()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headrace.handlers.offset_commit import CommitHandler
-from headrace.handlers.turn import Turn
 from headrace.model.errors import ErrorCode
+from headrace.replication.append_queue import AppendQueue
 from headrace.runtime.exchange import Exchange, Peer
 from headrace.wire.apis import OFFSET_COMMIT
 from headrace.wire.codec import decode_response, encode_request
@@ -30,17 +30,18 @@ class Door:
 
     def __init__(self, client: Asker) -> None:
         self.delivered = 0
+        self.completed: list[Exchange] = []
         self.log = MemoryLog()
         self.groups = groups_over(self.log, client.broker.image)
-        self.turn = Turn(client.broker.clock, client.broker.worker, self.deliver)
-        self.handler = CommitHandler(client.broker.image, self.turn, lambda: self.groups)
+        self.appends = AppendQueue(client.broker.clock, client.broker.worker, self.deliver)
+        self.handler = CommitHandler(client.broker.image, self.appends, lambda: self.groups)
 
     def deliver(self) -> None:
         self.delivered += 1
 
     def send(self, wanted: dict[str, Any]) -> Exchange:
         frame = encode_request(OFFSET_COMMIT, VERSION, 3, None, wanted)
-        peer = Peer()
+        peer = Peer(self.completed)
         body_at = read_header(frame).body_at
         self.handler.handle(peer, 3, VERSION, frame, body_at, len(frame))
         (exchange,) = peer.exchanges
@@ -65,7 +66,7 @@ def door() -> Door:
 
 def test_a_partition_that_does_not_exist_has_its_own_error(door: Door) -> None:
     exchange = door.send(body(0, 2, -1, 1))
-    door.turn.flush()
+    door.appends.flush()
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert codes(exchange) == [ErrorCode.NONE, unknown, unknown, ErrorCode.NONE]
     assert len(door.log.batches) == 1
@@ -75,12 +76,12 @@ def test_where_nothing_exists_the_group_is_not_asked(door: Door) -> None:
     exchange = door.send(body(0, topic="other", generation_id_or_member_epoch=3))
     assert codes(exchange) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert not exchange.peer.muted
-    assert door.turn.completed == [exchange]
+    assert door.completed == [exchange]
 
 
 def test_what_a_group_refuses_is_refused_for_every_partition(door: Door) -> None:
     exchange = door.send(body(0, 7, generation_id_or_member_epoch=3))
-    door.turn.flush()
+    door.appends.flush()
     assert codes(exchange) == [ErrorCode.ILLEGAL_GENERATION] * 2
 
 
@@ -90,10 +91,10 @@ def test_a_connection_waits_for_the_end_of_the_turn_and_all_of_a_turn_is_one_bat
     exchanges = [door.send(body(0, group=f"g{number}")) for number in range(3)]
     assert all(exchange.peer.muted for exchange in exchanges)
     assert door.log.batches == []
-    door.turn.flush()
+    door.appends.flush()
     assert not any(exchange.peer.muted for exchange in exchanges)
     assert [codes(exchange) for exchange in exchanges] == [[ErrorCode.NONE]] * 3
-    assert door.turn.completed == exchanges
+    assert door.completed == exchanges
     assert len(door.log.batches) == 1
 
 
@@ -114,7 +115,7 @@ def test_what_waits_for_followers_is_answered_when_they_have_it_or_never_will(
     async def scene() -> None:
         door.log.holds = True
         exchange = door.send(body(0))
-        door.turn.flush()
+        door.appends.flush()
         await others()
         assert exchange.pieces is None
         assert exchange.peer.muted
@@ -122,7 +123,7 @@ def test_what_waits_for_followers_is_answered_when_they_have_it_or_never_will(
         await others()
         assert codes(exchange) == [code]
         assert not exchange.peer.muted
-        assert door.turn.completed == [exchange]
+        assert door.completed == [exchange]
         assert door.delivered == 1
 
     asyncio.run(scene())
@@ -136,12 +137,12 @@ def test_a_fault_of_ours_is_answered_and_logged(
 
     monkeypatch.setattr(door.groups, "commit_all", fail)
     exchange = door.send(body(0))
-    door.turn.flush()
+    door.appends.flush()
     assert codes(exchange) == [ErrorCode.UNKNOWN_SERVER_ERROR]
     (record,) = caplog.records
     assert record.exc_info is not None
-    door.turn.completed.clear()
+    door.completed.clear()
     monkeypatch.undo()
     again = door.send(body(0))
-    door.turn.flush()
+    door.appends.flush()
     assert codes(again) == [ErrorCode.NONE]

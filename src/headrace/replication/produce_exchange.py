@@ -1,9 +1,9 @@
-"""A Produce request between its arrival and its answer.  # HOT
+"""A Produce request between its arrival and its response.  # HOT
 
-A producer sends up to five batches before it hears of the first. Where the first was refused, to
-be sent again, and the partition can be written by the time that the second is looked at, the second
-is refused for the same reason. It must not be told of a gap: librdkafka then begins a new epoch for
-all its partitions, and what was written elsewhere and not acknowledged yet is written again.
+A producer sends up to five batches before the response to the first. If the first is rejected with
+a retriable error, and the partition is writable when the second is processed, the second gets the
+same error. An error about a sequence gap would be wrong: librdkafka then starts a new epoch for all
+its partitions, and writes unacknowledged records of other partitions again.
 """
 
 from typing import Final, final
@@ -44,16 +44,16 @@ class ProduceExchange(Exchange):
         self.data = data
         """The frame, until the records are written."""
         self.next: i64 = 0
-        """The first part of the request that was not looked at yet."""
+        """The first part of the request that is not processed yet."""
         self.parts: list[ProducePart] = []
         self.partitions: list[Partition] = []
-        """What was staged, side by side: a part of the request and the partition it went to."""
+        """The partition of each staged part, at the same position as in `parts`."""
         self.waiting: i64 = 0
-        """How many parts still wait for a sync, or for followers."""
+        """The number of parts that wait for a sync or for followers."""
         self.deadline: float = 0.0
-        """When to give up waiting for followers, by the clock that does not jump."""
+        """When the wait for followers ends, in monotonic seconds."""
         self.throttle_ms: i64 = 0
-        """For how long the client should rest, and its connection will (quotas)."""
+        """How long the client is throttled by its quota."""
 
     def fail(self, partition: Partition, code: i64) -> None:
         for at, part in enumerate(self.parts):
@@ -61,7 +61,7 @@ class ProduceExchange(Exchange):
                 self.refuse(part, code)
 
     def refuse(self, part: ProducePart, code: i64) -> None:
-        """Answer that a batch is to be sent again; those behind it then wait for that."""
+        """Reject a batch that the producer will send again; later batches wait for it."""
         part.error = code
         part.base_offset = -1
         refusals = self.peer.refusals
@@ -92,7 +92,7 @@ class ProduceExchange(Exchange):
         return size
 
     def refusal_before(self, part: ProducePart, batch: Batch, partition: Partition) -> i64:
-        """Why a batch before this one was refused, if it is missing for that; else 0."""
+        """The error of an earlier batch without which this one has a sequence gap, or 0."""
         refusal = self.peer.refusals.pop((part.key, part.index), None)
         if (
             refusal is None
@@ -111,11 +111,11 @@ class ProduceExchange(Exchange):
             answer = write_produce_response(
                 self.correlation_id, self.version, request.topics, self.throttle_ms
             )
-            self.pieces = [answer]
+            self.respond([answer])
             return
-        self.pieces = []
+        self.respond([])
         for part in request.parts:
             if part.error != 0:
-                # Nobody waits for an answer (acks=0): a closed connection is the only sign.
+                # acks=0 has no response: closing the connection is the only way to report it.
                 self.peer.fail(f"a record sent with acks=0 was rejected: error {part.error}")
                 return

@@ -1,11 +1,10 @@
-"""What one turn of the loop has gathered, and its end: write, acknowledge, wake.  # HOT
+"""The write path: writes staged batches, advances high watermarks, acknowledges.  # HOT
 
-Requests are parsed and staged as they arrive; nothing reaches a file or a socket until `flush`.
-The order of a flush is the order of promises: first the write, then the acknowledgements, then
-the long polls that the write satisfies. Commits, which are written by their coordinator, come
-before all of that (`at_end`). A write that fails fails its own partition's requests.
-With acks=all an acknowledgement waits for the high watermark, which rises when the followers ask
-for what comes next.
+Handlers stage batches while requests arrive. `flush`, at the end of a loop iteration, writes them,
+then acknowledges them, then wakes the long polls that they satisfy. Offset commits, which their
+coordinator writes, come first (`at_end`). A failed write fails the requests of its partition only.
+With acks=all, an acknowledgement waits for the high watermark, which rises with the fetch offsets
+of the followers. Owns the jobs of the logs: syncs, and everything else that a thread does.
 """
 
 from collections import deque
@@ -14,12 +13,12 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from headrace.handlers.produce_exchange import ProduceExchange
 from headrace.log.file import NotCached
 from headrace.log.jobs import LogJob
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import read_batch
 from headrace.replication.partition import Parked, Partition
+from headrace.replication.produce_exchange import ProduceExchange
 from headrace.runtime.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -39,32 +38,24 @@ def _ignore(_partition: Partition) -> None:
     pass
 
 
-def _forget(_exchange: ProduceExchange) -> None:
-    pass
-
-
 @final
-class Turn:
+class AppendQueue:
     def __init__(self, clock: "Clock", worker: "Worker", deliver: Callable[[], None]) -> None:
         self.clock = clock
         self.worker = worker
         self.deliver = deliver
-        """Sends what is in `completed`; called for what ends outside of a turn."""
+        """Flushes and sends responses; called for work that ends outside of an iteration."""
         self.may_be_stale: Callable[[], bool] = _never
-        """Whether others may lead by now what this broker leads, for all that it knows."""
+        """Whether other brokers might be leaders by now, because this one has no session."""
         self.start_moved: Callable[[Partition], None] = _ignore
         """Called when a job has moved the log start of a partition that this broker follows."""
-        self.deferred: Callable[[ProduceExchange], None] = _forget
-        """Called with a request whose records are written and whose response has to wait."""
         self.takes_jobs = True
-        """Cleared when the broker stops: what is left to do is done when the logs are closed."""
+        """Cleared when the broker stops: closing the logs completes the remaining work."""
         self.now_ms: i64 = clock.wall_ms()
         self.dirty: list[Partition] = []
         self.produced: list[ProduceExchange] = []
-        self.completed: list[Exchange] = []
-        self.woken: list[Exchange] = []
         self.ends: list[Callable[[], None]] = []
-        """What is to be done when the turn ends, before anything is written."""
+        """Called by the next flush before it writes."""
         self.awaited: dict[Partition, None] = {}
         """Partitions with acknowledgements that wait for followers."""
 
@@ -131,7 +122,7 @@ class Turn:
                 partition.observer.shrunk()
 
     def replicated(self, partition: Partition) -> None:
-        """A follower has written what its leader sent, or learnt what is committed."""
+        """A follower has written records of its leader, or learnt a higher high watermark."""
         if partition.log.wants_job:
             self.start_job(partition)
         if partition.waiters:
@@ -140,12 +131,12 @@ class Turn:
             self.deliver()
 
     def resigned(self, partition: Partition) -> None:
-        """This broker leads the partition no longer: whoever waits here must ask elsewhere."""
+        """This broker is no longer the leader: clients that wait here must find the new one."""
         self._fail_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.wake_readers(partition)
 
     def cut_off(self, partition: Partition) -> None:
-        """This leader can commit nothing now: requests that wait for that go to another one."""
+        """This leader can commit nothing now: clients that wait for that must find another one."""
         synced_later = partition.parked
         partition.parked = []
         self._fail_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -153,9 +144,9 @@ class Turn:
         self.wake_readers(partition)
 
     def append(self, partition: Partition, frame: bytes) -> i64:
-        """Write a coordinator's batch at once, and return its first offset.
+        """Write a coordinator's batch immediately, and return its first offset.
 
-        Raises what the log says; then nothing of it is there.
+        If this raises, the log contains nothing of the batch.
         """
         if not partition.is_leader:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -178,16 +169,14 @@ class Turn:
 
     def wake_readers(self, partition: Partition) -> None:
         for exchange in partition.waiters:
-            if not exchange.woken:
-                exchange.woken = True
-                self.woken.append(exchange)
+            exchange.wake()
 
     def warm(
         self, reader: "Worker", exchange: Exchange, cold: NotCached, go_on: Callable[[], None]
     ) -> None:
-        """Have a thread read what the search for an offset needs, then search again.
+        """Read on a thread what the search for an offset needs, then search again.
 
-        Until then nothing else may try to answer the exchange (`is_reading`).
+        Until then no other attempt to respond is made (`is_reading`).
         """
         peer = exchange.peer
         was_muted = peer.muted
@@ -223,9 +212,9 @@ class Turn:
                 exchange.waiting += 1
                 partition.parked.append(Parked(part.end_offset, exchange))
         if exchange.waiting == 0:
-            self.complete(exchange)
+            exchange.encode()
         else:
-            self.deferred(exchange)
+            exchange.peer.defer(exchange, exchange.release())
 
     def _await(self, exchange: ProduceExchange, partition: Partition, offset: i64) -> None:
         if exchange.waiting == 0:
@@ -237,12 +226,8 @@ class Turn:
         partition.awaiting.append(Parked(offset, exchange))
         self.awaited[partition] = None
 
-    def complete(self, exchange: ProduceExchange) -> None:
-        exchange.encode()
-        self.completed.append(exchange)
-
     def start_job(self, partition: Partition) -> None:
-        """Hand the log's next work to the worker; a sync covers all that was written before it."""
+        """Start the log's next job on the worker; a sync covers everything written before it."""
         if not self.takes_jobs:
             return
         job = partition.log.next_job(self.now_ms)
@@ -320,7 +305,7 @@ class Turn:
         self.deliver()
 
     def _fail_waiting(self, partition: Partition, code: i64) -> None:
-        """Nothing that waits for this log is acknowledged again."""
+        """Fail all requests that wait for this log."""
         waiting = list(partition.parked)
         waiting.extend(partition.awaiting)
         partition.parked = []
@@ -343,4 +328,4 @@ class Turn:
         assert isinstance(exchange, ProduceExchange)
         exchange.waiting -= 1
         if exchange.waiting == 0:
-            self.complete(exchange)
+            exchange.encode()

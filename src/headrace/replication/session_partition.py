@@ -1,7 +1,7 @@
 """State of a follower's fetch session on the leader (KIP-227).  # HOT
 
 Holds the partitions of a session, the ones with news, and the fetch that waits for news.
-`replica_fetch.py` decides what to send.
+`leader_sessions.py` decides what to send.
 """
 
 from typing import TYPE_CHECKING, final
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 
 from headrace.replication.replica_progress import ReplicaListener
-from headrace.runtime.exchange import Exchange, Peer
+from headrace.runtime.exchange import Exchange, Peer, Timer
 from headrace.wire.fetch import FetchPart, FetchRequest
 
 if TYPE_CHECKING:
-    from headrace.handlers.fetch import Timer
-    from headrace.handlers.replica_fetch import ReplicaFetchHandler
+    from headrace.replication.leader_sessions import LeaderSessions
 
 
 @final
@@ -46,18 +45,16 @@ class SessionPartition(ReplicaListener):
         self._wake()
 
     def _wake(self) -> None:
-        session = self.session
-        exchange = session.waiting
-        if exchange is not None and not exchange.woken:
-            exchange.woken = True
-            session.handler.woken.append(exchange)
+        exchange = self.session.waiting
+        if exchange is not None:
+            exchange.wake()
 
 
 @final
 class ReplicaSession:
     def __init__(
         self,
-        handler: "ReplicaFetchHandler",
+        handler: "LeaderSessions",
         peer: Peer,
         session_id: i64,
         node_id: i64,
@@ -91,3 +88,8 @@ class ReplicaExchange(Exchange):
         self.request = request
         self.session: ReplicaSession | None = None
         self.timer: Timer | None = None
+
+    def wake(self) -> None:
+        if not self.woken and self.session is not None:
+            self.woken = True
+            self.session.handler.woken.append(self)

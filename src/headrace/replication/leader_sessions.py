@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from headrace.handlers.replica_sessions import ReplicaExchange, ReplicaSession, SessionPartition
-from headrace.handlers.turn import Turn
 from headrace.log.file import NotCached
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.replication.append_queue import AppendQueue
 from headrace.replication.partition import Partition
+from headrace.replication.session_partition import ReplicaExchange, ReplicaSession, SessionPartition
 from headrace.replication.throttle import Throttle
-from headrace.runtime.exchange import Peer
+from headrace.runtime.exchange import Peer, Timer
 from headrace.wire.fetch import (
     FetchPart,
     FetchRequest,
@@ -34,7 +34,6 @@ from headrace.wire.fetch import (
 )
 
 if TYPE_CHECKING:
-    from headrace.handlers.fetch import Timer
     from headrace.replication.partition_table import PartitionTable
     from headrace.runtime.worker import Worker
 
@@ -50,17 +49,17 @@ THROTTLED: Final = 2
 
 
 @final
-class ReplicaFetchHandler:
+class LeaderSessions:
     def __init__(
         self,
         partitions: "PartitionTable",
-        turn: Turn,
+        appends: AppendQueue,
         reader: "Worker",
         call_later: "Callable[[float, Callable[[ReplicaExchange], None], ReplicaExchange], Timer]",
         monotonic: Callable[[], float],
     ) -> None:
         self.partitions = partitions
-        self.turn = turn
+        self.appends = appends
         self.reader = reader
         self.call_later = call_later
         self.monotonic = monotonic
@@ -99,8 +98,7 @@ class ReplicaFetchHandler:
                 raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
             session = self._session(peer, request)
         except ApiError as error:
-            exchange.pieces = write_fetch_response(correlation_id, version, error.code, 0, [], 0)
-            self.turn.completed.append(exchange)
+            exchange.respond(write_fetch_response(correlation_id, version, error.code, 0, [], 0))
             return True
         exchange.session = session
         self._take(session, request)
@@ -227,7 +225,7 @@ class ReplicaFetchHandler:
         if follower.log_start_offset != part.log_start_offset:
             follower.log_start_offset = part.log_start_offset
             partition.wake_start_waiters()
-        self.turn.commit(partition)
+        self.appends.commit(partition)
         if partition.qualifies(follower) or partition.has_lost(follower):
             self.consider(partition)
 
@@ -243,7 +241,7 @@ class ReplicaFetchHandler:
         try:
             is_answered = self._try(exchange, session, exchange.must_answer)
         except NotCached as cold:
-            self.turn.warm(self.reader, exchange, cold, lambda: self._advance(exchange, False))
+            self.appends.warm(self.reader, exchange, cold, lambda: self._advance(exchange, False))
             return
         if is_answered:
             self._stop_waiting(exchange, session)
@@ -266,9 +264,9 @@ class ReplicaFetchHandler:
     def _expire(self, exchange: ReplicaExchange) -> None:
         session = exchange.session
         if session is not None and session.waiting is exchange:
-            self.turn.begin()
+            self.appends.begin()
             self._advance(exchange, True)
-            self.turn.deliver()
+            self.appends.deliver()
 
     def _try(self, exchange: ReplicaExchange, session: ReplicaSession, must_answer: bool) -> bool:
         request = exchange.request
@@ -331,10 +329,11 @@ class ReplicaFetchHandler:
         self, exchange: ReplicaExchange, session: ReplicaSession, results: list[FetchResult]
     ) -> None:
         assert exchange.pieces is None
-        exchange.pieces = write_fetch_response(
-            exchange.correlation_id, exchange.version, 0, session.session_id, results, 0
+        exchange.respond(
+            write_fetch_response(
+                exchange.correlation_id, exchange.version, 0, session.session_id, results, 0
+            )
         )
-        self.turn.completed.append(exchange)
 
     def _add_committed(self, session: ReplicaSession, results: list[FetchResult]) -> None:
         for followed in session.quiet:
