@@ -7,7 +7,7 @@ import pytest
 from headrace.controller.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.coordination import layout
-from headrace.coordination.port import Create, Delete, Set
+from headrace.coordination.port import ConnectionLost, Create, Delete, Set
 from headrace.model.errors import ErrorCode
 from tests.unit.controller_scenario import ENDPOINTS, Broker, code_of, scenario, until
 
@@ -160,6 +160,28 @@ async def test_the_registration_of_a_former_life_is_waited_for(broker: Broker) -
     await start
     assert 5 in late.image.brokers
     await late.stop()
+
+
+@scenario
+async def test_a_broker_that_loses_its_connection_during_start_up_retries(broker: Broker) -> None:
+    store = broker.server.session()
+    store.faults.suspend()
+    late = Controller(store, 5, registration_wait_s=60)
+    start = asyncio.ensure_future(late.start(ENDPOINTS))
+    await asyncio.sleep(0.3)
+    assert not start.done()
+    store.faults.resume()
+    await start
+    assert 5 in late.image.brokers
+    await late.stop()
+
+
+@scenario
+async def test_a_broker_without_a_store_gives_up_after_its_wait(broker: Broker) -> None:
+    store = broker.server.session()
+    store.faults.suspend()
+    with pytest.raises(ConnectionLost):
+        await Controller(store, 5, registration_wait_s=0.01).start(ENDPOINTS)
 
 
 @scenario

@@ -30,6 +30,7 @@ from headrace.coordination.port import (
     StoreUnavailable,
     WatchEvent,
 )
+from headrace.coordination.retries import repeated
 from headrace.model.cluster import Endpoint
 from headrace.model.errors import ApiError
 from headrace.runtime.side_by_side import side_by_side
@@ -100,7 +101,7 @@ class Presence:
         self._origin = origin
         # Before the first step: what happens during it must not be missed.
         self._store.on_session(self._session_changed)
-        await self._join()
+        await repeated(self._join, self._registration_wait_s)
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def stop(self) -> None:

@@ -38,6 +38,7 @@ from headrace.controller.states import StateWriter
 from headrace.controller.writing import KeyedLocks, Writer
 from headrace.coordination import layout
 from headrace.coordination.port import Delete, Store, StoreError, StoreUnavailable
+from headrace.coordination.retries import repeated
 from headrace.env.clock import Clock, SystemClock
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.model.errors import ApiError, ErrorCode
@@ -131,7 +132,8 @@ class Controller:
         self._holds = Holds(self.image, self._clock, self._peers.is_ended)
         self._lookout = self._make_lookout(silence_s)
         self._note_registered = registered
-        self._presence = self._make_presence(registration_wait_s)
+        self._registration_wait_s = registration_wait_s
+        self._presence = self._make_presence()
         self._lookout.presence = self._presence
         self._producer_ids = ProducerIds(self._caller.producer_id_block)
 
@@ -158,14 +160,14 @@ class Controller:
             silence_s,
         )
 
-    def _make_presence(self, registration_wait_s: float) -> Presence:
+    def _make_presence(self) -> Presence:
         return Presence(
             self._store,
             self.node_id,
             self._picture,
             self._writer,
             self._locks,
-            registration_wait_s,
+            self._registration_wait_s,
             self._peers.looks_dead,
             self._lookout.elected,
             self._registered,
@@ -225,8 +227,13 @@ class Controller:
         `origin` is this broker's data directory. Raises StoreUnavailable, LayoutError, or ApiError
         if the id is taken.
         """
-        await membership.prepare(self._store, cluster_id or layout.id_text(self._admin.new_id()))
-        self.image.cluster_id = await reading.read_cluster_id(self._store)
+        new_id = cluster_id or layout.id_text(self._admin.new_id())
+
+        async def prepare() -> str:
+            await membership.prepare(self._store, new_id)
+            return await reading.read_cluster_id(self._store)
+
+        self.image.cluster_id = await repeated(prepare, self._registration_wait_s)
         await self._presence.start(endpoints, rack, origin)
         await self._lead_at_once()
         self._picture.telling = True

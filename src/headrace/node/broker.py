@@ -20,6 +20,7 @@ from headrace.coordination.database import StoreFileError
 from headrace.coordination.embedded import STORE_FILE
 from headrace.coordination.layout import CLUSTER_ID, LayoutError, decode_cluster_id
 from headrace.coordination.port import NoNode, SessionState, Store, StoreUnavailable
+from headrace.coordination.retries import repeated
 from headrace.log.directory import DirectoryError, LogDirectory
 from headrace.log.directory_jobs import RemoveDirectories
 from headrace.log.log import Log
@@ -108,7 +109,7 @@ class Broker:
         self._logs.open()
         self._refuse_other_kind()
         store = self._store = await self._outside.open_store(config, self._logs.path)
-        await self._claim_for(store)
+        await repeated(lambda: self._claim_for(store), self._store_wait_s)
         controller = self._make_controller(store)
         worker = self._worker = self._outside.worker("files")
         groups = self._groups = Groups(
@@ -142,7 +143,7 @@ class Broker:
         if controller.registered_ms:
             self._logs.trust.compare(controller.registered_ms)
         self._claim(controller.image.cluster_id)
-        _, stat = await store.get(CLUSTER_ID)
+        _, stat = await repeated(lambda: store.get(CLUSTER_ID), self._store_wait_s)
         self._store_id = f"{stat.czxid}-{stat.created_ms}"
         await self._load(controller, context, server)
         groups.start(server.appends)
@@ -152,6 +153,11 @@ class Broker:
         by_name = {each.listener: each.address for each in endpoints}
         self.internal_address = by_name.pop(config.internal_listener, "")
         self.address = ",".join(by_name.values())
+
+    @property
+    def _store_wait_s(self) -> float:
+        """Longer than the session of this broker's former process can last."""
+        return 1 + self.config.get_int("zookeeper.session.timeout.ms") * 1.5 / 1000
 
     async def _claim_for(self, store: Store) -> None:
         """Refuse another cluster's directory before that cluster hears of this broker."""
@@ -202,8 +208,7 @@ class Broker:
             ),
             check_topic_config=self._check_topic_config,
             check_broker_config=_check_broker_config,
-            # Longer than a session of this broker's former life can last.
-            registration_wait_s=1 + config.get_int("zookeeper.session.timeout.ms") * 1.5 / 1000,
+            registration_wait_s=self._store_wait_s,
             registered=self._logs.registered,
         )
 
