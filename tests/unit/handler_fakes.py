@@ -83,6 +83,12 @@ class FakePartition:
         followers = [start for node, start in self.starts_of_followers.items() if is_live(node)]
         return min([self.log.log_start_offset, *followers])
 
+    def add_start_waiter(self, wake: Callable[[], None]) -> None:
+        self.start_waiters.append(wake)
+
+    def remove_start_waiter(self, wake: Callable[[], None]) -> None:
+        self.start_waiters.remove(wake)
+
     def refusal(self) -> int:
         offline = self.log.is_offline
         return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -4,6 +4,7 @@ Time stands still until a test moves it, and nothing is sent until a test says s
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import cast
 from uuid import UUID
@@ -134,7 +135,8 @@ class Wire:
         self.machine = machine or new_machine(follower.node_id)
         self.peer = Peer()
         self.requests: list[bytes] = []
-        follower.appends.start_moved = self.machine.report_start
+        for partition in follower.table:
+            partition.report_start_to(self.machine.report_start)
 
     def now_ms(self) -> int:
         return int(self.follower.clock.monotonic() * 1000)
@@ -180,7 +182,7 @@ class Wire:
         for partition in written:
             self.follower.appends.replicated(partition)
         for partition in held:
-            partition.after_job.append(lambda one=partition: machine.resume(one))  # type: ignore[misc]
+            partition.when_job_done(partial(machine.resume, partition))
 
     def run(self) -> int:
         """Ask and receive until the leader has nothing more to say; returns how many rounds."""

@@ -143,7 +143,7 @@ class FetchHandler:
         for part in exchange.parts:
             partition = self.partitions.find(part.key, part.index, by_id)
             if partition is not None:
-                partition.waiters[exchange] = None
+                partition.add_long_poll(exchange)
                 exchange.waits_on.append(partition)
         wait_ms: i64 = exchange.request.wait_ms_max
         if wait_ms > WAIT_MS_MAX:
@@ -203,7 +203,7 @@ class FetchHandler:
         del self.waiting[exchange]
         exchange.peer.muted = False
         for partition in exchange.waits_on:
-            partition.waiters.pop(exchange, None)
+            partition.remove_long_poll(exchange)
         exchange.waits_on = []
         if exchange.timer is not None:
             exchange.timer.cancel()

@@ -17,7 +17,8 @@ from headrace.group.placement import OFFSETS_TOPIC
 from headrace.log.file import NotCached
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.replication.append_queue import AppendQueue
-from headrace.replication.partition import Observer, Partition
+from headrace.replication.commit_listener import CommitListener
+from headrace.replication.partition import Partition
 from headrace.replication.partition_table import PartitionTable
 from headrace.runtime.worker import Worker
 from headrace.wire import codec
@@ -51,7 +52,7 @@ _AFTER_A_FAILOVER = {
 """Requests that clients send to a new leader or coordinator, in versions of common clients."""
 
 
-class PartitionLog(Observer):
+class PartitionLog(CommitListener):
     """One partition, as the group coordinator's port asks for it."""
 
     def __init__(self, partition: Partition, appends: AppendQueue, worker: Worker) -> None:
@@ -61,7 +62,7 @@ class PartitionLog(Observer):
         self._leader_epoch = partition.leader_epoch
         self._waiting: list[tuple[int, bool, asyncio.Future[None]]] = []
         """Offsets, whether the wait fails early, and the futures."""
-        partition.observer = self
+        partition.notify_commits(self)
 
     @property
     def batch_bytes_max(self) -> int:
@@ -89,7 +90,7 @@ class PartitionLog(Observer):
         if self.is_over:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         offset = int(self._appends.append(self._partition, frame))
-        if self._partition.waiters or self._partition.followers:
+        if self._partition.has_long_polls() or self._partition.followers:
             # This may be outside of a turn, and the fetches that wait for it must hear of it.
             asyncio.get_running_loop().call_soon(self._appends.deliver)
         return offset

@@ -299,8 +299,7 @@ class Replicas:
         partition.retire()
         self._appends.resigned(partition)
         self._logs.delete(TopicPartition(partition.topic, partition.index))
-        for tell in partition.after_job:
-            tell()
+        partition.job_done()
 
     def _take_dynamic_settings(self) -> bool:
         configs = self._image.broker_configs

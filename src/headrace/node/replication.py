@@ -57,7 +57,6 @@ class Replication:
             config.get_int("replica.lag.time.max.ms"),
             config.get_int("replica.fetch.wait.max.ms"),
         )
-        front.appends.start_moved = self._fetchers.start_moved
         front.replica_fetch.epoch_of = self._epoch_of
         front.replica_fetch.consider = self._isr.consider
 

@@ -7,7 +7,6 @@ With acks=all, an acknowledgement waits for the high watermark, which rises with
 of the followers. Owns the jobs of the logs: syncs, and everything else that a thread does.
 """
 
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
@@ -17,8 +16,8 @@ from headrace.log.file import NotCached
 from headrace.log.jobs import LogJob
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import read_batch
-from headrace.replication.partition import Parked, Partition
-from headrace.replication.produce_exchange import ProduceExchange
+from headrace.replication.partition import Partition
+from headrace.replication.produce_exchange import PendingAck, ProduceExchange
 from headrace.runtime.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -34,10 +33,6 @@ def _never() -> bool:
     return False
 
 
-def _ignore(_partition: Partition) -> None:
-    pass
-
-
 @final
 class AppendQueue:
     def __init__(self, clock: "Clock", worker: "Worker", deliver: Callable[[], None]) -> None:
@@ -47,8 +42,6 @@ class AppendQueue:
         """Flushes and sends responses; called for work that ends outside of an iteration."""
         self.may_be_stale: Callable[[], bool] = _never
         """Whether other brokers might be leaders by now, because this one has no session."""
-        self.start_moved: Callable[[Partition], None] = _ignore
-        """Called when a job has moved the log start of a partition that this broker follows."""
         self.takes_jobs = True
         """Cleared when the broker stops: closing the logs completes the remaining work."""
         self.now_ms: i64 = clock.wall_ms()
@@ -112,36 +105,30 @@ class AppendQueue:
     def commit(self, partition: Partition) -> None:
         """Raise the high watermark if possible, and respond to the requests that wait for it."""
         if partition.advance():
-            if partition.awaiting:
-                self._release_awaiting(partition)
-            self.wake(partition)
+            self._release_committed(partition)
+            partition.notify_committed()
         elif partition.is_leader and partition.is_short():
-            if partition.awaiting:
-                self._release_awaiting(partition)
-            if partition.observer is not None:
-                partition.observer.shrunk()
+            self._release_committed(partition)
+            partition.notify_short()
 
     def replicated(self, partition: Partition) -> None:
         """A follower has written records of its leader, or learnt a higher high watermark."""
         if partition.log.wants_job:
             self.start_job(partition)
-        if partition.waiters:
+        if partition.has_long_polls():
             self.begin()
-            self.wake_readers(partition)
+            partition.wake_long_polls()
             self.deliver()
 
     def resigned(self, partition: Partition) -> None:
         """This broker is no longer the leader: clients that wait here must find the new one."""
-        self._fail_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self.wake_readers(partition)
+        self._fail_acks(partition, partition.take_acks(True), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        partition.wake_long_polls()
 
     def cut_off(self, partition: Partition) -> None:
         """This leader can commit nothing now: clients that wait for that must find another one."""
-        synced_later = partition.parked
-        partition.parked = []
-        self._fail_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        partition.parked = synced_later
-        self.wake_readers(partition)
+        self._fail_acks(partition, partition.take_acks(False), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        partition.wake_long_polls()
 
     def append(self, partition: Partition, frame: bytes) -> i64:
         """Write a coordinator's batch immediately, and return its first offset.
@@ -161,15 +148,6 @@ class AppendQueue:
         partition.log.write(self.now_ms)
         self._written(partition, before)
         return base_offset
-
-    def wake(self, partition: Partition) -> None:
-        if partition.observer is not None:
-            partition.observer.advanced()
-        self.wake_readers(partition)
-
-    def wake_readers(self, partition: Partition) -> None:
-        for exchange in partition.waiters:
-            exchange.wake()
 
     def warm(
         self, reader: "Worker", exchange: Exchange, cold: NotCached, go_on: Callable[[], None]
@@ -210,7 +188,7 @@ class AppendQueue:
                     self._await(exchange, partition, part.end_offset)
             elif part.end_offset > partition.sync_from:
                 exchange.waiting += 1
-                partition.parked.append(Parked(part.end_offset, exchange))
+                partition.await_sync(part.end_offset, exchange)
         if exchange.waiting == 0:
             exchange.encode()
         else:
@@ -223,7 +201,7 @@ class AppendQueue:
                 timeout_ms = TIMEOUT_MS_MAX
             exchange.deadline = self.clock.monotonic() + int(timeout_ms) / 1000
         exchange.waiting += 1
-        partition.awaiting.append(Parked(offset, exchange))
+        partition.await_commit(offset, exchange)
         self.awaited[partition] = None
 
     def start_job(self, partition: Partition) -> None:
@@ -245,43 +223,33 @@ class AppendQueue:
         log = partition.log
         log.done(job)
         self.begin()
-        waiting = partition.after_job
-        partition.after_job = []
-        for tell in waiting:
-            tell()
-        if partition.check_start() and not partition.is_leader:
-            self.start_moved(partition)
+        partition.job_done()
+        partition.check_start()
         if log.is_offline:
             # After a failed sync nothing on this log is acknowledged again (B13).
-            self._fail_waiting(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+            self._fail_acks(partition, partition.take_acks(True), ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             if log.wants_job:
                 self.start_job(partition)
             partition.demand_sync()
-            self._release_parked(partition)
+            for ack in partition.take_synced():
+                self._release(ack)
             self.commit(partition)
         self.deliver()
 
-    def _release_parked(self, partition: Partition) -> None:
-        waiting: list[Parked] = []
-        for parked in partition.parked:
-            if parked.offset > partition.sync_from:
-                waiting.append(parked)
-                continue
-            self._unpark(parked)
-        partition.parked = waiting
-
-    def _release_awaiting(self, partition: Partition) -> None:
-        awaiting = partition.awaiting
+    def _release_committed(self, partition: Partition) -> None:
         # The ISR has shrunk below min.insync.replicas since the append: the high watermark may
         # never reach the records, and the client must learn why before its request times out.
         is_short = partition.is_short()
-        while awaiting and (is_short or awaiting[0].offset <= partition.high_watermark):
-            parked = awaiting.popleft()
+        ack = partition.next_committed(is_short)
+        if ack is None:
+            return
+        while ack is not None:
             if is_short:
-                self._fail(partition, parked, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-            self._unpark(parked)
-        if not awaiting:
+                ack.exchange.fail(partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            self._release(ack)
+            ack = partition.next_committed(is_short)
+        if not partition.awaits_commit():
             self.awaited.pop(partition, None)
 
     def expire(self) -> None:
@@ -290,42 +258,23 @@ class AppendQueue:
             return
         now: float = self.clock.monotonic()
         for partition in list(self.awaited):
-            waiting = partition.awaiting
-            partition.awaiting = deque()
-            for parked in waiting:
-                exchange = parked.exchange
-                assert isinstance(exchange, ProduceExchange)
-                if exchange.deadline > now and not exchange.peer.closed:
-                    partition.awaiting.append(parked)
-                    continue
-                self._fail(partition, parked, ErrorCode.REQUEST_TIMED_OUT)
-                self._unpark(parked)
-            if not partition.awaiting:
+            for ack in partition.take_expired(now):
+                ack.exchange.fail(partition, ErrorCode.REQUEST_TIMED_OUT)
+                self._release(ack)
+            if not partition.awaits_commit():
                 self.awaited.pop(partition, None)
         self.deliver()
 
-    def _fail_waiting(self, partition: Partition, code: i64) -> None:
-        """Fail all requests that wait for this log."""
-        waiting = list(partition.parked)
-        waiting.extend(partition.awaiting)
-        partition.parked = []
-        partition.awaiting = deque()
+    def _fail_acks(self, partition: Partition, acks: list[PendingAck], code: i64) -> None:
+        """Fail requests that wait for a log, and notify everything else that waits for it."""
         self.awaited.pop(partition, None)
-        for parked in waiting:
-            self._fail(partition, parked, code)
-            self._unpark(parked)
-        partition.wake_start_waiters()
-        if partition.observer is not None:
-            partition.observer.failed()
+        for ack in acks:
+            ack.exchange.fail(partition, code)
+            self._release(ack)
+        partition.notify_failed()
 
-    def _fail(self, partition: Partition, parked: Parked, code: i64) -> None:
-        exchange = parked.exchange
-        assert isinstance(exchange, ProduceExchange)
-        exchange.fail(partition, code)
-
-    def _unpark(self, parked: Parked) -> None:
-        exchange = parked.exchange
-        assert isinstance(exchange, ProduceExchange)
+    def _release(self, ack: PendingAck) -> None:
+        exchange = ack.exchange
         exchange.waiting -= 1
         if exchange.waiting == 0:
             exchange.encode()

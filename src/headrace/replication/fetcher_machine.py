@@ -492,8 +492,7 @@ class FetcherMachine:
     def _moved(self, target: FetchTarget) -> None:
         """Discard the requests in flight: they are for the log before the truncation."""
         partition = target.partition
-        if partition.high_watermark > partition.log.log_end_offset:
-            partition.high_watermark = partition.log.log_end_offset
+        partition.truncated()
         target.asked = NEVER
         target.failures = 0
         self._changed[target] = None

@@ -93,6 +93,7 @@ class ReplicaFetchers:
             before.pump_soon()
         if session is not None:
             self._session_of[partition] = session
+            partition.report_start_to(self._report_start)
             session.machine.follow(partition)
             session.pump_soon()
 
@@ -109,7 +110,7 @@ class ReplicaFetchers:
             session.machine.repair(partition)
             session.pump_soon()
 
-    def start_moved(self, partition: Partition) -> None:
+    def _report_start(self, partition: Partition) -> None:
         """Report the new log start offset of a partition to its leader."""
         session = self._session_of.get(partition)
         if session is not None:
@@ -255,7 +256,7 @@ class _Session:
         for partition in written:
             self._fetchers.replicated(partition)
         for partition in held:
-            partition.after_job.append(partial(self._resume, partition))
+            partition.when_job_done(partial(self._resume, partition))
 
     def _resume(self, partition: Partition) -> None:
         self.machine.resume(partition)

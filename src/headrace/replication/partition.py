@@ -1,16 +1,18 @@
-"""A partition as this broker has it: its log, its part in it, what is committed, who waits.  # HOT
+"""A partition of this broker: its log, role, high watermark and waiting requests.  # HOT
 
-Pure but for the log below: time comes as an argument, in milliseconds that never jump where it is
-about followers. Roles are told by the image (`lead`, `follow`, `settle`, `retire`).
+Pure except for the log: time is an argument, for followers in monotonic milliseconds. The image of
+the cluster decides the role (`lead`, `follow`, `settle`, `retire`). Owns the lists of exchanges
+that wait; other modules call methods.
 
-P1  high_watermark <= what every member of the maximal ISR holds: the committed one and, while the
-    outcome of a change is not known, the proposed one too (B5, I9)
-P2  high_watermark never moves backwards, and does not advance while fewer than
-    min.insync.replicas (or all replicas, if these are fewer) are in sync (KIP-966)
-P3  where the topic asks for a sync, nothing unsynced is acknowledged or shown
-P4  a lower leader epoch or partition epoch is never taken
-P5  a follower is let in only with all that is committed, and all that was there when this leader's
-    epoch began (B4)
+P1  high_watermark <= the end offset of every member of the maximal ISR: the committed ISR and,
+    while the outcome of a change is unknown, also the proposed one (B5, I9).
+P2  A leader's high_watermark never decreases. It does not advance while fewer than
+    min.insync.replicas (or all replicas, if these are fewer) are in sync (KIP-966). A follower's
+    high_watermark decreases only when its log is truncated below it.
+P3  If the topic requires a sync, unsynced records are neither acknowledged nor readable.
+P4  A lower leader epoch or partition epoch is never applied.
+P5  A follower joins the ISR only with all committed records, and all records that existed when
+    this leader's epoch began (B4).
 """
 
 from collections import deque
@@ -18,13 +20,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 from uuid import UUID
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
 from headrace.config.topic import TopicConfig
 from headrace.log.log import Log
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import INTERNAL_TOPICS, NO_LEADER, PartitionState
 from headrace.replication.append_rules import AppendRules
+from headrace.replication.commit_listener import CommitListener
+from headrace.replication.produce_exchange import PendingAck, ProduceExchange
 from headrace.replication.replica_progress import UNKNOWN, ReplicaProgress
 from headrace.runtime.exchange import Exchange
 
@@ -35,32 +39,6 @@ NOT_DUE: Final = 0x7FFFFFFFFFFFFFFF
 
 Isr = tuple[tuple[int, int], ...]
 """Members with the broker epoch under which each is in sync."""
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Observer:
-    """Somebody who waits for a partition otherwise than by a request: a coordinator."""
-
-    def advanced(self) -> None:
-        """The high watermark has risen."""
-        raise NotImplementedError
-
-    def shrunk(self) -> None:
-        """Fewer than min.insync.replicas are in sync: nothing is committed until that changes."""
-        raise NotImplementedError
-
-    def failed(self) -> None:
-        """The log is offline, or led by another: what is not committed now never will be here."""
-        raise NotImplementedError
-
-
-@final
-class Parked:
-    """An acknowledgement that waits until the log is safe up to an offset."""
-
-    def __init__(self, offset: i64, exchange: Exchange) -> None:
-        self.offset: i64 = offset
-        self.exchange = exchange
 
 
 @final
@@ -83,20 +61,20 @@ class Partition:
         self.config: TopicConfig = log.config
         self.rules = AppendRules(log.config, decompressed_bytes_max)
         self.is_internal = topic in INTERNAL_TOPICS
-        """Written by the broker alone: what a client wrote there would be believed later."""
+        """Only brokers write it: its coordinator trusts every record."""
         self.is_leader = False
         self.leader_id: i64 = NO_LEADER
         self.leader_epoch: i64 = UNKNOWN
         self.partition_epoch: i64 = UNKNOWN
         self.broker_epoch: i64 = UNKNOWN
-        """Of this broker, as the leader that it is."""
+        """The registration under which this broker became leader."""
         self.is_throttled_leader = False
-        """Whether this replica is copied from slowly; likewise to, while it is behind."""
+        """Whether the throttle applies to fetches from this replica, or to fetches by it."""
         self.is_throttled_follower = False
         self.replicas: tuple[int, ...] = ()
         self.isr: Isr = ()
         self.proposed: Isr | None = None
-        """A change of the ISR that was asked for and whose outcome is not known."""
+        """A requested ISR whose outcome is unknown."""
         self.in_sync_replicas: i64 = 0
         self.has_elr = False
         """Whether replicas outside of the ISR can be elected: then nothing is committed."""
@@ -104,27 +82,29 @@ class Partition:
         """Whether this leader can commit nothing and is probably replaced: see `isr_service`."""
         self.followers: dict[int, ReplicaProgress] = {}
         self.epoch_start_offset: i64 = 0
-        """Where the log ended when this broker began to lead."""
+        """The log end when this broker became leader."""
         self.high_watermark: i64 = high_watermark
         self.flush_messages: i64 = log.config.flush_messages
-        self.waiters: dict[Exchange, None] = {}
-        """Long polls of consumers."""
-        self.parked: list[Parked] = []
-        """Acknowledgements that wait for a sync (acks=1)."""
-        self.awaiting: deque[Parked] = deque()
-        """Acknowledgements that wait for the high watermark (acks=all), the lowest first."""
-        self.observer: Observer | None = None
-        self.after_job: list[Callable[[], None]] = []
-        """Told once when the log's next job is done."""
-        self.start_waiters: list[Callable[[], None]] = []
+        self._long_polls: dict[Exchange, None] = {}
+        """Fetches of consumers that wait for records."""
+        self._acks_awaiting_sync: list[PendingAck] = []
+        """With acks=1."""
+        self._acks_awaiting_commit: deque[PendingAck] = deque()
+        """With acks=all, the lowest offset first."""
+        self._commit_listener: CommitListener | None = None
+        self._on_job_done: list[Callable[[], None]] = []
+        """Called once, after the log's next job."""
+        self._start_waiters: list[Callable[[], None]] = []
         """Called when the log start of this or another replica moves, or the leadership ends."""
+        self._report_start: Callable[[Partition], None] | None = None
+        """Reports a new log start to the leader, while this broker follows."""
         self.is_dirty = False
         self.write_error: i64 = 0
-        """Why the last write failed; meant for the turn that made it, 0 again after."""
+        """The error of the last write, until the end of its flush."""
         self.sync_from: i64 = NOT_DUE
         """Acknowledgements above this offset wait for a sync."""
         self.damaged_from: i64 = UNKNOWN
-        """From where on the disk does not hold what was written to it; unknown if it does."""
+        """The first offset whose records the disk has lost; unknown if it has lost none."""
         self._known_start_offset: i64 = log.log_start_offset
         """The log start that followers and waiters were last notified of."""
         self._bounds: list[ReplicaProgress] = []
@@ -151,7 +131,7 @@ class Partition:
     # Roles.
 
     def lead(self, state: PartitionState, broker_epoch: i64, now_ms: i64) -> None:
-        """Begin to lead in the epoch that the state names."""
+        """Become leader, in the leader epoch of the state."""
         assert state.leader_epoch > self.leader_epoch
         self.is_leader = True
         self.broker_epoch = broker_epoch
@@ -161,18 +141,18 @@ class Partition:
         self._set_followers(now_ms)
 
     def follow(self, state: PartitionState) -> None:
-        """Begin to follow; also where nobody leads now."""
+        """Become follower, also of a partition without a leader."""
         assert state.leader_epoch >= self.leader_epoch
         self._stop_leading()
         self._take(state)
 
     def retire(self) -> None:
-        """Lead no longer, although nobody else does: this broker's registration is void."""
+        """Stop leading without a successor: this broker's registration is not valid."""
         self._stop_leading()
         self.leader_id = NO_LEADER
 
     def settle(self, state: PartitionState, now_ms: i64) -> bool:
-        """Take what was committed in the epoch at hand; False if it was known."""
+        """Apply a state that was committed in the same leader epoch; False if it was known."""
         if state.leader_epoch != self.leader_epoch or state.partition_epoch < self.partition_epoch:
             return False
         if state.partition_epoch > self.partition_epoch:
@@ -227,9 +207,9 @@ class Partition:
     def wanted_isr(
         self, now_ms: i64, lag_ms_max: i64, is_eligible: Callable[[int, int], bool]
     ) -> Isr | None:
-        """The ISR as it should be now; None if it is so, or if a change is under way.
+        """The ISR to request; None if it is the current one, or if a change is in flight.
 
-        `is_eligible(node, epoch)` tells whether that incarnation is registered and stays.
+        `is_eligible(node, epoch)` returns whether that incarnation is registered.
         """
         if not self.is_leader or self.proposed is not None:
             return None
@@ -251,7 +231,7 @@ class Partition:
         return None if sorted(isr) == sorted(self.isr) else isr
 
     def qualifies(self, follower: ReplicaProgress) -> bool:
-        """Whether a replica may be let in that is not (in this incarnation)."""
+        """Whether a replica that is not in the ISR (in this incarnation) can be added."""
         return (
             not (follower.committed_epoch != UNKNOWN and follower.is_current())
             and follower.broker_epoch != UNKNOWN
@@ -260,7 +240,7 @@ class Partition:
         )
 
     def has_lost(self, follower: ReplicaProgress) -> bool:
-        """Whether a member asks for what is committed: its disk does not have it any more."""
+        """Whether a member fetches committed records: its disk has lost them."""
         return (
             follower.committed_epoch != UNKNOWN
             and follower.broker_epoch == follower.committed_epoch
@@ -268,12 +248,12 @@ class Partition:
         )
 
     def propose(self, isr: Isr) -> None:
-        """From now on this ISR may be the committed one: its members count (B5)."""
+        """Request this ISR. It can be the committed one from now on, so its members count (B5)."""
         self.proposed = isr
         self._mark_members()
 
     def withdraw(self) -> None:
-        """The proposal was refused, and no copy of it can still be accepted."""
+        """The controller rejected the proposal, and no copy of it can still be accepted."""
         self.proposed = None
         self._mark_members()
 
@@ -285,13 +265,13 @@ class Partition:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether all that former leaders committed is known to be committed (B12)."""
+        """Whether all records that earlier leaders committed are known as committed (B12)."""
         return self.high_watermark >= self.epoch_start_offset
 
     def end_of_epoch(self, epoch: i64) -> tuple[int, int]:
-        """The largest epoch not above this one, and where it ends in this leader's log.
+        """The largest epoch at or below this one, and its end offset in this leader's log.
 
-        An epoch above all that have records has begun, and ended, where the log ends.
+        An epoch above all epochs with records starts and ends at the log end.
         """
         latest = self.log.epochs.latest()
         if epoch <= latest:
@@ -302,7 +282,7 @@ class Partition:
         return self.log.stage(batch, self.leader_epoch, now_ms)
 
     def is_short(self) -> bool:
-        """Whether fewer replicas are in sync than acks=all needs: at most as many as there are."""
+        """Whether the ISR is smaller than min.insync.replicas, or than all replicas if fewer."""
         needed: i64 = self.rules.min_insync_replicas
         if needed > len(self.replicas):
             needed = len(self.replicas)
@@ -319,7 +299,7 @@ class Partition:
         return ErrorCode.NOT_ENOUGH_REPLICAS if self.is_short() else ErrorCode.NONE
 
     def shortage(self) -> str:
-        """Why acks=all is rejected now."""
+        """The reason for which acks=all is rejected."""
         count: i64 = self.in_sync_replicas
         are = "replica is" if count == 1 else "replicas are"
         return (
@@ -327,7 +307,7 @@ class Partition:
         )
 
     def demand_sync(self) -> None:
-        """Hold back what a sync must cover first (flush.messages)."""
+        """Hold back records that must be synced first (flush.messages)."""
         log = self.log
         if log.written_end_offset - log.synced_offset >= self.flush_messages:
             self.sync_from = log.synced_offset
@@ -335,7 +315,7 @@ class Partition:
             self.sync_from = NOT_DUE
 
     def appended(self, end_offset_before: i64, now_ms: i64) -> None:
-        """Tell the followers. One that had everything until now begins to lag now."""
+        """Notify the followers. The lag of one that had all earlier records starts now."""
         for follower in self.followers.values():
             if follower.end_offset >= end_offset_before and follower.caught_up_ms < now_ms:
                 follower.caught_up_ms = now_ms
@@ -343,7 +323,7 @@ class Partition:
                 follower.listener.appended()
 
     def advance(self) -> bool:
-        """Commit what is safe; tell whether readers may see more than before."""
+        """Raise the high watermark if possible; returns whether it rose."""
         if not self.is_leader or self.has_elr or self.is_short():
             return False
         safe: i64 = self.log.written_end_offset
@@ -361,21 +341,18 @@ class Partition:
                 follower.listener.committed()
         return True
 
-    def check_start(self) -> bool:
-        """If the log start has moved, notify the followers and the waiters."""
+    def check_start(self) -> None:
+        """If the log start has moved, notify the followers and the waiters, or the leader."""
         start: i64 = self.log.log_start_offset
         if start == self._known_start_offset:
-            return False
+            return
         self._known_start_offset = start
         for follower in self.followers.values():
             if follower.listener is not None:
                 follower.listener.log_start_moved()
         self.wake_start_waiters()
-        return True
-
-    def wake_start_waiters(self) -> None:
-        for wake in self.start_waiters:
-            wake()
+        if not self.is_leader and self._report_start is not None:
+            self._report_start(self)
 
     def low_watermark(self, is_live: Callable[[int], bool]) -> i64:
         """The lowest log start offset of this replica, of the ISR, and of replicas on live brokers.
@@ -396,13 +373,120 @@ class Partition:
         return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def committed_by_leader(self, offset: i64) -> bool:
-        """As a follower: learn how far the leader has committed."""
+        """As a follower, apply the leader's high watermark; returns whether it rose."""
         if offset > self.log.written_end_offset:
             offset = self.log.written_end_offset
         if offset <= self.high_watermark:
             return False
         self.high_watermark = offset
         return True
+
+    def truncated(self) -> None:
+        """As a follower, lower the high watermark to the end of a truncated log."""
+        if self.high_watermark > self.log.log_end_offset:
+            self.high_watermark = self.log.log_end_offset
+
+    # Waiting requests.
+
+    def add_long_poll(self, exchange: Exchange) -> None:
+        self._long_polls[exchange] = None
+
+    def remove_long_poll(self, exchange: Exchange) -> None:
+        self._long_polls.pop(exchange, None)
+
+    def has_long_polls(self) -> bool:
+        return len(self._long_polls) > 0
+
+    def wake_long_polls(self) -> None:
+        for exchange in self._long_polls:
+            exchange.wake()
+
+    def await_sync(self, offset: i64, exchange: ProduceExchange) -> None:
+        self._acks_awaiting_sync.append(PendingAck(offset, exchange))
+
+    def await_commit(self, offset: i64, exchange: ProduceExchange) -> None:
+        self._acks_awaiting_commit.append(PendingAck(offset, exchange))
+
+    def awaits_commit(self) -> bool:
+        return len(self._acks_awaiting_commit) > 0
+
+    def take_synced(self) -> list[PendingAck]:
+        """Remove and return the acknowledgements that need no sync any more."""
+        waiting = self._acks_awaiting_sync
+        if not waiting:
+            return waiting
+        self._acks_awaiting_sync = [ack for ack in waiting if ack.offset > self.sync_from]
+        return [ack for ack in waiting if ack.offset <= self.sync_from]
+
+    def next_committed(self, is_any: bool) -> PendingAck | None:
+        """Remove and return the first acknowledgement if it is committed, or in any case."""
+        waiting = self._acks_awaiting_commit
+        if waiting and (is_any or waiting[0].offset <= self.high_watermark):
+            return waiting.popleft()
+        return None
+
+    def take_expired(self, now: float) -> list[PendingAck]:
+        """Remove and return the waits for a commit that timed out, or whose client has gone."""
+        waiting = self._acks_awaiting_commit
+        self._acks_awaiting_commit = deque()
+        expired: list[PendingAck] = []
+        for ack in waiting:
+            if ack.exchange.deadline > now and not ack.exchange.peer.closed:
+                self._acks_awaiting_commit.append(ack)
+            else:
+                expired.append(ack)
+        return expired
+
+    def take_acks(self, with_sync: bool) -> list[PendingAck]:
+        """Remove and return all waits for a commit, and with `with_sync` those for a sync."""
+        taken: list[PendingAck] = []
+        if with_sync:
+            taken.extend(self._acks_awaiting_sync)
+            self._acks_awaiting_sync = []
+        taken.extend(self._acks_awaiting_commit)
+        self._acks_awaiting_commit = deque()
+        return taken
+
+    def notify_commits(self, listener: CommitListener) -> None:
+        """Set the coordinator to notify; it replaces the one of an earlier leadership."""
+        self._commit_listener = listener
+
+    def notify_committed(self) -> None:
+        if self._commit_listener is not None:
+            self._commit_listener.advanced()
+        self.wake_long_polls()
+
+    def notify_short(self) -> None:
+        if self._commit_listener is not None:
+            self._commit_listener.shrunk()
+
+    def notify_failed(self) -> None:
+        self.wake_start_waiters()
+        if self._commit_listener is not None:
+            self._commit_listener.failed()
+
+    def when_job_done(self, call: Callable[[], None]) -> None:
+        self._on_job_done.append(call)
+
+    def job_done(self) -> None:
+        calls = self._on_job_done
+        self._on_job_done = []
+        for call in calls:
+            call()
+
+    def add_start_waiter(self, wake: Callable[[], None]) -> None:
+        self._start_waiters.append(wake)
+
+    def remove_start_waiter(self, wake: Callable[[], None]) -> None:
+        self._start_waiters.remove(wake)
+
+    def wake_start_waiters(self) -> None:
+        for wake in self._start_waiters:
+            wake()
+
+    def report_start_to(self, report: "Callable[[Partition], None] | None") -> None:
+        """Call `report` when the log start moves while this broker follows."""
+        self._report_start = report
 
 
 def _epoch_in(isr: Isr, node_id: i64) -> i64:

@@ -6,13 +6,12 @@ same error. An error about a sequence gap would be wrong: librdkafka then starts
 its partitions, and writes unacknowledged records of other partitions again.
 """
 
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
 from headrace.log.producers import SEQUENCE_MAX
 from headrace.record.batch import HEADER_SIZE, Batch
-from headrace.replication.partition import Partition
 from headrace.runtime.exchange import Exchange, Peer, Refusal
 from headrace.wire.produce import (
     NOT_STAGED,
@@ -20,6 +19,9 @@ from headrace.wire.produce import (
     ProduceRequest,
     write_produce_response,
 )
+
+if TYPE_CHECKING:
+    from headrace.replication.partition import Partition
 
 _REFUSALS_MAX: Final = 1000
 _TOPIC_BYTES_MAX: Final = 249
@@ -55,7 +57,7 @@ class ProduceExchange(Exchange):
         self.throttle_ms: i64 = 0
         """How long the client is throttled by its quota."""
 
-    def fail(self, partition: Partition, code: i64) -> None:
+    def fail(self, partition: "Partition", code: i64) -> None:
         for at, part in enumerate(self.parts):
             if self.partitions[at] is partition and part.error == 0:
                 self.refuse(part, code)
@@ -91,7 +93,7 @@ class ProduceExchange(Exchange):
             size += PART_BYTES + len(topic.key)
         return size
 
-    def refusal_before(self, part: ProducePart, batch: Batch, partition: Partition) -> i64:
+    def refusal_before(self, part: ProducePart, batch: Batch, partition: "Partition") -> i64:
         """The error of an earlier batch without which this one has a sequence gap, or 0."""
         refusal = self.peer.refusals.pop((part.key, part.index), None)
         if (
@@ -119,3 +121,12 @@ class ProduceExchange(Exchange):
                 # acks=0 has no response: closing the connection is the only way to report it.
                 self.peer.fail(f"a record sent with acks=0 was rejected: error {part.error}")
                 return
+
+
+@final
+class PendingAck:
+    """An acknowledgement that waits until the log is synced, or committed, up to an offset."""
+
+    def __init__(self, offset: i64, exchange: ProduceExchange) -> None:
+        self.offset: i64 = offset
+        self.exchange = exchange

@@ -1,0 +1,18 @@
+"""Receives commits and failures of a partition without a request, as a coordinator does.  # HOT"""
+
+from mypy_extensions import mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class CommitListener:
+    def advanced(self) -> None:
+        """The high watermark has risen."""
+        raise NotImplementedError
+
+    def shrunk(self) -> None:
+        """The ISR is smaller than min.insync.replicas: nothing is committed until it grows."""
+        raise NotImplementedError
+
+    def failed(self) -> None:
+        """The log is offline, or another broker leads: no more records are committed here."""
+        raise NotImplementedError
