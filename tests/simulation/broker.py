@@ -18,6 +18,7 @@ from headrace.log.owner import parse_partition
 from headrace.model.errors import ApiError
 from headrace.node.broker import Broker, CannotStart
 from headrace.replication.append_queue import AppendQueue
+from headrace.replication.fetch_reader import FetchReader
 from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext, RequestContext
@@ -97,9 +98,9 @@ class SimulatedFront:
         self.completed: list[Exchange] = []
         self._outside = outside
         self._context = context
-        reader = outside.worker("read")
         self.appends = AppendQueue(outside.clock, outside.worker("sync"), self.deliver)
         context.start_job = self.appends.start_job
+        reader = FetchReader(self.appends, outside.worker("read"))
         self.fetch = FetchHandler(
             partitions,
             self.appends,

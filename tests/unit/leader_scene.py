@@ -24,7 +24,13 @@ class Leader:
         worker = cast("Worker", self.node.worker)
         self.produce = ProduceHandler(self.node.table, self.node.appends, worker)
         self.fetch = FetchHandler(
-            self.node.table, self.node.appends, worker, self.node._call_later, int, 1 << 20, 10
+            self.node.table,
+            self.node.appends,
+            self.node.reader,
+            self.node._call_later,
+            int,
+            1 << 20,
+            10,
         )
         self._peer = Peer()
 

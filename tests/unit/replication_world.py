@@ -16,6 +16,7 @@ from headrace.log.recovery import recover
 from headrace.log.state import LogSettings
 from headrace.model.topics import PartitionState, TopicPartition
 from headrace.replication.append_queue import AppendQueue
+from headrace.replication.fetch_reader import FetchReader
 from headrace.replication.fetcher_machine import FetcherMachine
 from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.partition import Partition
@@ -78,9 +79,10 @@ class Node:
         worker = cast("Worker", self.worker)
         self.table = PartitionTable()
         self.appends = AppendQueue(clock, worker, self._deliver)
+        self.reader = FetchReader(self.appends, worker)
         self.timers: list[ManualTimer] = []
         self.handler = LeaderSessions(
-            self.table, self.appends, worker, self._call_later, clock.monotonic
+            self.table, self.appends, self.reader, self._call_later, clock.monotonic
         )
         self.handler.epoch_of = epoch_of
         self.considered: list[Partition] = []

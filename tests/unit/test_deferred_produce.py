@@ -89,7 +89,7 @@ class Scene:
         self.plane = Plane(
             node.appends,
             ProduceHandler(node.table, node.appends, worker),
-            FetchHandler(node.table, node.appends, worker, node._call_later, int, 1 << 20, 10),
+            FetchHandler(node.table, node.appends, node.reader, node._call_later, int, 1 << 20, 10),
             node.handler,
             CommitHandler(ClusterImage("cluster"), node.appends, _no_groups),
             lambda *_: b"",

@@ -56,8 +56,10 @@ class Racks(Scene):
 
 
 def reader_of(node: Node) -> FetchHandler:
-    worker = cast("Worker", node.worker)
-    handler = FetchHandler(node.table, node.appends, worker, node._call_later, int, 1 << 20, 10)
+    cast("Worker", node.worker)
+    handler = FetchHandler(
+        node.table, node.appends, node.reader, node._call_later, int, 1 << 20, 10
+    )
 
     def deliver() -> None:
         node._deliver()

@@ -20,6 +20,7 @@ from headrace.log.file import NotCached
 from headrace.log.log import Log
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.replication.append_queue import AppendQueue
+from headrace.replication.fetch_reader import FetchReader, divergence, epoch_error
 from headrace.replication.partition import Partition
 from headrace.requests.fetch_sessions import Session, SessionCache
 from headrace.runtime.exchange import Exchange, Peer, Timer
@@ -34,10 +35,9 @@ from headrace.wire.fetch import (
 
 if TYPE_CHECKING:
     from headrace.replication.partition_table import PartitionTable
-    from headrace.runtime.worker import Worker
 
-INLINE_BYTES_MAX: Final = 4096
-INLINE_TOTAL_BYTES_MAX: Final = 256 * 1024
+COPIED_BYTES_MAX: Final = 4096
+COPIED_TOTAL_BYTES_MAX: Final = 256 * 1024
 WAIT_MS_MAX: Final = 5 * 60 * 1000
 PARTS_PER_PAUSE_MS: Final = 20
 _log = logging.getLogger("headrace.handlers")
@@ -75,7 +75,7 @@ class FetchHandler:
         self,
         partitions: "PartitionTable",
         appends: AppendQueue,
-        reader: "Worker",
+        reader: FetchReader,
         call_later: "Callable[[float, Callable[[FetchExchange], None], FetchExchange], Timer]",
         random_id: Callable[[], int],
         response_bytes_max: i64,
@@ -96,8 +96,8 @@ class FetchHandler:
         """Which follower should be read from where a consumer stands, and from an offset on; -1 is
         this leader. Without it consumers read from leaders alone."""
         self.complained_ms: i64 = 0
-        self.inline_left: i64 = 0
-        """How much of the answer at hand may still be read into memory."""
+        self.copied_left: i64 = 0
+        """How many bytes can still be copied into the current response."""
 
     def handle(
         self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
@@ -129,7 +129,7 @@ class FetchHandler:
         try:
             is_answered = self._try(exchange, exchange.must_answer)
         except NotCached as cold:
-            self.appends.warm(self.reader, exchange, cold, lambda: self._advance(exchange, False))
+            self.reader.warm(exchange, cold, lambda: self._advance(exchange, False))
             return
         if is_answered:
             self._stop_waiting(exchange)
@@ -218,7 +218,7 @@ class FetchHandler:
             budget = request.size_max
         enough: i64 = request.size_min if request.size_min < budget else budget
         exchange.tried_ms = self.appends.now_ms
-        self.inline_left = INLINE_TOTAL_BYTES_MAX
+        self.copied_left = COPIED_TOTAL_BYTES_MAX
         total: i64 = 0
         has_error = not exchange.parts
         by_id = exchange.version >= TOPIC_IDS_SINCE
@@ -284,10 +284,7 @@ class FetchHandler:
             return
         epoch: i64 = part.current_leader_epoch
         if epoch != -1 and epoch != partition.leader_epoch:
-            is_behind = epoch < partition.leader_epoch
-            result.error = (
-                ErrorCode.FENCED_LEADER_EPOCH if is_behind else ErrorCode.UNKNOWN_LEADER_EPOCH
-            )
+            result.error = epoch_error(part, partition)
             return
         log = partition.log
         result.high_watermark = partition.high_watermark
@@ -314,19 +311,17 @@ class FetchHandler:
         size_max: i64 = part.size_max if part.size_max < budget else budget
         if size_max <= 0 and not is_first:
             return
-        found = log.read(part.fetch_offset, size_max, bound, is_first, False)
-        if found is None:
+        copied_max: i64 = COPIED_BYTES_MAX
+        if self.copied_left < copied_max:
+            copied_max = self.copied_left
+        if not self.reader.read(
+            result, log, part.fetch_offset, size_max, bound, is_first, copied_max
+        ):
             return
+        if result.size <= copied_max:
+            self.copied_left -= result.size
         if request.read_committed:
             result.aborted = _aborted(log, part.fetch_offset, bound)
-        result.size = found.size
-        result.records = found
-        if found.size <= INLINE_BYTES_MAX and found.size <= self.inline_left:
-            self.inline_left -= found.size
-            file = found.file
-            inline = file.files.pread_cached(file.fd, found.size, found.position)
-            if inline is not None and len(inline) == found.size:
-                result.records = inline
 
     def _follows(self, partition: Partition, request: FetchRequest) -> bool:
         """Whether a consumer may read from this follower: while it is in sync, as far as it knows.
@@ -351,14 +346,13 @@ class FetchHandler:
         )
 
     def _diverges(self, result: FetchResult, part: FetchPart, partition: Partition) -> bool:
-        """Whether the reader follows a history that is not ours (KIP-595)."""
+        """Whether the reader's log diverges from this one (KIP-595)."""
         if part.last_fetched_epoch > partition.leader_epoch:
             raise self._beyond()
-        epoch, end_offset = partition.end_of_epoch(part.last_fetched_epoch)
-        if epoch == part.last_fetched_epoch and end_offset >= part.fetch_offset:
+        found = divergence(part, partition)
+        if found is None:
             return False
-        result.diverging_epoch = epoch
-        result.diverging_end_offset = end_offset
+        result.diverging_epoch, result.diverging_end_offset = found
         return True
 
 

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from headrace.log.file import NotCached
 from headrace.log.jobs import LogJob
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import read_batch
 from headrace.replication.partition import Partition
 from headrace.replication.produce_exchange import PendingAck, ProduceExchange
-from headrace.runtime.exchange import Exchange
 
 if TYPE_CHECKING:
     from headrace.env.clock import Clock
@@ -148,33 +146,6 @@ class AppendQueue:
         partition.log.write(self.now_ms)
         self._written(partition, before)
         return base_offset
-
-    def warm(
-        self, reader: "Worker", exchange: Exchange, cold: NotCached, go_on: Callable[[], None]
-    ) -> None:
-        """Read on a thread what the search for an offset needs, then search again.
-
-        Until then no other attempt to respond is made (`is_reading`).
-        """
-        peer = exchange.peer
-        was_muted = peer.muted
-        peer.muted = True
-        exchange.is_reading = True
-
-        def done(_result: object, error: BaseException | None) -> None:
-            exchange.is_reading = False
-            if error is not None:
-                peer.fail(f"the log cannot be read: {error}")
-                return
-            if not peer.closed:
-                is_open = exchange.pieces is None
-                peer.muted = was_muted and is_open
-                self.begin()
-                if is_open:
-                    go_on()
-                self.deliver()
-
-        reader.submit(cold.run, done)
 
     def _settle(self, exchange: ProduceExchange) -> None:
         waits_for_all = exchange.request.acks == ACKS_ALL

@@ -1,16 +1,18 @@
-"""Fetch (key 1) as followers send it, on the internal listener.  # HOT
+"""Responds to followers' fetches as their leader: Fetch (key 1) on the internal listener.  # HOT
 
-A follower's request says how far it has come, and that is what commits records. What it asked for
-is remembered (KIP-227), and each of its partitions tells its session when it has news: the work
-for a request grows with the partitions that changed, not with those followed.
+A follower's fetch offset acknowledges all earlier records, and so commits them. A session keeps the
+partitions that the follower fetches (KIP-227), and each partition notifies its session of changes:
+the cost of a request grows with the partitions that changed, not with all partitions.
 
-R1  a fetch counts only from the registered incarnation of a replica (B6), in the leader's own
-    epoch (B3), and where the follower's history is the leader's (KIP-595)
-R2  a session is its connection's alone and ends with it; a follower asks for everything anew after
-    that. What comes late in a session that the follower has left does not count
-R3  a wait ends when there are enough records or any errors to tell, when the follower asks again,
-    or by the clock; what is committed is told along with them
-R4  a throttle leaves partitions out of answers, of replicas that are not in sync; never others
+R1  A fetch counts only from the registered incarnation of a replica (B6), in the leader's own
+    epoch (B3), and if the follower's log does not diverge from the leader's (KIP-595).
+R2  A session belongs to one connection and ends with it. The follower then opens a new session with
+    all its partitions. Late requests in a session that the follower has replaced do not count.
+R3  A wait ends with enough records, with any error, with the follower's next request, or after its
+    time. The response also contains new high watermarks.
+R4  A throttle omits partitions only from responses to replicas that are not in sync.
+R5  Each fetch looks up a partition once and checks it once for divergence: a leader never truncates
+    its log, so the outcome stays valid in its leader epoch.
 """
 
 from collections.abc import Callable
@@ -21,12 +23,12 @@ from mypy_extensions import i64
 from headrace.log.file import NotCached
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.replication.append_queue import AppendQueue
+from headrace.replication.fetch_reader import FetchReader, epoch_error
 from headrace.replication.partition import Partition
 from headrace.replication.session_partition import ReplicaExchange, ReplicaSession, SessionPartition
 from headrace.replication.throttle import Throttle
 from headrace.runtime.exchange import Peer, Timer
 from headrace.wire.fetch import (
-    FetchPart,
     FetchRequest,
     FetchResult,
     read_fetch,
@@ -35,17 +37,16 @@ from headrace.wire.fetch import (
 
 if TYPE_CHECKING:
     from headrace.replication.partition_table import PartitionTable
-    from headrace.runtime.worker import Worker
 
 OLDEST: Final = 15
-INLINE_BYTES_MAX: Final = 64 * 1024
+COPIED_BYTES_MAX: Final = 64 * 1024
 WAIT_MS_MAX: Final = 60_000
 
 READ: Final = 0
 NO_ROOM: Final = 1
-"""It must wait for the next answer."""
+"""The partition must wait for the next response."""
 THROTTLED: Final = 2
-"""It must wait until the rate of copying allows more."""
+"""The partition must wait until the throttle allows more bytes."""
 
 
 @final
@@ -54,7 +55,7 @@ class LeaderSessions:
         self,
         partitions: "PartitionTable",
         appends: AppendQueue,
-        reader: "Worker",
+        reader: FetchReader,
         call_later: "Callable[[float, Callable[[ReplicaExchange], None], ReplicaExchange], Timer]",
         monotonic: Callable[[], float],
     ) -> None:
@@ -64,30 +65,30 @@ class LeaderSessions:
         self.call_later = call_later
         self.monotonic = monotonic
         self.epoch_of: Callable[[int], int] = _nobody
-        """The epoch under which a broker is registered, or -1."""
+        """The registered epoch of a broker, or -1."""
         self.consider: Callable[[Partition], None] = _ignore
-        """Told of a partition with a follower that may be let into the ISR, or must leave it."""
+        """Called with a partition if a follower can join its ISR, or must leave it."""
         self.sessions: dict[int, ReplicaSession] = {}
         self.sessions_of: dict[Peer, list[ReplicaSession]] = {}
         self.woken: list[ReplicaExchange] = []
         self.last_id: i64 = 0
         self.throttle = Throttle()
-        """How fast replicas that are not in sync are sent what is to be sent slowly."""
+        """Limits the bytes of throttled partitions to replicas that are not in sync."""
         self.tells_commits = False
-        """Whether followers hear at once of what is committed: consumers wait for it there."""
+        """Whether a new high watermark ends a wait: consumers of followers wait for it."""
         self.copied: i64 = 0
-        """How much of that is in the answer at hand."""
+        """Throttled bytes in the current response."""
 
     def handle(
         self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
     ) -> bool:
         request = read_fetch(data, at, end, version)
         if version < OLDEST or request.replica_id < 0:
-            return False  # A consumer: clients may use the listener of the brokers, too.
+            return False  # A consumer: clients can also use the listener of the brokers.
         before = self._known(peer, request)
         if before is not None and before.waiting is not None:
             # The follower names partitions that cannot wait. It skips them in the response to the
-            # fetch before, so that one carries nothing, and this fetch gets all the news.
+            # earlier fetch, so that one is empty, and this fetch gets all changes.
             self._respond(before.waiting, before, [])
             self._stop_waiting(before.waiting, before)
         exchange = ReplicaExchange(peer, correlation_id, version, request)
@@ -102,12 +103,12 @@ class LeaderSessions:
             return True
         exchange.session = session
         self._take(session, request)
-        # One that opens a session is told its number at once.
+        # A follower that opens a session gets its id immediately.
         self._advance(exchange, request.wait_ms_max <= 0 or request.session_epoch <= 0)
         return True
 
     def retry_woken(self) -> None:
-        """After a flush: answer the followers that now have something to fetch."""
+        """After a flush: respond to the followers that have something to fetch now."""
         if not self.woken:
             return
         woken = self.woken
@@ -119,7 +120,7 @@ class LeaderSessions:
                 self._advance(exchange, False)
 
     def forget(self, peer: Peer) -> None:
-        """The follower's connection has gone, and its sessions with it."""
+        """A connection has closed, and its sessions end."""
         for session in self.sessions_of.pop(peer, []):
             self._close(session)
 
@@ -161,7 +162,7 @@ class LeaderSessions:
             self._stop_waiting(waiting, session)
 
     def _unlisten(self, session: ReplicaSession, followed: SessionPartition) -> None:
-        partition = self.partitions.find(followed.part.key, followed.part.index, True)
+        partition = self._find(followed)
         if partition is not None:
             follower = partition.followers.get(session.node_id)
             if follower is not None and follower.listener is followed:
@@ -169,16 +170,16 @@ class LeaderSessions:
                 self._hand_back(session, followed)
 
     def _hand_back(self, ended: ReplicaSession, followed: SessionPartition) -> None:
-        """Let another session of the follower hear of a partition, which came late to this one."""
-        where = (followed.part.key, followed.part.index)
+        """Notify another session of the follower, in which a partition remains."""
+        key = (followed.part.key, followed.part.index)
         for session in self.sessions.values():
-            other = session.parts.get(where)
+            other = session.parts.get(key)
             if other is not None and session is not ended and session.node_id == ended.node_id:
                 self._progress(session.node_id, session.broker_epoch, other, self._now_ms())
                 other.appended()
 
     def _take(self, session: ReplicaSession, request: FetchRequest) -> None:
-        """Learn what the follower wants from now on, and how far it has come."""
+        """Apply the request: the partitions to send from now on, and their fetch offsets."""
         for part in request.forgotten:
             gone = session.parts.pop((part.key, part.index), None)
             if gone is not None:
@@ -193,10 +194,7 @@ class LeaderSessions:
                 followed = SessionPartition(session, part)
                 session.parts[(part.key, part.index)] = followed
             else:
-                followed.part = part
-                # A follower skips a partition in responses that it had not received yet.
-                followed.high_watermark = -1
-                followed.log_start_offset = -1
+                followed.fetch(part)
             session.dirty[followed] = None
             self._progress(session.node_id, request.replica_epoch, followed, now_ms)
 
@@ -204,7 +202,7 @@ class LeaderSessions:
         self, node_id: i64, broker_epoch: i64, followed: SessionPartition, now_ms: i64
     ) -> None:
         part = followed.part
-        partition = self.partitions.find(part.key, part.index, True)
+        partition = self._find(followed)
         if (
             partition is None
             or not partition.is_leader
@@ -219,7 +217,7 @@ class LeaderSessions:
             return
         follower.listener = followed
         log = partition.log
-        if part.fetch_offset > log.written_end_offset or self._diverges(None, part, partition):
+        if part.fetch_offset > log.written_end_offset or followed.diverges(partition):
             return
         follower.fetched(broker_epoch, part.fetch_offset, log.written_end_offset, now_ms)
         if follower.log_start_offset != part.log_start_offset:
@@ -229,7 +227,7 @@ class LeaderSessions:
         if partition.qualifies(follower) or partition.has_lost(follower):
             self.consider(partition)
 
-    # Answers.
+    # Responses.
 
     def _advance(self, exchange: ReplicaExchange, must_answer: bool) -> None:
         """Respond, or wait: for news, or for the disk."""
@@ -241,7 +239,7 @@ class LeaderSessions:
         try:
             is_answered = self._try(exchange, session, exchange.must_answer)
         except NotCached as cold:
-            self.appends.warm(self.reader, exchange, cold, lambda: self._advance(exchange, False))
+            self.reader.warm(exchange, cold, lambda: self._advance(exchange, False))
             return
         if is_answered:
             self._stop_waiting(exchange, session)
@@ -287,7 +285,7 @@ class LeaderSessions:
             outcome: i64 = READ
             try:
                 outcome = self._read(
-                    result, part, session.node_id, request.size_max - total, total == 0
+                    result, followed, session.node_id, request.size_max - total, total == 0
                 )
             except ApiError as error:
                 result.error = error.code
@@ -338,10 +336,10 @@ class LeaderSessions:
     def _add_committed(self, session: ReplicaSession, results: list[FetchResult]) -> None:
         for followed in session.quiet:
             if followed in session.dirty:
-                # Its own result carries both offsets, unless the two histories diverge.
+                # Its own result contains both offsets, unless the two logs diverge.
                 continue
             part = followed.part
-            partition = self.partitions.find(part.key, part.index, True)
+            partition = self._find(followed)
             if partition is None or not partition.is_leader:
                 continue
             log_start_offset: i64 = partition.log.log_start_offset
@@ -363,28 +361,40 @@ class LeaderSessions:
                 followed.high_watermark = result.high_watermark
                 followed.log_start_offset = result.log_start_offset
 
+    def _find(self, followed: SessionPartition) -> Partition | None:
+        """The partition of a session; looked up again while this broker is not the leader."""
+        partition = followed.partition
+        if partition is None or not partition.is_leader:
+            part = followed.part
+            partition = followed.partition = self.partitions.find(part.key, part.index, True)
+        return partition
+
     def _read(
-        self, result: FetchResult, part: FetchPart, node_id: i64, budget: i64, is_first: bool
+        self,
+        result: FetchResult,
+        followed: SessionPartition,
+        node_id: i64,
+        budget: i64,
+        is_first: bool,
     ) -> i64:
-        """Find what is to be sent, or why nothing is."""
-        partition = self.partitions.find(part.key, part.index, True)
+        """Add records to a result, or the error; returns why there are none."""
+        part = followed.part
+        partition = self._find(followed)
         if partition is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
         epoch: i64 = part.current_leader_epoch
         if epoch != partition.leader_epoch:
-            is_behind = epoch < partition.leader_epoch
-            raise ApiError(
-                ErrorCode.FENCED_LEADER_EPOCH if is_behind else ErrorCode.UNKNOWN_LEADER_EPOCH
-            )
+            raise ApiError(ErrorCode(int(epoch_error(part, partition))))
         follower = partition.followers.get(node_id)
         if not partition.is_leader or follower is None:
-            # Or it is a replica that this leader has not heard of yet: nobody would wake it.
+            # Or a replica that this leader does not know yet, which it would never wake.
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = partition.log
         result.high_watermark = partition.high_watermark
         result.last_stable_offset = partition.high_watermark
         result.log_start_offset = log.log_start_offset
-        if self._diverges(result, part, partition):
+        if followed.diverges(partition) and followed.divergence is not None:
+            result.diverging_epoch, result.diverging_end_offset = followed.divergence
             return READ
         end_offset: i64 = log.written_end_offset
         size_max: i64 = part.size_max if part.size_max < budget else budget
@@ -398,40 +408,22 @@ class LeaderSessions:
             if left < size_max:
                 size_max = left
                 is_first = True
-        found = log.read(part.fetch_offset, size_max, end_offset, is_first, False)
-        if found is None:
-            # Nothing new; or a batch that does not fit any more.
-            return READ if part.fetch_offset >= end_offset else NO_ROOM
+        offset: i64 = part.fetch_offset
+        if not self.reader.read(
+            result, log, offset, size_max, end_offset, is_first, COPIED_BYTES_MAX
+        ):
+            # Nothing new, or a batch that does not fit.
+            return READ if offset >= end_offset else NO_ROOM
         if is_slow:
-            self.copied += found.size
-        result.size = found.size
-        result.records = found
-        if found.size <= INLINE_BYTES_MAX:
-            file = found.file
-            inline = file.files.pread_cached(file.fd, found.size, found.position)
-            if inline is not None and len(inline) == found.size:
-                result.records = inline
+            self.copied += result.size
         return READ
 
     def _now_ms(self) -> i64:
         return i64(int(self.monotonic() * 1000))
 
-    def _diverges(self, result: FetchResult | None, part: FetchPart, partition: Partition) -> bool:
-        """Whether the follower's history is not the leader's; then where to look next (B2)."""
-        asked: i64 = part.last_fetched_epoch
-        if asked < 0:
-            return False
-        epoch, end_offset = partition.end_of_epoch(asked)
-        if epoch == asked and end_offset >= part.fetch_offset:
-            return False
-        if result is not None:
-            result.diverging_epoch = epoch
-            result.diverging_end_offset = end_offset
-        return True
-
 
 def _is_later(session: ReplicaSession, other: ReplicaSession) -> bool:
-    """Whether the follower opened this one after that one."""
+    """Whether the follower opened `session` after `other`."""
     return (
         session.broker_epoch == other.broker_epoch
         and session.node_id == other.node_id

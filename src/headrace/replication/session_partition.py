@@ -1,6 +1,6 @@
 """State of a follower's fetch session on the leader (KIP-227).  # HOT
 
-Holds the partitions of a session, the ones with news, and the fetch that waits for news.
+Holds the partitions of a session, those that changed, and the fetch that waits for changes.
 `leader_sessions.py` decides what to send.
 """
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
+from headrace.replication.fetch_reader import divergence
+from headrace.replication.partition import Partition
 from headrace.replication.replica_progress import ReplicaListener
 from headrace.runtime.exchange import Exchange, Peer, Timer
 from headrace.wire.fetch import FetchPart, FetchRequest
@@ -22,10 +24,32 @@ class SessionPartition(ReplicaListener):
 
     def __init__(self, session: "ReplicaSession", part: FetchPart) -> None:
         self.session = session
+        self.partition: Partition | None = None
         self.part = part
+        self.divergence: tuple[int, int] | None = None
+        """The end of the largest common epoch, if the follower's log diverges."""
+        self.is_checked = False
+        """Whether `divergence` is known for this fetch."""
         self.high_watermark: i64 = -1
         """As last sent to the follower, like the log start offset."""
         self.log_start_offset: i64 = -1
+
+    def fetch(self, part: FetchPart) -> None:
+        """The follower fetches from another offset."""
+        self.part = part
+        self.is_checked = False
+        # A follower skips a partition in responses that it had not received yet.
+        self.high_watermark = -1
+        self.log_start_offset = -1
+
+    def diverges(self, partition: Partition) -> bool:
+        """Whether the follower's log diverges from this leader's."""
+        part = self.part
+        # Deleted records have no epochs any more, so the outcome can change with the log start.
+        if not self.is_checked or part.fetch_offset < partition.log.log_start_offset:
+            self.divergence = divergence(part, partition)
+            self.is_checked = True
+        return self.divergence is not None
 
     def appended(self) -> None:
         self.session.dirty[self] = None
@@ -34,7 +58,7 @@ class SessionPartition(ReplicaListener):
     def committed(self) -> None:
         session = self.session
         session.quiet[self] = None
-        if session.handler.tells_commits:
+        if session.sessions.tells_commits:
             session.must_send = True
             self._wake()
 
@@ -54,18 +78,18 @@ class SessionPartition(ReplicaListener):
 class ReplicaSession:
     def __init__(
         self,
-        handler: "LeaderSessions",
+        sessions: "LeaderSessions",
         peer: Peer,
         session_id: i64,
         node_id: i64,
         broker_epoch: i64,
     ) -> None:
-        self.handler = handler
+        self.sessions = sessions
         self.peer = peer
         self.session_id: i64 = session_id
         self.node_id: i64 = node_id
         self.broker_epoch: i64 = broker_epoch
-        """Of the registration that opened the session. Another registration opens another one."""
+        """The registration that opened the session. Another registration opens another one."""
         self.epoch: i64 = 0
         self.parts: dict[tuple[bytes, int], SessionPartition] = {}
         self.dirty: dict[SessionPartition, None] = {}
@@ -92,4 +116,4 @@ class ReplicaExchange(Exchange):
     def wake(self) -> None:
         if not self.woken and self.session is not None:
             self.woken = True
-            self.session.handler.woken.append(self)
+            self.session.sessions.woken.append(self)

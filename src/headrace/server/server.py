@@ -16,6 +16,7 @@ from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
 from headrace.replication.append_queue import AppendQueue
+from headrace.replication.fetch_reader import FetchReader
 from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.read_replicas import RACK_AWARE, RackAwareReplicas
 from headrace.requests.context import BrokerContext, RequestContext
@@ -46,10 +47,11 @@ class Server:
         self._check_worker = Worker("check", self._loop)
         self.appends = AppendQueue(self._clock, self.sync_worker, self._deliver)
         broker.start_job = self.appends.start_job
+        reader = FetchReader(self.appends, self._read_worker)
         self.fetch = FetchHandler(
             partitions,
             self.appends,
-            self._read_worker,
+            reader,
             self._loop.call_later,
             lambda: random.randint(1, 0x7FFFFFFF),
             config.get_int("fetch.max.bytes"),
@@ -58,7 +60,7 @@ class Server:
         self.replica_fetch = LeaderSessions(
             partitions,
             self.appends,
-            self._read_worker,
+            reader,
             self._loop.call_later,
             self._clock.monotonic,
         )
