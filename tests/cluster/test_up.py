@@ -85,6 +85,15 @@ def test_a_cluster_ends_with_the_process_that_started_it_and_starts_again_as_it_
         assert again.process.wait(120) == 0
 
 
+def test_log_level_applies_to_every_broker(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with started(data, "--brokers", "1", "--log-level", "debug"):
+        line = re.compile(r" DEBUG headrace\.coordination\.kazoo_client: ")
+        wait_until(lambda: line.search((data / "broker-1.log").read_text()) is not None)
+    with started(data, "--brokers", "1"):
+        assert line.search((data / "broker-1.log").read_text()) is None
+
+
 def test_a_zookeeper_without_a_cluster_is_asked_about(tmp_path: Path) -> None:
     done = ended("--zookeeper", "127.0.0.1:1", "--data", str(tmp_path))
     assert done.returncode == 2

@@ -120,6 +120,19 @@ def test_a_pure_module_reaches_for_no_clock_no_chance_and_no_system() -> None:
     assert {name: reached for name, reached in found.items() if reached} == {}
 
 
+def test_loggers_have_the_name_of_their_module() -> None:
+    others = [
+        f"{named(path)}:{node.lineno}"
+        for path in SOURCES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "getLogger"
+        and [ast.unparse(each) for each in node.args] != ["__name__"]
+    ]
+    assert others == []
+
+
 def test_a_test_waits_for_a_condition_and_never_sleeps() -> None:
     asleep = [
         f"{named(path)}:{node.lineno}"

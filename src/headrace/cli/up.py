@@ -14,6 +14,7 @@ from pathlib import Path
 
 from headrace.cli.cluster_data import known_node_id, refuse_cluster
 from headrace.cli.failure import Failure
+from headrace.cli.log_level import add_log_level_argument, set_log_level
 from headrace.cli.ready import ReadyFiles, farewell, ready_line, state_file
 
 DATA_DIRECTORY = "./headrace-data"
@@ -101,9 +102,11 @@ def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
         help="write address and pid to this file, as JSON; the file exists while the"
         " broker serves clients",
     )
+    add_log_level_argument(parser)
 
 
 def run_up(args: argparse.Namespace) -> int:
+    set_log_level(args.log_level)
     settings = _settings(args.settings)
     if args.detach:
         from headrace.cli.detached import start
@@ -188,6 +191,7 @@ def run_broker(args: argparse.Namespace) -> int:
     from headrace.config.properties import read_properties
     from headrace.config.setting import ConfigError
 
+    set_log_level(args.log_level)
     try:
         # Properties files are Latin-1; what is beyond it they escape.
         properties = read_properties(Path(args.file).read_text(encoding="latin-1"))
@@ -225,17 +229,12 @@ def _run(
     from headrace.config.setting import ConfigError
     from headrace.node.broker import Broker, CannotStart
 
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
     try:
         config = BrokerConfig.load(properties, overrides, origin=origin)
     except ConfigError as error:
         raise Failure(error.message) from None
     for note in config.notes():
-        logging.getLogger("headrace").warning("%s", note)
+        logging.getLogger(__name__).warning("%s", note)
     _say_if_uncompiled()
 
     _raise_descriptor_limit()

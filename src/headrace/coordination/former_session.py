@@ -26,7 +26,7 @@ _CLOSE = struct.Struct(">iii")
 _CLOSE_TYPE = -11
 _TIMEOUT_MS = 10_000
 _PORT = 2181
-_log = logging.getLogger("headrace.zookeeper")
+_log = logging.getLogger(__name__)
 
 
 class Session(NamedTuple):

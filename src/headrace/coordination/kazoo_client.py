@@ -72,9 +72,9 @@ _REFUSALS: dict[type[Exception], type[StoreError]] = {
     exceptions.NoChildrenForEphemeralsError: NoChildrenForEphemerals,
 }
 _ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
-_log = logging.getLogger("headrace.zookeeper.kazoo")
-# Its warnings tell of each attempt to connect; the store says once what changed.
-_log.setLevel(logging.ERROR)
+_log = logging.getLogger(__name__)
+# kazoo logs each attempt to connect. Without --log-level debug, only the store's own lines appear.
+_log.addFilter(lambda each: each.levelno >= logging.ERROR or _log.isEnabledFor(logging.DEBUG))
 
 
 class NotSent(Exception):

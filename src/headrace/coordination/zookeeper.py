@@ -50,7 +50,7 @@ SESSION_TIMEOUT_MS = 6000
 REQUESTS_IN_FLIGHT_MAX = 100
 CLOSE_S_MAX = 5.0
 _RETRY_S = 0.05
-_log = logging.getLogger("headrace.zookeeper")
+_log = logging.getLogger(__name__)
 
 
 class _Asked:

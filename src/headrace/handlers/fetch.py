@@ -40,7 +40,7 @@ COPIED_BYTES_MAX: Final = 4096
 COPIED_TOTAL_BYTES_MAX: Final = 256 * 1024
 WAIT_MS_MAX: Final = 5 * 60 * 1000
 PARTS_PER_PAUSE_MS: Final = 20
-_log = logging.getLogger("headrace.handlers")
+_log = logging.getLogger(__name__)
 
 
 @final

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WORK: Final = 10
 BYTES_PER_WORK: Final = 4
 
-_log = logging.getLogger("headrace.handlers")
+_log = logging.getLogger(__name__)
 Waiting = dict[CommitRequest, Exchange]
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.runtime.worker import Worker
 
 ON_LOOP_BYTES_MAX: Final = 64 * 1024
-_log = logging.getLogger("headrace.handlers")
+_log = logging.getLogger(__name__)
 
 _VERDICTS: Final = frozenset(
     {

@@ -42,7 +42,7 @@ from headrace.node.open_transactions import STATE_TOPIC, decided_to_commit, end_
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.partition_table import PartitionTable
 
-_LOG = logging.getLogger("headrace")
+_LOG = logging.getLogger(__name__)
 
 LEFT_ALONE = frozenset({METADATA_TOPIC, STATE_TOPIC, "__share_group_state"})
 _KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}

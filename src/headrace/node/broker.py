@@ -47,7 +47,7 @@ TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 1.0
 ZOOKEEPER = "zookeeper"
 """In meta.properties, where the broker's topics are not in its directory."""
-_log = logging.getLogger("headrace")
+_log = logging.getLogger(__name__)
 
 
 class CannotStart(Exception):

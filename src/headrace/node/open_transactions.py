@@ -26,7 +26,7 @@ _VALUE = struct.Struct(">hqhib")
 """Version, producer id, producer epoch, timeout, status: what both versions begin with."""
 _DECIDED_TO_COMMIT = (2, 4)
 """The statuses PrepareCommit and CompleteCommit."""
-_LOG = logging.getLogger("headrace")
+_LOG = logging.getLogger(__name__)
 
 
 def decided_to_commit(files: Files, directories: Iterable[str]) -> set[int]:

@@ -32,7 +32,7 @@ from headrace.wire.replica_fetch import FetchedPart, ReplicaFetchRequest, read_f
 
 BACKOFF_MS_MIN: Final = 20
 _EPOCH_MAX: Final = 0x7FFFFFFF
-_LOG: Final = logging.getLogger("headrace.replication")
+_LOG: Final = logging.getLogger(__name__)
 
 _SESSION_ERRORS: Final = frozenset(
     {

@@ -28,7 +28,7 @@ from headrace.wire.replica_fetch import ReplicaFetchRequest
 
 _DIAL_BACKOFF_MS_MIN: Final = 50
 _DIAL_TIMEOUT_S: Final = 3.0
-_LOG = logging.getLogger("headrace.replication")
+_LOG = logging.getLogger(__name__)
 
 
 class FetcherSettings(NamedTuple):

@@ -40,7 +40,7 @@ _REST_MS_MIN = 250
 _REST_MS_MAX = 4000
 _LATER_STATE = (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH)
 _NO_OUTCOME = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH)
-_LOG = logging.getLogger("headrace.replication")
+_LOG = logging.getLogger(__name__)
 
 Message = dict[str, Any]
 ToController = Callable[[int, int, Message], Awaitable[Message]]

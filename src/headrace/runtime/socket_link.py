@@ -21,7 +21,7 @@ _CORRELATION_ID_END: Final = 8
 _SMALL_READ_BYTES: Final = 32 * 1024
 _LARGE_READ_BYTES: Final = 1024 * 1024
 _FRAME_BYTES_MAX: Final = 1 << 30
-_LOG: Final = logging.getLogger("headrace.link")
+_LOG: Final = logging.getLogger(__name__)
 
 
 @final

@@ -22,7 +22,7 @@ DESCRIPTORS_KEPT = 700
 """For 512 open segments, for what is opened to sync it, and for libraries."""
 INTERNAL_DESCRIPTOR_MIN = 4096
 """Of connections from other brokers: see `above_clients`."""
-_log = logging.getLogger("headrace.server")
+_log = logging.getLogger(__name__)
 
 
 class CannotListen(OSError):

@@ -56,7 +56,7 @@ SENDERS_PER_ROUND_MAX: Final = 4
 EPOLLERR: Final = 0x008
 EPOLLHUP: Final = 0x010
 
-_log = logging.getLogger("headrace.server")
+_log = logging.getLogger(__name__)
 
 ColdHandler = Callable[[Connection, bytes], "bytes | Awaitable[bytes]"]
 

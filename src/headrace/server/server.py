@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 UPKEEP_SECONDS = 0.5
 DRAIN_SECONDS = 0.5
-_log = logging.getLogger("headrace.server")
+_log = logging.getLogger(__name__)
 
 
 class Server:
