@@ -1,7 +1,7 @@
-"""Topics as DataFrames in one file: write a topic, read it back, and let a stream copy it.
+"""Topics as DataFrames in one file: write a topic, read it back, and copy it with a stream.
 
 Start a broker with `headrace up`, then run `python examples/spark.py [HOST:PORT]`. It needs
-`pip install 'headrace[spark]'`; Java comes along where the machine has none.
+`pip install '.[spark]'`, run in a clone; the extra includes Java.
 """
 
 import sys

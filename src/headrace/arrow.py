@@ -76,7 +76,8 @@ def read_batches(
         if error.name != "pyarrow":
             raise
         raise ModuleNotFoundError(
-            f"headrace.arrow requires pyarrow, which is not installed: {install_command('arrow')}.",
+            "headrace.arrow requires pyarrow, and it is not installed. "
+            f"Run: {install_command('arrow')}",
             name="pyarrow",
         ) from error
     from headrace.spark.arrow import schema_of

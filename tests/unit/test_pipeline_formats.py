@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.pipelines import formats
-from headrace.pipelines.formats import BUILDS, check_version
+from headrace.pipelines.formats import BUILDS
 from headrace.pipelines.project import ProjectError, spec_of
 
 PACKAGES = "spark.jars.packages"
@@ -60,16 +60,6 @@ def test_pair_of_spark_and_format_without_a_build_is_rejected(
 ) -> None:
     with pytest.raises(ProjectError, match=re.escape(message)):
         server_settings(name, (4, 3), "/w", jars=jars, given={})
-
-
-def test_pipeline_on_a_spark_without_pipelines_names_the_version(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(formats, "installed", lambda: "4.0.5")
-    with pytest.raises(ProjectError, match=r"require PySpark 4\.1, and PySpark 4\.0\.5 is inst"):
-        check_version()
-    monkeypatch.setattr(formats, "installed", lambda: "4.1.4")
-    assert check_version() == (4, 1)
 
 
 def test_specification_names_a_format() -> None:

@@ -13,6 +13,7 @@ from headrace.pipelines import preflight
 from headrace.pipelines.preflight import check, scan
 from headrace.pipelines.project import Project, ProjectError, open_project
 from headrace.pipelines.server import check_master, check_remote
+from headrace.spark import versions
 
 SPEC = "name: mill\nstorage: x\nlibraries: [{glob: {include: t/**}}]\n"
 DEFINITIONS = """\
@@ -86,30 +87,47 @@ def test_topic_in_a_constant_is_found(tmp_path: Path) -> None:
     assert scan(project(tmp_path, a_py=text + reads)).topics == {"mill"}
 
 
-@pytest.mark.parametrize("installed", ["3.5.1", "4.9.0", "5.0.0.dev1"])
+@pytest.mark.parametrize("installed", ["3.5.1", "4.0.5", "4.9.0", "5.0.0.dev1"])
 def test_unsupported_pyspark_is_rejected(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
-    monkeypatch.setattr(preflight, "version", lambda _: installed)
-    with pytest.raises(ProjectError, match=f"PySpark {installed} is installed, and pipelines need"):
-        preflight.check_versions(starts_spark=False)
+    monkeypatch.setattr(versions, "installed", lambda: installed)
+    expected = (
+        f"requires PySpark 4.1 to 4.3, and PySpark {installed} is installed. Run: pip install"
+    )
+    with pytest.raises(ProjectError, match=re.escape(expected)):
+        preflight.check_packages(starts_spark=False)
+
+
+def test_missing_pyspark_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "installed", lambda: None)
+    with pytest.raises(ProjectError, match="and it is not installed"):
+        preflight.check_packages(starts_spark=False)
 
 
 @pytest.mark.parametrize("installed", ["4.1.4", "4.2.1", "4.3.0"])
 def test_supported_pyspark_is_accepted(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
-    monkeypatch.setattr(preflight, "version", lambda _: installed)
-    preflight.check_versions(starts_spark=False)
+    monkeypatch.setattr(versions, "installed", lambda: installed)
+    assert preflight.check_packages(starts_spark=False) == versions.version_of(installed)
+
+
+def test_data_source_accepts_newer_pyspark_than_the_tested_ones() -> None:
+    assert versions.check("4.9.0", "headrace.spark", "spark", versions.OLDEST) == (4, 9)
+    with pytest.raises(
+        ImportError, match=r"requires PySpark 4\.0 or newer, and PySpark 3\.5\.1 is"
+    ):
+        versions.check("3.5.1", "headrace.spark", "spark", versions.OLDEST)
 
 
 def test_missing_package_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "_PACKAGES", ("not_a_package",))
-    with pytest.raises(ProjectError, match="pipelines need not_a_package, which is not installed"):
-        preflight.check_versions(starts_spark=False)
+    with pytest.raises(ProjectError, match="requires not_a_package, and it is not installed"):
+        preflight.check_packages(starts_spark=False)
 
 
 def test_missing_java_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_candidates", list)
-    preflight.check_versions(starts_spark=False)
-    with pytest.raises(ProjectError, match="Spark needs Java 17 or newer"):
-        preflight.check_versions(starts_spark=True)
+    preflight.check_packages(starts_spark=False)
+    with pytest.raises(ProjectError, match="Spark requires Java 17 or newer"):
+        preflight.check_packages(starts_spark=True)
 
 
 def test_preflight_does_not_import_pyspark(tmp_path: Path) -> None:

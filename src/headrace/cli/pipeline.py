@@ -34,6 +34,7 @@ from headrace.cli.pipeline_report import (
     report_round,
 )
 from headrace.cli.pipeline_show import add_show
+from headrace.env.extras import install_command
 
 if TYPE_CHECKING:
     from headrace.pipelines.outcome import Outcome, Request
@@ -47,7 +48,7 @@ _RETRY_S = 1.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     add_init(actions)
-    run = _add(actions, "run", "run every flow once, on what is new", _run)
+    run = _add(actions, "run", "run every flow once, on new records", _run)
     run.add_argument(
         "--full-refresh",
         action="append",
@@ -137,8 +138,8 @@ def run(args: argparse.Namespace) -> int:
             if (error.name or "").partition(".")[0] == "headrace":
                 raise
             raise Failure(
-                f"pipelines need {error.name}, which is not installed. "
-                "Install it: pip install 'headrace[pipelines]'",
+                f"headrace pipeline requires {error.name}, and it is not installed. "
+                f"Run: {install_command('pipelines')}",
                 2,
             ) from error
     except (Failure, KeyboardInterrupt) as failure:
@@ -202,9 +203,9 @@ def _round(args: argparse.Namespace, runner: "Runner", request: "Request") -> "O
 def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
     """Spark, started or found, and what runs a pipeline there."""
     from headrace.cli.pipeline_screen import screen
-    from headrace.pipelines.formats import check_version, server_settings
+    from headrace.pipelines.formats import server_settings
     from headrace.pipelines.lock import run_lock
-    from headrace.pipelines.preflight import check
+    from headrace.pipelines.preflight import check, check_packages
     from headrace.pipelines.project import FORMAT, WAREHOUSE, open_project
     from headrace.spark.sessions import has_no_executors
 
@@ -222,7 +223,7 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
         )
     for_server, for_session = _given(args, project)
     configuration = project.configuration(_bootstrap(args), for_session)
-    version = check_version()
+    version = check_packages(starts_spark=args.remote is None)
     if args.remote is None:
         warehouse = configuration.get(WAREHOUSE, str(project.warehouse))
         for_server.setdefault("spark.sql.warehouse.dir", warehouse)
@@ -239,13 +240,7 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
     names = [name for name in named_tables(args) if name != "all"]
     # A broker that is down might return while the command watches.
     watches = getattr(args, "watch", False)
-    check(
-        project,
-        configuration,
-        full_refresh=names,
-        reaches_brokers=not watches,
-        starts_spark=args.remote is None,
-    )
+    check(project, configuration, full_refresh=names, reaches_brokers=not watches)
     _check_spark(args)
     with run_lock(project), screen() as show:
         # What follows the host may be a secret.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.cli.connection import FALLBACK, VARIABLE, connected
 from headrace.cli.failure import Failure
+from headrace.env.extras import install_command
 
 if TYPE_CHECKING:
     from headrace.pipelines.starter import Table
@@ -110,4 +111,4 @@ def _read_schema(path: Path) -> Any:
 
 
 def _no_avro() -> str:
-    return "Avro needs fastavro, which is not installed. Install it: pip install 'headrace[avro]'"
+    return f"Avro requires fastavro, and it is not installed. Run: {install_command('avro')}"

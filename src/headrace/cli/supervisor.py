@@ -81,8 +81,8 @@ class Supervisor:
         self._connect: str = args.zookeeper or ""
         if importlib.util.find_spec("kazoo") is None:
             raise NotInstalled(
-                "A cluster needs the kazoo package, which is not installed: "
-                f"{install_command('cluster')}."
+                "A cluster requires kazoo, and it is not installed. "
+                f"Run: {install_command('cluster')}"
             )
         if not self._connect:
             nodes = args.zookeeper_nodes or 1

@@ -106,7 +106,8 @@ class ZooKeeperStore:
             from headrace.coordination import kazoo_client
         except ImportError:
             raise StoreUnavailable(
-                f"A broker in a cluster needs the kazoo package: {install_command('cluster')}."
+                "A cluster requires kazoo, and it is not installed. "
+                f"Run: {install_command('cluster')}"
             ) from None
         self._kazoo = kazoo_client
         self._hosts, self._chroot = parse_connect(connect)

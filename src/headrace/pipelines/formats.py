@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from headrace.pipelines.project import ProjectError
-from headrace.spark.versions import PIPELINES_SINCE, Version, installed, shown, version_of
+from headrace.spark.versions import Version, shown, version_of
 
 FILES = ("parquet", "orc", "json", "csv", "text", "avro")
 """Formats of Spark itself, which have no table metadata."""
@@ -32,7 +32,7 @@ _SETTINGS: dict[str, dict[str, str]] = {
         ),
         _CATALOG: "org.apache.iceberg.spark.SparkSessionCatalog",
         f"{_CATALOG}.type": "hadoop",
-        # Each flow has a session of its own, and would not see what others have committed.
+        # Each flow has its own session, and would not see the commits of other flows.
         f"{_CATALOG}.cache-enabled": "false",
     },
     "delta": {
@@ -45,21 +45,6 @@ _LOCAL_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSyst
 
 # By default Delta reads its log in 50 tasks.
 _LOCAL_DELTA = {"spark.databricks.delta.snapshotPartitions": "2"}
-
-
-def check_version() -> Version:
-    """The installed version of PySpark, if it has pipelines."""
-    found = installed()
-    if found is None:
-        raise ProjectError("pipelines need PySpark: pip install 'headrace[pipelines]'")
-    version = version_of(found)
-    if version < PIPELINES_SINCE:
-        wanted = shown(PIPELINES_SINCE)
-        raise ProjectError(
-            f"pipelines require PySpark {wanted}, and PySpark {found} is installed. "
-            f"Run: pip install 'pyspark>={wanted},<4.4'"
-        )
-    return version
 
 
 def server_settings(

@@ -1,4 +1,4 @@
-"""Check a project before Spark starts: versions, syntax, names of tables, brokers, topics.
+"""Check a project before Spark starts: packages, syntax, names of tables, brokers, topics.
 
 Files are parsed, not executed. Names that code computes are unknown here: Spark checks them later.
 
@@ -7,25 +7,23 @@ Files are parsed, not executed. Names that code computes are unknown here: Spark
 """
 
 import ast
-import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.client import ClientError, connect
 from headrace.client.options import parse_addresses
+from headrace.env.extras import install_command
 from headrace.env.java import NotInstalled, find_java
 from headrace.pipelines import sql
 from headrace.pipelines.project import BOOTSTRAP, Project, ProjectError
+from headrace.spark import versions
 
 _REACH_TIMEOUT_S = 0.5
 _TOPICS_TIMEOUT_MS = 10_000.0
-_SPARK_MIN, _SPARK_BELOW = (4, 1), (4, 4)
 _PACKAGES = ("grpc", "grpc_status", "numpy", "pandas", "pyarrow", "zstandard")
-_INSTALL = "pip install 'headrace[pipelines]'"
 _DECORATORS = ("table", "materialized_view", "temporary_view")
 _CALLS = ("create_streaming_table", "create_sink")
 
@@ -50,10 +48,8 @@ def check(
     *,
     full_refresh: Iterable[str] = (),
     reaches_brokers: bool = True,
-    starts_spark: bool = True,
 ) -> None:
     """Raise ProjectError for the first problem."""
-    check_versions(starts_spark=starts_spark)
     found = scan(project)
     for name in full_refresh:
         short = name.rpartition(".")[2]
@@ -66,29 +62,24 @@ def check(
         _check_topics(address, found.topics)
 
 
-def check_versions(*, starts_spark: bool) -> None:
-    """Reject a missing package, and versions of PySpark and Java that pipelines do not support."""
+def check_packages(*, starts_spark: bool) -> versions.Version:
+    """The version of PySpark. Raise ProjectError if a package, PySpark or Java is unsuitable."""
+    since, until = versions.PIPELINES_SINCE, versions.NEWEST
     try:
-        installed = version("pyspark")
-    except PackageNotFoundError:
-        raise ProjectError(f"pipelines need PySpark. Install it: {_INSTALL}") from None
-    numbers = tuple(int(part) for part in re.findall(r"\d+", installed)[:2])
-    if not _SPARK_MIN <= numbers < _SPARK_BELOW:
-        first, below = (".".join(map(str, each)) for each in (_SPARK_MIN, _SPARK_BELOW))
-        raise ProjectError(
-            f"PySpark {installed} is installed, and pipelines need {first} or newer, "
-            f"below {below}. Install it: {_INSTALL}"
+        version = versions.check(
+            versions.installed(), "headrace pipeline", "pipelines", since, until
         )
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
-    if missing:
-        raise ProjectError(
-            f"pipelines need {missing[0]}, which is not installed. Install it: {_INSTALL}"
-        )
-    if starts_spark:
-        try:
+        missing = [name for name in _PACKAGES if find_spec(name) is None]
+        if missing:
+            raise ProjectError(
+                f"headrace pipeline requires {missing[0]}, and it is not installed. "
+                f"Run: {install_command('pipelines')}"
+            )
+        if starts_spark:
             find_java("Spark", extra="spark")
-        except NotInstalled as error:
-            raise ProjectError(str(error)) from None
+    except (versions.UnsupportedPySpark, NotInstalled) as error:
+        raise ProjectError(str(error)) from None
+    return version
 
 
 def scan(project: Project) -> Scan:

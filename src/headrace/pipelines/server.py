@@ -22,6 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headrace.ensemble.child import Child, ChildFailed
+from headrace.env.extras import install_command
 from headrace.pipelines.lock import Locked
 from headrace.pipelines.project import FAILED, Project, ProjectError
 from headrace.spark.sessions import (
@@ -101,7 +102,7 @@ def running_server(
 def _home() -> Path:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise ProjectError("pipelines need PySpark: pip install 'headrace[pipelines]'")
+        raise ProjectError(f"PySpark is not installed. Run: {install_command('pipelines')}")
     return Path(spec.origin).parent
 
 

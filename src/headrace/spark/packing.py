@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath
 
 import headrace
+from headrace.env.extras import install_command
 
 DIRECTORY = "environment"
 PYTHON = "headrace-python"
@@ -325,7 +326,7 @@ def _check_start(archive: Path, scratch: Path) -> None:
     spark = find_spec("pyspark")
     if spark is None or spark.origin is None:
         raise PackError(
-            "cannot test the archive: PySpark is not installed. Run: pip install 'headrace[spark]'"
+            f"cannot test the archive: PySpark is not installed. Run: {install_command('spark')}"
         )
     zips = [
         Path(shutil.copy(path, scratch / "spark"))

@@ -17,16 +17,10 @@ from headrace.spark.versions import (
     AUTO_CDC_SINCE,
     OLDEST,
     READ_LIMITS_SINCE,
-    shown,
-    version_of,
+    check,
 )
 
-VERSION = version_of(pyspark.__version__)
-if VERSION < OLDEST:
-    raise ImportError(
-        f"headrace.spark requires PySpark {shown(OLDEST)}, and PySpark {pyspark.__version__} is "
-        f"installed. Run: pip install 'pyspark>={shown(OLDEST)},<4.4'"
-    )
+VERSION = check(pyspark.__version__, "headrace.spark", "spark", OLDEST)
 
 if TYPE_CHECKING or VERSION >= ARROW_STREAM_WRITER_SINCE:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter

@@ -1,8 +1,10 @@
-"""The versions of PySpark: which are tested, which feature needs which. Pure, without PySpark."""
+"""The versions of PySpark: which are tested, and which feature needs which. Imports no PySpark."""
 
 import re
 from importlib.util import find_spec
 from pathlib import Path
+
+from headrace.env.extras import install_command
 
 Version = tuple[int, int]
 
@@ -24,6 +26,24 @@ NAMES_SINCE = {"create_auto_cdc_flow": AUTO_CDC_SINCE}
 """Names of pyspark.pipelines that its first version lacks."""
 
 
+class UnsupportedPySpark(ImportError):
+    """PySpark is missing, or its version lacks a feature; the message has the command to run."""
+
+
+def check(
+    found: str | None, feature: str, extra: str, since: Version, until: Version | None = None
+) -> Version:
+    """Return the version of PySpark that was `found`, if the feature supports it."""
+    version = None if found is None else version_of(found)
+    if version is not None and since <= version <= (until or version):
+        return version
+    wanted = f"{shown(since)} or newer" if until is None else f"{shown(since)} to {shown(until)}"
+    reason = "it is not installed" if found is None else f"PySpark {found} is installed"
+    raise UnsupportedPySpark(
+        f"{feature} requires PySpark {wanted}, and {reason}. Run: {install_command(extra)}"
+    )
+
+
 def version_of(text: str) -> Version:
     major, minor = text.split(".")[:2]
     return int(major), int(minor)
@@ -34,7 +54,7 @@ def shown(version: Version) -> str:
 
 
 def installed() -> str | None:
-    """The version of PySpark, found without importing it; None if there is none."""
+    """The version of PySpark, found without importing it; None if it is missing."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         return None
