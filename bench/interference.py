@@ -6,7 +6,7 @@ consumer is the share of the machine (its cores, its disk) and not of the broker
 Owns the disturbing processes, each a child that ends when its standard input closes, and the
 measurement beside them: single records there and back through a waiting long poll, as `latency`.
 
-1. A disturber is a process of its own that runs when a core is idle: the measured client and it do
+1. A disturber is a separate process that runs when a core is idle: the measured client and it do
    not share an interpreter, and on few cores it does not take the measured client's turn. It
    reads as consumers do, a little at a time, and so it drops pages: a kernel that does not preempt
    itself gives the core to nobody during one long call.
@@ -181,7 +181,7 @@ def replay_cold(port: int, records: int, segments: list[str]) -> None:
 
 
 def replay_past_the_broker(segments: list[str]) -> None:
-    """The same bytes from the same disk through a socket, sent by a process of its own."""
+    """The same bytes from the same disk through a socket, sent by a separate process."""
     listener = socket.create_server(("127.0.0.1", 0))
     if os.fork() == 0:
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """`python -m bench.spark`: the data source beside Spark's Kafka connector, on one broker of ours.
 
-Owns the measurements of docs/SPARK.md. Every one runs in a session of its own, a process started
+Owns the measurements of docs/SPARK.md. Every one runs in its own session, a process started
 for it, so that "cold" is the first action of a session; both formats take turns on the same topic.
 
 1. The same query, the same topic, the same broker and the same settings of Spark for both.
@@ -88,7 +88,7 @@ def fill(address: str, rows: int) -> None:
 
 
 def measure(part: str, name: str, address: str, rows: int) -> Any:
-    """One measurement in a process of its own."""
+    """One measurement in a separate process."""
     what = f"{part}:{name}:{address.replace(':', '/')}:{rows}"
     done = subprocess.run(
         [sys.executable, "-m", "bench.spark", "--one", what],

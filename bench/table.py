@@ -163,7 +163,7 @@ def _interference(results: Results) -> list[str]:
     disk = _metric(results, "beside-cold", HEADRACE, "disk_read_mb_per_s")
     theirs = _metric(results, "beside-cold", KAFKA, "disk_read_mb_per_s")
     if disk and theirs:
-        lines += ["", f"Replayed from disk meanwhile: Headrace {median(disk):.0f} MB/s, "]
+        lines += ["", f"Replayed from disk at the same time: Headrace {median(disk):.0f} MB/s, "]
         lines[-1] += f"Kafka {median(theirs):.0f} MB/s. The goal is less than 2x of alone."
     return lines
 

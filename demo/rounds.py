@@ -1,4 +1,4 @@
-"""`headrace pipeline run --watch` as a process of its own: its rounds, and what it does now."""
+"""`headrace pipeline run --watch` as a separate process: its rounds, and its present state."""
 
 import queue
 import signal

@@ -26,7 +26,7 @@ def target_process(
 
 @pytest.fixture
 def target(target_process: WatchedBroker) -> Iterator[WatchedBroker]:
-    """The module's broker; after the test it serves as before and has found no bug of its own."""
+    """The module's broker; each test checks that it still responds and logged no internal error."""
     target_process.begin()
     yield target_process
     target_process.end()

@@ -68,7 +68,7 @@ class Record:
 
 
 class Churning(Protocol):
-    """A member with a thread of its own."""
+    """A member with its own thread."""
 
     thread: threading.Thread
     is_over: threading.Event

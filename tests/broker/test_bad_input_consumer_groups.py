@@ -73,7 +73,7 @@ OWNED = {"topic_id": UUID(int=1), "partitions": [0]}
         ({"topic_partitions": None}, ErrorCode.INVALID_REQUEST),
         (
             {"rebalance_timeout_ms": -1, "topic_partitions": None},
-            ErrorCode.UNKNOWN_MEMBER_ID,  # So that librdkafka joins anew.
+            ErrorCode.UNKNOWN_MEMBER_ID,  # So that librdkafka joins again.
         ),
         ({"topic_partitions": [OWNED]}, ErrorCode.INVALID_REQUEST),
         ({"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST),

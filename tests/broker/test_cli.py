@@ -302,7 +302,7 @@ def test_help_names_every_command(headrace: Headrace) -> None:
 def started(
     shared_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
-    """Starts commands in processes of their own."""
+    """Starts commands in separate processes."""
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", shared_broker.address)
     processes: list[subprocess.Popen[bytes]] = []
 

@@ -1,4 +1,4 @@
-"""Compaction in a live broker: a process of its own, under real clients, through crashes."""
+"""Compaction in a live broker: a separate process, under real clients, through crashes."""
 
 import os
 import time
@@ -237,7 +237,7 @@ def test_a_cleaner_that_is_killed_is_started_again(tmp_path: Path) -> None:
         wait_until(lambda: bool(cleaner_pids(broker)), "no cleaning began", broker)
         (pid,) = cleaner_pids(broker)
         os.kill(pid, 9)
-        wait_until(lambda: "compaction failed" in broker.log(), "nobody noticed", broker)
+        wait_until(lambda: "compaction failed" in broker.log(), "no failure logged", broker)
         wait_until(
             lambda: any(each != pid for each in cleaner_pids(broker)), "no other began", broker
         )

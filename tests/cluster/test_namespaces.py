@@ -1,4 +1,4 @@
-"""Brokers and ZooKeeper in network namespaces of their own: packets lost one way, cables pulled."""
+"""Brokers and ZooKeeper in separate network namespaces: packet loss in one direction, cut links."""
 
 import atexit
 import os

@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "OPERATIONS.md"
 def test_the_commands_of_the_operations_page_run(tmp_path: Path) -> None:
     commands = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL))
     assert commands.count("headrace broker") == 3
-    # Brokers use fixed ports on an address of their own.
+    # Brokers use fixed ports, on an address that no other test uses.
     here = f"127.77.{os.getpid() % 250 + 1}.1"
     commands = commands.replace("127.0.0.1:909", f"{here}:909").replace("2181", str(free_port()))
     shim = tmp_path / "headrace"

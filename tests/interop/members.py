@@ -268,7 +268,7 @@ MEMBERS: dict[str, type[Member]] = {
 
 
 class Living:
-    """A member with a thread of its own, which polls: some clients wait for others in there."""
+    """A member with its own thread, which polls: some clients wait for others in a poll."""
 
     def __init__(
         self, kind: type[Member], address: str, group: str, topic: str, **settings: Any

@@ -145,7 +145,7 @@ def spark_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="session")
 def spark_server(spark_project: Project) -> Iterator[str]:
-    """The address of a server for all runs that need none of their own."""
+    """The address of a server for all runs that do not need a separate one."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in JAVA.items():
             patch.setenv(name, value)

@@ -1,6 +1,6 @@
 """`headrace pipeline` as a user has it: real Spark, a live broker, projects of a few lines.
 
-Tables of the shared server's catalog have names of their own in each test.
+Tables of the shared server's catalog have their own names in each test.
 """
 
 import os

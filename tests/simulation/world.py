@@ -1,4 +1,4 @@
-"""Virtual time, and processes that live in it: each has an event loop of its own.
+"""Virtual time, and processes that live in it: each has its own event loop.
 
 One thread runs them all. The world takes the process whose next event is the earliest, and lets
 its loop run once. A process that is paused is passed over; one that is killed never runs again,
@@ -79,7 +79,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 class Process:
-    """Something with a life of its own: a broker, a client, the ensemble."""
+    """A simulated process: a broker, a client, the ensemble."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.world = world

@@ -1,4 +1,4 @@
-"""A Spark program of its own, for tests that end it, and for masters other than the tests' own.
+"""A separate Spark program, for tests that end it, and for masters other than the tests' own.
 
     python driver.py MASTER SETTINGS TASK ARGUMENTS
 

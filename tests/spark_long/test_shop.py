@@ -1,4 +1,4 @@
-"""The sample project on Spark of its own, in JSON and in Avro: its own test, and a replay."""
+"""The sample project on its own Spark, in JSON and in Avro: its own test, and a replay."""
 
 import subprocess
 import sys

@@ -20,7 +20,7 @@ from tests.unit.cleaner_scenario import latest
 
 
 def keyed(log: Log, start: int, count: int, now_ms: int) -> None:
-    """Records of as many keys, each in a batch of its own."""
+    """Records of as many keys, each in its own batch."""
     for number in range(start, start + count):
         frame = build_batch([NewRecord(b"%d" % number, bytes(100), now_ms)])
         append_frame(log, frame, now_ms=now_ms)

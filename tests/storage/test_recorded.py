@@ -109,7 +109,7 @@ def test_a_removed_replica_of_several_starts_empty_and_without_proof(remove: Rem
     log = again.create(A, ID, CONFIG)
     assert (log.is_offline, values(log)) == (False, [])
     append(log, "copied")
-    # The next registration covers what was written since.
+    # Epoch 6 covers the records written after that registration.
     last = opened(disk.killed())
     assert last.kept_epoch == 6
     last.load(WANTED, only_copies=WANTED)

@@ -101,7 +101,7 @@ class World:
                 await asyncio.sleep(0)
 
     async def settled(self) -> None:
-        """Let everything happen that is going to happen by itself."""
+        """Run the loop until all tasks that need no further input have run."""
         for _ in range(20):
             await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Tables with metadata of their own: their files and rows, as Iceberg and Delta report them."""
+"""Tables with table metadata: the files and rows that Iceberg and Delta report."""
 
 import json
 from pathlib import Path

@@ -284,7 +284,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, *codes)
 
 
 def measured(codec: int, size_max: int, bombs: list[bytes], where: Path) -> tuple[int, list[str]]:
-    """Decompress in a process of its own: by how many bytes its peak grew, and the outcomes."""
+    """Decompress in a separate process; return the growth of its peak memory and the outcomes."""
     paths = []
     for number, data in enumerate(bombs):
         path = where / f"bomb-{number}"

@@ -1,4 +1,4 @@
-"""Rot on disk: it is found while the log is in use, told of once, and fetched anew (B15, I20)."""
+"""Damage on disk is found while the log is in use, logged once, and fetched again (B15, I20)."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,7 @@
-"""`headrace up --brokers N`: a whole cluster on this machine, in the foreground of one terminal.
+"""`headrace up --brokers N`: a cluster on this machine, in the foreground of one terminal.
 
-Owns the order in which the parts start and stop, and what is said about them: one line each. The
-parts are processes of their own; this one serves nobody.
+Owns the order in which the parts start and stop, and prints one line for each. The parts are
+separate processes; this one serves no clients.
 
 1. ZooKeeper runs before the first broker starts, and until the last broker has stopped.
 2. A broker that dies is reported once. The others continue, and the exit code is 1.

@@ -1,6 +1,6 @@
 """Carries out on an asyncio loop what the engine decides: sockets, timers, futures.
 
-It makes no decision of its own. TLS has its place in `_connect`.
+It makes no decisions. TLS has its place in `_connect`.
 """
 
 import asyncio

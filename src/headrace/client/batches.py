@@ -2,7 +2,7 @@
 
 1. A batch keeps its sequence from its first send to its end, unless the broker has said for
    certain that it did not take it.
-2. Every delivery of a batch is done when the batch is, with an offset of its own.
+2. Every delivery of a batch is done when the batch is, with its own offset.
 """
 
 from collections import deque

@@ -1,6 +1,6 @@
 """Carries out with plain sockets what the engine decides, in the caller's own thread.
 
-It makes no decision of its own. Nothing happens between calls: sockets are read and written, and
+It makes no decisions. Nothing happens between calls: sockets are read and written, and
 timers run, while some call waits. TLS has its place in `_Socket`.
 
 1. The engine's clock stands still while a program does something else for long: what the broker

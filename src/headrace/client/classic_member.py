@@ -232,7 +232,7 @@ class ClassicMember:
                 return
 
     def _has_other_topics(self) -> bool:
-        """Whether the leader has to divide anew."""
+        """Whether the leader has to assign partitions again."""
         if self._counts is None:
             return False
         if not all(self._counts.values()):

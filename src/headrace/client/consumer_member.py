@@ -6,7 +6,7 @@ hears of in the next heartbeat: what is not its own any more is given up first.
 
 1. Heartbeats go on while the program is asked to give partitions up.
 2. After an answer that did not come, the next heartbeat says everything again.
-3. A member whose epoch is refused has lost everything; it keeps its id, and joins anew.
+3. A member whose epoch is refused has lost everything; it keeps its id, and joins again.
 """
 
 from collections.abc import Iterable, Mapping

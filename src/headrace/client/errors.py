@@ -1,7 +1,7 @@
 """What a program that uses the client may have to catch.
 
 Every exception is a ClientError. RequestFailed carries the broker's error code, and the codes
-that programs act on have a class of their own, so that `except UnknownTopic` reads as it means.
+that programs act on have their own class, so that `except UnknownTopic` reads as it means.
 """
 
 from headrace.model.errors import ErrorCode

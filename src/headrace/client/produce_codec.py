@@ -1,6 +1,6 @@
 """The client's side of Produce, versions 3 to 13, by hand. Pure.
 
-A batch goes into the request as the bytes it is, in a piece of its own, so that it is not copied.
+The bytes of a batch are a separate piece of the request, so that they are not copied.
 Property tests hold both directions equal to kio.
 """
 

@@ -491,7 +491,7 @@ class ProducerMachine:
             return
         assert isinstance(error, ClientError)
         if isinstance(error, TimedOut | Unreachable):
-            # Each batch has a deadline of its own.
+            # Each batch has its own deadline.
             self._wake(self._port.now_ms)
             return
         for batch in list(self._pending):

@@ -147,7 +147,7 @@ class BrokerConfig:
             self._add_internal_listener(name)
 
     def _add_internal_listener(self, name: str | None) -> None:
-        """Brokers of a cluster talk on a listener of their own, where clients are not served."""
+        """Brokers of a cluster use a separate listener, which does not serve clients."""
         if name is None:
             first = self.listeners[0]
             self.internal_listener = INTERNAL

@@ -21,7 +21,7 @@ class ImageChange(NamedTuple):
     broker_configs: tuple[int | None, ...] = ()
     """Brokers whose dynamic settings were set; None for those of all brokers."""
     brokers: tuple[tuple[BrokerInfo | None, BrokerInfo | None], ...] = ()
-    """Brokers that came (None, after), went (before, None), or registered anew."""
+    """Brokers that came (None, after), went (before, None), or re-registered."""
     has_new_controller: bool = False
     """The image names another controller, or the same one under a new epoch."""
     is_lost: bool = False

@@ -7,7 +7,7 @@ events are hints (B9, coordination/port.py): each only says what to read again.
    reading.
 2. After a reconnect, also within a session, everything is read again.
 3. Once the registration is void, those who listen are told before anything else is done, and this
-   broker has no epoch until it is registered anew (B7).
+   broker has no epoch until it is registered again (B7).
 4. A broker acts as the controller after it has read everything under its own epoch (B8).
 """
 

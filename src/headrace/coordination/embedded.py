@@ -1,4 +1,4 @@
-"""The store for one process: a tree in memory, made durable by SQLite in a thread of its own.
+"""The store for one process: a tree in memory, made durable by SQLite in a separate thread.
 
 Owns the order of writes, the sessions, their watches and ephemerals, and the fault switches that
 tests turn. It must never wait for the disk on the loop.

@@ -12,7 +12,7 @@ implementation; `embedded` is one, a real ZooKeeper is another, and both pass th
 5. A watch fires at most once, on the loop, after the change can be read and before the result of
    a write that was asked for later. It is a hint: several changes may hide behind one event.
 6. Watches are lost, without an event, when the session leaves CONNECTED. Whoever hears of
-   CONNECTED again reads anew and arms anew.
+   CONNECTED again reads and sets its watches again.
 7. An ephemeral node lives as long as the session that made it.
 """
 

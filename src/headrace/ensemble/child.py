@@ -2,7 +2,7 @@
 
 Owns starting, signalling and waiting. It must not know what the child is for.
 
-1. A child runs in a session of its own: a Ctrl-C at the terminal reaches only the parent.
+1. A child runs in its own session: a Ctrl-C at the terminal reaches only the parent.
 2. When the parent is gone, even by kill -9, the kernel signals the child (PR_SET_PDEATHSIG). The
    kernel means the thread that started it, so all are started by one thread that stays.
 """

@@ -110,10 +110,10 @@ class Files(Protocol):
     def read_file(self, path: str) -> bytes: ...
 
     def write_file(self, path: str, data: Bytes, *, sync: bool) -> None:
-        """Write a whole file anew. A crash may leave any part of it."""
+        """Replace the content of a file. A crash can leave any part of it."""
 
     def replace_file(self, path: str, data: Bytes) -> None:
-        """Write a whole file anew, durably: a crash leaves either the old one or the new one."""
+        """Replace a file durably: a crash leaves either the old content or the new one."""
 
     def create_file(self, path: str, data: Bytes) -> None:
         """Write a whole file durably, unless there is one: then nothing happens."""

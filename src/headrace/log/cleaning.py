@@ -1,6 +1,6 @@
 """One cleaning of one log: what it is to do as a document, and the reading and writing of it.
 
-Runs in a process of its own (`cleaner_process`), which knows of the log only what the document
+Runs in a separate process (`cleaner_process`), which knows of the log only what the document
 says: sealed segments that nobody writes to any more. It changes none of them. What it makes are
 new files beside them, `.cleaned`, one segment at a time; the broker puts each in the place of the
 old ones before the next is made (`replacement`).

@@ -480,8 +480,7 @@ class LogDirectory:
         while self.put_aside():
             yield 0
         logs = list(self._logs.values())
-        paths = [log.path for log in logs]
-        sync_all = partial(self.files.sync_file_system, self._lock, paths)
+        sync_all = partial(self.files.sync_file_system, self._lock, [log.path for log in logs])
         is_clean = yield from closing.close_all(logs, now_ms, sync_all)
         self.checkpoint_job(high_watermarks).run()
         self.checkpoint_job(high_watermarks)

@@ -1,4 +1,4 @@
-"""Records which partitions a data directory holds, outside of their own directories.
+"""Record the partitions of a data directory, in files outside of the partition directories.
 
 Owns `headrace-topic-ids`, which has the topic id of each partition and is replaced with Kafka's
 checkpoint files; `headrace-created`, which has the changes since; and `headrace-lost`, which has

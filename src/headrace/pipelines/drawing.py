@@ -108,7 +108,7 @@ def _box(node: Node, about: str, place: tuple[int, int]) -> str:
 
 
 def _about(graph: Graph, node: Node) -> str:
-    """What a node is, where it writes, and the flows into it that have names of their own."""
+    """A node's kind, its output, and the flows into it that have other names than the node."""
     flows = [
         flow.name
         for flow in graph.flows.values()

@@ -252,7 +252,7 @@ class Incremental:
         return found
 
     def _scratch(self, rule: Rule) -> Path:
-        """A directory beside the versions, which executors share as they share those."""
+        """A directory next to the versions; executors can read it as they can read versions."""
         published = self._versions.published(rule.view)
         assert published is not None
         return published.parent.parent / _ROWS

@@ -1,9 +1,9 @@
-"""A pipeline's project: its specification, and where its state lies.
+"""A pipeline's project: its specification, and the files of its state.
 
-Owns the reading of `spark-pipeline.yml` and the names in `.headrace/`. It must not start anything.
+Reads `spark-pipeline.yml` and names the files in `.headrace/`. Starts nothing.
 
-1. The specification is Spark's own; a `storage` that is a relative path is one of the project.
-2. What a run needs between runs is below `.headrace/`: removing that begins anew, from the topics.
+1. The specification is Spark's; a relative `storage` is relative to the project.
+2. The state between runs is in `.headrace/`. Without it, a run reads the topics from their start.
 """
 
 import json

@@ -131,7 +131,7 @@ class Runner:
         self._incremental = Incremental(spark, self._tables, self._versions, configuration)
 
     def run(self, request: Request) -> Outcome:
-        """Load the definitions anew and run them once."""
+        """Reload the definitions and run them once."""
         began_s = time.monotonic()
         self._new_graph()
         definitions = load(self._project, self._spark, self._graph_id)
@@ -261,9 +261,9 @@ class Runner:
                 unchecked = {flow.name for flow in lasting} - earlier - wrong
                 run.flows |= {name: FlowRun(name, UNCHECKED) for name in unchecked}
                 break
-            anew = {name for name in refreshed if waves[name] == wave}
+            due = {name for name in refreshed if waves[name] == wave}
             others = earlier | later | set(ours)
-            self._run_wave(run, definitions, request, others, wrong, anew, outcome)
+            self._run_wave(run, definitions, request, others, wrong, due, outcome)
             wrong |= {flow.name for flow in run.flows.values() if flow.state == FAILED}
         outcome.flows = run.flows
         return run

@@ -64,7 +64,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """A reader of its own: PySpark refuses every reader that has `pushFilters` while its setting
+    """A separate reader: PySpark refuses every reader that has `pushFilters` while its setting
     spark.sql.python.filterPushdown.enabled is off."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802

@@ -1,6 +1,6 @@
 """Writes rows to topics: batch and streaming sinks, at least once.
 
-Each task writes with an idempotent producer of its own and is done when the cluster has every
+Each task writes with its own idempotent producer and is done when the cluster has every
 record; a task that Spark runs again writes its rows again. What `exactly_once` will need beside it
 is a class that stages instead of sending, and a `commit` that publishes.
 

@@ -1,4 +1,4 @@
-"""A broker in a process of its own, for tests: started, stopped, killed, started again.
+"""A broker in a separate process, for tests: started, stopped, killed, restarted.
 
 Owns the process, and the data directory where it made one itself. Must not import the broker: what
 is tested is what `headrace up` starts.

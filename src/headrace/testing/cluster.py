@@ -1,9 +1,9 @@
-"""A whole cluster in processes of its own, for tests: brokers to be killed, paused, restarted.
+"""A cluster in separate processes, for tests: its brokers can be killed, paused and restarted.
 
 Owns the processes and their directories. Must not import the broker: what is tested is what
 `headrace broker FILE` starts.
 
-1. Each broker has an address of its own (127.0.0.2, 127.0.0.3, ...), a port that it keeps, and a
+1. Each broker has its own address (127.0.0.2, 127.0.0.3, ...), a port that it keeps, and a
    directory that it shares with nobody.
 2. Nothing outlives the `with` block, the fixture, or the interpreter, however that ends.
 """

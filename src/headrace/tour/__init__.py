@@ -1,1 +1,1 @@
-"""`headrace tour`: the idea of the system, shown live on a cluster of its own."""
+"""`headrace tour`: shows live how Headrace works, on a temporary cluster."""

@@ -4,7 +4,7 @@ Owns the processes and the directory. Starting one never blocks the loop for lon
 come at any time, also while something starts.
 
 1. Only processes that were started here are ended, and all of them are.
-2. Each broker has an address of its own, so that nothing takes its port while it is dead.
+2. Each broker has its own address, so that nothing takes its port while it is dead.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The whole pipeline on a broker and a Spark of its own: run it with `pytest`."""
+"""The complete pipeline on its own broker and Spark: run it with `pytest`."""
 
 import shutil
 import subprocess
