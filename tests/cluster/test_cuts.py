@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,17 @@ def topic(cluster: RunningCluster, request: pytest.FixtureRequest) -> Iterator[T
 
 def led_by(topic: Topic, leader: int) -> int:
     return next(index for index, state in topic.states().items() if state.leader == leader)
+
+
+def without_controller(topic: Topic) -> tuple[int, Any]:
+    """A partition that has no replica on the controller."""
+    controller = topic.controller()
+    topic.ask(controller)
+    return next(
+        (index, state)
+        for index, state in topic.states().items()
+        if controller not in state.replicas
+    )
 
 
 def stored_leader(cluster: RunningCluster, topic: Topic) -> int:
@@ -119,13 +131,7 @@ def test_leader_cut_off_from_its_followers_only_leaves_the_isr(tmp_path: Path) -
     with RunningCluster.start(tmp_path, brokers=4, settings=settings, links=True) as cluster:
         topic = Topic(cluster, "cut", partitions=4)
         topic.wait_until_in_sync()
-        controller = topic.controller()
-        topic.ask(controller)
-        partition, before = next(
-            (index, state)
-            for index, state in topic.states().items()
-            if controller not in state.replicas
-        )
+        partition, before = without_controller(topic)
         victim = before.leader
         with Load(topic) as load:
             wait_for_more_in(load, partition)
@@ -197,12 +203,7 @@ def test_leader_cut_off_from_its_only_follower_continues_alone(tmp_path: Path) -
     settings = {"min.insync.replicas": "1", **LONG_LAG}
     with RunningCluster.start(tmp_path, settings=settings, links=True) as cluster:
         topic = Topic(cluster, "cut", partitions=3, replication_factor=2)
-        controller = topic.controller()
-        partition, before = next(
-            (index, state)
-            for index, state in topic.states().items()
-            if controller not in state.replicas
-        )
+        partition, before = without_controller(topic)
         with Load(topic, **LIBRDKAFKA_DEFAULTS) as load:
             wait_for_more_in(load, partition)
             cluster.links.cut(*before.replicas)
@@ -221,13 +222,7 @@ def test_leader_that_loses_its_followers_one_by_one_is_replaced(tmp_path: Path) 
     with RunningCluster.start(tmp_path, brokers=4, settings=settings, links=True) as cluster:
         topic = Topic(cluster, "cut", partitions=4)
         topic.wait_until_in_sync()
-        controller = topic.controller()
-        topic.ask(controller)
-        partition, before = next(
-            (index, state)
-            for index, state in topic.states().items()
-            if controller not in state.replicas
-        )
+        partition, before = without_controller(topic)
         victim = before.leader
         first, last = (each for each in before.replicas if each != victim)
         with Load(topic, **LIBRDKAFKA_DEFAULTS) as load:

@@ -26,15 +26,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
         yield running
 
 
-@pytest.fixture
-def store(cluster: RunningCluster) -> Iterator[KazooClient]:
-    client = KazooClient(cluster.zookeeper.connect)
-    client.start(timeout=10)
-    yield client
-    client.stop()
-    client.close()
-
-
 def remove_segments(directory: Path) -> None:
     for path in directory.glob("*.log"):
         path.unlink()

@@ -27,15 +27,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
         yield running
 
 
-@pytest.fixture
-def store(cluster: RunningCluster) -> Iterator[KazooClient]:
-    client = KazooClient(cluster.zookeeper.connect)
-    client.start(timeout=10)
-    yield client
-    client.stop()
-    client.close()
-
-
 def stored(store: KazooClient, topic: Topic) -> list[PartitionState]:
     topic_id, assignment, _ = layout.decode_topic(
         topic.name, store.get(layout.topic_path(topic.name))[0]

@@ -237,17 +237,19 @@ async def test_last_isr_member_beats_log_with_later_uncommitted_epoch(cluster: C
     await until(lambda: cluster.leader.state().leader == 4)
 
 
-@cluster_of(4)
-async def test_an_operator_elects_the_longest_log_of_those_that_are_there(
-    cluster: Cluster,
-) -> None:
-    await shrink_to_last(cluster, min_insync=2)
-    await cluster.add(2)
-    give_log(cluster, 2, 3, 90)
-    await cluster.add(3)
-    give_log(cluster, 3, 3, 95)
+async def add_logs_of_90_and_95(cluster: Cluster, min_insync: int) -> None:
+    """Restart brokers 2 and 3, with 90 and 95 records; the last ISR member stays dead."""
+    await shrink_to_last(cluster, min_insync)
+    for node_id, end in ((2, 90), (3, 95)):
+        await cluster.add(node_id)
+        give_log(cluster, node_id, 3, end)
     await cluster.agree()
     assert cluster.leader.state().leader == NO_LEADER
+
+
+@cluster_of(4)
+async def test_operator_elects_the_longest_log_of_live_replicas(cluster: Cluster) -> None:
+    await add_logs_of_90_and_95(cluster, min_insync=2)
     partition = TopicPartition("t", 0)
     elect = cluster.leader.controller.elect_leaders
     outcomes = await elect([partition])
@@ -282,13 +284,7 @@ async def test_unclean_election_is_for_topics_that_allow_it(cluster: Cluster) ->
 
 @cluster_of(4)
 async def test_an_automatic_unclean_election_takes_the_longest_log(cluster: Cluster) -> None:
-    await shrink_to_last(cluster, min_insync=1)
-    await cluster.add(2)
-    give_log(cluster, 2, 3, 90)
-    await cluster.add(3)
-    give_log(cluster, 3, 3, 95)
-    await cluster.agree()
-    assert cluster.leader.state().leader == NO_LEADER
+    await add_logs_of_90_and_95(cluster, min_insync=1)
     allowed = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     await cluster.leader.controller.alter_topic_configs("t", allowed)
     await until(lambda: cluster.leader.state().leader != NO_LEADER)

@@ -1,4 +1,4 @@
-"""What every command that talks to a cluster has in common."""
+"""Arguments, connection and errors of all commands that connect to a cluster."""
 
 import argparse
 import os
@@ -16,13 +16,14 @@ VARIABLE = "HEADRACE_BOOTSTRAP"
 FALLBACK = "localhost:9092"
 
 
-def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+def add_connection_arguments(parser: argparse.ArgumentParser, default: str = FALLBACK) -> None:
+    """`default` names the address that is used without the option and the variable."""
     parser.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT",
         default=None,
         help=f"bootstrap broker, or several separated by commas (default: ${VARIABLE}, else "
-        f"{FALLBACK})",
+        f"{default})",
     )
 
 

@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.connection import add_json_argument
 from headrace.cli.failure import Failure
-from headrace.cli.ready import OUTPUT_FILE, process_identity, state_file
+from headrace.cli.ready import DATA_DIRECTORY, OUTPUT_FILE, process_identity, state_file
 
-DATA_DIRECTORY = "./headrace-data"
 STOP_S_MAX = 120.0
 _POLL_S = 0.02
 
@@ -31,7 +31,7 @@ def add_down_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_status_arguments(parser: argparse.ArgumentParser) -> None:
     _add_data_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json_argument(parser)
 
 
 def _add_data_argument(parser: argparse.ArgumentParser) -> None:

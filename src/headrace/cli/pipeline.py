@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace.cli.connection import (
+    FALLBACK,
     VARIABLE,
+    add_connection_arguments,
     add_json_argument,
     name_and_value,
     positive_number,
 )
 from headrace.cli.failure import Failure
 from headrace.cli.output import print_json, print_table
-from headrace.cli.pipeline_init import add_bootstrap_argument, add_init
+from headrace.cli.pipeline_init import add_init
 from headrace.cli.pipeline_report import (
     FAILED,
     LOCKED,
@@ -85,7 +87,7 @@ def _add(actions: Any, name: str, summary: str, run: Any) -> argparse.ArgumentPa
     parser.add_argument(
         "directory", nargs="?", default=".", metavar="DIR", help="the project (default: here)"
     )
-    add_bootstrap_argument(parser)
+    add_connection_arguments(parser, f"the project's own, else {FALLBACK}")
     return parser
 
 

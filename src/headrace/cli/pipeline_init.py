@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.connection import FALLBACK, VARIABLE, connected
+from headrace.cli.connection import FALLBACK, VARIABLE, add_connection_arguments, connected
 from headrace.cli.failure import Failure
 from headrace.env.extras import install_command
 
@@ -32,17 +32,7 @@ def add_init(actions: Any) -> None:
     parser.add_argument(
         "--avro", action="store_true", help="with --sample shop: events are Avro instead of JSON"
     )
-    add_bootstrap_argument(parser)
-
-
-def add_bootstrap_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--bootstrap-server",
-        metavar="HOST:PORT",
-        default=None,
-        help=f"broker, or several with commas (default: ${VARIABLE}, else the project's own, "
-        f"else {FALLBACK})",
-    )
+    add_connection_arguments(parser)
 
 
 def _init(args: argparse.Namespace) -> int:

@@ -1,9 +1,10 @@
-"""Files that other programs read to find a running command, and the line that says it is ready.
+"""Arguments and files of commands that run until they are stopped, and the ready line.
 
 The files exist while the command serves. A command that was killed leaves them behind; the state
 file identifies the process, so that a later process with the same pid is not mistaken for it.
 """
 
+import argparse
 import json
 import os
 import time
@@ -13,8 +14,27 @@ from pathlib import Path
 from headrace import __version__
 from headrace.cli.failure import Failure
 
+DATA_DIRECTORY = "./headrace-data"
 STATE_FILE = "headrace-up.json"
 OUTPUT_FILE = "headrace-up.log"
+
+
+def add_directory_arguments(parser: argparse.ArgumentParser, default: str) -> None:
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--data", metavar="DIR", help=f"data directory (default {default})")
+    where.add_argument(
+        "--temp",
+        action="store_true",
+        help="use a temporary data directory, and delete it at the end",
+    )
+
+
+def add_ready_file_argument(parser: argparse.ArgumentParser, ready: str) -> None:
+    parser.add_argument(
+        "--ready-file",
+        metavar="FILE",
+        help=f"write address and pid to this file, as JSON; the file exists while {ready}",
+    )
 
 
 def state_file(data: Path) -> Path:

@@ -15,9 +15,16 @@ from pathlib import Path
 from headrace.cli.cluster_data import known_node_id, refuse_cluster
 from headrace.cli.failure import Failure
 from headrace.cli.log_level import add_log_level_argument, set_log_level
-from headrace.cli.ready import ReadyFiles, farewell, ready_line, state_file
+from headrace.cli.ready import (
+    DATA_DIRECTORY,
+    ReadyFiles,
+    add_directory_arguments,
+    add_ready_file_argument,
+    farewell,
+    ready_line,
+    state_file,
+)
 
-DATA_DIRECTORY = "./headrace-data"
 PORT = 9092
 _UP = "headrace up"
 DESCRIPTORS_WANTED = 100_000
@@ -35,13 +42,7 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
         default=PORT,
         help=f"port to listen on; 0 selects a free port (default {PORT})",
     )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--data", metavar="DIR", help=f"data directory (default {DATA_DIRECTORY})")
-    where.add_argument(
-        "--temp",
-        action="store_true",
-        help="use a temporary data directory, and delete it at the end",
-    )
+    add_directory_arguments(parser, DATA_DIRECTORY)
     parser.add_argument(
         "--adopt",
         action="store_true",
@@ -96,12 +97,7 @@ def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
         dest="settings",
         help="a setting with Kafka's name; can be repeated",
     )
-    parser.add_argument(
-        "--ready-file",
-        metavar="FILE",
-        help="write address and pid to this file, as JSON; the file exists while the"
-        " broker serves clients",
-    )
+    add_ready_file_argument(parser, "the broker serves clients")
     add_log_level_argument(parser)
 
 

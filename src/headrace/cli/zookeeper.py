@@ -11,6 +11,7 @@ from pathlib import Path
 
 from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
+from headrace.cli.ready import add_directory_arguments, add_ready_file_argument
 from headrace.ensemble.zookeeper import CLIENT_PORT, HEAP, heap_size
 
 DATA_DIRECTORY = "./headrace-zookeeper"
@@ -36,18 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{CLIENT_PORT})",
     )
     parser.add_argument("--heap", metavar="SIZE", help=f"maximum heap of a node (default {HEAP})")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--data", metavar="DIR", help=f"data directory (default {DATA_DIRECTORY})")
-    where.add_argument(
-        "--temp",
-        action="store_true",
-        help="use a temporary data directory, and delete it at the end",
-    )
-    parser.add_argument(
-        "--ready-file",
-        metavar="FILE",
-        help="write address and pid to this file, as JSON; the file exists while ZooKeeper runs",
-    )
+    add_directory_arguments(parser, DATA_DIRECTORY)
+    add_ready_file_argument(parser, "ZooKeeper runs")
 
 
 def run(args: argparse.Namespace) -> int:
