@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.group.placement import partition_for
+from headrace.coordinator.placement import partition_for
 from headrace.group.records import GroupKey, OffsetKey, OffsetValue, decode_key, decode_value
 from headrace.model.errors import ErrorCode
 from headrace.record.decode import read_batches, read_records

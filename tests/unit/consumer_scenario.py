@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from headrace.coordinator.shard import Moment
 from headrace.group.assignment import NOTHING, Assignment
 from headrace.group.classic_machine import ClassicGroup
 from headrace.group.consumer_classic import ConsumerGroup
@@ -13,7 +14,6 @@ from headrace.group.messages import (
     ConsumerLimits,
     JoinReply,
     JoinRequest,
-    Moment,
     Outcome,
     Reply,
     SyncReply,

@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from uuid import uuid4
 
+from headrace.coordinator.ports import Hold
+from headrace.coordinator.timers import Cancellable
 from headrace.env.clock import Clock, SystemClock
-from headrace.group.placement import OFFSETS_TOPIC
 from headrace.group.records import GroupRecord, decode_key, decode_value
 from headrace.group.service import GroupService
 from headrace.group.settings import GroupSettings
 from headrace.group.shard_machine import Shard
-from headrace.group.timers import Cancellable
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.topics import PartitionState, TopicState
+from headrace.model.topics import OFFSETS_TOPIC, PartitionState, TopicState
 from headrace.record.batch import read_batch
 from headrace.wire.offset_commit import CommitPart, CommitRequest, CommitTopic
 
@@ -144,6 +144,7 @@ def groups_over(
     call_later: Callable[[float, Callable[[], None]], Cancellable] | None = None,
     made: list[str] | None = None,
     is_time_trusted: Callable[[], bool] = lambda: True,
+    hold: Hold = lambda _partitions, _names: None,
 ) -> GroupService:
     """A coordinator of one shard; without timers, unless it is given some."""
 
@@ -159,6 +160,7 @@ def groups_over(
         image,
         clock or SystemClock(),
         make_topic,
+        hold,
         call_later or NoTimers(),
         is_time_trusted,
     )

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field, replace
 
+from headrace.coordinator.shard import Moment
 from headrace.group.classic_machine import ClassicGroup
 from headrace.group.messages import (
     ClassicLimits,
     JoinReply,
     JoinRequest,
     Leaver,
-    Moment,
     Outcome,
     Reply,
     SyncReply,

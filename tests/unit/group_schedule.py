@@ -13,8 +13,9 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
+from headrace.coordinator.shard import Moment
 from headrace.group.classic_machine import ClassicGroup
-from headrace.group.messages import BeatReply, Moment, Outcome, Reply
+from headrace.group.messages import BeatReply, Outcome, Reply
 from headrace.group.records import (
     GroupRecord,
     OffsetKey,

@@ -168,7 +168,8 @@ async def test_a_broker_that_loses_its_connection_during_start_up_retries(broker
     store.faults.suspend()
     late = Controller(store, 5, registration_wait_s=60)
     start = asyncio.ensure_future(late.start(ENDPOINTS))
-    await asyncio.sleep(0.3)
+    for _ in range(20):
+        await asyncio.sleep(0)
     assert not start.done()
     store.faults.resume()
     await start

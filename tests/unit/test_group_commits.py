@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.coordinator.runtime import RECORDS_PER_BATCH_MAX
 from headrace.group.commit_batch import CommitBatch
 from headrace.group.messages import ClassicLimits
 from headrace.group.records import GroupRecord, OffsetKey, OffsetValue, decode_key, decode_value
-from headrace.group.service import RECORDS_PER_BATCH_MAX
 from headrace.group.shard_machine import Shard
 from headrace.model.errors import ErrorCode
 from headrace.record.batch import HEADER_SIZE, read_batch, walk_batch

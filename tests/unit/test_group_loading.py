@@ -6,11 +6,12 @@ from random import Random
 
 import pytest
 
-from headrace.group import loading
+from headrace.coordinator import loader
 from headrace.group.classic_machine import ClassicGroup
 from headrace.group.consumer_classic import ConsumerGroup
 from headrace.group.messages import ClassicLimits
 from headrace.group.records import (
+    GroupCodec,
     GroupKey,
     GroupRecord,
     GroupValue,
@@ -65,7 +66,7 @@ def fill(random: Random, log: MemoryLog, expected: Shard) -> None:
                     timestamp=WALL_MS,
                 )
             )
-            expected.end_transaction(producer_id, is_commit)
+            expected.apply_marker(producer_id, is_commit)
             continue
         records = [random_record(random) for _ in range(random.randrange(1, 4))]
         if producer_id >= 0:
@@ -103,13 +104,13 @@ def picture(shard: Shard) -> object:
 def test_a_log_is_loaded_as_if_record_by_record(
     keys_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "KEYS_MAX", keys_max)
-    monkeypatch.setattr(loading, "CHUNK_BYTES", 300)
+    monkeypatch.setattr(loader, "KEYS_MAX", keys_max)
+    monkeypatch.setattr(loader, "CHUNK_BYTES", 300)
     for seed in range(100):
         random = Random(seed)
         log, expected, found = MemoryLog(), Shard(0, ClassicLimits()), Shard(0, ClassicLimits())
         fill(random, log, expected)
-        end = asyncio.run(loading.load(found, log))
+        end = asyncio.run(loader.load(found, GroupCodec(), log))
         assert end == log.log_end_offset
         assert picture(found) == picture(expected), f"seed {seed}"
 
@@ -121,7 +122,7 @@ def test_records_that_cannot_be_read_are_left_out_and_said(
     good = GroupRecord(OffsetKey("g", "t", 0), OffsetValue(5, -1, "", WALL_MS))
     garbage = [NewRecord(b"\x00\x01\xff", b"x"), NewRecord(encode_key(GroupKey("g")), b"\x00\x63")]
     log.append(build_batch([*garbage, NewRecord(encode_key(good.key), encode_value(good.value))]))
-    asyncio.run(loading.load(shard, log))
+    asyncio.run(loader.load(shard, GroupCodec(), log))
     assert shard.offsets.fetch("g", "t", [0], False)[0].offset == 5
     assert "count=2" in caplog.text
 
@@ -130,7 +131,7 @@ def test_records_of_newer_groups_are_counted_and_left_alone() -> None:
     log, shard = MemoryLog(), Shard(0, ClassicLimits())
     newer = struct.pack(">hh", 11, 1) + b"g"
     log.append(build_batch([NewRecord(newer, b"\x00\x00\x00\x00\x00\x01")]))
-    asyncio.run(loading.load(shard, log))
+    asyncio.run(loader.load(shard, GroupCodec(), log))
     assert (shard.groups, shard.foreign) == ({}, {11: 1})
 
 
@@ -156,8 +157,8 @@ def consumer_picture(shard: Shard) -> object:
 def test_groups_that_pass_between_the_protocols_are_loaded_as_if_record_by_record(
     keys_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "KEYS_MAX", keys_max)
-    monkeypatch.setattr(loading, "CHUNK_BYTES", 500)
+    monkeypatch.setattr(loader, "KEYS_MAX", keys_max)
+    monkeypatch.setattr(loader, "CHUNK_BYTES", 500)
     kinds = set()
     for seed in range(12):
         world = World(seed, 0.4)
@@ -166,7 +167,7 @@ def test_groups_that_pass_between_the_protocols_are_loaded_as_if_record_by_recor
         replay(world.log, expected)
         for raw_key, raw_value in world.log:
             log.append(build_batch([NewRecord(raw_key, raw_value, WALL_MS)]))
-        asyncio.run(loading.load(found, log))
+        asyncio.run(loader.load(found, GroupCodec(), log))
         assert picture(found) == picture(expected)
         assert consumer_picture(found) == consumer_picture(expected)
         kinds |= {type(group) for group in found.groups.values()}

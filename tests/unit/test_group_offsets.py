@@ -2,9 +2,10 @@
 
 import pytest
 
-from headrace.group.messages import ClassicLimits, Moment
+from headrace.coordinator.placement import java_hash, partition_for
+from headrace.coordinator.shard import Moment
+from headrace.group.messages import ClassicLimits
 from headrace.group.offsets_machine import FetchedOffset, Offsets
-from headrace.group.placement import java_hash, partition_for
 from headrace.group.records import (
     ForeignKey,
     GroupKey,
@@ -159,7 +160,7 @@ def test_an_offset_that_a_transaction_is_about_to_change_does_not_expire() -> No
     value = OffsetValue(9, -1, "", WALL_MS)
     shard.apply(GroupRecord(OffsetKey("g", "t", 0), value), 5, producer_id=7)
     assert shard.decide_expiry("g", WALL_MS + HOUR_MS, HOUR_MS) == []
-    shard.end_transaction(7, is_commit=False)
+    shard.apply_marker(7, is_commit=False)
     assert len(shard.decide_expiry("g", WALL_MS + HOUR_MS, HOUR_MS)) == 1
 
 

@@ -9,12 +9,13 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.coordinator.ports import Hold
+from headrace.coordinator.shard_runtime import Status
+from headrace.coordinator.timers import BEAT_MS
 from headrace.group import pending_ids
-from headrace.group.led_shard import Status
 from headrace.group.messages import ClassicLimits, JoinReply, JoinRequest, Leaver, SyncRequest
 from headrace.group.service import GroupService
 from headrace.group.settings import GroupSettings
-from headrace.group.timers import BEAT_MS
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import PartitionState, TopicState
@@ -72,6 +73,7 @@ class Bench:
     timers: list[Timer] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
     is_time_trusted: bool = True
+    hold: Hold = lambda _partitions, _names: None
 
     def __post_init__(self) -> None:
         self.image = ClusterImage("c", brokers={1: BrokerInfo(1, ())})
@@ -86,6 +88,7 @@ class Bench:
             self.call_later,
             self.made,
             lambda: self.is_time_trusted,
+            self.hold,
         )
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
@@ -323,7 +326,7 @@ def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait([waiting])
-        assert len(bench.groups._waits) == 0
+        assert len(bench.groups._runtime.replies) == 0
         bench.wait(1)
         (led,) = bench.groups.shards
         assert led.shard.groups == {}

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from headrace.group import shards
-from headrace.group.led_shard import Status
-from headrace.group.placement import OFFSETS_TOPIC
+from headrace.coordinator import shard_registry
+from headrace.coordinator.shard_runtime import Status
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.topics import TopicPartition
+from headrace.model.topics import OFFSETS_TOPIC, TopicPartition
 from headrace.node.groups import Groups, PartitionLog
 from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import RequestContext
@@ -55,7 +54,7 @@ def test_commit_waits_until_its_group_is_loaded() -> None:
 
 def test_commit_gets_an_error_if_loading_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
-        monkeypatch.setattr(shards, "LOAD_WAIT_S", 0.0)
+        monkeypatch.setattr(shard_registry, "LOAD_WAIT_S", 0.0)
         bench = Bench()
         bench.commit(5)
         bench.log.high_watermark = 0
@@ -125,9 +124,6 @@ def test_requests_wait_while_the_image_names_a_lost_coordinator() -> None:
     """Another broker has named this one, which does not know of its election yet."""
 
     async def scene() -> None:
-        bench = Bench()
-        bench.commit(5)
-        groups = bench.groups
         asked: list[tuple[Any, int]] = []
         elected = asyncio.Event()
 
@@ -135,8 +131,9 @@ def test_requests_wait_while_the_image_names_a_lost_coordinator() -> None:
             asked.append((partitions, names))
             return elected.wait()
 
-        assert groups.shards.settling(["g"]) is None
-        groups.shards.hold = hold
+        bench = Bench(hold=hold)
+        bench.commit(5)
+        groups = bench.groups
         assert groups.shards.settling(["g"]) is None
         groups.resign(0)
         late: list[CommitRequest] = []

@@ -11,10 +11,9 @@ from headrace.controller import loss_machine
 from headrace.controller.holds import Holds
 from headrace.controller.loss_machine import HOLD_S, LINGER_S, Losses
 from headrace.env.clock import SystemClock
-from headrace.group.placement import OFFSETS_TOPIC
 from headrace.handlers import find_coordinator, metadata
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
-from headrace.model.topics import PartitionState, TopicPartition, TopicState
+from headrace.model.topics import OFFSETS_TOPIC, PartitionState, TopicPartition, TopicState
 from headrace.requests.context import RequestContext
 from headrace.wire.apis import (
     FIND_COORDINATOR,

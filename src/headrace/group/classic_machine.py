@@ -14,8 +14,9 @@ C5  `alarm_ms` is not later than the earliest timer
 
 from dataclasses import replace
 
+from headrace.coordinator.shard import NEVER, Moment
 from headrace.group.classic_state import ClassicState, State, member_of
-from headrace.group.membership import NEVER, Member
+from headrace.group.membership import Member
 from headrace.group.messages import (
     NO_MEMBER,
     Change,
@@ -23,7 +24,6 @@ from headrace.group.messages import (
     JoinReply,
     JoinRequest,
     Leaver,
-    Moment,
     Outcome,
     SyncReply,
     SyncRequest,

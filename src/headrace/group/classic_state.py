@@ -6,7 +6,8 @@ that sets what outlives a restart. classic_machine.py has the transitions.
 
 from enum import StrEnum
 
-from headrace.group.membership import NEVER, Member, Membership, member_from, metadata_bytes
+from headrace.coordinator.shard import NEVER
+from headrace.group.membership import Member, Membership, member_from, metadata_bytes
 from headrace.group.messages import NO_MEMBER, ClassicLimits, JoinReply, JoinRequest
 from headrace.group.records import (
     NO_TIMESTAMP,

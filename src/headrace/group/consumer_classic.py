@@ -10,6 +10,7 @@ X2  one that is told to join again does so within its rebalance timeout, or is r
 
 from typing import ClassVar
 
+from headrace.coordinator.shard import Moment
 from headrace.group.assignment import Assignment, assignment_of
 from headrace.group.consumer_draft import Draft
 from headrace.group.consumer_machine import ConsumerCore
@@ -26,12 +27,11 @@ from headrace.group.messages import (
     JoinReply,
     JoinRequest,
     Leaver,
-    Moment,
     Outcome,
     Protocols,
-    Reply,
     SyncReply,
     SyncRequest,
+    failed_reply,
 )
 from headrace.group.reconciliation import is_waiting
 from headrace.group.subscriptions import CONSUMER_PROTOCOL_TYPE, Subscription
@@ -203,11 +203,5 @@ class ConsumerGroup(ConsumerCore):
 
     def append_failed(self, failed: Outcome, error: ErrorCode, now: Moment) -> Outcome:
         """Nothing has changed, and whoever waits hears why."""
-        replies = [(ticket, _failed(reply, error)) for ticket, reply in failed.replies]
+        replies = [(ticket, failed_reply(reply, error)) for ticket, reply in failed.replies]
         return Outcome(replies=replies)
-
-
-def _failed(reply: Reply, error: ErrorCode) -> Reply:
-    if isinstance(reply, JoinReply):
-        return JoinReply(error, reply.member_id)
-    return SyncReply(error)

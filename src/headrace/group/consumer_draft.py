@@ -6,6 +6,7 @@ itself stays as it is until the log has taken the records.
 
 from uuid import UUID
 
+from headrace.coordinator.shard import Moment
 from headrace.group.assignment import Assignment
 from headrace.group.assignors import ASSIGNORS, Subscriber
 from headrace.group.consumer_records import (
@@ -25,7 +26,6 @@ from headrace.group.consumer_records import (
     TargetValue,
 )
 from headrace.group.consumer_state import ConsumerState
-from headrace.group.messages import Moment
 from headrace.group.reconciliation import reconciled
 from headrace.group.records import GroupRecord
 from headrace.group.regex import matching

@@ -11,18 +11,17 @@ M3  a member that is silent for its session, or does not give up what it was tol
 M4  `alarm_ms` is not later than the earliest deadline
 """
 
+from headrace.coordinator.shard import NEVER, Moment
 from headrace.group.assignment import Assignment, is_within
 from headrace.group.consumer_draft import Draft
 from headrace.group.consumer_records import UNREVOKED, ConsumerMemberValue, CurrentValue
 from headrace.group.consumer_state import ConsumerState, bytes_of
 from headrace.group.conversion import classic_records
-from headrace.group.membership import NEVER
 from headrace.group.messages import (
     BeatReply,
     BeatRequest,
     Change,
     ConsumerLimits,
-    Moment,
     Outcome,
 )
 from headrace.group.topics import Topics

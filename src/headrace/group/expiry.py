@@ -7,8 +7,9 @@ The wall clock decides, because commits are stamped with it; while it is in doub
 import asyncio
 from collections.abc import Callable
 
+from headrace.coordinator.shard_runtime import Status
 from headrace.env.clock import Clock
-from headrace.group.led_shard import LedShard, Status
+from headrace.group.coordinator_kind import LedShard
 from headrace.group.records import GroupRecord
 from headrace.group.settings import GroupSettings
 

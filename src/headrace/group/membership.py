@@ -7,10 +7,9 @@
 
 from collections.abc import Iterable, Mapping
 
+from headrace.coordinator.shard import NEVER
 from headrace.group.messages import JoinedMember, Protocols
 from headrace.group.records import MemberValue
-
-NEVER = 1 << 62
 
 
 class Member:

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from headrace.config.group import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from headrace.coordinator.shard import Decision
 from headrace.group.assignment import Assignment
 from headrace.group.records import GroupRecord
 from headrace.model.errors import ErrorCode
@@ -15,15 +16,6 @@ NO_MEMBER = ""
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """What a member supports, best first: the name of an assignor and the metadata it goes by."""
-
-
-class Moment(NamedTuple):
-    """Now, by two clocks."""
-
-    ms: int
-    """What sessions and timeouts go by: it never jumps."""
-    wall_ms: int
-    """What records are stamped with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +174,16 @@ Reply: TypeAlias = JoinReply | SyncReply
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What must be appended, and then sent: in that order."""
+class Outcome(Decision[GroupRecord, Reply]):
+    """A decision about a group."""
 
-    records: list[GroupRecord] = field(default_factory=list)
-    replies: list[tuple[int, Reply]] = field(default_factory=list)
-    """By the ticket under which a request waits."""
     change: Change = Change.NOTHING
     member_id: str = NO_MEMBER
     """Who caused a REPLACED, under its new id; who was HEARD or has JOINED."""
+
+
+def failed_reply(reply: Reply, error: ErrorCode) -> Reply:
+    """The reply to send instead, if a decision's records are not stored."""
+    if isinstance(reply, JoinReply):
+        return JoinReply(error, reply.member_id)
+    return SyncReply(error)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple, Protocol
 
+from headrace.coordinator.shard import NO_PRODUCER
 from headrace.group.records import (
     NO_EPOCH,
     NO_TIMESTAMP,
@@ -25,7 +26,6 @@ from headrace.group.records import (
 from headrace.model.errors import ErrorCode
 
 NO_OFFSET = -1
-NO_PRODUCER = -1
 
 
 class CommittedOffset(NamedTuple):
@@ -89,7 +89,10 @@ class Offsets:
         if producer_id == NO_PRODUCER:
             self.place(key.group, key.topic)[key.partition] = committed
         else:
-            self.pending.setdefault(producer_id, {})[key] = committed
+            self.put_pending(producer_id, key, committed)
+
+    def put_pending(self, producer_id: int, key: OffsetKey, committed: bytes) -> None:
+        self.pending.setdefault(producer_id, {})[key] = committed
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> list[str]:
         """A marker stands in the log; returns the groups that it concerns."""

@@ -4,7 +4,7 @@ Anybody gets one for the asking, so they are bounded in number and in bytes, and
 first: an honest client comes back within milliseconds.
 """
 
-from headrace.group.led_shard import LedShard
+from headrace.group.coordinator_kind import LedShard
 
 COUNT_MAX = 20_000
 BYTES_MAX = 16 * 1024 * 1024

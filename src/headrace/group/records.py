@@ -304,3 +304,14 @@ def _unreadable(part: str) -> ApiError:
     return ApiError(
         ErrorCode.CORRUPT_MESSAGE, f"A record of __consumer_offsets has a {part} of unknown format."
     )
+
+
+class GroupCodec:
+    """The records of __consumer_offsets, as the coordinator runtime writes and reads them."""
+
+    def encode(self, record: GroupRecord) -> tuple[bytes, bytes | None]:
+        return encode_key(record.key), encode_value(record.value)
+
+    def decode(self, key: bytes, value: bytes | None) -> GroupRecord:
+        decoded = decode_key(key)
+        return GroupRecord(decoded, decode_value(decoded, value))

@@ -1,16 +1,16 @@
 """The groups of one partition of __consumer_offsets, and their offsets. Pure.
 
-It owns which groups there are, and what concerns a group and its offsets together. The driver
-appends the records of a decision and gives each to `apply`, as it does with those it finds in
-the log when this broker becomes the partition's leader.
+It implements the runtime's Shard; its entities are groups. It owns the set of groups, and decisions
+that concern a group and its offsets together.
 
-S1  a group is here if it has members, pending ids, a record in the log, or offsets
-S2  `apply` of the log from its beginning gives what was here, soft state aside
+S1  a group exists if it has members, pending ids, a record in the log, or offsets
+S2  applying the log from its start gives the same stored state
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
+from headrace.coordinator.shard import NO_PRODUCER, Moment
 from headrace.group.classic_machine import ClassicGroup
 from headrace.group.consumer_classic import ConsumerGroup
 from headrace.group.consumer_records import CONSUMER_KEYS, ConsumerKey, ConsumerValue
@@ -22,10 +22,10 @@ from headrace.group.messages import (
     ClassicLimits,
     ConsumerLimits,
     JoinRequest,
-    Moment,
     Outcome,
+    Reply,
 )
-from headrace.group.offsets_machine import NO_PRODUCER, Offsets, Partitions
+from headrace.group.offsets_machine import Offsets, Partitions, stored
 from headrace.group.records import (
     ForeignKey,
     GroupKey,
@@ -33,6 +33,8 @@ from headrace.group.records import (
     GroupValue,
     OffsetKey,
     OffsetValue,
+    decode_key,
+    is_plain_offset,
 )
 from headrace.group.topics import Topics
 from headrace.model.cluster import ClusterImage
@@ -72,21 +74,28 @@ class Shard:
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.foreign: dict[int, int] = {}
-        """How many records of kinds that are not built here were seen, by the key's version."""
+        """The number of records of unsupported kinds, by the version of their keys."""
+        self.deleted_topics: list[str] = []
+        """Deleted while the shard was loading. Their offsets are deleted afterwards."""
+        self._last_place = b""
+        """Group and topic in the key of the last encoded offset: the next often has the same."""
+        self._last_partitions: Partitions = {}
 
     # What lasts
 
-    def apply(
-        self, record: GroupRecord, record_offset: int, producer_id: int = NO_PRODUCER
-    ) -> None:
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def apply(self, record: GroupRecord, offset: int, producer_id: int = NO_PRODUCER) -> None:
         key, value = record
+        self._last_place = b""  # A tombstone might delete it.
         if isinstance(key, ForeignKey):
             self.foreign[key.version] = self.foreign.get(key.version, 0) + 1
         elif isinstance(key, OffsetKey):
             assert value is None or isinstance(value, OffsetValue)
             if value is not None and key.group not in self.groups:
                 self._make(key.group)
-            self.offsets.apply(key, value, record_offset, producer_id)
+            self.offsets.apply(key, value, offset, producer_id)
             if value is None:
                 self.drop_if_vacant(key.group)
         elif isinstance(key, CONSUMER_KEYS):
@@ -100,8 +109,28 @@ class Shard:
         elif isinstance(key, GroupKey):
             self._apply_tombstone(key)
 
+    def apply_encoded(
+        self, key: bytes, value: bytes | None, offset: int, producer_id: int = NO_PRODUCER
+    ) -> bool:
+        """Apply a committed offset without decoding its value; most records are such."""
+        if value is None or not is_plain_offset(key, value):
+            return False
+        if producer_id != NO_PRODUCER:
+            decoded = _offset_key(key)
+            if decoded.group not in self.groups:
+                self._make(decoded.group)
+            self.offsets.put_pending(producer_id, decoded, stored(value, offset))
+            return True
+        if key[:-4] != self._last_place:
+            decoded = _offset_key(key)
+            self._last_partitions = self.place(decoded.group, decoded.topic)
+            self._last_place = key[:-4]
+        index = int.from_bytes(key[-4:], "big", signed=True)
+        self._last_partitions[index] = stored(value, offset)
+        return True
+
     def place(self, group_id: str, topic: str) -> Partitions:
-        """Where offsets of a group stand, for one who applies many."""
+        """The offsets of a group and topic, for callers that apply many."""
         if group_id not in self.groups:
             self._make(group_id)
         return self.offsets.place(group_id, topic)
@@ -127,7 +156,8 @@ class Shard:
         fresh.alarm_ms = group.alarm_ms
         self.drop_if_vacant(key.group)
 
-    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+    def apply_marker(self, producer_id: int, is_commit: bool) -> None:
+        self._last_place = b""
         for group_id in self.offsets.end_transaction(producer_id, is_commit):
             self.drop_if_vacant(group_id)
 
@@ -149,6 +179,35 @@ class Shard:
         group = self.groups.get(group_id)
         if group is not None and group.is_vacant and not self.offsets.has_any(group_id):
             del self.groups[group_id]
+
+    # Called by the runtime
+
+    def loaded(self, now: Moment) -> Iterator[tuple[str, Outcome]]:
+        for group in list(self.groups.values()):
+            yield group.group_id, group.loaded(now)
+
+    def unloaded(self, error: ErrorCode) -> list[tuple[int, Reply]]:
+        groups = self.groups.values()
+        return [reply for group in groups for reply in group.unloaded(error).replies]
+
+    def tick(self, group_id: str, now: Moment) -> Outcome:
+        return self.groups[group_id].ticked(now)
+
+    def due_ms(self, group_id: str) -> int | None:
+        group = self.groups.get(group_id)
+        return None if group is None else group.alarm_ms
+
+    def applied(self, group_id: str, outcome: Outcome, now: Moment) -> Outcome:
+        group = self.groups.get(group_id)
+        return Outcome() if group is None else group.applied(outcome, now)
+
+    def append_failed(
+        self, group_id: str, outcome: Outcome, error: ErrorCode, now: Moment
+    ) -> Outcome:
+        return self.groups[group_id].append_failed(outcome, error, now)
+
+    def cancelled(self, group_id: str, ticket: int, now: Moment) -> Outcome:
+        return self.groups[group_id].abandoned(ticket, now)
 
     # Passing from one protocol to the other
 
@@ -279,3 +338,9 @@ class Shard:
 
 def type_of(group: Group) -> str:
     return CONSUMER_TYPE if isinstance(group, ConsumerGroup) else CLASSIC_TYPE
+
+
+def _offset_key(raw: bytes) -> OffsetKey:
+    key = decode_key(raw)
+    assert isinstance(key, OffsetKey)
+    return key

@@ -9,9 +9,8 @@ Gaps: transactions (type 1) and share groups (type 2) are not supported. A trans
 same fatal error as from InitProducerId; librdkafka retries most other errors forever.
 """
 
-from headrace.group.placement import OFFSETS_TOPIC
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.topics import TopicPartition
+from headrace.model.topics import OFFSETS_TOPIC, TopicPartition
 from headrace.requests.cluster_view import endpoint_of, leads_in_vain
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure

@@ -13,9 +13,9 @@ from headrace.config.broker import BrokerConfig
 from headrace.controller.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.env.clock import Clock
-from headrace.group.placement import OFFSETS_TOPIC
 from headrace.log.file import NotCached
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import OFFSETS_TOPIC
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.commit_listener import CommitListener
 from headrace.replication.partition import Partition
@@ -192,10 +192,10 @@ class Groups:
                 self._controller.image,
                 self._clock,
                 partial(_make_topic, self._controller),
+                self._controller.hold,
                 asyncio.get_running_loop().call_later,
                 self._is_time_trusted,
             )
-            self._service.shards.hold = self._controller.hold
             self._service.start()
             self._take_up()
         return self._service

@@ -1,22 +1,29 @@
-"""When groups want to be woken, and a clock that stands still while the broker does.
+"""Timers of entities, and a clock that excludes time in which the broker did not run.
 
-1. `now` never jumps: time in which this process did not run (it was stopped, or its machine
-   slept) is not counted, for the members' heartbeats could not be read in it either.
-2. One timer of the event loop serves all groups.
+1. `now` excludes time in which this process did not run (it was stopped, or its machine slept):
+   clients' heartbeats could not be read in that time either.
+2. One timer of the event loop serves all entities.
 """
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
+from headrace.coordinator.shard import NEVER, Moment
 from headrace.env.clock import Clock
-from headrace.group.led_shard import LedShard
-from headrace.group.membership import NEVER
-from headrace.group.messages import Moment
 
 BEAT_MS = 500
 STALL_MS = 2_000
 STALE_MAX = 1_000
+
+
+class Armed(Protocol):
+    @property
+    def armed(self) -> dict[str, int]:
+        """When the timer of each entity is due."""
+
+
+A = TypeVar("A", bound=Armed)
 
 
 class Cancellable(Protocol):
@@ -24,20 +31,20 @@ class Cancellable(Protocol):
 
 
 CallLater = Callable[[float, Callable[[], None]], Cancellable]
-"""As an event loop has it: call something after so many seconds."""
+"""Like the event loop's method: call a function after a number of seconds."""
 
 
-class Timers:
+class Timers(Generic[A]):
     def __init__(
         self,
         clock: Clock,
         call_later: CallLater,
-        wake: Callable[[LedShard, str, Moment], None],
+        wake: Callable[[A, str, Moment], None],
     ) -> None:
         self._clock = clock
         self._call_later = call_later
         self._wake = wake
-        self._heap: list[tuple[int, int, LedShard, str]] = []
+        self._heap: list[tuple[int, int, A, str]] = []
         self._count = 0
         self._stale = 0
         self._handle: Cancellable | None = None
@@ -56,25 +63,25 @@ class Timers:
         self._seen_ms = monotonic_ms
         return Moment(monotonic_ms - self._stalled_ms, self._clock.wall_ms())
 
-    def note(self, led: LedShard, group_id: str, alarm_ms: int, now: Moment) -> None:
-        """See that a group is woken by then; earlier is no harm."""
-        armed_ms = led.armed.get(group_id, NEVER)
-        if alarm_ms >= armed_ms:
+    def set(self, owner: A, key: str, due_ms: int, now: Moment) -> None:
+        """Wake an entity at that time, or earlier."""
+        armed_ms = owner.armed.get(key, NEVER)
+        if due_ms >= armed_ms:
             return
         if armed_ms != NEVER:
             self._note_stale()
-        led.armed[group_id] = alarm_ms
+        owner.armed[key] = due_ms
         self._count += 1
-        heappush(self._heap, (alarm_ms, self._count, led, group_id))
+        heappush(self._heap, (due_ms, self._count, owner, key))
         self._arm(now)
 
-    def forget(self, led: LedShard, group_id: str) -> None:
-        """The group is gone."""
-        if led.armed.pop(group_id, None) is not None:
+    def forget(self, owner: A, key: str) -> None:
+        """The entity does not exist any more."""
+        if owner.armed.pop(key, None) is not None:
             self._note_stale()
 
     def _note_stale(self) -> None:
-        """Clear the heap once half of it is of no use: groups that come and go must not fill it."""
+        """Delete unused entries once they are half of the heap: short-lived entities leave them."""
         self._stale += 1
         if self._stale > STALE_MAX and self._stale * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].armed.get(entry[3]) == entry[0]]
@@ -87,7 +94,7 @@ class Timers:
             self._handle.cancel()
 
     def _arm(self, now: Moment) -> None:
-        """Look again when the first is due, and at least once a beat: stalls must be noticed."""
+        """Run when the first entry is due, and at least every BEAT_MS, to notice stalls."""
         if not self._heap:
             return
         due_ms = min(max(self._heap[0][0], now.ms), now.ms + BEAT_MS)
@@ -102,10 +109,10 @@ class Timers:
         self._handle = None
         now = self.now()
         while self._heap and self._heap[0][0] <= now.ms:
-            alarm_ms, _, led, group_id = heappop(self._heap)
-            if led.armed.get(group_id) == alarm_ms:
-                del led.armed[group_id]
-                self._wake(led, group_id, now)
+            due_ms, _, owner, key = heappop(self._heap)
+            if owner.armed.get(key) == due_ms:
+                del owner.armed[key]
+                self._wake(owner, key, now)
             else:
                 self._stale -= 1
         self._arm(now)

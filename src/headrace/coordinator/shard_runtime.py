@@ -1,25 +1,24 @@
-"""One shard that this broker speaks for: the machine, the log below it, and the way between.
+"""One shard that this broker is the coordinator of: its state machine and its log.
 
-L1  a record is applied in the same step in which it is appended, and only then
-L2  what is answered waits until all that was appended before is committed, so that nobody hears
-    what a failover could take back
-L3  before the log has been read to its end, nothing is answered
+1. A record is applied in the same step in which it is appended, and only then.
+2. A reply waits until everything appended before it is committed, so that a failover cannot revert
+   what a client has seen.
+3. Until the log is loaded, requests get an error.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
-from headrace.group import loading
-from headrace.group.commit_batch import CommitBatch
-from headrace.group.port import GroupLog
-from headrace.group.records import GroupRecord, encode_key, encode_value
-from headrace.group.shard_machine import Shard
+from headrace.coordinator import loader
+from headrace.coordinator.ports import CoordinatorLog
+from headrace.coordinator.shard import Record, RecordCodec, Shard
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.build import BatchBuilder
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Shard[Any, Any, Any])
 
 
 class Status(Enum):
@@ -29,13 +28,13 @@ class Status(Enum):
     OVER = 3
 
 
-_REFUSALS = {
+_ERRORS = {
     Status.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     Status.FAILED: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     Status.OVER: ErrorCode.NOT_COORDINATOR,
 }
 
-_AS_COORDINATOR = {
+_COORDINATOR_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -47,28 +46,34 @@ _AS_COORDINATOR = {
 }
 
 
-def as_coordinator(code: ErrorCode) -> ErrorCode:
-    """A log's error in words that members of a group understand, and most try again after."""
-    return _AS_COORDINATOR.get(code, code)
+def coordinator_error(code: ErrorCode) -> ErrorCode:
+    """The error that a coordinator returns for an error of its log. Clients retry most of them."""
+    return _COORDINATOR_ERRORS.get(code, code)
 
 
-class LedShard:
-    def __init__(self, shard: Shard, log: GroupLog, codec: int, commit_seconds: float) -> None:
+class ShardRuntime(Generic[S, Record]):
+    def __init__(
+        self,
+        shard: S,
+        log: CoordinatorLog,
+        codec: RecordCodec[Record],
+        compression: int,
+        commit_seconds: float,
+    ) -> None:
         self.shard = shard
         self.log = log
         self.status = Status.LOADING
         self.load_ended = asyncio.Event()
         self.armed: dict[str, int] = {}
-        """When each group is to be woken, as it was last noted."""
-        self.deleted_topics: list[str] = []
-        """Deleted while loading: their offsets go afterwards."""
+        """When the timer of each entity is due."""
         self._codec = codec
+        self._compression = compression
         self._commit_seconds = commit_seconds
         self._end_offset = log.log_end_offset
 
     async def load(self) -> None:
-        """Read the log, and wait until all of it is committed."""
-        end_offset = await loading.load(self.shard, self.log)
+        """Load the log, and wait until all of it is committed."""
+        end_offset = await loader.load(self.shard, self._codec, self.log)
         if self.log.high_watermark < end_offset:
             await self.log.wait_committed(end_offset, fails_early=False)
         if self.status is Status.LOADING:
@@ -77,31 +82,32 @@ class LedShard:
 
     def check_active(self) -> None:
         if self.status is not Status.ACTIVE:
-            raise ApiError(_REFUSALS[self.status])
+            raise ApiError(_ERRORS[self.status])
 
-    def append(self, records: Sequence[GroupRecord], wall_ms: int) -> None:
-        """Append and apply, or raise an ApiError and change nothing."""
+    def append(self, records: Sequence[Record], wall_ms: int) -> None:
+        """Append and apply records, or raise an ApiError and change nothing."""
         if not records:
             return
         builder = BatchBuilder()
-        for key, value in records:
-            builder.append(encode_key(key), encode_value(value), (), wall_ms)
+        for record in records:
+            key, value = self._codec.encode(record)
+            builder.append(key, value, (), wall_ms)
         for offset, record in enumerate(records, self._write(builder)):
             self.shard.apply(record, offset)
 
-    def append_commits(self, batch: CommitBatch) -> None:
-        """The same for what members commit."""
-        count = batch.record_count
+    def append_encoded(
+        self, payload: bytes, count: int, wall_ms: int, apply: Callable[[int], None]
+    ) -> None:
+        """Append encoded records. `apply` applies them, given the offset of the first one."""
         if count > 0:
-            builder = BatchBuilder.of_encoded(batch.payload(), count, batch.wall_ms)
-            batch.apply(self.shard.place, self._write(builder))
+            apply(self._write(BatchBuilder.of_encoded(payload, count, wall_ms)))
 
     def _write(self, builder: BatchBuilder) -> int:
-        frame = builder.build(self._codec)
+        frame = builder.build(self._compression)
         if len(frame) > self.log.batch_bytes_max:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"A batch of {builder.record_count} group records exceeds max.message.bytes.",
+                f"A batch of {builder.record_count} coordinator records exceeds max.message.bytes.",
             )
         offset = self.log.append(frame)
         self._end_offset = offset + builder.record_count
@@ -111,13 +117,13 @@ class LedShard:
     def is_committed(self) -> bool:
         return self.log.high_watermark >= self._end_offset
 
-    def when_committed(self, answer: T) -> T | Awaitable[T]:
-        """The answer, at once if everything before it is safe."""
-        return answer if self.is_committed else self._answer_later(answer)
+    def when_committed(self, reply: T) -> T | Awaitable[T]:
+        """The reply, or an awaitable of it if something before it is not committed yet."""
+        return reply if self.is_committed else self._reply_later(reply)
 
-    async def _answer_later(self, answer: T) -> T:
+    async def _reply_later(self, reply: T) -> T:
         await self.wait_committed()
-        return answer
+        return reply
 
     async def wait_committed(self) -> None:
         try:
@@ -126,4 +132,4 @@ class LedShard:
         except TimeoutError:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from None
         except ApiError as error:
-            raise ApiError(as_coordinator(error.code)) from None
+            raise ApiError(coordinator_error(error.code)) from None

@@ -1,0 +1,1 @@
+"""A coordinator runtime: keeps state in the records of an internal topic's partitions."""

@@ -1,0 +1,201 @@
+"""Runs the shards of one coordinator: decisions, records, replies and timers.
+
+It owns waiting requests and timers. It does not know what the entities of a shard are.
+
+1. A request gets a reply only if this broker is the coordinator of its shard and has loaded it.
+2. A decision's records are appended, then applied, then its replies are sent (shard_runtime.py).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Generic
+
+from headrace.coordinator.pending_replies import PendingReplies
+from headrace.coordinator.ports import CoordinatorLog, Hold, TopicMaker
+from headrace.coordinator.shard import Decision, Moment, Record, RecordCodec, Reply
+from headrace.coordinator.shard_registry import CoordinatorTopic, ShardRegistry
+from headrace.coordinator.shard_runtime import S, ShardRuntime, Status, coordinator_error
+from headrace.coordinator.timers import CallLater, Timers
+from headrace.env.clock import Clock
+from headrace.model.cluster import ClusterImage
+from headrace.model.errors import ApiError, ErrorCode
+
+RECORDS_PER_BATCH_MAX = 1_000
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorKind(Generic[S, Record, Reply]):
+    """The parts in which coordinators differ."""
+
+    topic: CoordinatorTopic
+    codec: RecordCodec[Record]
+    new_shard: Callable[[int], S]
+    check_key: Callable[[str], None]
+    """Raises ApiError if no record can contain this key."""
+    failed_reply: Callable[[Reply, ErrorCode], Reply]
+    """The reply to send instead, if the records before it are not committed."""
+    compression: int = 0
+    commit_seconds: float = 5.0
+
+
+class CoordinatorRuntime(Generic[S, Record, Reply]):
+    def __init__(
+        self,
+        kind: CoordinatorKind[S, Record, Reply],
+        image: ClusterImage,
+        clock: Clock,
+        make_topic: TopicMaker,
+        hold: Hold,
+        call_later: CallLater,
+        loaded: Callable[[ShardRuntime[S, Record]], None],
+    ) -> None:
+        self._kind = kind
+        self._after_load = loaded
+        self.shards: ShardRegistry[S, Record] = ShardRegistry(
+            kind.topic, image, make_topic, hold, self._new_shard, kind.check_key, self._loaded
+        )
+        self.replies: PendingReplies[Reply] = PendingReplies()
+        self.timers: Timers[ShardRuntime[S, Record]] = Timers(clock, call_later, self._woken)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _new_shard(self, index: int, log: CoordinatorLog) -> ShardRuntime[S, Record]:
+        kind = self._kind
+        shard = kind.new_shard(index)
+        return ShardRuntime(shard, log, kind.codec, kind.compression, kind.commit_seconds)
+
+    # Leadership
+
+    def lead(self, index: int, log: CoordinatorLog) -> None:
+        """This broker is the leader of a partition of the topic now."""
+        self.shards.lead(index, log)
+
+    def resign(self, index: int) -> None:
+        """This broker is no longer the leader of a partition."""
+        led = self.shards.resign(index)
+        if led is not None:
+            for ticket, reply in led.shard.unloaded(ErrorCode.NOT_COORDINATOR):
+                self.replies.reply(ticket, reply)
+
+    def stop(self) -> None:
+        """Reply to all waiting requests; their clients then look for another coordinator."""
+        self.timers.stop()
+        self.shards.stop()
+        for led in self.shards:
+            self.resign(led.shard.index)
+        for task in self._tasks:
+            task.cancel()
+
+    def _loaded(self, led: ShardRuntime[S, Record]) -> None:
+        now = self.timers.now()
+        for key, decision in led.shard.loaded(now):
+            self.carry_out(led, key, decision, now)
+        self._after_load(led)
+
+    # Decisions
+
+    def append(self, led: ShardRuntime[S, Record], records: list[Record], now: Moment) -> None:
+        """Append and apply. Raises an ApiError with an error for clients."""
+        try:
+            led.append(records, now.wall_ms)
+        except ApiError as error:
+            raise ApiError(coordinator_error(error.code), error.message) from None
+
+    def append_in_parts(self, led: ShardRuntime[S, Record], records: list[Record]) -> None:
+        """For independent records, such as tombstones, which one batch might not hold."""
+        now = self.timers.now()
+        for at in range(0, len(records), RECORDS_PER_BATCH_MAX):
+            self.append(led, records[at : at + RECORDS_PER_BATCH_MAX], now)
+
+    def carry_out(
+        self,
+        led: ShardRuntime[S, Record],
+        key: str,
+        decision: Decision[Record, Reply],
+        now: Moment,
+    ) -> None:
+        """Append and apply the records of a decision, then send its replies."""
+        while decision.records:
+            try:
+                led.append(decision.records, now.wall_ms)
+                break
+            except ApiError as error:
+                _logger.warning("coordinator records not stored: key=%r error=%s", key[:200], error)
+                code = coordinator_error(error.code)
+                decision = led.shard.append_failed(key, decision, code, now)
+        self.follow(led, key, decision, now)
+
+    def follow(
+        self,
+        led: ShardRuntime[S, Record],
+        key: str,
+        decision: Decision[Record, Reply],
+        now: Moment,
+    ) -> None:
+        """The records of a decision are applied: send its replies and set the timer."""
+        self._send(led, decision.replies)
+        follow_up: Decision[Record, Reply] = led.shard.applied(key, decision, now)
+        if follow_up.records or follow_up.replies:
+            self.carry_out(led, key, follow_up, now)
+        led.shard.drop_if_vacant(key)
+        self.set_timer(led, key, now)
+
+    def set_timer(self, led: ShardRuntime[S, Record], key: str, now: Moment) -> None:
+        due_ms = led.shard.due_ms(key)
+        if due_ms is None:
+            self.timers.forget(led, key)
+        else:
+            self.timers.set(led, key, due_ms, now)
+
+    def _woken(self, led: ShardRuntime[S, Record], key: str, now: Moment) -> None:
+        while led.status is Status.ACTIVE:
+            due_ms = led.shard.due_ms(key)
+            if due_ms is None or due_ms > now.ms:
+                self.set_timer(led, key, now)
+                return
+            self.carry_out(led, key, led.shard.tick(key, now), now)
+
+    # Replies
+
+    def reply_to(
+        self, led: ShardRuntime[S, Record], key: str, ticket: int
+    ) -> Reply | Awaitable[Reply]:
+        """The reply of a ticket, or an awaitable of it."""
+        reply = self.replies.take(ticket)
+        if reply is not None:
+            return reply
+        return self.replies.wait(ticket, lambda: self._cancelled(led, key, ticket))
+
+    def _cancelled(self, led: ShardRuntime[S, Record], key: str, ticket: int) -> None:
+        if led.status is Status.ACTIVE and led.shard.due_ms(key) is not None:
+            now = self.timers.now()
+            self.carry_out(led, key, led.shard.cancelled(key, ticket, now), now)
+
+    def _send(self, led: ShardRuntime[S, Record], replies: list[tuple[int, Reply]]) -> None:
+        if led.is_committed:
+            for ticket, reply in replies:
+                self.replies.reply(ticket, reply)
+        elif replies:
+            start_task(self._send_later(led, replies), self._tasks)
+
+    async def _send_later(
+        self, led: ShardRuntime[S, Record], replies: list[tuple[int, Reply]]
+    ) -> None:
+        failure: ErrorCode | None = None
+        try:
+            await led.wait_committed()
+        except ApiError as error:
+            failure = error.code
+        for ticket, reply in replies:
+            sent = reply if failure is None else self._kind.failed_reply(reply, failure)
+            self.replies.reply(ticket, sent)
+
+
+def start_task(work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> None:
+    """Start a task and keep a reference until it ends."""
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

@@ -1,0 +1,211 @@
+"""The shards that this broker is the coordinator of: creates, loads, finds and removes them.
+
+It also owns the coordinator's topic: it maps keys to partitions, and creates the topic when it is
+first needed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic
+
+from headrace.coordinator.placement import partition_for
+from headrace.coordinator.ports import CoordinatorLog, Hold, TopicMaker
+from headrace.coordinator.shard import Record
+from headrace.coordinator.shard_runtime import S, ShardRuntime, Status
+from headrace.model.cluster import ClusterImage
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicPartition
+
+TOPIC_SECONDS = 10.0
+LOAD_WAIT_S = 0.3
+LOAD_WAITS_MAX = 1000
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorTopic:
+    name: str
+    partitions: int
+    """If the topic does not exist yet."""
+    replication_factor: int = 1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+class ShardRegistry(Generic[S, Record]):
+    def __init__(
+        self,
+        topic: CoordinatorTopic,
+        image: ClusterImage,
+        make_topic: TopicMaker,
+        hold: Hold,
+        new_shard: Callable[[int, CoordinatorLog], ShardRuntime[S, Record]],
+        check_key: Callable[[str], None],
+        loaded: Callable[[ShardRuntime[S, Record]], None],
+    ) -> None:
+        self._topic = topic
+        self._image = image
+        self._make_topic = make_topic
+        self._hold = hold
+        self._new_shard = new_shard
+        self._check_key = check_key
+        self._loaded = loaded
+        self._led: dict[int, ShardRuntime[S, Record]] = {}
+        self._to_load: list[ShardRuntime[S, Record]] = []
+        self._loader: asyncio.Task[None] | None = None
+        self._making: asyncio.Task[None] | None = None
+        self._load_waits = 0
+        self._last_error = ""
+        self._is_stopping = False
+
+    def __iter__(self) -> Iterator[ShardRuntime[S, Record]]:
+        return iter(list(self._led.values()))
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._led
+
+    def lead(self, index: int, log: CoordinatorLog) -> None:
+        led = self._led[index] = self._new_shard(index, log)
+        if _backlog(led) == 0:
+            led.status = Status.ACTIVE
+            led.load_ended.set()
+            return
+        self._to_load.append(led)
+        if self._loader is None:
+            self._loader = asyncio.get_running_loop().create_task(self._load_all())
+
+    def resign(self, index: int) -> ShardRuntime[S, Record] | None:
+        led = self._led.pop(index, None)
+        if led is not None:
+            led.status = Status.OVER
+            led.load_ended.set()
+        return led
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        for task in (self._loader, self._making):
+            if task is not None:
+                task.cancel()
+
+    async def _load_all(self) -> None:
+        """Sequentially, the smallest first, so that most shards are available soon."""
+        count = 0
+        while self._to_load:
+            led = min(self._to_load, key=_backlog)
+            self._to_load.remove(led)
+            if led.status is Status.LOADING:
+                await self._load(led)
+                count += len(led.shard)
+        if count:
+            _logger.info("coordinator loaded: topic=%s entities=%d", self._topic.name, count)
+        self._loader = None
+
+    async def _load(self, led: ShardRuntime[S, Record]) -> None:
+        try:
+            await led.load()
+        except (ApiError, OSError) as error:
+            led.status = Status.FAILED
+            led.load_ended.set()
+            _logger.error(
+                "coordinator not loaded, clients get an error: partition=%s-%d error=%s",
+                self._topic.name,
+                led.shard.index,
+                error,
+            )
+            return
+        if led.status is Status.ACTIVE:
+            self._loaded(led)
+        led.load_ended.set()
+
+    # Finding
+
+    def partition_of(self, key: str) -> int:
+        topic = self._image.topics.get(self._topic.name)
+        count = self._topic.partitions if topic is None else len(topic.partitions)
+        return partition_for(key, count)
+
+    def find(self, key: str) -> ShardRuntime[S, Record]:
+        """The shard of a key. Raises ApiError unless this broker is its coordinator and ready."""
+        self._check_key(key)
+        led = self._led.get(self.partition_of(key))
+        if led is None:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        led.check_active()
+        return led
+
+    def settling(self, keys: Sequence[str]) -> Awaitable[None] | None:
+        """An awaitable if this broker will probably soon be the coordinator of one of these keys.
+
+        It is loading the shard, or its image still names a broker whose connection was just lost.
+        The awaitable ends after the load, or at most LOAD_WAIT_S later. An error would cost the
+        client its retry backoff. At most LOAD_WAITS_MAX requests wait.
+        """
+        indexes = [self.partition_of(key) for key in keys]
+        led = [self._led.get(index) for index in indexes]
+        elected = None
+        if None in led:
+            partitions = [TopicPartition(self._topic.name, index) for index in indexes]
+            elected = self._hold(partitions, len(led))
+        is_loading = any(each is not None and each.status is Status.LOADING for each in led)
+        if elected is None and (not is_loading or self._load_waits >= LOAD_WAITS_MAX):
+            return None
+        return self._wait_until_settled(elected, indexes)
+
+    async def _wait_until_settled(
+        self, elected: Awaitable[None] | None, indexes: Sequence[int]
+    ) -> None:
+        self._load_waits += 1
+        try:
+            async with asyncio.timeout(LOAD_WAIT_S):
+                if elected is not None:
+                    await elected
+                for index in indexes:
+                    led = self._led.get(index)
+                    if led is not None and led.status is Status.LOADING:
+                        await led.load_ended.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._load_waits -= 1
+
+    def active(self) -> list[ShardRuntime[S, Record]]:
+        return [led for led in self._led.values() if led.status is Status.ACTIVE]
+
+    async def coordinator_of(self, key: str) -> int:
+        """The coordinator's node id. Creates the coordinator's topic unless it exists."""
+        self._check_key(key)
+        if self._topic.name not in self._image.topics:
+            await self._create_topic()
+        state = self._image.partition(self._topic.name, self.partition_of(key))
+        if state is None or state.leader not in self._image.brokers:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return state.leader
+
+    async def _create_topic(self) -> None:
+        if self._is_stopping:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if self._making is None:
+            topic = self._topic
+            self._making = asyncio.get_running_loop().create_task(
+                self._make_topic(
+                    topic.name, topic.partitions, topic.replication_factor, topic.configs
+                )
+            )
+            self._making.add_done_callback(self._created)
+        await asyncio.wait({self._making}, timeout=TOPIC_SECONDS)
+
+    def _created(self, task: asyncio.Task[None]) -> None:
+        self._making = None
+        if task.cancelled():
+            return
+        # Clients retry: log each cause once.
+        error = "" if task.exception() is None else str(task.exception())
+        if error and error != self._last_error:
+            _logger.warning("topic not created: topic=%s error=%s", self._topic.name, error)
+        self._last_error = error
+
+
+def _backlog(led: ShardRuntime[S, Record]) -> int:
+    return led.log.log_end_offset - led.log.log_start_offset
