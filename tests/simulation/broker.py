@@ -63,7 +63,7 @@ class SimulatedPeer(Peer):
         if not self.closed:
             self.closed = True
             self.front.fetch.forget(self)
-            self.front.replica_fetch.forget(self)
+            self.front.sessions.forget(self)
             self.exchanges.clear()
             self.backlog.clear()
 
@@ -89,6 +89,9 @@ class SimulatedFront:
         outside: "SimulatedOutside",
         context: BrokerContext,
         partitions: PartitionTable,
+        appends: AppendQueue,
+        reader: FetchReader,
+        sessions: LeaderSessions,
     ) -> None:
         process = self.process = outside.process
         config = context.config
@@ -98,21 +101,17 @@ class SimulatedFront:
         self.completed: list[Exchange] = []
         self._outside = outside
         self._context = context
-        self.appends = AppendQueue(outside.clock, outside.worker("sync"), self.deliver)
-        context.start_job = self.appends.start_job
-        reader = FetchReader(self.appends, outside.worker("read"))
+        self.appends = appends
         self.fetch = FetchHandler(
             partitions,
-            self.appends,
+            appends,
             reader,
             process.loop.call_later,
             lambda: process.world.random.randint(1, 0x7FFFFFFF),
             config.get_int("fetch.max.bytes"),
             1000,
         )
-        self.replica_fetch = LeaderSessions(
-            partitions, self.appends, reader, process.loop.call_later, outside.clock.monotonic
-        )
+        self.sessions = sessions
         self._produce = ProduceHandler(partitions, self.appends, outside.worker("check"))
         self._commits = CommitHandler(context.image, self.appends, context.groups)
         self._keep_up()
@@ -150,7 +149,7 @@ class SimulatedFront:
         appends = self.appends
         while True:
             appends.flush()
-            self.replica_fetch.retry_woken()
+            self.sessions.retry_woken()
             self.fetch.retry_woken()
             completed = self.completed.copy()
             self.completed.clear()
@@ -182,7 +181,7 @@ class SimulatedFront:
         if key == FETCH:
             body = _skip_header(frame, 8, len(frame), version >= 12)
             asked = peer, header.correlation_id, version, frame, body, len(frame)
-            if not peer.is_internal or not self.replica_fetch.handle(*asked):
+            if not peer.is_internal or not self.sessions.handle(*asked):
                 self.fetch.handle(*asked)
             return
         if key == OFFSET_COMMIT:
@@ -252,8 +251,16 @@ class SimulatedOutside:
     def worker(self, name: str) -> Any:
         return SimulatedWorker(self.process, name)
 
-    def front(self, context: BrokerContext, partitions: PartitionTable) -> SimulatedFront:
-        return SimulatedFront(self, context, partitions)
+    def front(
+        self,
+        context: BrokerContext,
+        partitions: PartitionTable,
+        appends: AppendQueue,
+        reader: FetchReader,
+        sessions: LeaderSessions | None,
+    ) -> SimulatedFront:
+        assert sessions is not None
+        return SimulatedFront(self, context, partitions, appends, reader, sessions)
 
     async def open_store(self, _config: BrokerConfig, _directory: str) -> Store:
         while not self._ensemble.reaches(self.process.name):  # noqa: ASYNC110

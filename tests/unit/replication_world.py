@@ -69,7 +69,7 @@ class ManualTimer:
 class Node:
     """One broker: a disk, partitions, and the handler that its followers ask."""
 
-    def __init__(self, node_id: int, clock: ManualClock) -> None:
+    def __init__(self, node_id: int, clock: ManualClock, tells_commits: bool = False) -> None:
         self.node_id = node_id
         self.clock = clock
         self.files = SimulatedFiles()
@@ -78,15 +78,26 @@ class Node:
         """Whether its worker does nothing until it is told to."""
         worker = cast("Worker", self.worker)
         self.table = PartitionTable()
-        self.appends = AppendQueue(clock, worker, self._deliver)
+        self.registered_epoch: Callable[[int], int] = epoch_of
+        self.is_stale = False
+        """Whether the broker has no session."""
+        self.deliveries: list[Callable[[], None]] = []
+        """Called after each flush."""
+        self.appends = AppendQueue(clock, worker, self._deliver, lambda: self.is_stale)
+        self.considered: list[Partition] = []
         self.reader = FetchReader(self.appends, worker)
         self.timers: list[ManualTimer] = []
         self.handler = LeaderSessions(
-            self.table, self.appends, self.reader, self._call_later, clock.monotonic
+            self.table,
+            self.appends,
+            self.reader,
+            self._call_later,
+            clock.monotonic,
+            lambda node: self.registered_epoch(node),
+            self.considered.append,
+            Throttle(),
+            tells_commits,
         )
-        self.handler.epoch_of = epoch_of
-        self.considered: list[Partition] = []
-        self.handler.consider = self.considered.append
 
     def add(
         self, index: int = 0, config: TopicConfig | None = None, log: Log | None = None
@@ -126,6 +137,8 @@ class Node:
     def _deliver(self) -> None:
         self.appends.flush()
         self.handler.retry_woken()
+        for deliver in self.deliveries:
+            deliver()
 
 
 class Wire:

@@ -102,7 +102,7 @@ class Scene:
             None,
             lambda *_: None,
         )
-        node.appends.deliver = self.plane.deliver
+        node.deliveries.append(self.plane.deliver)
 
     @property
     def memory(self) -> RequestMemory:

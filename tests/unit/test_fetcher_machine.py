@@ -299,12 +299,12 @@ def test_a_leader_that_refuses_again_and_again_is_left_in_peace_for_a_while() ->
 
 def test_a_leader_that_does_not_know_this_life_of_the_follower_is_asked_again_soon() -> None:
     scene = Scene()
-    scene.leader.handler.epoch_of = lambda _node: 99
+    scene.leader.registered_epoch = lambda _node: 99
     scene.leader.append("a")
     scene.wire.run()
     assert scene.log.log_end_offset == 0
     assert scene.wire.machine.next_due_ms() > scene.wire.now_ms()
-    scene.leader.handler.epoch_of = epoch_of
+    scene.leader.registered_epoch = epoch_of
     scene.pass_ms(20)
     scene.wire.run()
     assert values(scene.log) == ["a"]

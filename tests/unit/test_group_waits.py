@@ -158,7 +158,7 @@ def test_broker_with_a_replica_of_the_offsets_topic_imports_the_coordinator_earl
 
     worker, table = Jobs(), PartitionTable()
     unused: Any = None
-    groups = Groups(unused, unused, unused, table, worker, lambda: True)  # type: ignore[arg-type]
+    groups = Groups(unused, unused, unused, table, unused, worker, lambda: True)  # type: ignore[arg-type]
     groups._take_up()
     assert worker.jobs == []
     node = Node(1, ManualClock())

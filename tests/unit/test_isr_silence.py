@@ -68,13 +68,12 @@ def test_leader_without_session_and_followers_sends_its_clients_away() -> None:
 
     async def scenario() -> None:
         world = World(isr=(1, 2))
-        appends = world.node.appends
         world.check((2,))
         waiting = world.produce("a")
         for _ in range(10):
             world.check(())
         assert waiting.error == ErrorCode.NONE, "it has a session, so it still leads"
-        appends.may_be_stale = lambda: True
+        world.node.is_stale = True
         world.check(())
         assert waiting.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert world.partition.rejection() == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -83,7 +82,7 @@ def test_leader_without_session_and_followers_sends_its_clients_away() -> None:
         for _ in range(10):
             world.check(())
         assert world.partition.is_cut_off
-        appends.may_be_stale = lambda: False
+        world.node.is_stale = False
         world.check(())
         assert not world.partition.is_cut_off
         world.keeper.stop()

@@ -1,5 +1,6 @@
 """Reading from a replica in the same rack: where leaders send consumers, whom followers serve."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -8,9 +9,9 @@ from headrace.client.fetch_codec import FetchLimits, PartitionFetch, TopicFetch,
 from headrace.handlers.fetch import FetchHandler
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.errors import ErrorCode
+from headrace.replication.partition import Partition
 from headrace.replication.read_replicas import RackAwareReplicas
 from headrace.runtime.exchange import Peer
-from headrace.runtime.worker import Worker
 from headrace.wire.codec import decode_response
 from tests.unit.fetcher_scene import FETCH, Scene
 from tests.unit.replication_world import TOPIC, TOPIC_ID, Node, epoch_of, state
@@ -29,10 +30,9 @@ class Racks(Scene):
             image.brokers[node_id] = BrokerInfo(node_id, (), rack, epoch_of(node_id))
         self.handlers: dict[int, FetchHandler] = {}
         for node_id, node in self.nodes.items():
-            handler = self.handlers[node_id] = reader_of(node)
-            if is_set:
-                handler.choose = RackAwareReplicas(node_id, image).choose
-                node.handler.tells_commits = True
+            choose = RackAwareReplicas(node_id, image).choose if is_set else None
+            self.handlers[node_id] = reader_of(node, choose)
+            node.handler.tells_commits = is_set
         self.leader.append(*"abc")
         self.wire.catch_up()
 
@@ -55,17 +55,11 @@ class Racks(Scene):
         return peer
 
 
-def reader_of(node: Node) -> FetchHandler:
-    cast("Worker", node.worker)
+def reader_of(node: Node, choose: Callable[[Partition, bytes, int], int] | None) -> FetchHandler:
     handler = FetchHandler(
-        node.table, node.appends, node.reader, node._call_later, int, 1 << 20, 10
+        node.table, node.appends, node.reader, node._call_later, int, 1 << 20, 10, choose
     )
-
-    def deliver() -> None:
-        node._deliver()
-        handler.retry_woken()
-
-    node.appends.deliver = deliver
+    node.deliveries.append(handler.retry_woken)
     return handler
 
 
@@ -154,7 +148,7 @@ def test_a_follower_serves_nobody_who_names_no_rack() -> None:
 
 def test_a_follower_that_is_not_in_sync_or_cut_off_sends_consumers_back() -> None:
     scene = Racks()
-    scene.follower.appends.may_be_stale = lambda: True
+    scene.follower.is_stale = True
     assert scene.read(FOLLOWER, 0, "b")["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
     scene = Racks()
     scene.follower.partition().settle(state(1, 1, (1,), partition_epoch=2), 0)

@@ -14,7 +14,7 @@ def test_a_sequence_that_a_newer_leader_may_know_is_no_gap(
     is_cut_off: bool, told: ErrorCode
 ) -> None:
     leader = Leader()
-    leader.node.appends.may_be_stale = lambda: is_cut_off
+    leader.node.is_stale = is_cut_off
     assert leader.write(0, 0) == ErrorCode.NONE
     assert leader.write(0, 5) == told
     assert leader.write(0, 0) == ErrorCode.NONE
@@ -29,7 +29,7 @@ def test_an_offset_that_a_newer_leader_may_have_shown_is_not_out_of_range(
     is_cut_off: bool, told: ErrorCode
 ) -> None:
     leader = Leader()
-    leader.node.appends.may_be_stale = lambda: is_cut_off
+    leader.node.is_stale = is_cut_off
     assert leader.write(0, 0) == ErrorCode.NONE
     assert leader.read(1) == ErrorCode.NONE
     assert leader.read(2) == told

@@ -6,13 +6,12 @@ controller is said again until one has answered.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from uuid import UUID
 
 from headrace.controller.failover_machine import LogEnd
 from headrace.controller.peers import CALL_TIMEOUT_S, Peers, Unreachable
-from headrace.controller.requests import Requests
 from headrace.controller.writing import Writer
 from headrace.env.clock import Clock
 from headrace.model.cluster import ClusterImage
@@ -47,14 +46,16 @@ class Caller:
         peers: Peers,
         clock: Clock,
         broker_epoch: Callable[[], int],
+        serve: Callable[[int, dict[str, Any]], Awaitable[dict[str, Any]]],
     ) -> None:
+        """`serve` answers requests to the controller while this broker is the controller."""
         self._node_id = node_id
         self._image = image
         self._writer = writer
         self._peers = peers
         self._clock = clock
         self._broker_epoch = broker_epoch
-        self.requests: Requests
+        self._serve = serve
         self._offline: dict[tuple[UUID, int], None] = {}
         self._reports: dict[asyncio.Task[None], None] = {}
 
@@ -88,7 +89,7 @@ class Caller:
         Unreachable: there is none, it heard nothing. LinkBroken: nobody knows.
         """
         if self._writer.fence is not None:
-            return await self.requests.serve(api_key, dict(message))
+            return await self._serve(api_key, dict(message))
         controller_id = self._image.controller_id
         if controller_id in (-1, self._node_id):
             raise Unreachable("no controller is available")

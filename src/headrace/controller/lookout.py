@@ -39,9 +39,10 @@ class Lookout:
         liveness: Liveness,
         failover: Failover,
         holds: Holds,
+        presence: Presence,
         silence_s: float,
     ) -> None:
-        self.presence: Presence
+        self._presence = presence
         self._store = store
         self._node_id = node_id
         self._image = image
@@ -110,7 +111,7 @@ class Lookout:
                 self._remove(info)
         elif info.node_id == self._image.controller_id:
             self._dead_controller = info
-            self.presence.look_for_controller(self.presence.election)
+            self._presence.look_for_controller(self._presence.election)
 
     def _fell_silent(self, info: BrokerInfo) -> None:
         self._liveness.fell_silent(info.node_id, info.epoch)
@@ -139,7 +140,7 @@ class Lookout:
         silent = self._liveness.silent(self._image.brokers)
         if silent is None:
             _log.warning("most brokers are unresponsive, resigning as controller")
-            self.presence.resign()
+            self._presence.resign()
             return
         if silent and self.is_cut_off():
             self._judge_later(self._silence_s / PROBES_PER_SILENCE)

@@ -29,7 +29,7 @@ class Picture:
         self.image = ClusterImage("")
         self.versions: dict[str, int] = {}
         self.replica_count = 0
-        self.telling = False
+        self._notifies = False
         self._store = store
         self._reading_brokers = asyncio.Lock()
         self._listeners: list[Callable[[ImageChange], None]] = []
@@ -116,8 +116,12 @@ class Picture:
         stored = await self._store.children(layout.TOPICS)
         return sorted(dict.fromkeys([*stored, *self.image.topics]))
 
+    def start_notifying(self) -> None:
+        """Call the listeners from now on: the first image is complete."""
+        self._notifies = True
+
     def tell(self, change: ImageChange) -> None:
-        for listener in self._listeners.copy() if self.telling else ():
+        for listener in self._listeners.copy() if self._notifies else ():
             try:
                 listener(change)
             except Exception:  # noqa: BLE001 - its bug is not the store's, nor its neighbour's

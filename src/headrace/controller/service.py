@@ -104,7 +104,13 @@ class Controller:
         self._states = self._make_states(rules)
         self._peers = Peers(network, self.image, internal_listener)
         self._caller = Caller(
-            node_id, self.image, self._writer, self._peers, self._clock, lambda: self.broker_epoch
+            node_id,
+            self.image,
+            self._writer,
+            self._peers,
+            self._clock,
+            lambda: self.broker_epoch,
+            self.serve,
         )
         self._liveness = Liveness(node_id)
         if network is None:
@@ -120,21 +126,20 @@ class Controller:
         )
         self._moves = Moves(self.image, self._states, self._failover)
         self._balance = Balance(self._moves, self._writer, balance_interval_s, imbalance_max)
-        self._requests = self._caller.requests = Requests(
+        self._holds = Holds(self.image, self._clock, self._peers.is_ended)
+        self._note_registered = registered
+        self._registration_wait_s = registration_wait_s
+        self._presence = self._make_presence()
+        self._lookout = self._make_lookout(silence_s)
+        self._requests = Requests(
             self._picture,
             self._writer,
             self._states,
             self._failover,
             self._admin,
             self._caller.is_awake,
-            lambda: self._lookout.is_cut_off(),
+            self._lookout.is_cut_off,
         )
-        self._holds = Holds(self.image, self._clock, self._peers.is_ended)
-        self._lookout = self._make_lookout(silence_s)
-        self._note_registered = registered
-        self._registration_wait_s = registration_wait_s
-        self._presence = self._make_presence()
-        self._lookout.presence = self._presence
         self._producer_ids = ProducerIds(self._caller.producer_id_block)
 
     def _make_states(self, rules: Rules) -> StateWriter:
@@ -157,6 +162,7 @@ class Controller:
             self._liveness,
             self._failover,
             self._holds,
+            self._presence,
             silence_s,
         )
 
@@ -169,9 +175,12 @@ class Controller:
             self._locks,
             self._registration_wait_s,
             self._peers.looks_dead,
-            self._lookout.elected,
+            self._elected,
             self._registered,
         )
+
+    def _elected(self, is_new: bool) -> None:
+        self._lookout.elected(is_new)
 
     def _registered(self, epoch: int) -> None:
         self._note_registered(epoch)
@@ -236,7 +245,7 @@ class Controller:
         self.image.cluster_id = await repeated(prepare, self._registration_wait_s)
         await self._presence.start(endpoints, rack, origin)
         await self._lead_at_once()
-        self._picture.telling = True
+        self._picture.start_notifying()
         self._picture.on_change(self._changed)
         # What came between the first look and now.
         self._failover.run_soon()

@@ -80,7 +80,11 @@ class FetchHandler:
         random_id: Callable[[], int],
         response_bytes_max: i64,
         session_slots_max: i64,
+        choose: Callable[[Partition, bytes, int], int] | None = None,
     ) -> None:
+        """`choose` returns the follower to read from, for a rack and an offset, or -1 for this
+        leader. Without it consumers read from leaders only.
+        """
         self.partitions = partitions
         self.appends = appends
         self.reader = reader
@@ -92,9 +96,7 @@ class FetchHandler:
         """The long polls, in order of arrival."""
         self.woken: list[FetchExchange] = []
         """Long polls to retry after the next flush."""
-        self.choose: Callable[[Partition, bytes, int], int] | None = None
-        """Which follower should be read from where a consumer stands, and from an offset on; -1 is
-        this leader. Without it consumers read from leaders alone."""
+        self.choose = choose
         self.complained_ms: i64 = 0
         self.copied_left: i64 = 0
         """How many bytes can still be copied into the current response."""

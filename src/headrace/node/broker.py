@@ -30,6 +30,8 @@ from headrace.model.topics import TopicPartition
 from headrace.node.groups import Groups
 from headrace.node.outside import Front, Outside, RealOutside
 from headrace.node.replicas import Replicas
+from headrace.replication.append_queue import AppendQueue
+from headrace.replication.fetch_reader import FetchReader
 from headrace.replication.partition import Partition
 from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext
@@ -77,6 +79,7 @@ class Broker:
         self._store: Store | None = None
         self._controller: Controller | None = None
         self._server: Front | None = None
+        self._appends: AppendQueue | None = None
         self._replication: Replication | None = None
         self._worker: Worker | None = None
         self._remover: Worker | None = None
@@ -112,8 +115,17 @@ class Broker:
         await repeated(lambda: self._claim_for(store), self._store_wait_s)
         controller = self._make_controller(store)
         worker = self._worker = self._outside.worker("files")
+        appends = self._appends = AppendQueue(
+            self._clock,
+            self._outside.worker("sync"),
+            self._deliver,
+            self._has_no_session if config.is_clustered else _never,
+        )
+        reader = FetchReader(appends, self._outside.worker("read"))
+        replication = self._make_replication(controller, appends, reader)
+        replicas = self._make_replicas(controller, appends, replication)
         groups = self._groups = Groups(
-            config, self._clock, controller, self._table, worker, self._logs.trust.is_given
+            config, self._clock, controller, self._table, appends, worker, self._logs.trust.is_given
         )
         context = BrokerContext(
             config.node_id,
@@ -125,8 +137,15 @@ class Broker:
             self._clock,
             worker,
             groups.service,
+            opened=replicas.opened,
+            start_job=appends.start_job,
+            hold=controller.hold,
+            listed=controller.listed,
+            was_lost=controller.was_lost,
+            is_cut_off=_never if replication is None else replication.is_cut_off,
         )
-        server = self._server = self._outside.front(context, self._table)
+        sessions = None if replication is None else replication.sessions
+        server = self._server = self._outside.front(context, self._table, appends, reader, sessions)
         # IPv6 first: 127.0.0.1 would bring ::1 along, where another listener may want that port.
         ports = {
             endpoint.listener: server.listen(endpoint.listener, endpoint.host, endpoint.port)
@@ -145,8 +164,8 @@ class Broker:
         self._claim(controller.image.cluster_id)
         _, stat = await repeated(lambda: store.get(CLUSTER_ID), self._store_wait_s)
         self._store_id = f"{stat.czxid}-{stat.created_ms}"
-        await self._load(controller, context, server)
-        groups.start(server.appends)
+        await self._load(controller, appends, replicas, replication)
+        groups.start()
         controller.on_change(groups.changed)
         server.start()
         self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
@@ -212,42 +231,63 @@ class Broker:
             registered=self._logs.registered,
         )
 
-    async def _load(self, controller: Controller, context: BrokerContext, server: Front) -> None:
-        """Open the logs, and let them take up the roles that the image gives them."""
-        config = self.config
-        adoption = await self._adopt(controller) if self._adopts else None
-        if config.is_clustered:
-            server.appends.may_be_stale = self._has_no_session
-            from headrace.node.replication import Replication
+    def _make_replication(
+        self, controller: Controller, appends: AppendQueue, reader: FetchReader
+    ) -> "Replication | None":
+        if not self.config.is_clustered:
+            return None
+        from headrace.node.replication import Replication
 
-            self._replication = Replication(
-                config, self._outside.network, self._clock, controller, self._table, server
-            )
-            context.is_cut_off = self._replication.is_cut_off
-        replicas = self._replicas = Replicas(
-            config.node_id,
-            config,
+        return Replication(
+            self.config,
+            self._outside.network,
+            self._clock,
+            controller,
+            self._table,
+            appends,
+            reader,
+        )
+
+    def _make_replicas(
+        self, controller: Controller, appends: AppendQueue, replication: "Replication | None"
+    ) -> Replicas:
+        return Replicas(
+            self.config.node_id,
+            self.config,
             controller.image,
             self._logs,
             self._table,
             self._clock,
-            server.appends,
+            appends,
             self._remove,
             lambda: controller.broker_epoch,
-            self._replication,
+            replication,
         )
-        context.opened = replicas.opened
-        context.hold = controller.hold
-        context.listed = controller.listed
-        context.was_lost = controller.was_lost
+
+    async def _load(
+        self,
+        controller: Controller,
+        appends: AppendQueue,
+        replicas: Replicas,
+        replication: "Replication | None",
+    ) -> None:
+        """Open the logs, and apply the roles that the image gives them."""
+        adoption = await self._adopt(controller) if self._adopts else None
+        self._replication = replication
+        self._replicas = replicas
         replicas.load()
         if adoption is not None:
             await adoption.finish(controller)
-            adoption.end_transactions(self._table, server.appends)
+            adoption.end_transactions(self._table, appends)
         controller.on_change(replicas.changed)
-        if self._replication is not None:
-            controller.on_change(self._replication.changed)
-            self._replication.start()
+        if replication is not None:
+            controller.on_change(replication.changed)
+            replication.start()
+
+    def _deliver(self) -> None:
+        """Send responses that are completed outside of a loop iteration of the server."""
+        if self._server is not None:
+            self._server.deliver()
 
     def _has_no_session(self) -> bool:
         return self._store is None or self._store.state is not SessionState.CONNECTED
@@ -401,9 +441,9 @@ class Broker:
         return True
 
     def _start_job(self, partition: Partition) -> None:
-        assert self._server is not None
-        self._server.appends.begin()
-        self._server.appends.start_job(partition)
+        assert self._appends is not None
+        self._appends.begin()
+        self._appends.start_job(partition)
 
     def _is_due(self, interval_name: str) -> bool:
         now = self._clock.monotonic()
@@ -431,6 +471,10 @@ def _balance_interval_s(config: BrokerConfig) -> float | None:
 
 def _check_broker_config(settings: Mapping[str, str], node_id: int | None) -> None:
     check_broker_config(settings, for_all_brokers=node_id is None)
+
+
+def _never() -> bool:
+    return False
 
 
 def _done(_result: object, error: BaseException | None) -> None:

@@ -155,6 +155,7 @@ class Groups:
         clock: Clock,
         controller: Controller,
         table: PartitionTable,
+        appends: AppendQueue,
         worker: Worker,
         is_time_trusted: Callable[[], bool],
     ) -> None:
@@ -164,15 +165,14 @@ class Groups:
         self._table = table
         self._worker = worker
         self._is_time_trusted = is_time_trusted
-        self._appends: AppendQueue | None = None
+        self._appends = appends
         self._service: GroupService | None = None
         self._led: dict[int, PartitionLog] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_preloaded = False
 
-    def start(self, appends: AppendQueue) -> None:
-        """Take up what this broker leads, soon: clients are answered first."""
-        self._appends = appends
+    def start(self) -> None:
+        """Load the shards that this broker leads, soon: clients are served first."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(TAKE_UP_SECONDS, self._take_up)
 
@@ -222,7 +222,6 @@ class Groups:
             self._worker.submit(_import_service, _ignore)
         for index, partition in partitions.items():
             if partition.is_leader and index not in self._led:
-                assert self._appends is not None
                 service = self.service()
                 if index not in self._led:
                     log = self._led[index] = PartitionLog(partition, self._appends, self._worker)

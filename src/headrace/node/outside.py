@@ -14,6 +14,7 @@ from headrace.coordination.port import Store
 from headrace.env.clock import Clock, SystemClock
 from headrace.env.files import Files, SystemFiles
 from headrace.replication.append_queue import AppendQueue
+from headrace.replication.fetch_reader import FetchReader
 from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext
@@ -27,10 +28,9 @@ if TYPE_CHECKING:
 
 
 class Front(Protocol):
-    """Where requests come in and answers go out; see server.Server."""
+    """Receives requests and sends responses; see server.Server."""
 
-    appends: AppendQueue
-    replica_fetch: LeaderSessions
+    def deliver(self) -> None: ...
 
     def listen(self, name: str, host: str, port: int) -> int: ...
 
@@ -53,7 +53,14 @@ class Outside(Protocol):
 
     def worker(self, name: str) -> Worker: ...
 
-    def front(self, context: BrokerContext, partitions: PartitionTable) -> Front: ...
+    def front(
+        self,
+        context: BrokerContext,
+        partitions: PartitionTable,
+        appends: AppendQueue,
+        reader: FetchReader,
+        sessions: LeaderSessions | None,
+    ) -> Front: ...
 
     async def open_store(self, config: BrokerConfig, directory: str) -> Store: ...
 
@@ -70,10 +77,17 @@ class RealOutside:
     def worker(self, name: str) -> Worker:
         return Worker(name, asyncio.get_running_loop())
 
-    def front(self, context: BrokerContext, partitions: PartitionTable) -> "Server":
+    def front(
+        self,
+        context: BrokerContext,
+        partitions: PartitionTable,
+        appends: AppendQueue,
+        reader: FetchReader,
+        sessions: LeaderSessions | None,
+    ) -> "Server":
         from headrace.server.server import Server
 
-        return Server(context, partitions)
+        return Server(context, partitions, appends, reader, sessions)
 
     async def open_store(self, config: BrokerConfig, directory: str) -> Store:
         """ZooKeeper for a cluster, else a file in the data directory."""

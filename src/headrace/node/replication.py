@@ -1,18 +1,23 @@
-"""Replication in one broker of a cluster: who fetches, who is in sync, who must be told.
+"""Replication in one broker of a cluster: both sides of replica fetches, and the ISR.
 
-Wires the followers' sessions, the keeper of in-sync replicas and the leader's side of fetches to
-this broker's image of the cluster. It decides nothing.
+Connects the replica fetchers, the leader's fetch sessions and the ISR keeper to this broker's image
+of the cluster. Decides nothing.
 """
+
+import asyncio
 
 from headrace.config.broker import BrokerConfig
 from headrace.controller.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.env.clock import Clock
-from headrace.node.outside import Front
+from headrace.replication.append_queue import AppendQueue
+from headrace.replication.fetch_reader import FetchReader
 from headrace.replication.fetcher_service import FetcherSettings, ReplicaFetchers
 from headrace.replication.isr_service import IsrKeeper
+from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.partition import Partition
 from headrace.replication.partition_table import PartitionTable
+from headrace.replication.read_replicas import RACK_AWARE
 from headrace.replication.throttle import Throttle
 from headrace.runtime.link import Network
 
@@ -25,15 +30,16 @@ class Replication:
         clock: Clock,
         controller: Controller,
         table: PartitionTable,
-        front: Front,
+        appends: AppendQueue,
+        reader: FetchReader,
     ) -> None:
         self._config = config
         self._clock = clock
         self._controller = controller
         self._table = table
         self._lost: dict[Partition, None] = {}
-        """Whose disks have failed, as the controller was told."""
-        self._to_followers = front.replica_fetch.throttle
+        """Partitions whose failed disks were reported to the controller."""
+        self._to_followers = Throttle()
         self._from_leaders = Throttle()
         self._fetchers = ReplicaFetchers(
             network,
@@ -42,7 +48,7 @@ class Replication:
             lambda: controller.broker_epoch,
             controller.image,
             config.internal_listener,
-            front.appends.replicated,
+            appends.replicated,
             FetcherSettings.of(config),
             self._from_leaders,
         )
@@ -51,14 +57,23 @@ class Replication:
             lambda: controller.broker_epoch,
             controller.image,
             table,
-            front.appends,
+            appends,
             clock,
             controller.to_controller,
             config.get_int("replica.lag.time.max.ms"),
             config.get_int("replica.fetch.wait.max.ms"),
         )
-        front.replica_fetch.epoch_of = self._epoch_of
-        front.replica_fetch.consider = self._isr.consider
+        self.sessions = LeaderSessions(
+            table,
+            appends,
+            reader,
+            asyncio.get_running_loop().call_later,
+            clock.monotonic,
+            self._registered_epoch,
+            self._isr.consider,
+            self._to_followers,
+            config.get_optional_str("replica.selector.class") == RACK_AWARE,
+        )
 
     def is_cut_off(self) -> bool:
         """Whether clients should use other brokers: see `isr_service`."""
@@ -69,7 +84,7 @@ class Replication:
         self._isr.start()
 
     async def hand_over(self) -> None:
-        """Before this broker stops, let others lead what it leads."""
+        """Before this broker stops, hand its leaderships over."""
         if self._config.get_bool("controlled.shutdown.enable"):
             await self._controller.shut_down()
 
@@ -84,14 +99,14 @@ class Replication:
         self._fetchers.unfollow(partition)
 
     def repair(self, partition: Partition) -> None:
-        """Get anew what a partition's disk has lost; where it leads here, others lead first."""
+        """Fetch again the records that a disk has lost; a leader hands over first."""
         if partition.is_leader:
             self._isr.consider(partition)
         else:
             self._fetchers.repair(partition)
 
     def report_failed_disks(self) -> None:
-        """Let others lead what this broker cannot write any more (B13)."""
+        """Report offline logs, so that other replicas become leaders (B13)."""
         for partition in self._table:
             if partition.log.is_offline and partition not in self._lost:
                 self._lost[partition] = None
@@ -113,7 +128,7 @@ class Replication:
         rate = self._config.get_int("follower.replication.throttled.rate")
         self._from_leaders.set_rate(rate, now_ms)
 
-    def _epoch_of(self, node_id: int) -> int:
+    def _registered_epoch(self, node_id: int) -> int:
         """The registered epoch of a follower, which has sent a fetch."""
         self._isr.silence.fetched(node_id, self._clock.monotonic())
         broker = self._controller.image.brokers.get(node_id)

@@ -33,15 +33,20 @@ def _never() -> bool:
 
 @final
 class AppendQueue:
-    def __init__(self, clock: "Clock", worker: "Worker", deliver: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        clock: "Clock",
+        worker: "Worker",
+        deliver: Callable[[], None],
+        may_be_stale: Callable[[], bool] = _never,
+    ) -> None:
         self.clock = clock
         self.worker = worker
         self.deliver = deliver
         """Flushes and sends responses; called for work that ends outside of an iteration."""
-        self.may_be_stale: Callable[[], bool] = _never
+        self.may_be_stale = may_be_stale
         """Whether other brokers might be leaders by now, because this one has no session."""
-        self.takes_jobs = True
-        """Cleared when the broker stops: closing the logs completes the remaining work."""
+        self._takes_jobs = True
         self.now_ms: i64 = clock.wall_ms()
         self.dirty: list[Partition] = []
         self.produced: list[ProduceExchange] = []
@@ -57,6 +62,11 @@ class AppendQueue:
         if not partition.is_dirty:
             partition.is_dirty = True
             self.dirty.append(partition)
+
+    def stop(self) -> None:
+        """Start no more jobs, and drop queued ones: closing the logs completes the work."""
+        self._takes_jobs = False
+        self.worker.stop(finish=False)
 
     def at_end(self, end: Callable[[], None]) -> None:
         self.ends.append(end)
@@ -177,7 +187,7 @@ class AppendQueue:
 
     def start_job(self, partition: Partition) -> None:
         """Start the log's next job on the worker; a sync covers everything written before it."""
-        if not self.takes_jobs:
+        if not self._takes_jobs:
             return
         job = partition.log.next_job(self.now_ms)
         if job is None:

@@ -58,24 +58,30 @@ class LeaderSessions:
         reader: FetchReader,
         call_later: "Callable[[float, Callable[[ReplicaExchange], None], ReplicaExchange], Timer]",
         monotonic: Callable[[], float],
+        registered_epoch: Callable[[int], int],
+        consider: Callable[[Partition], None],
+        throttle: Throttle,
+        tells_commits: bool = False,
     ) -> None:
+        """`registered_epoch` returns the broker epoch of a follower that has sent a fetch, or -1.
+
+        `consider` is called with a partition if a follower can join its ISR, or must leave it.
+        `throttle` limits the bytes of throttled partitions to replicas that are not in sync.
+        With `tells_commits` a new high watermark ends a wait: consumers read from followers.
+        """
         self.partitions = partitions
         self.appends = appends
         self.reader = reader
         self.call_later = call_later
         self.monotonic = monotonic
-        self.epoch_of: Callable[[int], int] = _nobody
-        """The registered epoch of a broker, or -1."""
-        self.consider: Callable[[Partition], None] = _ignore
-        """Called with a partition if a follower can join its ISR, or must leave it."""
+        self.registered_epoch = registered_epoch
+        self.consider = consider
+        self.throttle = throttle
+        self.tells_commits = tells_commits
         self.sessions: dict[int, ReplicaSession] = {}
         self.sessions_of: dict[Peer, list[ReplicaSession]] = {}
         self.woken: list[ReplicaExchange] = []
         self.last_id: i64 = 0
-        self.throttle = Throttle()
-        """Limits the bytes of throttled partitions to replicas that are not in sync."""
-        self.tells_commits = False
-        """Whether a new high watermark ends a wait: consumers of followers wait for it."""
         self.copied: i64 = 0
         """Throttled bytes in the current response."""
 
@@ -94,7 +100,7 @@ class LeaderSessions:
         exchange = ReplicaExchange(peer, correlation_id, version, request)
         peer.exchanges.append(exchange)
         try:
-            epoch: i64 = self.epoch_of(int(request.replica_id))
+            epoch: i64 = self.registered_epoch(int(request.replica_id))
             if epoch < 0 or epoch != request.replica_epoch:
                 raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
             session = self._session(peer, request)
@@ -429,11 +435,3 @@ def _is_later(session: ReplicaSession, other: ReplicaSession) -> bool:
         and session.node_id == other.node_id
         and session.session_id > other.session_id
     )
-
-
-def _nobody(_node_id: int) -> int:
-    return -1
-
-
-def _ignore(_partition: Partition) -> None:
-    pass

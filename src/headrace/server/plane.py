@@ -68,7 +68,7 @@ class Plane:
         appends: AppendQueue,
         produce: ProduceHandler,
         fetch: FetchHandler,
-        replicas: LeaderSessions,
+        sessions: LeaderSessions | None,
         commits: CommitHandler,
         cold: ColdHandler,
         reader: "Worker",
@@ -83,7 +83,7 @@ class Plane:
         self.appends = appends
         self.produce = produce
         self.fetch = fetch
-        self.replicas = replicas
+        self.sessions = sessions
         self.commits = commits
         self.cold = cold
         self.reader = reader
@@ -189,7 +189,8 @@ class Plane:
         self.turn_bytes = 0
         while True:
             appends.flush()
-            self.replicas.retry_woken()
+            if self.sessions is not None:
+                self.sessions.retry_woken()
             self.fetch.retry_woken()
             if self.completed:
                 completed = self.completed.copy()
@@ -284,8 +285,11 @@ class Plane:
         if api_key == FETCH and fetch_codec.OLDEST <= version <= fetch_codec.NEWEST:
             flexible = version >= fetch_codec.FLEXIBLE_SINCE
             body = _skip_header(data, at + 8, end, flexible)
-            if not connection.is_internal or not self.replicas.handle(
-                connection, correlation_id, version, data, body, end
+            sessions = self.sessions
+            if (
+                sessions is None
+                or not connection.is_internal
+                or not sessions.handle(connection, correlation_id, version, data, body, end)
             ):
                 self.fetch.handle(connection, correlation_id, version, data, body, end)
         elif api_key == OFFSET_COMMIT and commit_codec.OLDEST <= version <= commit_codec.NEWEST:
@@ -374,8 +378,8 @@ class Plane:
         self.epoll.unregister(connection.fd)
         connection.sock.close()
         self.fetch.forget(connection)
-        if connection.is_internal:
-            self.replicas.forget(connection)
+        if connection.is_internal and self.sessions is not None:
+            self.sessions.forget(connection)
         task = self.tasks.get(connection)
         if task is not None:
             # Nobody is left to be answered. It is ended once it has begun: it may be of this turn.

@@ -37,44 +37,40 @@ _log = logging.getLogger(__name__)
 
 
 class Server:
-    def __init__(self, broker: BrokerContext, partitions: "PartitionTable") -> None:
+    def __init__(
+        self,
+        broker: BrokerContext,
+        partitions: "PartitionTable",
+        appends: AppendQueue,
+        reader: FetchReader,
+        sessions: LeaderSessions | None,
+    ) -> None:
+        """`sessions` responds to the fetches of followers; None for a broker without a cluster."""
         config = broker.config
         self._loop = asyncio.get_running_loop()
         self._broker = broker
         self._clock = broker.clock
-        self.sync_worker = Worker("sync", self._loop)
-        self._read_worker = Worker("read", self._loop)
+        self._appends = appends
+        self._read_worker = reader.worker
         self._check_worker = Worker("check", self._loop)
-        self.appends = AppendQueue(self._clock, self.sync_worker, self._deliver)
-        broker.start_job = self.appends.start_job
-        reader = FetchReader(self.appends, self._read_worker)
+        is_rack_aware = config.get_optional_str("replica.selector.class") == RACK_AWARE
         self.fetch = FetchHandler(
             partitions,
-            self.appends,
+            appends,
             reader,
             self._loop.call_later,
             lambda: random.randint(1, 0x7FFFFFFF),
             config.get_int("fetch.max.bytes"),
             config.get_int("max.incremental.fetch.session.cache.slots"),
+            RackAwareReplicas(broker.node_id, broker.image).choose if is_rack_aware else None,
         )
-        self.replica_fetch = LeaderSessions(
-            partitions,
-            self.appends,
-            reader,
-            self._loop.call_later,
-            self._clock.monotonic,
-        )
-        if config.get_optional_str("replica.selector.class") == RACK_AWARE:
-            self.fetch.choose = RackAwareReplicas(broker.node_id, broker.image).choose
-            self.replica_fetch.tells_commits = True
-        produce = ProduceHandler(partitions, self.appends, self._check_worker)
         quota = config.get_int("quota.producer.default")
         self.plane = Plane(
-            self.appends,
-            produce,
+            appends,
+            ProduceHandler(partitions, appends, self._check_worker),
             self.fetch,
-            self.replica_fetch,
-            CommitHandler(broker.image, self.appends, broker.groups),
+            sessions,
+            CommitHandler(broker.image, appends, broker.groups),
             self._cold,
             self._read_worker,
             self._clock.monotonic,
@@ -85,6 +81,8 @@ class Server:
             None if quota == LONG_MAX else ProduceQuota(quota),
             self._closed,
         )
+        self.deliver = self.plane.deliver
+        """Ends a loop iteration: writes, acknowledges, sends."""
         self._admission = Admission(config)
         self._closings = Warnings(_log, "connections were closed", self._clock.monotonic)
         idle_ms = config.get_int("connections.max.idle.ms")
@@ -134,21 +132,16 @@ class Server:
             self._loop.remove_reader(self.plane.epoll.fileno())
         for connection in list(self.plane.connections.values()):
             self.plane.close(connection, "")
-        # Nobody is left who waits for what these two would find.
+        # No client waits for the results of these two.
         for worker in (self._read_worker, self._check_worker):
             worker.stop(finish=False)
-        self.appends.takes_jobs = False
-        # No client waits for the queued jobs: drop them, because closing a log covers them.
-        self.sync_worker.stop(finish=False)
+        self._appends.stop()
         self.plane.epoll.close()
 
     def _is_busy(self) -> bool:
         return any(
             connection.exchanges or connection.out for connection in self.plane.connections.values()
         )
-
-    def _deliver(self) -> None:
-        self.plane.deliver()
 
     def _cold(self, connection: Connection, frame: bytes) -> bytes | Awaitable[bytes]:
         header = read_header(frame)
@@ -170,7 +163,7 @@ class Server:
 
     def _keep_up(self) -> None:
         self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
-        self.appends.expire()
+        self._appends.expire()
         self._closings.count()
         plane = self.plane
         now = plane.now = self._clock.monotonic()
