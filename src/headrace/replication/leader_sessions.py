@@ -117,8 +117,8 @@ class LeaderSessions:
         """After a flush: respond to the followers that have something to fetch now."""
         if not self.woken:
             return
-        woken = self.woken
-        self.woken = []
+        woken = self.woken.copy()
+        self.woken.clear()
         for exchange in woken:
             exchange.woken = False
             session = exchange.session
@@ -146,7 +146,12 @@ class LeaderSessions:
                 self.sessions_of[peer].remove(known)
             self.last_id += 1
             session = ReplicaSession(
-                self, peer, self.last_id, request.replica_id, request.replica_epoch
+                peer,
+                self.last_id,
+                request.replica_id,
+                request.replica_epoch,
+                self.tells_commits,
+                self.woken,
             )
             self.sessions[session.session_id] = session
             self.sessions_of.setdefault(peer, []).append(session)

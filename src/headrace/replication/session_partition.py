@@ -4,7 +4,7 @@ Holds the partitions of a session, those that changed, and the fetch that waits 
 `leader_sessions.py` decides what to send.
 """
 
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from mypy_extensions import i64
 
@@ -13,9 +13,6 @@ from headrace.replication.partition import Partition
 from headrace.replication.replica_progress import ReplicaListener
 from headrace.runtime.exchange import Exchange, Peer, Timer
 from headrace.wire.fetch import FetchPart, FetchRequest
-
-if TYPE_CHECKING:
-    from headrace.replication.leader_sessions import LeaderSessions
 
 
 @final
@@ -58,7 +55,7 @@ class SessionPartition(ReplicaListener):
     def committed(self) -> None:
         session = self.session
         session.quiet[self] = None
-        if session.sessions.tells_commits:
+        if session.tells_commits:
             session.must_send = True
             self._wake()
 
@@ -78,18 +75,22 @@ class SessionPartition(ReplicaListener):
 class ReplicaSession:
     def __init__(
         self,
-        sessions: "LeaderSessions",
         peer: Peer,
         session_id: i64,
         node_id: i64,
         broker_epoch: i64,
+        tells_commits: bool,
+        woken: "list[ReplicaExchange]",
     ) -> None:
-        self.sessions = sessions
         self.peer = peer
         self.session_id: i64 = session_id
         self.node_id: i64 = node_id
         self.broker_epoch: i64 = broker_epoch
         """The registration that opened the session. Another registration opens another one."""
+        self.tells_commits = tells_commits
+        """Whether a new high watermark ends a wait."""
+        self.woken = woken
+        """The waiting fetches of all sessions to retry after the next flush."""
         self.epoch: i64 = 0
         self.parts: dict[tuple[bytes, int], SessionPartition] = {}
         self.dirty: dict[SessionPartition, None] = {}
@@ -116,4 +117,4 @@ class ReplicaExchange(Exchange):
     def wake(self) -> None:
         if not self.woken and self.session is not None:
             self.woken = True
-            self.session.sessions.woken.append(self)
+            self.session.woken.append(self)
