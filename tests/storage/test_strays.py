@@ -1,10 +1,14 @@
 """Replicas of topics that were deleted while a broker was down."""
 
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
 from uuid import UUID
 
 import pytest
 
 from headrace.log.directory import LogDirectory
+from headrace.log.directory_jobs import RemoveDirectories
 from headrace.model.topics import TopicPartition
 from headrace.node.strays import FILE, Record, Strays, decide, decode, encode
 from headrace.testing.disk import SimulatedFiles
@@ -16,6 +20,10 @@ OTHER_ID = UUID(int=2)
 CONFIG = topic_config()
 DELAY_S = 60.0
 BEFORE = Record("store", 5)
+
+Job = Callable[[], object]
+Done = Callable[[object, BaseException | None], None]
+T = TypeVar("T")
 
 
 def made(*, has_records: bool = True) -> SimulatedFiles:
@@ -42,20 +50,47 @@ def opened(
     return directory
 
 
+class Shell:
+    """The worker of a broker, and the directories that are to be removed."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        topics: dict[UUID, str],
+        now: Record,
+        delay_s: float = DELAY_S,
+    ) -> None:
+        self.jobs: deque[tuple[Job, Done]] = deque()
+        self.paths: list[str] = []
+        self.strays = Strays(directory, topics, now, delay_s, self._submit, self._remove)
+
+    def _submit(self, job: Job, done: Done) -> None:
+        self.jobs.append((job, done))
+
+    def _remove(self, removal: RemoveDirectories) -> None:
+        self.paths += removal.paths
+        removal.run()
+
+    def work(self) -> None:
+        while self.jobs:
+            job, done = self.jobs.popleft()
+            done(job(), None)
+
+
 def removed(
     directory: LogDirectory, topics: dict[UUID, str] | None = None, now: Record | None = None
 ) -> list[str]:
     """The directories that disappear when the time has come."""
     before = names(directory)
-    store, epoch, _ = now or Record("store", 6)
-    strays = Strays(directory, topics or {}, store, epoch, DELAY_S)
-    strays.start(100.0).run()
-    assert strays.tick(100.0 + DELAY_S - 1, is_connected=True) is None
-    assert strays.tick(100.0 + DELAY_S, is_connected=False) is None
+    shell = Shell(directory, topics or {}, now or Record("store", 6))
+    shell.strays.start(100.0)
+    shell.work()
+    shell.strays.tick(100.0 + DELAY_S - 1, is_connected=True)
+    shell.strays.tick(100.0 + DELAY_S, is_connected=False)
+    assert not shell.jobs
     assert names(directory) == before
-    job = strays.tick(100.0 + DELAY_S, is_connected=True)
-    if job is not None:
-        job.run()
+    shell.strays.tick(100.0 + DELAY_S, is_connected=True)
+    shell.work()
     after = names(directory)
     assert not [name for name in after if name.endswith("-delete")]
     return [name for name in before if name not in after]
@@ -88,11 +123,51 @@ def test_replica_stays_if_its_topic_is_in_the_image() -> None:
 
 def test_replica_that_was_opened_in_the_meantime_stays() -> None:
     directory = opened(made(), {})
-    strays = Strays(directory, {}, "store", 6, 0.0)
-    strays.start(1.0).run()
+    shell = Shell(directory, {}, Record("store", 6), 0.0)
+    shell.strays.start(1.0)
+    shell.work()
+    shell.strays.tick(1.0, is_connected=True)
     directory.create(A, ID, CONFIG)
-    assert strays.tick(1.0, is_connected=True) is None
+    shell.work()
     assert names(directory) == ["a-0"]
+
+
+def test_no_stray_is_removed_before_the_record_was_read() -> None:
+    directory = opened(made(), {}, Record())
+    shell = Shell(directory, {}, Record("store", 6), 0.0)
+    shell.strays.start(1.0)
+    shell.strays.tick(2.0, is_connected=True)
+    shell.work()
+    shell.strays.tick(2.0, is_connected=True)
+    shell.work()
+    assert names(directory) == ["a-0"]
+
+
+def test_files_are_read_by_the_worker_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = opened(made(), {})
+    shell = Shell(directory, {}, Record("store", 6), 0.0)
+    is_on_worker = False
+
+    def checked(act: Callable[[str], T]) -> Callable[[str], T]:
+        def read(path: str) -> T:
+            assert is_on_worker, path
+            return act(path)
+
+        return read
+
+    files = directory.files
+    monkeypatch.setattr(files, "read_file", checked(files.read_file))
+    monkeypatch.setattr(files, "list_directory", checked(files.list_directory))
+    monkeypatch.setattr(shell.strays, "_remove", lambda removal: shell.paths.extend(removal.paths))
+    shell.strays.start(1.0)
+    for _ in range(2):
+        job, done = shell.jobs.popleft()
+        is_on_worker = True
+        result = job()
+        is_on_worker = False
+        done(result, None)
+        shell.strays.tick(1.0, is_connected=True)
+    assert shell.paths
 
 
 @pytest.mark.parametrize(
@@ -157,8 +232,9 @@ def test_many_strays_are_removed_without_a_pass_over_all_of_them_for_each(
     for index in range(200):
         directory.create(TopicPartition("a", index), ID, CONFIG)
     directory = opened(files.killed(), {})
-    strays = Strays(directory, {}, "store", 6, DELAY_S)
-    strays.start(100.0).run()
+    shell = Shell(directory, {}, Record("store", 6))
+    shell.strays.start(100.0)
+    shell.work()
     count = 0
     text = TopicPartition.__str__
 
@@ -168,7 +244,7 @@ def test_many_strays_are_removed_without_a_pass_over_all_of_them_for_each(
         return text(partition)
 
     monkeypatch.setattr(TopicPartition, "__str__", counted)
-    job = strays.tick(100.0 + DELAY_S, is_connected=True)
-    assert job is not None
-    assert len(job.paths) == len(directory.found) == 100
+    shell.strays.tick(100.0 + DELAY_S, is_connected=True)
+    shell.work()
+    assert len(shell.paths) == len(directory.found) == 100
     assert count <= 400

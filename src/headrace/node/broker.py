@@ -400,21 +400,20 @@ class Broker:
         """Find strays once, then remove those that are due. Adoption keeps all for the next run."""
         now = self._clock.monotonic()
         if self._strays is not None:
-            removal = self._strays.tick(now, is_connected=not self._has_no_session())
-            if removal is not None:
-                self._remove(removal)
+            self._strays.tick(now, is_connected=not self._has_no_session())
         elif self._controller is not None and not self._adopts:
-            from headrace.node.strays import Strays
+            from headrace.node.strays import Record, Strays
 
             controller = self._controller
             self._strays = Strays(
                 self._logs,
                 controller.image.names_by_id,
-                self._store_id,
-                controller.last_epoch,
+                Record(self._store_id, controller.last_epoch),
                 self.config.get_int("log.segment.delete.delay.ms") / 1000,
+                worker.submit,
+                self._remove,
             )
-            worker.submit(self._strays.start(now).run, _done)
+            self._strays.start(now)
 
     def _start_scrubber(self) -> None:
         from headrace.node.scrubber import Scrubber

@@ -1,7 +1,7 @@
 """Removes replicas of topics that were deleted while this broker was down.
 
 Owns `headrace-strays`, which records the store that this data directory belongs to. Runs on the
-loop; a worker writes the file and removes the directories.
+loop; a worker reads and writes files, and another one removes the directories.
 
 1. A directory is removed only if the store is known to be complete: the same store as before, and
    not an older copy of it. Otherwise all strays stay until an operator has moved or deleted them.
@@ -14,7 +14,8 @@ loop; a worker writes the file and removes the directories.
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -28,6 +29,12 @@ from headrace.log.recovery import read_log_checkpoint
 FILE = "headrace-strays"
 _PER_TICK_MAX = 100
 _log = logging.getLogger(__name__)
+
+Submit = Callable[
+    [Callable[[], object], Callable[[object, BaseException | None], None]],
+    None,
+]
+"""Runs a job on a worker, then calls the second argument on the loop with its result or error."""
 
 
 class Record(NamedTuple):
@@ -65,89 +72,111 @@ def decode(data: bytes) -> Record:
         return Record()
 
 
-class WriteRecord:
-    """Writes the record; for a worker."""
-
-    def __init__(self, files: Files, path: str, record: Record) -> None:
-        self._files = files
-        self._path = path
-        self._data = encode(record)
-
-    def run(self) -> None:
-        try:
-            self._files.replace_file(self._path, self._data)
-        except OSError as error:
-            _log.warning("file not written: path=%s error=%s", self._path, error)
-
-
 class Strays:
     def __init__(
         self,
         logs: LogDirectory,
         topics_by_id: Mapping[UUID, str],
-        store: str,
-        broker_epoch: int,
+        now: Record,
         delay_s: float,
+        submit: Submit,
+        remove: Callable[[RemoveDirectories], None],
     ) -> None:
         """`topics_by_id` is the image's: it follows all changes."""
         self._logs = logs
         self._topics_by_id = topics_by_id
-        self._now = Record(store, broker_epoch)
+        self._now = now
         self._delay_s = delay_s
+        self._submit = submit
+        self._remove = remove
         self._names: list[str] = []
         self._due = math.inf
 
-    def start(self, now: float) -> WriteRecord:
-        """Look for strays and decide whether they may be removed. Returns a job for a worker."""
+    def start(self, now: float) -> None:
+        """Look for strays, and decide whether they may be removed."""
         logs = self._logs
         self._names = [*map(str, logs.found), *logs.strays]
         path = f"{logs.path}/{FILE}"
-        before = self._read(path)
-        record = decide(before, self._now, has_strays=bool(self._names))
-        if record.keeps:
+        job = partial(_update, logs.files, path, self._now, has_strays=bool(self._names))
+        self._submit(job, partial(self._updated, now + self._delay_s))
+
+    def _updated(self, due: float, record: object, error: BaseException | None) -> None:
+        if isinstance(record, Record) and not record.keeps:
+            self._due = due
+        elif error is not None:
+            _log.error("stray replicas kept after an internal error", exc_info=error)
+        else:
             _log.warning(
                 "stray replicas kept, the store might lack topics; delete them once they are not "
                 "needed: directory=%s count=%d",
-                logs.path,
+                self._logs.path,
                 len(self._names),
             )
-        elif self._names:
-            self._due = now + self._delay_s
-        return WriteRecord(logs.files, path, record)
 
-    def _read(self, path: str) -> Record:
-        """An empty record if the file cannot be read: all strays stay then."""
-        try:
-            return decode(self._logs.files.read_file(path))
-        except OSError:
-            return Record()
-
-    def tick(self, now: float, *, is_connected: bool) -> RemoveDirectories | None:
-        """Put some strays aside when they are due. Returns a job for a worker."""
-        if now < self._due or not is_connected:
-            return None
+    def tick(self, now: float, *, is_connected: bool) -> None:
+        """Examine some strays when they are due, and remove them."""
+        if now < self._due or not is_connected or not self._names:
+            return
         names, self._names = self._names[:_PER_TICK_MAX], self._names[_PER_TICK_MAX:]
-        if not self._names:
-            self._due = math.inf
+        self._submit(partial(_topic_ids, self._logs.files, self._logs.path, names), self._examined)
+
+    def _examined(self, topic_ids: object, error: BaseException | None) -> None:
+        """Put the strays of deleted topics aside, and let a worker remove them."""
+        if error is not None:
+            _log.error("stray replicas kept after an internal error", exc_info=error)
+            return
+        assert isinstance(topic_ids, dict)
         # Others were opened in the meantime.
         present = {*self._logs.strays, *map(str, self._logs.found)}
-        removed = {name for name in names if name in present and self._is_removable(name)}
+        removed = {
+            name
+            for name, topic_id in topic_ids.items()
+            if name in present and self._is_removable(name, topic_id)
+        }
         self._logs.remove_strays(removed)
-        return self._logs.removal()
+        removal = self._logs.removal()
+        if removal is not None:
+            self._remove(removal)
 
-    def _is_removable(self, name: str) -> bool:
-        logs = self._logs
-        path = f"{logs.path}/{name}"
-        try:
-            topic_id = topic_id_of(logs.files, path)
-        except OSError as error:
-            _log.warning("stray replica not readable, kept: path=%s error=%s", path, error)
-            return False
+    def _is_removable(self, name: str, topic_id: UUID | None) -> bool:
+        path = f"{self._logs.path}/{name}"
         if topic_id is None or topic_id in self._topics_by_id:
             _log.warning("stray replica kept: path=%s topic_id=%s", path, topic_id)
             return False
         _log.info("removing stray replica of a deleted topic: path=%s topic_id=%s", path, topic_id)
         return True
+
+
+# These run on a worker.
+
+
+def _update(files: Files, path: str, now: Record, *, has_strays: bool) -> Record:
+    """Compare the record of the last start with this one, and replace it.
+
+    If the file cannot be read, the record is empty, and all strays stay.
+    """
+    try:
+        before = decode(files.read_file(path))
+    except OSError:
+        before = Record()
+    record = decide(before, now, has_strays=has_strays)
+    try:
+        files.replace_file(path, encode(record))
+    except OSError as error:
+        _log.warning("file not written: path=%s error=%s", path, error)
+    return record
+
+
+def _topic_ids(files: Files, parent: str, names: Iterable[str]) -> dict[str, UUID | None]:
+    return {name: _readable_topic_id(files, f"{parent}/{name}") for name in names}
+
+
+def _readable_topic_id(files: Files, path: str) -> UUID | None:
+    try:
+        return topic_id_of(files, path)
+    except OSError as error:
+        _log.warning("stray replica not readable: path=%s error=%s", path, error)
+        return None
 
 
 def topic_id_of(files: Files, path: str) -> UUID | None:
