@@ -15,7 +15,8 @@ C5  `alarm_ms` is not later than the earliest timer
 from dataclasses import replace
 
 from headrace.coordinator.shard import NEVER, Moment
-from headrace.group.classic_state import ClassicState, State, member_of
+from headrace.group.classic_state import ClassicState, member_of
+from headrace.group.classic_transitions import Event, State
 from headrace.group.membership import Member
 from headrace.group.messages import (
     NO_MEMBER,
@@ -29,8 +30,6 @@ from headrace.group.messages import (
     SyncRequest,
 )
 from headrace.model.errors import ApiError, ErrorCode
-
-__all__ = ["ClassicGroup", "State"]
 
 _GENERATION_MAX = (1 << 31) - 1
 _WAIT_FOR_INSTANCES_MS_MIN = 1_000
@@ -58,7 +57,7 @@ class ClassicGroup(ClassicState):
             outcome.replies.append((ticket, reply))
             self.pending.pop(request.member_id, None)
             if self._remove(request.member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome):
-                self._rebalance(outcome, now)
+                self._rebalance(Event.LEAVE, outcome, now)
         elif request.member_id == NO_MEMBER:
             self._join_new(request, ticket, now, outcome)
         elif request.member_id in self.pending:
@@ -96,7 +95,7 @@ class ClassicGroup(ClassicState):
         if self.state is State.PREPARING and self._is_initial:
             self._is_joined_anew = True
         self.members.add(member)
-        self._rebalance(outcome, now)
+        self._rebalance(Event.JOIN, outcome, now)
 
     def _join_again(self, request: JoinRequest, ticket: int, now: Moment, outcome: Outcome) -> None:
         member = self.members.by_id[request.member_id]
@@ -118,7 +117,7 @@ class ClassicGroup(ClassicState):
             # Its former connection is gone, or it would not ask on another.
             reply = JoinReply(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id)
             outcome.replies.append((before, reply))
-        self._rebalance(outcome, now)
+        self._rebalance(Event.JOIN, outcome, now)
 
     def _replace(
         self, old_id: str, request: JoinRequest, ticket: int, now: Moment, outcome: Outcome
@@ -137,7 +136,7 @@ class ClassicGroup(ClassicState):
         self._restart_session(member, now)
         if self.state is not State.STABLE or not keeps_protocol:
             members.hold_join(member, ticket)
-            self._rebalance(outcome, now)
+            self._rebalance(Event.JOIN, outcome, now)
             return
         outcome.change = Change.REPLACED
         outcome.member_id = member.member_id
@@ -152,17 +151,17 @@ class ClassicGroup(ClassicState):
 
     # Rebalancing
 
-    def _rebalance(self, outcome: Outcome, now: Moment) -> None:
-        """Begin one, or go on with the one that has begun."""
+    def _rebalance(self, event: Event, outcome: Outcome, now: Moment) -> None:
+        """Start a rebalance, or complete the current one if all members have joined."""
         if self.state is not State.PREPARING:
-            self._prepare(outcome, now)
+            self._prepare(event, outcome, now)
         elif not self._is_initial and self._all_joined():
             self._complete_join(outcome, now)
 
     def _all_joined(self) -> bool:
         return len(self.members) == self.members.waiting_joins and not self.pending
 
-    def _prepare(self, outcome: Outcome, now: Moment) -> None:
+    def _prepare(self, event: Event, outcome: Outcome, now: Moment) -> None:
         if self.state is State.COMPLETING:
             for member in self.members.all():
                 member.assignment = b""
@@ -170,7 +169,7 @@ class ClassicGroup(ClassicState):
         self._unsynced.clear()
         self._sync_deadline_ms = NEVER
         self._is_initial = self.state is State.EMPTY
-        self._enter(State.PREPARING, now)
+        self._transition(event, now.wall_ms)
         timeout_ms = self.members.rebalance_timeout_ms()
         if self._is_initial:
             # A new group gives more members the time to come.
@@ -210,7 +209,7 @@ class ClassicGroup(ClassicState):
             return
         self.protocol = members.chosen_protocol()
         self._note_topics()
-        self._enter(State.COMPLETING, now)
+        self._transition(Event.ALL_JOINED, now.wall_ms)
         for member in members.all():
             waiting = members.hold_join(member, None)
             if waiting is not None:
@@ -224,7 +223,7 @@ class ClassicGroup(ClassicState):
     def _become_empty(self, outcome: Outcome, now: Moment) -> None:
         self.protocol = None
         self._note_topics()
-        self._enter(State.EMPTY, now)
+        self._transition(Event.ALL_LEFT, now.wall_ms)
         if self.is_durable:
             outcome.change = Change.EMPTIED
             outcome.records.append(self._record({}))
@@ -305,7 +304,7 @@ class ClassicGroup(ClassicState):
         size = len(self.members)
         errors = [self._let_go(leaver, outcome) for leaver in leavers]
         if len(self.members) < size or self.state is State.PREPARING:
-            self._rebalance(outcome, now)
+            self._rebalance(Event.LEAVE, outcome, now)
         return outcome, errors
 
     def _let_go(self, leaver: Leaver, outcome: Outcome) -> ErrorCode:
@@ -348,14 +347,14 @@ class ClassicGroup(ClassicState):
                 self._restart_session(member, now)
                 if member.is_unaware:
                     self._remove(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome)
-                    self._rebalance(outcome, now)
+                    self._rebalance(Event.LEAVE, outcome, now)
         return outcome
 
     def forget_pending(self, member_id: str, now: Moment) -> Outcome:
         """Too many ids were handed out: this one counts no more."""
         outcome = Outcome()
         if self.pending.pop(member_id, None) is not None and self.state is State.PREPARING:
-            self._rebalance(outcome, now)
+            self._rebalance(Event.LEAVE, outcome, now)
         return outcome
 
     def _remove(self, member_id: str, why: ErrorCode, outcome: Outcome) -> bool:
@@ -377,7 +376,7 @@ class ClassicGroup(ClassicState):
         """Do what is due. An alarm that is due afterwards wants another call."""
         outcome = Outcome()
         if self._expire(outcome, now):
-            self._rebalance(outcome, now)
+            self._rebalance(Event.EXPIRE, outcome, now)
         if self._join_deadline_ms <= now.ms:
             self._join_deadline_ms = NEVER
             if self._is_initial:
@@ -388,7 +387,7 @@ class ClassicGroup(ClassicState):
             self._sync_deadline_ms = NEVER
             for member_id in list(self._unsynced):
                 self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome)
-            self._rebalance(outcome, now)
+            self._rebalance(Event.EXPIRE, outcome, now)
         self.alarm_ms = min(
             self._join_deadline_ms,
             self._sync_deadline_ms,
@@ -420,7 +419,7 @@ class ClassicGroup(ClassicState):
         for member in self.members.all():
             self._restart_session(member, now)
         if len(self.members) > self.limits.size_max:
-            self._prepare(outcome, now)
+            self._prepare(Event.LOAD, outcome, now)
         return outcome
 
     def applied(self, outcome: Outcome, now: Moment) -> Outcome:
@@ -429,7 +428,7 @@ class ClassicGroup(ClassicState):
             return Outcome()
         follow_up = self.loaded(now)
         if self.members and self.state is State.STABLE:
-            self._prepare(follow_up, now)
+            self._prepare(Event.CONVERT, follow_up, now)
         return follow_up
 
     def unloaded(self, error: ErrorCode) -> Outcome:
@@ -448,7 +447,7 @@ class ClassicGroup(ClassicState):
         if failed.change is Change.ASSIGNED:
             for member in self.members.all():
                 self._answer_sync(member, SyncReply(error), outcome, now)
-            self._rebalance(outcome, now)
+            self._rebalance(Event.APPEND_FAILED, outcome, now)
             return outcome
         # An empty group that the log still believes in does no harm: after a restart its members
         # time out.
@@ -457,12 +456,8 @@ class ClassicGroup(ClassicState):
             ticket, _ = outcome.replies.pop()
             outcome.replies.append((ticket, JoinReply(error, NO_MEMBER)))
             self._remove(failed.member_id, error, outcome)
-            self._rebalance(outcome, now)
+            self._rebalance(Event.APPEND_FAILED, outcome, now)
         return outcome
-
-    def _enter(self, state: State, now: Moment) -> None:
-        self.state = state
-        self.state_timestamp_ms = now.wall_ms
 
     def _restart_session(self, member: Member, now: Moment) -> None:
         if not (member.is_new and member.join_ticket is not None):

@@ -4,9 +4,8 @@
 that sets what outlives a restart. classic_machine.py has the transitions.
 """
 
-from enum import StrEnum
-
 from headrace.coordinator.shard import NEVER
+from headrace.group.classic_transitions import Event, State, next_state
 from headrace.group.membership import Member, Membership, member_from, metadata_bytes
 from headrace.group.messages import NO_MEMBER, ClassicLimits, JoinReply, JoinRequest
 from headrace.group.records import (
@@ -18,15 +17,6 @@ from headrace.group.records import (
 )
 from headrace.group.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.model.errors import ErrorCode
-
-
-class State(StrEnum):
-    """Kafka's words, as tools print them."""
-
-    EMPTY = "Empty"
-    PREPARING = "PreparingRebalance"
-    COMPLETING = "CompletingRebalance"
-    STABLE = "Stable"
 
 
 class ClassicState:
@@ -59,8 +49,8 @@ class ClassicState:
         self.generation = value.generation
         self.protocol_type = value.protocol_type or None
         self.protocol = value.protocol
-        self.state = State.STABLE if members else State.EMPTY
-        self.state_timestamp_ms = value.state_timestamp_ms
+        event = Event.APPLY_MEMBERS if members else Event.APPLY_EMPTY
+        self._transition(event, value.state_timestamp_ms)
         self._note_topics()
 
     def _applied(
@@ -72,6 +62,10 @@ class ClassicState:
         member.assignment = stored.assignment
         member.sync_ticket = None
         return member
+
+    def _transition(self, event: Event, wall_ms: int) -> None:
+        self.state = next_state(self.state, event)
+        self.state_timestamp_ms = wall_ms
 
     def _record(self, assignments: dict[str, bytes]) -> GroupRecord:
         value = GroupValue(

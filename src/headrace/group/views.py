@@ -1,9 +1,10 @@
-"""A group as those see it who only look. Pure data."""
+"""Read-only views of a group, for DescribeGroups and ListGroups. Pure data."""
 
 from typing import NamedTuple
 
 from headrace.group.assignment import Assignment
-from headrace.group.classic_state import ClassicState, State
+from headrace.group.classic_state import ClassicState
+from headrace.group.classic_transitions import State
 from headrace.group.consumer_state import ConsumerState
 
 
