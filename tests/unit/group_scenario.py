@@ -66,6 +66,7 @@ class Table:
                 assert isinstance(value, GroupValue)
                 self.group.apply(value)
             break
+        self.group.applied(outcome, self.now)
         for ticket, reply in outcome.replies:
             assert ticket not in self.replies, "a second answer"
             self.replies[ticket] = reply

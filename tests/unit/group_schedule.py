@@ -6,7 +6,8 @@ the coordinator. What clients ask for and how they take an answer is a world's o
 has the classic protocol, consumer_world.py both.
 
 What is held in every world: a request has one answer, and when faults have ended it comes; timers
-do not spin; a commit that was acknowledged is there after every failover.
+do not spin; a commit that was acknowledged is there after every failover; a decision changes the
+stored state of a classic group only through its records.
 """
 
 import random
@@ -15,9 +16,11 @@ from typing import ClassVar, Generic, TypeVar
 
 from headrace.coordinator.shard import Moment
 from headrace.group.classic_machine import ClassicGroup
+from headrace.group.classic_transitions import State
 from headrace.group.messages import BeatReply, Outcome, Reply
 from headrace.group.records import (
     GroupRecord,
+    GroupValue,
     OffsetKey,
     OffsetValue,
     encode_key,
@@ -59,6 +62,13 @@ class Client:
 C = TypeVar("C", bound=Client)
 
 
+def generation_of(group: ClassicGroup) -> tuple[object, ...]:
+    """The stored state of a classic group."""
+    assignments = {member.member_id: member.assignment for member in group.members.all()}
+    leader = group.members.leader
+    return group.generation, group.protocol_type, group.protocol, leader, assignments
+
+
 class Schedule(Generic[C]):
     HEALING_MS: ClassVar[int]
     """How long after the last fault a group needs to be stable."""
@@ -73,6 +83,8 @@ class Schedule(Generic[C]):
         """Where batches of it end."""
         self.committed = 0
         self.shard = self.new_shard()
+        self.stored = self.new_shard()
+        """The log applied, and nothing else."""
         self.clients: list[C] = []
         self.tickets = 0
         self.askers: dict[int, C] = {}
@@ -133,13 +145,32 @@ class Schedule(Generic[C]):
     def append(self, records: list[GroupRecord]) -> bool:
         if not records:
             return True
+        self.check_stored()
+        self.check_not_empty_before(records)
         if self.faults and self.random.random() < 0.01:
             return False
         for record in records:
             self.log.append((encode_key(record.key), encode_value(record.value)))
             self.shard.apply(record, len(self.log) - 1)
+            self.stored.apply(record, len(self.log) - 1)
         self.ends.append(len(self.log))
         return True
+
+    def check_stored(self) -> None:
+        """A stable classic group is what the log says, also between a decision and its append."""
+        group, stored = self.shard.find(GROUP), self.stored.find(GROUP)
+        if isinstance(group, ClassicGroup) and group.state is State.STABLE:
+            assert isinstance(stored, ClassicGroup), "a generation without a record"
+            assert generation_of(group) == generation_of(stored), "a change without a record"
+
+    def check_not_empty_before(self, records: list[GroupRecord]) -> None:
+        """A classic group with members is empty only after the record that says so."""
+        group, stored = self.shard.find(GROUP), self.stored.find(GROUP)
+        is_emptied = any(
+            isinstance(value, GroupValue) and not value.members for _, value in records
+        )
+        if is_emptied and isinstance(group, ClassicGroup) and isinstance(stored, ClassicGroup):
+            assert group.state is not State.EMPTY or stored.state is State.EMPTY
 
     def carry_out(self, outcome: Outcome) -> None:
         while outcome.records and not self.append(outcome.records):
@@ -157,6 +188,7 @@ class Schedule(Generic[C]):
             if follow_up.records or follow_up.replies:
                 self.carry_out(follow_up)
         self.shard.drop_if_vacant(GROUP)
+        self.check_stored()
         self.check_group()
 
     def tick(self) -> None:
@@ -191,8 +223,9 @@ class Schedule(Generic[C]):
         self.committed = keep
         self.unsent.clear()
         self.unacked.clear()
-        self.shard = self.new_shard()
-        replay(self.log, self.shard)
+        self.shard, self.stored = self.new_shard(), self.new_shard()
+        for shard in (self.shard, self.stored):
+            replay(self.log, shard)
         group = self.shard.find(GROUP)
         if group is not None:
             self.carry_out(group.loaded(self.now))

@@ -160,15 +160,16 @@ def test_an_administrator_removes_an_instance_by_its_name() -> None:
     assert table.state == "PreparingRebalance"
 
 
-def test_an_instance_that_cannot_be_stored_is_refused_and_the_group_rebalances() -> None:
+def test_an_instance_that_cannot_be_stored_is_refused_and_the_group_is_unchanged() -> None:
     table = Table()
-    stable_instances(table)
+    before = stable_instances(table)
     table.broken = ErrorCode.NOT_COORDINATOR
     table.ids.pop("i2")
     ticket = table.join("i2", instance_id="i2")
     assert table.joined(ticket).error is ErrorCode.NOT_COORDINATOR
-    assert table.state == "PreparingRebalance"
-    assert len(table.group.members) == 1
+    assert table.state == "Stable"
+    assert set(table.group.members.by_id) == set(before.values())
+    assert table.group.heartbeat(before["i2"], "i2", 1, table.now) is ErrorCode.NONE
 
 
 def test_instances_survive_a_restart_of_the_coordinator() -> None:

@@ -8,7 +8,6 @@ import pytest
 from headrace.group import classic_state
 from headrace.group.classic_transitions import TRANSITIONS, Event, State, next_state
 from headrace.group.messages import ClassicLimits
-from headrace.model.errors import ErrorCode
 from tests.unit import consumer_world, group_world
 from tests.unit.group_scenario import Table
 
@@ -36,7 +35,7 @@ def test_random_schedules_reach_every_transition_and_no_other(reached: set[Row])
         consumer_world.World(seed, 0.4).run(300)
     lower_size_limit()
     leave_before_sync()
-    replace_an_instance_while_appends_fail()
+    leave_before_anything_is_stored()
     assert reached == set(TRANSITIONS)
 
 
@@ -60,12 +59,12 @@ def leave_before_sync() -> None:
     assert table.state == State.PREPARING
 
 
-def replace_an_instance_while_appends_fail() -> None:
+def leave_before_anything_is_stored() -> None:
     table = Table()
-    table.stable("a", instance_id="i")
-    table.broken = ErrorCode.NOT_COORDINATOR
-    table.ids.pop("a")
-    table.join("a", instance_id="i")
+    table.join("a")
+    table.leave("a")
+    table.wait(9_000)
+    assert (table.state, table.log) == (State.EMPTY, [])
 
 
 def test_no_other_code_assigns_the_state() -> None:

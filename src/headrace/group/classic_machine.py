@@ -1,13 +1,13 @@
-"""One group under the classic protocol: what its members ask for, and what time does to it. Pure.
+"""Decisions of one group under the classic protocol. Pure.
 
-Joining, syncing and the timers are soft state and live only here; a generation with its members
-and assignments is decided here and set by `apply`. An Outcome's records are appended and applied
-before its replies are sent; where they cannot be appended, `append_failed` says what to send
-instead.
+Joining, syncing and the timers are not stored. A generation is stored: a decision returns its
+record and does not change the stored state. `apply` changes it after the append, and then `applied`
+sets timers. If the log does not accept the record, `append_failed` decides what to do instead;
+there is nothing to undo.
 
 C1  an assignment is sent only from a generation that has been applied
 C2  a generation has each member once, and an instance name at most once
-C3  every ticket that is taken gets exactly one reply, or is given back by `abandoned`
+C3  every ticket gets exactly one reply, or is returned by `abandoned`
 C4  a rebalance ends within the longest rebalance timeout of its members, if one of them takes part
 C5  `alarm_ms` is not later than the earliest timer
 """
@@ -17,7 +17,7 @@ from dataclasses import replace
 from headrace.coordinator.shard import NEVER, Moment
 from headrace.group.classic_state import ClassicState, member_of
 from headrace.group.classic_transitions import Event, State
-from headrace.group.membership import Member
+from headrace.group.membership import Member, Membership
 from headrace.group.messages import (
     NO_MEMBER,
     Change,
@@ -31,7 +31,6 @@ from headrace.group.messages import (
 )
 from headrace.model.errors import ApiError, ErrorCode
 
-_GENERATION_MAX = (1 << 31) - 1
 _WAIT_FOR_INSTANCES_MS_MIN = 1_000
 
 
@@ -122,30 +121,41 @@ class ClassicGroup(ClassicState):
     def _replace(
         self, old_id: str, request: JoinRequest, ticket: int, now: Moment, outcome: Outcome
     ) -> None:
-        """An instance has come back under a new id; who holds the old one is fenced (KIP-345)."""
+        """An instance has a new member id; the member with the old id is fenced (KIP-345)."""
         members = self.members
-        was_leader = members.leader == old_id
         keeps_protocol = members.chosen_protocol({old_id: request.protocols}) == self.protocol
-        assignment = members.by_id[old_id].assignment
-        self._remove(old_id, ErrorCode.FENCED_INSTANCE_ID, outcome)
         member = member_of(request.new_member_id, request)
-        member.assignment = assignment
+        member.assignment = members.by_id[old_id].assignment
+        if self.state is State.STABLE and keeps_protocol:
+            self._store_replaced(old_id, member, request.can_skip_assignment, ticket, outcome)
+            return
+        was_leader = members.leader == old_id
+        self._remove(old_id, ErrorCode.FENCED_INSTANCE_ID, outcome)
         members.add(member)
         if was_leader:
             members.leader = member.member_id
         self._restart_session(member, now)
-        if self.state is not State.STABLE or not keeps_protocol:
-            members.hold_join(member, ticket)
-            self._rebalance(Event.JOIN, outcome, now)
-            return
+        members.hold_join(member, ticket)
+        self._rebalance(Event.JOIN, outcome, now)
+
+    def _store_replaced(
+        self, old_id: str, member: Member, can_skip: bool, ticket: int, outcome: Outcome
+    ) -> None:
+        """The same generation with another member id."""
+        was_leader = self.members.leader == old_id
+        others = [each for each in self.members.all() if each.member_id != old_id]
+        members = Membership(
+            [*others, member], member.member_id if was_leader else self.members.leader
+        )
+        assignments = {each.member_id: each.assignment for each in members.all()}
         outcome.change = Change.REPLACED
         outcome.member_id = member.member_id
-        assignments = {each.member_id: each.assignment for each in members.all()}
-        outcome.records.append(self._record(assignments))
-        reply = replace(self._joined(member), skip_assignment=was_leader)
-        if was_leader and not request.can_skip_assignment:
-            # An older client that hears that it leads would assign, and nobody waits for that. So
-            # it hears of a leader that is gone.
+        outcome.protocols = member.protocols
+        outcome.records.append(self._record(members, assignments))
+        reply = replace(self._joined(member, members), skip_assignment=was_leader)
+        if was_leader and not can_skip:
+            # An older client that is the leader would send an assignment, which no member waits
+            # for. So the reply names the old member id as the leader.
             reply = replace(reply, leader=old_id, skip_assignment=False, members=())
         outcome.replies.append((ticket, reply))
 
@@ -203,10 +213,10 @@ class ClassicGroup(ClassicState):
             wait_ms = max(members.rebalance_timeout_ms(), _WAIT_FOR_INSTANCES_MS_MIN)
             self._set_join_deadline(now.ms + wait_ms)
             return
-        self.generation = self.generation + 1 if self.generation < _GENERATION_MAX else 1
         if not members:
             self._become_empty(outcome, now)
             return
+        self.generation = self._next_generation()
         self.protocol = members.chosen_protocol()
         self._note_topics()
         self._transition(Event.ALL_JOINED, now.wall_ms)
@@ -221,12 +231,18 @@ class ClassicGroup(ClassicState):
         self._wake_at(self._sync_deadline_ms)
 
     def _become_empty(self, outcome: Outcome, now: Moment) -> None:
+        if self.is_durable:
+            outcome.change = Change.EMPTIED
+            outcome.records.append(self._empty_record(now.wall_ms))
+        else:
+            self._enter_empty(now)
+
+    def _enter_empty(self, now: Moment) -> None:
+        """Without a record."""
+        self.generation = self._next_generation()
         self.protocol = None
         self._note_topics()
         self._transition(Event.ALL_LEFT, now.wall_ms)
-        if self.is_durable:
-            outcome.change = Change.EMPTIED
-            outcome.records.append(self._record({}))
 
     # Syncing
 
@@ -250,33 +266,16 @@ class ClassicGroup(ClassicState):
             self._assign(request.assignments, outcome, now)
         return outcome
 
-    def _sync_error(self, request: SyncRequest) -> ErrorCode:
-        error = self._member_error(request.member_id, request.instance_id)
-        if error is not ErrorCode.NONE:
-            return error
-        if request.generation != self.generation:
-            return ErrorCode.ILLEGAL_GENERATION
-        if request.protocol_type not in (None, self.protocol_type):
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if self.state is State.PREPARING:
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        if request.protocol not in (None, self.protocol):
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        return ErrorCode.NONE
-
     def _assign(self, given: dict[str, bytes], outcome: Outcome, now: Moment) -> None:
-        """Who was forgotten by the leader gets nothing, and is told so."""
+        """Members that the leader omitted get an empty assignment."""
         assignments = {id_: given.get(id_, b"") for id_ in self.members.by_id}
         outcome.change = Change.ASSIGNED
-        outcome.records.append(self._record(assignments))
+        outcome.records.append(self._record(self.members, assignments))
         for member in self.members.all():
             if member.sync_ticket is not None:
                 reply = self._assigned(assignments[member.member_id])
                 outcome.replies.append((member.sync_ticket, reply))
                 self._restart_session(member, now)
-
-    def _assigned(self, assignment: bytes) -> SyncReply:
-        return SyncReply(ErrorCode.NONE, self.protocol_type, self.protocol, assignment)
 
     def _answer_sync(self, member: Member, reply: SyncReply, outcome: Outcome, now: Moment) -> None:
         if member.sync_ticket is not None:
@@ -423,13 +422,22 @@ class ClassicGroup(ClassicState):
         return outcome
 
     def applied(self, outcome: Outcome, now: Moment) -> Outcome:
-        """The log has what was decided. A group that was one of the newer protocol begins anew."""
+        """The records of a decision are applied."""
+        if outcome.change is Change.REPLACED:
+            self._start_replaced(outcome, now)
         if outcome.change is not Change.CONVERTED:
             return Outcome()
         follow_up = self.loaded(now)
         if self.members and self.state is State.STABLE:
             self._prepare(Event.CONVERT, follow_up, now)
         return follow_up
+
+    def _start_replaced(self, outcome: Outcome, now: Moment) -> None:
+        member = self.members.by_id[outcome.member_id]
+        self.members.set_protocols(member, outcome.protocols)
+        self._restart_session(member, now)
+        for member_id in [id_ for id_ in self._unsynced if id_ not in self.members.by_id]:
+            del self._unsynced[member_id]
 
     def unloaded(self, error: ErrorCode) -> Outcome:
         """This broker stops to speak for the group."""
@@ -442,21 +450,24 @@ class ClassicGroup(ClassicState):
         return outcome
 
     def append_failed(self, failed: Outcome, error: ErrorCode, now: Moment) -> Outcome:
-        """The log did not take the records: what there is instead to send, and perhaps append."""
+        """The records of a decision were not appended: the stored state is unchanged.
+
+        Clients see the same as with Kafka: an assignment that is not stored leads to a rebalance, a
+        new member id of an instance is rejected, and a group without members is empty anyway. (If
+        the coordinator fails then, the members of the stored generation time out.)
+        """
         outcome = Outcome()
         if failed.change is Change.ASSIGNED:
             for member in self.members.all():
                 self._answer_sync(member, SyncReply(error), outcome, now)
             self._rebalance(Event.APPEND_FAILED, outcome, now)
-            return outcome
-        # An empty group that the log still believes in does no harm: after a restart its members
-        # time out.
-        outcome.replies += failed.replies
-        if failed.change is Change.REPLACED:
-            ticket, _ = outcome.replies.pop()
+        elif failed.change is Change.REPLACED:
+            ticket, _ = failed.replies[-1]
             outcome.replies.append((ticket, JoinReply(error, NO_MEMBER)))
-            self._remove(failed.member_id, error, outcome)
-            self._rebalance(Event.APPEND_FAILED, outcome, now)
+        else:
+            assert failed.change is Change.EMPTIED
+            outcome.replies += failed.replies
+            self._enter_empty(now)
         return outcome
 
     def _restart_session(self, member: Member, now: Moment) -> None:

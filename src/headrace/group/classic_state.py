@@ -1,13 +1,22 @@
-"""What one classic group is, apart from what happens to it: generation, members, answers. Pure.
+"""The state of one classic group: generation, members, checks. Pure.
 
-`apply` takes over a generation from the log, the same at start-up as live, and is the only one
-that sets what outlives a restart. classic_machine.py has the transitions.
+The stored state is the last applied generation with its members and assignments. `apply` is the
+only method that changes it, live and during replay. A group in state Stable is what its record
+says. During a rebalance the group also has state that is not stored: the members of the next
+generation, its number and its protocol. classic_machine.py contains the decisions.
 """
 
 from headrace.coordinator.shard import NEVER
 from headrace.group.classic_transitions import Event, State, next_state
 from headrace.group.membership import Member, Membership, member_from, metadata_bytes
-from headrace.group.messages import NO_MEMBER, ClassicLimits, JoinReply, JoinRequest
+from headrace.group.messages import (
+    NO_MEMBER,
+    ClassicLimits,
+    JoinReply,
+    JoinRequest,
+    SyncReply,
+    SyncRequest,
+)
 from headrace.group.records import (
     NO_TIMESTAMP,
     GroupKey,
@@ -17,6 +26,8 @@ from headrace.group.records import (
 )
 from headrace.group.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.model.errors import ErrorCode
+
+_GENERATION_MAX = (1 << 31) - 1
 
 
 class ClassicState:
@@ -67,21 +78,31 @@ class ClassicState:
         self.state = next_state(self.state, event)
         self.state_timestamp_ms = wall_ms
 
-    def _record(self, assignments: dict[str, bytes]) -> GroupRecord:
+    def _record(self, members: Membership, assignments: dict[str, bytes]) -> GroupRecord:
+        """The present generation, with these members and assignments."""
         value = GroupValue(
             self.protocol_type or "",
             self.generation,
             self.protocol,
-            self.members.leader,
+            members.leader,
             self.state_timestamp_ms,
             tuple(
                 member.stored(self.protocol, assignments[member.member_id])
-                for member in self.members.all()
+                for member in members.all()
             ),
         )
         return GroupRecord(GroupKey(self.group_id), value)
 
-    # Who may
+    def _empty_record(self, wall_ms: int) -> GroupRecord:
+        """The next generation, without members."""
+        protocol_type = self.protocol_type or ""
+        value = GroupValue(protocol_type, self._next_generation(), None, None, wall_ms, ())
+        return GroupRecord(GroupKey(self.group_id), value)
+
+    def _next_generation(self) -> int:
+        return self.generation + 1 if self.generation < _GENERATION_MAX else 1
+
+    # Checks
 
     def _join_error(self, request: JoinRequest) -> ErrorCode:
         limits = self.limits
@@ -113,6 +134,20 @@ class ClassicState:
                 return ErrorCode.FENCED_INSTANCE_ID
         if member_id not in self.members.by_id:
             return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE
+
+    def _sync_error(self, request: SyncRequest) -> ErrorCode:
+        error = self._member_error(request.member_id, request.instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if request.generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if request.protocol_type not in (None, self.protocol_type):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if self.state is State.PREPARING:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        if request.protocol not in (None, self.protocol):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.NONE
 
     def _has_room_for(self, request: JoinRequest) -> bool:
@@ -172,18 +207,22 @@ class ClassicState:
             all_metadata = (member.metadata(self.protocol) for member in self.members.all())
             self.topics = subscribed_topics(all_metadata)
 
-    def _joined(self, member: Member) -> JoinReply:
-        """What a member hears of the generation it is in."""
-        is_leader = member.member_id == self.members.leader
+    def _joined(self, member: Member, members: Membership | None = None) -> JoinReply:
+        """The reply to a member of the present generation."""
+        members = self.members if members is None else members
+        is_leader = member.member_id == members.leader
         return JoinReply(
             ErrorCode.NONE,
             member.member_id,
             self.generation,
             self.protocol_type,
             self.protocol,
-            self.members.leader or "",
-            members=self.members.joined(self.protocol) if is_leader else (),
+            members.leader or "",
+            members=members.joined(self.protocol) if is_leader else (),
         )
+
+    def _assigned(self, assignment: bytes) -> SyncReply:
+        return SyncReply(ErrorCode.NONE, self.protocol_type, self.protocol, assignment)
 
 
 def member_of(member_id: str, request: JoinRequest) -> Member:

@@ -38,6 +38,7 @@ TRANSITIONS = {
     (State.EMPTY, Event.APPLY_MEMBERS): State.STABLE,
     (State.EMPTY, Event.APPLY_EMPTY): State.EMPTY,
     (State.PREPARING, Event.ALL_JOINED): State.COMPLETING,
+    (State.PREPARING, Event.APPLY_EMPTY): State.EMPTY,
     (State.PREPARING, Event.ALL_LEFT): State.EMPTY,
     (State.COMPLETING, Event.APPLY_MEMBERS): State.STABLE,
     (State.COMPLETING, Event.APPEND_FAILED): State.PREPARING,
@@ -49,7 +50,6 @@ TRANSITIONS = {
     (State.STABLE, Event.EXPIRE): State.PREPARING,
     (State.STABLE, Event.LOAD): State.PREPARING,
     (State.STABLE, Event.CONVERT): State.PREPARING,
-    (State.STABLE, Event.APPEND_FAILED): State.PREPARING,
     (State.STABLE, Event.APPLY_MEMBERS): State.STABLE,
     (State.STABLE, Event.APPLY_EMPTY): State.EMPTY,
 }

@@ -179,7 +179,9 @@ class Outcome(Decision[GroupRecord, Reply]):
 
     change: Change = Change.NOTHING
     member_id: str = NO_MEMBER
-    """Who caused a REPLACED, under its new id; who was HEARD or has JOINED."""
+    """The member that REPLACED another, was HEARD or has JOINED."""
+    protocols: Protocols = ()
+    """Of the member that REPLACED another. Its record contains only the chosen one."""
 
 
 def failed_reply(reply: Reply, error: ErrorCode) -> Reply:
