@@ -52,6 +52,16 @@ def test_version_of_an_interrupted_run_is_deleted_by_the_next(tmp_path: Path) ->
     assert kept(view) == ["1", "1.json", "2"]
 
 
+def test_kill_during_the_first_publication_loses_no_version(tmp_path: Path) -> None:
+    view = first_run(tmp_path)
+    # `adopt` renames the directory, then lists its files and creates the link.
+    view.link.unlink()
+    (tmp_path / "_versions" / "orders" / "1.json").unlink()
+    View(view.link).new_version()
+    assert read(view) == ["first"]
+    assert kept(view) == ["1", "1.json", "2"]
+
+
 def test_last_versions_are_kept(tmp_path: Path) -> None:
     view = first_run(tmp_path)
     for number in range(2, 6):

@@ -113,6 +113,9 @@ class View:
         """An empty directory after all complete versions."""
         if self.is_plain_directory:
             self.adopt()
+        elif not self.link.is_symlink() and len(numbers := self._numbers()) == 1:
+            # The process was killed in `adopt`, after the directory was renamed.
+            self._point_at(self._versions / str(numbers[0]))
         self.drop_unpublished()
         published = self.published()
         # The published version can lack its directory: do not use its number again.
