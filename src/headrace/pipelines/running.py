@@ -37,6 +37,7 @@ from headrace.pipelines.incremental import Incremental, NotIncremental
 from headrace.pipelines.listening import ProgressListener, Show, SilentListener
 from headrace.pipelines.outcome import Outcome, Request
 from headrace.pipelines.project import BOOTSTRAP, Project, write_json
+from headrace.pipelines.replacing import Replacement
 from headrace.pipelines.run_machine import (
     BROKEN,
     COMPLETED,
@@ -129,6 +130,7 @@ class Runner:
         self._accounts = Accounts(self._tables, project.checkpoints)
         self._versions = Versions(spark, self._tables, keep=project.versions_kept(configuration))
         self._incremental = Incremental(spark, self._tables, self._versions, configuration)
+        self._replacement = Replacement(spark, self._tables)
 
     def run(self, request: Request) -> Outcome:
         """Reload the definitions and run them once."""
@@ -149,7 +151,10 @@ class Runner:
             to_refresh = self._to_refresh(definitions, request)
             self._workers.keep()
             outcome.warnings += self._accounts.begin(definitions.graph, to_refresh, dry=request.dry)
-            ours = [] if request.dry else self._incremental.begin(definitions, to_refresh)
+            ours: list[str] = []
+            if not request.dry:
+                ours += self._incremental.begin(definitions, to_refresh)
+                ours += self._replacement.begin(definitions)
             run = self._run_what_can(definitions, request, outcome, ours)
             self._accounts.end(run, definitions.graph)
             self._update(run, definitions, ours)
@@ -223,20 +228,25 @@ class Runner:
                 ) from error
 
     def _update(self, run: Run, definitions: Definitions, names: Collection[str]) -> None:
-        """Compute the rows of incremental views that have changed."""
+        """Compute the views that Spark does not run."""
         graph = definitions.graph
         failed = {flow.name for flow in run.flows.values() if flow.state != COMPLETED}
+        failed |= {each.flow for each in definitions.troubles if each.flow is not None}
         for name in names:
-            flow = run.flows.setdefault(name, FlowRun(name))
-            if name in graph.dependents(failed):
+            flow = run.flows.setdefault(name, FlowRun(name, SKIPPED))
+            if name in failed | graph.dependents(failed):
                 continue
             flow.state, flow.started_s = RUNNING, time.monotonic()
             self._show.changed(flow)
             try:
-                flow.rows_read, flow.rows_written = self._incremental.update(definitions, name)
+                if name in self._replacement:
+                    flow.rows_written = self._replacement.update(definitions, name)
+                else:
+                    flow.rows_read, flow.rows_written = self._incremental.update(definitions, name)
                 flow.state = COMPLETED
             except (PySparkException, OSError, pa.ArrowException, NotIncremental) as error:
                 flow.state, flow.error = FAILED, str(error)
+                failed.add(name)
                 self._show.changed(flow)
             flow.ended_s = time.monotonic()
         self._incremental.end()
@@ -246,11 +256,12 @@ class Runner:
     ) -> Run:
         """Run the flows without those that turn out to be wrong, and what reads them.
 
-        `ours` are incremental views, which Spark does not run.
+        `ours` are views that Spark does not run.
         """
         graph = definitions.graph
         wrong = {each.flow for each in definitions.troubles if each.flow is not None}
         refreshed = self._refreshed(graph, request, definitions)
+        refreshed -= {graph.flows[name].target for name in ours}
         waves = graph.waves(definitions.eager)
         run = Run(definitions.prefix)
         for wave in sorted({0, *waves.values()}):

@@ -27,7 +27,7 @@ from headrace.pipelines.written import (
     table_files,
 )
 
-_WITH_METADATA = ("iceberg", "delta")
+WITH_METADATA = ("iceberg", "delta")
 _ALL_FILES = {"recursiveFileLookup": "true"}
 
 
@@ -48,7 +48,7 @@ class Table:
     @property
     def is_listed(self) -> bool:
         """Whether the files that hold the rows can be listed."""
-        return self.has_files or self.format in _WITH_METADATA
+        return self.has_files or self.format in WITH_METADATA
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Tables:
             mark.unlink()
 
     def files(self, table: Table) -> Files:
-        if table.format in _WITH_METADATA:
+        if table.format in WITH_METADATA:
             return self._committed(table)
         if not table.has_files:
             return Files()
