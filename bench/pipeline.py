@@ -124,12 +124,14 @@ def _utc(moment: datetime) -> float:
 class Watch:
     """`headrace pipeline run --watch`, and its rounds as they end."""
 
-    def __init__(self, project: Path) -> None:
+    def __init__(self, project: Path, interval_s: int | None) -> None:
         command = [sys.executable, "-m", "headrace", "pipeline", "run", "--watch", "--json"]
+        command += [] if interval_s is None else ["--interval", str(interval_s)]
         self._process = subprocess.Popen(
             [*command, str(project)], stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         self.rounds: list[dict[str, Any]] = []
+        self.fifth_round_mb = 0.0
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -140,6 +142,8 @@ class Watch:
             with suppress(json.JSONDecodeError):
                 self.rounds.append(json.loads(text))
                 text = ""
+                if len(self.rounds) == 5:
+                    self.fifth_round_mb = self.memory()[1]
 
     @property
     def is_running(self) -> bool:
@@ -220,6 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__)
     parser.add_argument("--minutes", type=int, default=20)
     parser.add_argument("--rate", type=int, default=2_000, help="events per second")
+    parser.add_argument("--interval", type=int, help="passed to headrace pipeline run --watch")
     parser.add_argument("--feed", nargs=2, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.feed:
@@ -232,11 +237,13 @@ def main() -> None:
         create = [sys.executable, "generate.py", *own, "--first", "9000000"]
         made = subprocess.run(create, cwd=project, check=True, capture_output=True, text=True)
         before = int(made.stdout.split()[1])
-        _run(project, broker.address, chosen.minutes, chosen.rate, before)
+        _run(project, broker.address, chosen, before)
 
 
-def _run(project: Path, bootstrap: str, minutes: int, rate: int, before: int) -> None:
-    warehouse, watch, feeder = project / ".headrace" / "warehouse", Watch(project), None
+def _run(project: Path, bootstrap: str, chosen: argparse.Namespace, before: int) -> None:
+    minutes, rate = chosen.minutes, chosen.rate
+    warehouse, feeder = project / ".headrace" / "warehouse", None
+    watch = Watch(project, chosen.interval)
     try:
         say(f"Starting; {rate:,} events/s for {minutes} minutes, on {os.cpu_count()} cores")
         deadline = time.monotonic() + _FIRST_ROUND_TIMEOUT_S
@@ -254,6 +261,8 @@ def _run(project: Path, bootstrap: str, minutes: int, rate: int, before: int) ->
         ages = [age for minute in found for age in minute.ages_s]
         rounds = sum(len(minute.rounds_s) for minute in found)
         print(f"\n{sent:,} records sent and read in {rounds} rounds; age {_median(ages)} (median)")
+        fifth, last = watch.fifth_round_mb, watch.memory()[1]
+        print(f"PSS after round 5: {fifth:,.0f} MB; at the end: {last:,.0f} MB")
     finally:
         if feeder is not None and feeder.poll() is None:
             feeder.terminate()

@@ -65,9 +65,18 @@ class QuietRunner:
 
 
 def seconds_until_a_round(
-    monkeypatch: pytest.MonkeyPatch, state: str, *nodes: Node, polls: int = 101
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    *nodes: Node,
+    polls: int = 101,
+    interval_s: float = 0,
+    round_s: float = 0,
+    changes_at_s: float = 1_000,
 ) -> float:
-    """The seconds, of at most 99, after which the next round starts; `polls` until data is new."""
+    """The seconds after the start of a round at which the next one starts.
+
+    Records are new after `polls`, one per second. `changes_at_s` is when a file changes.
+    """
     now_s = 0.0
 
     def sleep(seconds: float) -> None:
@@ -77,9 +86,11 @@ def seconds_until_a_round(
     monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     runner = QuietRunner(polls)
-    watcher = Watcher(cast(Runner, runner))
+    monkeypatch.setattr(runner, "file_times", lambda: {Path("a.py"): now_s >= changes_at_s})
+    watcher = Watcher(cast(Runner, runner), interval_s)
     of = graph(Node("topic mill", TOPIC), *nodes)
     watcher.begin(of)
+    now_s += round_s
     watcher.wait(Outcome("mill", False, datetime.now(UTC), of, state=state))
     return now_s
 
@@ -103,6 +114,17 @@ def test_pipeline_with_other_sources_runs_every_ten_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert seconds_until_a_round(monkeypatch, COMPLETED, Node("csv", SOURCE)) == 10
+
+
+def test_new_records_wait_for_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start_s(**how: float) -> float:
+        return seconds_until_a_round(monkeypatch, COMPLETED, polls=2, interval_s=12, **how)
+
+    assert start_s(round_s=3) == 12
+    assert start_s(round_s=20) == 20
+    # A failed round is not repeated earlier, and a changed file does not wait.
+    assert seconds_until_a_round(monkeypatch, FAILED, interval_s=30) == 30
+    assert start_s(round_s=3, changes_at_s=5) == 5
 
 
 def test_rows_read_count_each_record_once() -> None:

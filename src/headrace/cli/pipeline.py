@@ -61,6 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--watch", action="store_true", help="run again and again on one server, until Ctrl-C"
     )
+    run.add_argument(
+        "--interval",
+        type=positive_number,
+        metavar="SECONDS",
+        help="with --watch: the least time between the starts of two rounds, for fewer and larger "
+        "files (default: 0, a round starts when a source has new data)",
+    )
     add_json_argument(run)
     _add_spark_arguments(run)
     status = _add(actions, "status", "show the last run, and how far behind flows are", _status)
@@ -171,6 +178,8 @@ def _bootstrap(args: argparse.Namespace) -> str | None:
 def _run(args: argparse.Namespace) -> int:
     from headrace.pipelines.outcome import Request
 
+    if args.interval is not None and not args.watch:
+        raise Failure("--interval requires --watch: a single run has no next round", exit_code=2)
     names = named_tables(args)
     request = Request(
         full_refresh=tuple(name for name in names if name != "all"),
@@ -335,7 +344,7 @@ def _watch(args: argparse.Namespace, request: "Request") -> int:
     with _runner(args) as runner:
         from headrace.pipelines.news import Watcher
 
-        watcher, graph = Watcher(runner), None
+        watcher, graph = Watcher(runner, args.interval or 0), None
         for number in count(1):
             watcher.begin(graph)
             started = datetime.now(UTC)

@@ -4,6 +4,8 @@ The rule is pure; `Watcher` reads the clock, the brokers and the project's files
 
 1. A round starts only for records beyond the partition ends that the last round has seen.
 2. Sources other than topics are not observed: a pipeline that has one runs every ten seconds.
+3. New records wait until the interval since the start of the last round has passed. Each round
+   appends at least one file to each table that gets rows: longer intervals write fewer files.
 """
 
 import time
@@ -41,30 +43,37 @@ def is_observable(graph: Graph) -> bool:
 
 
 class Watcher:
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, interval_s: float = 0.0) -> None:
+        """`interval_s` is the least time between the starts of two rounds."""
         self._runner = runner
+        self._interval_s = interval_s
+        self._began_s = 0.0
         self._ends: Mapping[str, Offsets] = {}
         self._files: dict[Path, float] = {}
 
     def begin(self, graph: Graph | None) -> None:
         """Record the ends of the topics and the times of the files before a round."""
+        self._began_s = time.monotonic()
         self._ends = {} if graph is None else self._runner.ends(graph)
         self._files = self._runner.file_times()
 
     def wait(self, outcome: Outcome) -> None:
         """Return when the next round has something to do."""
         repeats = outcome.state != COMPLETED or not is_observable(outcome.graph)
-        deadline = time.monotonic() + _RETRY_S
+        start_s = self._began_s + self._interval_s
+        deadline = max(time.monotonic() + _RETRY_S, start_s)
         if outcome.state != COMPLETED:
             time.sleep(_POLL_S)
-        while not (repeats and time.monotonic() >= deadline):
-            if self._has_news(outcome.graph):
+        while self._runner.file_times() == self._files:
+            now_s = time.monotonic()
+            if now_s < start_s:
+                time.sleep(min(_POLL_S, start_s - now_s))
+                continue
+            if (repeats and now_s >= deadline) or self._has_new_records(outcome.graph):
                 return
             time.sleep(_POLL_S)
 
-    def _has_news(self, graph: Graph) -> bool:
-        if self._runner.file_times() != self._files:
-            return True
+    def _has_new_records(self, graph: Graph) -> bool:
         ends = self._runner.ends(graph)
         # The checkpoints do not tell clusters apart.
         positions = self._runner.positions(graph) if len(ends) == 1 else {}
