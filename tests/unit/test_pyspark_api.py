@@ -30,6 +30,7 @@ DOCUMENTED = {
     "pyspark.errors",
     "pyspark.sql",
     "pyspark.sql.datasource",
+    "pyspark.sql.functions",
     "pyspark.sql.streaming.listener",
     "pyspark.sql.types",
 }

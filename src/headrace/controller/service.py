@@ -115,15 +115,7 @@ class Controller:
         self._liveness = Liveness(node_id)
         if network is None:
             self._liveness.admit_all()
-        self._failover = Failover(
-            self._picture,
-            self._writer,
-            self._states,
-            self._clock,
-            rules,
-            self._liveness,
-            self._caller.ask_ends,
-        )
+        self._failover = self._make_failover(rules)
         self._moves = Moves(self.image, self._states, self._failover)
         self._balance = Balance(self._moves, self._writer, balance_interval_s, imbalance_max)
         self._holds = Holds(self.image, self._clock, self._peers.is_ended)
@@ -141,6 +133,17 @@ class Controller:
             self._lookout.is_cut_off,
         )
         self._producer_ids = ProducerIds(self._caller.producer_id_block)
+
+    def _make_failover(self, rules: Rules) -> Failover:
+        return Failover(
+            self._picture,
+            self._writer,
+            self._states,
+            self._clock,
+            rules,
+            self._liveness,
+            self._caller.ask_ends,
+        )
 
     def _make_states(self, rules: Rules) -> StateWriter:
         return StateWriter(
