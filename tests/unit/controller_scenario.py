@@ -12,6 +12,7 @@ import pytest
 
 from headrace.controller.changes import ImageChange
 from headrace.controller.service import Controller
+from headrace.controller.topics_machine import TopicLimits
 from headrace.coordination.database import Database
 from headrace.coordination.embedded import EmbeddedServer, EmbeddedStore
 from headrace.coordination.port import StoreFull
@@ -58,6 +59,7 @@ class Broker:
         self.node_id = node_id
         self.changes: list[ImageChange] = []
         self.is_lost = False
+        self.limits: TopicLimits | None = None
 
     async def start(self) -> Controller:
         self.database = GatedDatabase(self.path)
@@ -66,6 +68,7 @@ class Broker:
         self.controller = Controller(
             self.store,
             self.node_id,
+            limits=self.limits,
             check_topic_config=check_config,
             check_broker_config=lambda config, _: check_config(config),
             entropy=Random(7).randbytes,

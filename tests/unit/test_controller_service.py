@@ -132,7 +132,8 @@ async def test_of_concurrent_creates_of_colliding_names_one_wins(broker: Broker)
 
 @scenario
 async def test_concurrent_creates_do_not_overfill_the_brokers(broker: Broker) -> None:
-    broker.controller.limits = TopicLimits(partitions_per_broker_max=100)
+    broker.limits = TopicLimits(partitions_per_broker_max=100)
+    await broker.restart()
     outcomes = await asyncio.gather(
         *(broker.controller.create_topic(f"t{turn}", partitions=30) for turn in range(10)),
         return_exceptions=True,

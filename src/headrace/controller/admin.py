@@ -52,7 +52,7 @@ class Admin:
         check_broker_config: BrokerConfigCheck,
         entropy: Callable[[int], bytes],
     ) -> None:
-        self.limits = limits
+        self._limits = limits
         self.image = picture.image
         self._store = store
         self._picture = picture
@@ -83,7 +83,7 @@ class Admin:
                     return found  # An attempt of unknown outcome had got through.
                 states = await self._on_known_brokers(
                     lambda: machine.decide_creation(
-                        self.image, new, self.limits, self._number(), self._replica_count()
+                        self.image, new, self._limits, self._number(), self._replica_count()
                     )
                 )
                 self._check_topic_config(configs)
@@ -156,7 +156,7 @@ class Admin:
                         name,
                         count,
                         assignment,
-                        self.limits,
+                        self._limits,
                         self._number(),
                         self._replica_count(),
                     )

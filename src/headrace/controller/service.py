@@ -103,15 +103,7 @@ class Controller:
         )
         self._states = self._make_states(rules)
         self._peers = Peers(network, self.image, internal_listener)
-        self._caller = Caller(
-            node_id,
-            self.image,
-            self._writer,
-            self._peers,
-            self._clock,
-            lambda: self.broker_epoch,
-            self.serve,
-        )
+        self._caller = self._make_caller()
         self._liveness = Liveness(node_id)
         if network is None:
             self._liveness.admit_all()
@@ -123,15 +115,7 @@ class Controller:
         self._registration_wait_s = registration_wait_s
         self._presence = self._make_presence()
         self._lookout = self._make_lookout(silence_s)
-        self._requests = Requests(
-            self._picture,
-            self._writer,
-            self._states,
-            self._failover,
-            self._admin,
-            self._caller.is_awake,
-            self._lookout.is_cut_off,
-        )
+        self._requests = self._make_requests()
         self._producer_ids = ProducerIds(self._caller.producer_id_block)
 
     def _make_failover(self, rules: Rules) -> Failover:
@@ -152,6 +136,28 @@ class Controller:
             self._writer,
             self._locks,
             lambda settings: rules(settings).min_insync,
+        )
+
+    def _make_caller(self) -> Caller:
+        return Caller(
+            self.node_id,
+            self.image,
+            self._writer,
+            self._peers,
+            self._clock,
+            lambda: self.broker_epoch,
+            self.serve,
+        )
+
+    def _make_requests(self) -> Requests:
+        return Requests(
+            self._picture,
+            self._writer,
+            self._states,
+            self._failover,
+            self._admin,
+            self._caller.is_awake,
+            self._lookout.is_cut_off,
         )
 
     def _make_lookout(self, silence_s: float) -> Lookout:
@@ -212,14 +218,6 @@ class Controller:
     @property
     def controller_epoch(self) -> int:
         return self._presence.election.controller_epoch
-
-    @property
-    def limits(self) -> machine.TopicLimits:
-        return self._admin.limits
-
-    @limits.setter
-    def limits(self, limits: machine.TopicLimits) -> None:
-        self._admin.limits = limits
 
     def on_change(self, listener: Callable[[ImageChange], None]) -> None:
         """Be told of each change. What `start` finds is in the image and is not told."""

@@ -1,20 +1,20 @@
-"""Asks the controller for the in-sync replicas that this broker's partitions should have.
+"""Requests ISR changes of this broker's partitions from the controller.
 
-Wires `Partition.wanted_isr` to AlterPartition (key 56, version 3), one request at a time for all
-partitions. Loop thread only. The outcome reaches a partition by the answer or by the image of the
-cluster, whichever is first; `Partition.settle` tells by the partition epoch.
+Sends `Partition.wanted_isr` with AlterPartition (key 56, version 3), one request at a time for all
+partitions. Runs on the loop thread. The outcome reaches a partition with the response or with the
+image of the cluster, whichever is first; `Partition.settle` compares partition epochs.
 
-1. What was asked counts as in sync until its outcome is known (B5). No answer is not an outcome:
-   the same is asked again, until it is answered or a later state of the partition comes.
-2. A refusal that names a later state (INVALID_UPDATE_VERSION, FENCED_LEADER_EPOCH) is no outcome
-   either: a copy of the request may be part of that state. It will come with the image.
+1. The members of a requested ISR count until its outcome is known (B5). A missing response is not
+   an outcome: the request is repeated until its response or a later partition state arrives.
+2. An error that indicates a later state (INVALID_UPDATE_VERSION, FENCED_LEADER_EPOCH) is not an
+   outcome either: a copy of the request can be part of that state. The image will contain it.
 3. A leader that is damaged, or that most of the ISR no longer reaches (`silence_machine`), requests
    an ISR without itself. The controller elects one of the others. If few members are silent, the
    leader requests an ISR without them.
 4. A leader without a session, most of whose followers are silent, is probably replaced, and can
    commit nothing. It sends its clients to other brokers (`Partition.is_cut_off`).
-5. Any other refusal is final. Its partition is left alone for a while, and then looked at again
-   by itself: nothing else may ever happen to it, where nobody writes.
+5. Any other error is final. The partition is checked again after a pause, because without writes
+   nothing else might cause a check.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class IsrKeeper:
         self._to_controller = to_controller
         self._considered: dict[Partition, None] = {}
         self._resting: dict[Partition, int] = {}
-        """Until when a partition is left alone."""
+        """When the pause of each partition ends."""
         self._cut_off: dict[Partition, None] = {}
         """Partitions to be handed over, because most of their ISR does not reach this broker."""
         self._shrinking: dict[Partition, None] = {}
@@ -92,7 +92,7 @@ class IsrKeeper:
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
         self._refusals = 0
-        """How many answers in a row refused something."""
+        """The number of consecutive responses with a final error."""
 
     @property
     def is_cut_off(self) -> bool:
@@ -111,7 +111,7 @@ class IsrKeeper:
             self._task.cancel()
 
     def consider(self, partition: Partition) -> None:
-        """A follower has come far enough to be let in, or something else may have changed."""
+        """Check the ISR soon: a follower has caught up, or something else has changed."""
         self._considered[partition] = None
         if self._work_timer is None and self._task is None:
             self._work_timer = self._loop.call_soon(self._work)
@@ -268,14 +268,14 @@ class IsrKeeper:
         }
 
     def _settle(self, asked: list[_Asked], slots: dict[tuple[Any, int], Message]) -> list[_Asked]:
-        """Tell the partitions; returns those whose outcome is not known."""
+        """Apply the response; returns the requests whose outcome is unknown."""
         unknown: list[_Asked] = []
         refused: dict[int, list[Partition]] = {}
         self._appends.begin()
         for each in asked:
             partition = each.partition
             if partition.proposed is not each.isr or partition.leader_epoch != each.leader_epoch:
-                # A later state was here first, maybe without what was asked for.
+                # A later state arrived first, perhaps without the requested change.
                 self._rest(partition, _AGAIN_MS_MAX)
                 continue
             slot = slots.get((partition.topic_id, int(partition.index)))
@@ -297,7 +297,7 @@ class IsrKeeper:
         partition = asked.partition
         epochs = dict(asked.isr)
         if slot["leader_epoch"] != asked.leader_epoch or sorted(slot["isr"]) != sorted(epochs):
-            # Another leads, or it is not what was asked for: the image will tell.
+            # Another leader, or another ISR than requested: the image will contain the state.
             self._rest(partition, _AGAIN_MS_MAX)
             return
         state = PartitionState(
@@ -313,7 +313,7 @@ class IsrKeeper:
         self._appends.commit(partition)
 
     def _put_to_rest(self, refused: dict[int, list[Partition]]) -> None:
-        """Ask again later, and ever later."""
+        """Pause partitions with a final error, with exponential backoff."""
         self._refusals = self._refusals + 1 if refused else 0
         for code, partitions in refused.items():
             _LOG.info(
