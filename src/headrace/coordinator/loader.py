@@ -114,10 +114,11 @@ class Loader(Generic[Record]):
 
     async def _apply(self, values: _Values, producer_id: int) -> None:
         done = 0
+        apply_encoded = self._shard.apply_encoded
         while values:
             key, (value, offset) = values.popitem()
             try:
-                if not self._shard.apply_encoded(key, value, offset, producer_id):
+                if not apply_encoded(key, value, offset, producer_id):
                     self._shard.apply(self._codec.decode(key, value), offset, producer_id)
             except ApiError:
                 self._unreadable += 1

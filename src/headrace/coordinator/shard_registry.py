@@ -63,9 +63,6 @@ class ShardRegistry(Generic[S, Record]):
     def __iter__(self) -> Iterator[ShardRuntime[S, Record]]:
         return iter(list(self._led.values()))
 
-    def __contains__(self, index: int) -> bool:
-        return index in self._led
-
     def lead(self, index: int, log: CoordinatorLog) -> None:
         led = self._led[index] = self._new_shard(index, log)
         if _backlog(led) == 0:
