@@ -1,1 +1,1 @@
-"""Segments, indexes, recovery, retention and compaction of one broker's partitions."""
+"""The storage engine: segments, indexes, recovery, retention, compaction, data directory."""

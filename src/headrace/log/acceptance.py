@@ -11,7 +11,7 @@ from headrace.model.topics import TopicPartition
 
 
 def accept_loss(files: Files, directory: str, partition: TopicPartition) -> None:
-    """Forget the offsets and the record of a partition in a data directory, durably."""
+    """Durably remove the checkpoints and the directory record of a partition."""
     path = f"{directory}/{partition}"
     if files.exists(path):
         files.remove(f"{path}/{checkpoints.LOG_CHECKPOINT}")

@@ -1,11 +1,11 @@
-"""Checks the files of one partition, without changing anything.
+"""Checks the files of one partition without changing them.
 
-Used by `headrace log check`; memory is bounded by one batch and sixteen bytes for each.
+Used by `headrace log check`. Memory is bounded by one batch, plus 16 bytes per batch.
 
-1. Every batch is whole, its checksum right, its records readable, its offsets after those before.
-2. Every index entry points to the start of a batch, and contradicts no record.
-3. Files that recovery rebuilds (a missing index, or the index of the last segment if no checkpoint
-   covers it) are not a problem. Data that it would cut is one.
+1. Each batch must be complete, have a valid checksum, decode, and follow the offsets before it.
+2. Each index entry must point to the start of a batch and must not contradict a record.
+3. A file that recovery rebuilds is not a problem: a missing index, or the index of the last segment
+   if no checkpoint covers it. Data that recovery would cut is a problem.
 """
 
 from array import array
@@ -40,7 +40,7 @@ _NAME_DIGITS = 20
 class Problem(NamedTuple):
     file: str
     position: int
-    """In bytes; -1 where the file as a whole is meant."""
+    """In bytes; -1 if the problem concerns the complete file."""
     what: str
 
     def __str__(self) -> str:
@@ -50,14 +50,14 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """What was found in one partition's directory."""
+    """The result of checking one partition directory."""
 
     segments: int = 0
     batches: int = 0
     records: int = 0
     size_bytes: int = 0
     log_start_offset: int = -1
-    """The first segment's base offset: the log itself may start after it."""
+    """The base offset of the first segment. The log start offset can be higher."""
     log_end_offset: int = 0
     problems: list[Problem] = field(default_factory=list)
     lost: list[FileInfo] = field(default_factory=list)
@@ -65,11 +65,11 @@ class Report:
 
 
 Progress = Callable[[int], None]
-"""Called now and then with the number of bytes checked so far."""
+"""Receives, from time to time, the number of bytes checked so far."""
 
 
 def check_partition(files: Files, directory: str, progress: Progress | None = None) -> Report:
-    """Check every segment of one partition, and the files beside them."""
+    """Check all segments, indexes, checkpoints and snapshots of one partition."""
     report = Report()
     _check_checkpoint(files, directory, report)
     checkpoint = _read_checkpoint(files, directory)
@@ -93,7 +93,7 @@ def check_partition(files: Files, directory: str, progress: Progress | None = No
 
 
 def _check_checkpoint(files: Files, directory: str, report: Report) -> None:
-    """Whether the log would stay offline, because no crash explains its files."""
+    """Report a problem if the log would stay offline, because no crash explains its files."""
     before = _read_checkpoint(files, directory)
     listing = files.list_directory(directory)
     if before is None or before.discard_from >= 0 or _read_checkpoint(files, directory) != before:
@@ -142,7 +142,7 @@ def _read_epochs(
 
 
 class _Segment:
-    """One segment under examination."""
+    """The check of one segment."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class _Segment:
                     check(name, data)
 
     def _is_covered(self, suffix: str, data: bytes, checkpoint: LogCheckpoint) -> bool:
-        """Whether recovery uses an index file as it is."""
+        """Whether recovery uses an index file unchanged."""
         for facts in checkpoint.segments:
             if facts.base_offset == self._base:
                 known = {
@@ -250,7 +250,7 @@ class _Segment:
         self._largest_timestamps.append(max(largest, int(batch.max_timestamp)))
 
     def _check_epoch(self, batch: Batch, position: int) -> None:
-        """The checkpoint may lag behind the log, and must not contradict it."""
+        """Compare a batch with the epoch checkpoint, which can be older than the log."""
         epochs = self._epochs
         if epochs is None or not epochs.offsets or batch.base_offset < epochs.offsets[0]:
             return
@@ -263,7 +263,7 @@ class _Segment:
                 f"offset {offset} has leader epoch {epoch}, but {LEADER_EPOCHS} has {known}",
             )
 
-    # What is derived from it.
+    # Files that are derived from the log.
 
     def _check_index(self, name: str, data: bytes) -> None:
         self._check_size(name, data, OFFSET_ENTRY_SIZE)
@@ -320,7 +320,7 @@ class _Segment:
 
 
 def entries_in_use(first: "array[int]", second: "array[int]") -> int:
-    """Entries in use: Kafka sets room aside, filled with zeros, for an index that still grows."""
+    """Ignore trailing zeros: Kafka preallocates the index of an active segment."""
     length = len(first)
     while length and not first[length - 1] and not second[length - 1]:
         length -= 1

@@ -1,12 +1,11 @@
-"""The small files: what is read at start-up so that the logs need not be.
+"""Encodes and decodes the small files that are read at start-up instead of the logs.
 
-Kafka's own (offset checkpoints, leader epochs, partition metadata, meta.properties, the clean
-shutdown marker) are written as Kafka writes them. They carry no checksum, so none of them is
-believed where a wrong one could change an answer: that is in `headrace-checkpoint`, one for each
-partition, which does.
+The offset checkpoints, leader epochs, partition metadata, meta.properties and the clean-shutdown
+marker have Kafka's format. They have no checksum. So if a wrong value could change a response, the
+value is taken from `headrace-checkpoint`, one per partition, which has a checksum.
 
-1. A partition's checkpoint vouches only for what was synced before it was written.
-2. A file that does not parse is as good as none.
+1. A partition's checkpoint covers only data that was synced before the checkpoint was written.
+2. A file that cannot be decoded is treated as missing.
 """
 
 import base64
@@ -34,7 +33,7 @@ NEW_LOG = "headrace-new-log"
 
 
 class SegmentFacts(NamedTuple):
-    """What a checkpoint says of one segment; the checksums are those of its index files."""
+    """The facts about one segment in a checkpoint; the checksums are those of its index files."""
 
     base_offset: int
     size: int
@@ -54,11 +53,11 @@ class LogCheckpoint(NamedTuple):
     topic_id: UUID
     log_start_offset: int
     recovery_point: int
-    """Everything below is synced, is in `segments` and in a snapshot, and need not be scanned."""
+    """Records below are synced, are in `segments` and a snapshot, and need no scan."""
     epochs: list[tuple[int, int]]
     segments: list[SegmentFacts]
     discard_from: int = -1
-    """A truncation is removing offsets from here on, and start-up finishes it; -1 if none is."""
+    """A truncation from this offset on is in progress, and start-up finishes it; -1 if none."""
 
 
 def encode_log_checkpoint(checkpoint: LogCheckpoint) -> bytes:
@@ -106,7 +105,7 @@ def _encode_lines(lines: list[str]) -> bytes:
 
 
 def _decode_lines(data: bytes) -> list[list[str]]:
-    """The lines of a version 0 checkpoint, split into words; ValueError if it is not one."""
+    """The lines of a version 0 checkpoint, split into words; ValueError for other content."""
     lines = data.decode().splitlines()
     if len(lines) < 2 or int(lines[0]) != 0 or int(lines[1]) != len(lines) - 2:
         raise ValueError("not a checkpoint of version 0")
@@ -118,7 +117,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """ValueError if the file is not sound."""
+    """Raises ValueError if the file is not valid."""
     offsets: dict[TopicPartition, int] = {}
     for topic, partition, offset in _decode_lines(data):
         offsets[TopicPartition(topic, int(partition))] = int(offset)
@@ -130,17 +129,17 @@ def encode_epochs(entries: list[tuple[int, int]]) -> bytes:
 
 
 def decode_epochs(data: bytes) -> list[tuple[int, int]]:
-    """ValueError if the file is not sound."""
+    """Raises ValueError if the file is not valid."""
     return [(int(epoch), int(offset)) for epoch, offset in _decode_lines(data)]
 
 
 def encode_uuid(identity: UUID) -> str:
-    """As Kafka prints one: base64 for URLs, without padding."""
+    """Kafka's text form of a UUID: base64 for URLs, without padding."""
     return base64.urlsafe_b64encode(identity.bytes).rstrip(b"=").decode()
 
 
 def decode_uuid(text: str) -> UUID:
-    """ValueError if it is not one."""
+    """Raises ValueError if the text is not a UUID."""
     try:
         return UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except binascii.Error as error:

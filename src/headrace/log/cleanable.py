@@ -1,10 +1,10 @@
-"""Which log is to be compacted next, and how far: decided from what is known without reading it.
+"""Selects the log to compact next and the segments to compact, without reading records.
 
-1. Nothing at or beyond the last stable offset is cleaned, nor the active segment, nor one that no
-   checkpoint vouches for yet, nor one with a record younger than `min.compaction.lag.ms`. And
-   nothing before a snapshot says what its batches have told of producers.
-2. A log is worth cleaning if more of it is dirty than `min.cleanable.dirty.ratio`, or if something
-   dirty in it is older than `max.compaction.lag.ms`; the dirtiest comes first.
+1. Segments at or above the last stable offset are not cleaned, nor is the active segment, a segment
+   that no checkpoint covers, or one with a record younger than `min.compaction.lag.ms`. A producer
+   snapshot must cover the segments before they are cleaned.
+2. A log is due if its dirty ratio exceeds `min.cleanable.dirty.ratio`, or if a dirty record is
+   older than `max.compaction.lag.ms`. The log with the highest dirty ratio is cleaned first.
 """
 
 from collections.abc import Iterable
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Cleanable(NamedTuple):
-    """What of a log could be cleaned now."""
+    """The segments of a log that can be cleaned now."""
 
     log: "Log"
     first_dirty_offset: int
     sources: list[Segment]
-    """From the log's first segment on."""
+    """Begins with the log's first segment."""
     clean_bytes: int
     dirty_bytes: int
     is_overdue: bool
@@ -48,12 +48,12 @@ class Cleanable(NamedTuple):
 def cleanable(
     log: "Log", last_stable_offset: int, now_ms: int, time_is_trusted: bool = True
 ) -> Cleanable | None:
-    """What of a log could be cleaned; None if nothing could, whatever its settings."""
+    """The segments of a log that can be cleaned, whether due or not; None if there are none."""
     config = log.config
     if not config.compacts or log.is_offline or log.is_closed:
         return None
     if log.replacement is not None and log.replacement.is_pending():
-        # Start-up would take its files for those of the new cleaning, and undo both.
+        # Start-up would attribute its files to the new cleaning, and undo both.
         return None
     if len(log.segments) > 1 and log.base_offsets[1] <= log.log_start_offset:
         # The next job drops the first segment.
@@ -84,13 +84,13 @@ def cleanable(
 
 
 def dirtiest(candidates: Iterable[Cleanable | None]) -> Cleanable | None:
-    """The one to be cleaned next, of those that are worth it."""
+    """The due log with the highest dirty ratio."""
     due = [each for each in candidates if each is not None and each.is_due]
     return max(due, key=lambda each: each.dirty_ratio, default=None)
 
 
 def _first_dirty_offset(log: "Log") -> int:
-    """Where the last cleaning ended, unless the log has lost that place since."""
+    """The end of the last cleaning, or the log start if that offset is no longer in the log."""
     offset = int(log.first_dirty_offset)
     start = int(log.log_start_offset)
     return offset if start <= offset <= log.log_end_offset else start
@@ -101,7 +101,7 @@ def _is_young(segment: Segment, now_ms: int, config: TopicConfig) -> bool:
 
 
 def _first_ms(segment: Segment) -> int:
-    """The time of a segment's first record; of its file, if that is not known."""
+    """The timestamp of a segment's first record, or the file's creation time if that is unknown."""
     return int(segment.first_timestamp if segment.first_timestamp >= 0 else segment.created_ms)
 
 
@@ -114,7 +114,7 @@ def cleaning_job(
     bytes_per_second_max: float,
     time_is_trusted: bool,
 ) -> CleaningJob:
-    """All that the cleaning of this log needs to know."""
+    """The description of a cleaning, for the cleaner process."""
     log = found.log
     config = log.config
     count = len(found.sources)

@@ -1,18 +1,21 @@
-"""What compaction keeps: the decision for each batch of one log, in two passes over it. Pure.
+"""Decides which batches and records compaction keeps, in two passes over one log. Pure.
 
-The first pass goes over what was never compacted and learns where each key was last seen; the
-second goes over everything from the start and says what becomes of each batch. Reading and
-writing are done elsewhere, in the order of the offsets.
+The first pass reads the dirty segments and stores the last offset of each key. The second pass
+reads all segments from the start and returns the remaining part of each batch. Other modules read
+and write the batches, in the order of offsets.
 
-1. A record stays if no later one has its key, up to where the keys are known; beyond that, and
-   nowhere else, everything stays. Offsets, epochs, timestamps and headers of what stays are what
-   they were.
-2. A tombstone goes `delete.retention.ms` after the cleaning that took what is older of its key
-   (KIP-534), a marker as long after the first that found its transaction empty, and neither in
-   that cleaning itself: what it was about is gone from the disk before it.
-3. Records of aborted transactions go; a marker stays while any batch of its transaction does.
-4. The last batch of each known producer stays, without records if need be: its sequence and its
-   epoch are in there. So does the last batch of each old segment: segments follow one another.
+1. A record stays if no later record has its key. Records at or above `known_end_offset`, the end of
+   the first pass, always stay. Offsets, epochs, timestamps and headers of records that stay do not
+   change.
+2. A tombstone is removed `delete.retention.ms` after the cleaning that removed older records of its
+   key (KIP-534). A transaction marker is removed that long after the first cleaning that found its
+   transaction empty. That cleaning itself never removes them: the older records must leave the disk
+   first.
+3. Records of aborted transactions are removed. A marker stays while any batch of its transaction
+   does.
+4. The last batch of each known producer stays, without records if necessary, because it has the
+   producer's sequence and epoch. The last batch of each source segment also stays, so that the
+   offsets of segments remain contiguous.
 """
 
 import heapq
@@ -31,18 +34,18 @@ _HORIZON_MS_MAX = (1 << 62) - 1
 
 
 class LastBatch(NamedTuple):
-    """What is known of a producer: where its last batch of data ends, or -1, and its epoch."""
+    """The last data batch of a producer: its last offset (-1 if none), and the producer epoch."""
 
     last_offset: int
     producer_epoch: int
 
 
 class SourceSegment(NamedTuple):
-    """A sealed segment that is to be cleaned."""
+    """A sealed segment to clean."""
 
     base_offset: int
     end_offset: int
-    """Where the next segment begins."""
+    """The base offset of the next segment."""
     size: int
     index_size: int
     time_index_size: int
@@ -54,14 +57,14 @@ class SourceSegment(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What the decisions depend on besides the log itself."""
+    """The parameters of a cleaning."""
 
     first_dirty_offset: int
-    """Below, no two records have the same key."""
+    """Below this offset, keys are unique."""
     now_ms: int
     delete_retention_ms: int
     expires: bool = True
-    """Whether anything may go by its age, or be told when: not while the clock is in doubt."""
+    """Whether tombstones and markers expire: not while the clock is wrong."""
     table_bytes_max: int = 128 << 20
     table_load_max: float = LOAD_MAX
     decompressed_bytes_max: int = DECOMPRESSED_SIZE_MAX
@@ -74,8 +77,11 @@ class Cleaner:
         producers: Mapping[int, LastBatch],
         former: Mapping[int, LastBatch] | None = None,
     ) -> None:
-        """`producers` are those that are known now; `former` says what was known of them where
-        the segments end: what they have sent since may be lost with the power."""
+        """Create a cleaner for producers in their current state.
+
+        `former` has the state of the producers at the end of the segments, because later batches
+        can be lost in a power failure.
+        """
         self._rules = rules
         self._producers = producers
         self._former = former or {}
@@ -83,7 +89,7 @@ class Cleaner:
         self._dirty_transactions = Transactions()
         self._transactions = Transactions()
         self.known_end_offset = rules.first_dirty_offset
-        """The keys of everything below are known."""
+        """The table has the keys of all records below this offset."""
         self.records_read = 0
         self.records_kept = 0
 
@@ -94,11 +100,11 @@ class Cleaner:
     # The first pass
 
     def expect_dirty(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """Hear of the aborted transactions that touch the segment to be learned next."""
+        """Add the aborted transactions that overlap the next segment of the first pass."""
         self._dirty_transactions.expect(aborted)
 
     def learn(self, batch: Batch) -> bool:
-        """Take in a batch of the dirty part. False if the table is full: then it ends here."""
+        """Add the keys of a dirty batch. False if the table is full: the first pass then ends."""
         if batch.is_control():
             self._dirty_transactions.ended(batch)
         elif not self._dirty_transactions.is_aborted(batch):
@@ -112,19 +118,19 @@ class Cleaner:
         return True
 
     def learned_to(self, offset: int) -> None:
-        """There is nothing more to learn below an offset."""
+        """The segments have no more records below this offset."""
         self.known_end_offset = max(self.known_end_offset, offset)
 
     # The second pass
 
     def expect(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """Hear of the aborted transactions that touch the segment to be cleaned next."""
+        """Add the aborted transactions that overlap the next segment of the second pass."""
         self._transactions.expect(aborted)
 
     def clean(self, batch: Batch, is_last: bool) -> Batch | None:
-        """What is left of a batch: itself, another in its place, or None.
+        """The remaining part of a batch: the same batch, a smaller one, or None.
 
-        `is_last` says that it is the last one of its segment.
+        `is_last` is true for the last batch of its segment.
         """
         self.records_read += int(batch.record_count)
         if batch.is_control():
@@ -140,14 +146,14 @@ class Cleaner:
         return left
 
     def mark(self) -> "Mark":
-        """What `take_back` goes back to: batches may be read again that did not fit in."""
+        """Save the state for `take_back`: a segment that does not fit is read again."""
         return Mark(self._transactions.copy(), self.records_read, self.records_kept)
 
     def take_back(self, mark: "Mark") -> None:
         self._transactions, self.records_read, self.records_kept = mark
 
     def kept_aborted(self) -> list[AbortedTransaction]:
-        """The aborted transactions whose markers were seen since, and have to be remembered."""
+        """Return and clear the aborted transactions for the index of the new segment."""
         kept, self._transactions.kept = self._transactions.kept, []
         return kept
 
@@ -175,7 +181,8 @@ class Cleaner:
                 return False
             return keeps_tombstones or record.value is not None
 
-        # A tombstone beyond what is known has its elders still before it: its time comes later.
+        # Older records of a tombstone's key remain if the tombstone is above the known end. So it
+        # gets its delete horizon in a later cleaning.
         is_known = batch.last_offset() < known_end_offset
         left = filtered(
             batch,
@@ -191,7 +198,7 @@ class Cleaner:
         return min(self._rules.now_ms + self._rules.delete_retention_ms, _HORIZON_MS_MAX)
 
     def _is_expired(self, batch: Batch) -> bool:
-        """Whether a batch has a delete horizon, in place of its base timestamp, that has passed."""
+        """Whether the delete horizon of a batch, stored as its base timestamp, has passed."""
         return (
             self._rules.expires
             and batch.attributes & DELETE_HORIZON != 0
@@ -208,7 +215,7 @@ class Cleaner:
 
 
 class Mark(NamedTuple):
-    """A place in the second pass."""
+    """A saved state of the second pass."""
 
     transactions: "Transactions"
     records_read: int
@@ -216,26 +223,26 @@ class Mark(NamedTuple):
 
 
 def _is_last(batch: Batch, last: LastBatch) -> bool:
-    """Whether this batch tells as much of its producer as is known."""
+    """Whether this batch contains the latest known state of its producer."""
     if last.last_offset >= 0:
         return batch.last_offset() == last.last_offset
     return batch.is_control() and batch.producer_epoch == last.producer_epoch
 
 
 class Transactions:
-    """Which transactions are under way while somebody reads a log from its start."""
+    """The open transactions at the current offset, while a log is read from its start."""
 
     def __init__(self) -> None:
         self._committed: set[int] = set()
-        """Producers of whose transaction a batch was seen, and that were not aborted."""
+        """Producers with a batch of an open transaction that is not known to be aborted."""
         self._aborted: dict[int, AbortedTransaction] = {}
         self._seen: set[int] = set()
-        """Producers of whose aborted transaction a batch was seen."""
+        """Producers with a batch of an open transaction that is aborted later."""
         self._expected: list[tuple[int, AbortedTransaction]] = []
         self.kept: list[AbortedTransaction] = []
 
     def expect(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """A transaction over several segments may be announced with each of them."""
+        """Add aborted transactions. One that spans several segments can be added repeatedly."""
         for transaction in aborted:
             heapq.heappush(self._expected, (transaction.first_offset, transaction))
 
@@ -249,7 +256,7 @@ class Transactions:
         return other
 
     def is_aborted(self, batch: Batch) -> bool:
-        """Take in a batch of data, and say whether it was in vain."""
+        """Process a data batch, and return whether its transaction is aborted."""
         self._begin_up_to(batch.last_offset())
         if not batch.is_transactional():
             return False
@@ -261,12 +268,13 @@ class Transactions:
         return False
 
     def ended(self, batch: Batch) -> bool:
-        """Take in a marker, and say whether no batch of its transaction is left."""
+        """Process a marker, and return whether no batch of its transaction is left."""
         self._begin_up_to(batch.last_offset())
         frame = batch.frame[batch.start : batch.end]
         marker = read_end_marker(batch, frame)
         if marker is None:
-            # Emptied before, or of a kind that nobody knows here: that one stays for ever.
+            # An empty batch was a marker that was removed before. A marker of an unknown type stays
+            # forever.
             return batch.record_count == 0
         producer_id = int(batch.producer_id)
         if not marker.is_abort:

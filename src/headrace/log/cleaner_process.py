@@ -1,12 +1,12 @@
-"""The process that compacts one log, from its start to its end.
+"""Runs as a separate process that compacts one log.
 
-Reads its job as a line of JSON from standard input, and writes one line for each new segment, and
-one at the end, to standard output. After each segment it waits for a line: the broker has put the
-segment in its place. It runs at low priority.
+Reads its job as one line of JSON from standard input. Writes one line per new segment, and one at
+the end, to standard output. After each segment it waits for a line, which confirms that the broker
+has put the segment into the log. It runs at low priority.
 
-1. It does not outlive its broker: the kernel ends it with the broker's thread that started it, and
-   the end of standard input does too.
-2. It touches nothing but `.cleaned` files.
+1. It does not outlive its broker. The kernel kills it when the broker's thread that started it
+   ends, and it exits at the end of standard input.
+2. It creates and removes only `.cleaned` files.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Pace:
-    """Keeps to a number of bytes a second, and ends the process when its broker is gone."""
+    """Limits the bytes per second, and ends the process when its broker has ended."""
 
     def __init__(self, bytes_per_second_max: float) -> None:
         self._bytes_per_second_max = bytes_per_second_max
@@ -45,7 +45,7 @@ class Pace:
         self._done += size
         ahead_s = self._done / self._bytes_per_second_max - (time.monotonic() - self._started)
         while ahead_s > 0:
-            # Nothing is said while we work: if there is something to read, it is the end.
+            # The broker sends nothing during this work. Input means that the pipe was closed.
             if select.select([0], [], [], min(ahead_s, 60.0))[0]:
                 os._exit(1)
             ahead_s = self._done / self._bytes_per_second_max - (time.monotonic() - self._started)
@@ -54,7 +54,7 @@ class Pace:
 
 
 def main(parent: int) -> int:
-    """Work for the broker with this process id."""
+    """Run a cleaning for the broker with this process id."""
     _end_with(parent)
     os.nice(_NICENESS)
     line = sys.stdin.buffer.readline()
@@ -84,7 +84,7 @@ def _run(job: CleaningJob, cleaning: Cleaning) -> None:
 
 
 def _keep_age(job: CleaningJob, cleaned: CleanedSegment) -> None:
-    """Let the new file be as old as the last of those it replaces: retention may count by that."""
+    """Give the new file the age of the last file that it replaces: retention can depend on it."""
     last = next(each for each in job.sources if each.base_offset == cleaned.replaced[-1])
     path = f"{job.path}/{cleaned.facts.base_offset:020d}.log{CLEANED}"
     os.utime(path, ns=(last.appended_ms * 1_000_000, last.appended_ms * 1_000_000))
@@ -98,7 +98,7 @@ def _end_with(parent: int) -> None:
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except AttributeError:
-        return  # Not Linux: the end of standard input has to do.
+        return  # Not Linux: only the end of standard input ends the process.
     if os.getppid() != parent:
-        # It was gone before it could be watched.
+        # The broker ended before prctl.
         os._exit(1)

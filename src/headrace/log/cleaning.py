@@ -1,14 +1,13 @@
-"""One cleaning of one log: what it is to do as a document, and the reading and writing of it.
+"""Carries out one cleaning of one log: reads the sources, writes compacted segments.
 
-Runs in a separate process (`cleaner_process`), which knows of the log only what the document
-says: sealed segments that nobody writes to any more. It changes none of them. What it makes are
-new files beside them, `.cleaned`, one segment at a time; the broker puts each in the place of the
-old ones before the next is made (`replacement`).
+Runs in a separate process (`cleaner_process`), which receives a `CleaningJob`: a list of sealed
+segments, which never change. It creates new files named `.cleaned`, one segment at a time. The
+broker replaces the old segments (`replacement`) before the next one is written.
 
-1. Every batch that is read has its checksum verified: damage is never copied, it ends the cleaning.
-2. A segment is announced when its log is on the device. Its indexes may be lost: they can be made
-   again.
-3. Memory is bounded: the table of keys, one chunk, one batch and what it unfolds to.
+1. The checksum of each batch is verified. A damaged batch ends the cleaning and is not copied.
+2. A segment is reported after its log file is synced. Its indexes are not synced, because they can
+   be rebuilt.
+3. Memory is bounded by the key table, one chunk, and one batch with its decompressed records.
 """
 
 import json
@@ -34,9 +33,9 @@ from headrace.record.batch import Batch, crc32c
 
 
 class CleaningFailed(Exception):
-    """The log cannot be cleaned as it is, and trying again will not help.
+    """The log cannot be cleaned, and a retry would fail too.
 
-    Unless it is an index that is damaged, of the segment at `index_of`: that can be rebuilt.
+    Except if `index_of` is set: the index of that segment is damaged, and can be rebuilt.
     """
 
     def __init__(self, reason: str, index_of: int = -1) -> None:
@@ -45,7 +44,7 @@ class CleaningFailed(Exception):
 
 
 class AbortedIndex(NamedTuple):
-    """Where the aborted transactions of a segment are written, or themselves if they are not."""
+    """The index file of a segment's aborted transactions, or the transactions if no file exists."""
 
     base_offset: int
     size: int
@@ -55,19 +54,19 @@ class AbortedIndex(NamedTuple):
 
 class CleaningJob(NamedTuple):
     path: str
-    """The partition's directory."""
+    """The partition directory."""
     rules: Rules
     segment_bytes: int
     segment_index_bytes: int
     index_interval_bytes: int
     sources: list[SourceSegment]
-    """All sealed segments that may be cleaned, from the log's first on."""
+    """All sealed segments that can be cleaned, beginning with the log's first."""
     later: list[AbortedIndex]
-    """Of the segments behind them: what was aborted there may have begun before."""
+    """The indexes of later segments. A transaction that aborts there can begin in `sources`."""
     producers: dict[int, LastBatch]
     bytes_per_second_max: float = math.inf
     truncations: int = 0
-    """How often the log had been truncated when the cleaning began."""
+    """The number of truncations of the log before the cleaning."""
 
     def encode(self) -> bytes:
         document = self._asdict()
@@ -90,7 +89,7 @@ def decode_job(data: bytes) -> CleaningJob:
 
 
 def last_batches(entries: Mapping[int, ProducerEntry]) -> dict[int, LastBatch]:
-    """What a cleaning has to know of producers."""
+    """The last batch of each producer."""
     return {
         producer_id: LastBatch(
             int(entry.spans[0].last_offset) if entry.spans else -1, int(entry.epoch)
@@ -100,18 +99,18 @@ def last_batches(entries: Mapping[int, ProducerEntry]) -> dict[int, LastBatch]:
 
 
 class CleanedSegment(NamedTuple):
-    """A new segment, and which ones it takes the place of."""
+    """A new segment, and the segments that it replaces."""
 
     facts: SegmentFacts
     replaced: list[int]
-    """Base offsets; the first is the new one's own."""
+    """Base offsets; the first is also that of the new segment."""
     truncations: int
-    """That of the job. A truncation since then makes the new segment invalid."""
+    """The value of the job. A later truncation makes the new segment invalid."""
 
 
 class Outcome(NamedTuple):
     end_offset: int
-    """What is below has been cleaned: the next first dirty offset."""
+    """The next first dirty offset: all segments below are clean."""
     bytes_read: int
     bytes_written: int
     records_read: int
@@ -127,7 +126,7 @@ class Cleaning:
     def __init__(
         self, files: Files, job: CleaningJob, pace: Callable[[int], None] = _no_pause
     ) -> None:
-        """`pace` is told of every so many bytes read or written, and may take its time."""
+        """`pace` is called with the number of bytes read or written, and can sleep."""
         self._files = files
         self._job = job
         self._pace = pace
@@ -136,7 +135,7 @@ class Cleaning:
         self._bytes_written = 0
 
     def run(self) -> Iterator[CleanedSegment]:
-        """Each new segment, when it is whole. The next one is made when this is asked for."""
+        """Yield each new segment when it is complete. The next one is written after that."""
         remove_cleaned(self._files, self._job.path)
         self._learn()
         end = self._cleaner.known_end_offset
@@ -182,7 +181,7 @@ class Cleaning:
             cleaner.learned_to(source.end_offset)
 
     def _clean(self, sources: deque[SourceSegment]) -> CleanedSegment | None:
-        """Clean as many neighbours as fit into one segment; None if it is what was there before."""
+        """Clean as many adjacent sources as fit into one segment; None if nothing changed."""
         first = sources[0]
         segment = Segment(self._files, OpenSegments(), self._job.path, first.base_offset, 0)
         segment.suffix = CLEANED
@@ -210,7 +209,7 @@ class Cleaning:
         return CleanedSegment(facts, replaced, self._job.truncations)
 
     def _copy(self, source: SourceSegment, output: "_Output") -> bool:
-        """Add what is left of a segment; False as soon as there is no room for it."""
+        """Add the remaining batches of a segment; False if they do not fit."""
         cleaner = self._cleaner
         cleaner.expect(self._aborted_in(source))
         left = source.size
@@ -226,7 +225,7 @@ class Cleaning:
         return True
 
     def _batches(self, source: SourceSegment) -> Iterator[Batch]:
-        """Every batch of a segment, whole and verified."""
+        """Read all batches of a segment, complete and verified."""
         path = f"{self._job.path}/{source.base_offset:020d}.log"
         fd = self._files.open(path)
         try:
@@ -249,7 +248,7 @@ class Cleaning:
             self._files.close(fd)
 
     def _aborted_in(self, source: SourceSegment) -> list[AbortedTransaction]:
-        """The aborted transactions that touch a segment; what is aborted may end behind it."""
+        """The aborted transactions that overlap a segment, including those that end after it."""
         found: list[AbortedTransaction] = []
         for each in self._aborted_indexes(source.base_offset):
             for transaction in self._load_aborted(each):
@@ -284,7 +283,7 @@ class Cleaning:
 
 
 class _Output:
-    """A segment that is being written: whatever its first source needs, and others that fit."""
+    """A new segment: the remaining batches of its first source, and of later ones that fit."""
 
     def __init__(
         self, files: Files, segment: Segment, job: CleaningJob, pace: Callable[[int], None]
@@ -298,10 +297,10 @@ class _Output:
         self._marks = 0
         self._was_changed = False
         self.is_changed = False
-        """Whether anything is not as it was read."""
+        """Whether a batch differs from its source."""
 
     def may_take(self, source: SourceSegment) -> bool:
-        """Whether to try to add a segment: surely if it is the first, or if all of it would fit."""
+        """Whether to try to add a source: if it is the first, or probably fits."""
         segment = self._segment
         if self._marks == 0:
             return True
@@ -311,7 +310,7 @@ class _Output:
         return segment.size + source.size <= size_max or segment.size <= size_max // 2
 
     def mark(self) -> None:
-        """A source has ended: here `take_back` goes back to."""
+        """Save the state before a source, for `take_back`."""
         self._flush()
         self._segment.mark()
         self._was_changed = self.is_changed
@@ -325,7 +324,7 @@ class _Output:
         self.is_changed = self._was_changed
 
     def append(self, batch: Batch) -> bool:
-        """False if the segment would grow beyond what is allowed, and has other sources already."""
+        """Add a batch. False if it does not fit and the segment already has an earlier source."""
         segment = self._segment
         size = int(batch.size())
         if self._marks > 1 and not (
@@ -338,7 +337,7 @@ class _Output:
         gap = self._job.index_interval_bytes
         segment.note(segment.size, size, batch.last_offset(), batch.max_timestamp, gap)
         segment.size += size
-        # A copy: a view would keep the whole chunk that the batch was read with.
+        # Copy it: a view would keep the complete chunk in memory.
         self._pieces.append(batch.frame[batch.start : batch.end])
         self._pending += size
         if self._pending >= CHUNK_BYTES:
@@ -353,7 +352,7 @@ class _Output:
             self._pending = 0
 
     def finish(self) -> SegmentFacts:
-        """Make the segment durable with all that belongs to it."""
+        """Write the indexes, and sync the log file."""
         self._flush()
         segment = self._segment
         segment.seal()
@@ -364,7 +363,7 @@ class _Output:
 
 
 def remove_cleaned(files: Files, path: str) -> None:
-    """Remove what a cleaning has made that came to nothing."""
+    """Remove the files of an unfinished cleaning."""
     endings = tuple(kind + CLEANED for kind in SUFFIXES)
     for info in files.list_directory(path):
         if info.name.endswith(endings):

@@ -1,10 +1,10 @@
 """Closes logs: writes and checkpoints everything, then releases the files.
 
-Waits for the disk. A few logs are closed one by one. Many logs share two syncs of the whole file
-system: syncs of single files took most of the time of a stop.
+Waits for the disk. Up to 8 logs are closed one by one. More logs share two syncs of the complete
+file system, because syncs of single files took most of the time of a stop.
 
-1. No checkpoint gets its name before the data that it covers, and its own bytes, are synced.
-2. Files are removed only after the checkpoint that no longer names them is durable.
+1. A checkpoint is renamed into place only after its content and the data that it covers are synced.
+2. Files are removed only after the checkpoint that no longer lists them is durable.
 3. If the file system cannot be synced as a whole, each log syncs its own files.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ALONE_MAX = 8
 _SLICE = 50
 _OPEN_MAX = 64
-"""How many jobs exist at a time if each syncs its own files: it holds them open."""
+"""The limit of simultaneous jobs if each syncs its own files, which it holds open."""
 _THREADS = 8
 _CANNOT = (errno.ENOSYS, errno.EXDEV)
 """The file system cannot be synced as a whole, but nothing has failed."""
@@ -46,11 +46,12 @@ def run(steps: Steps) -> bool:
 def close_all(
     logs: "Sequence[Log]", now_ms: int, sync_all: Callable[[], None] | None = None
 ) -> Steps:
-    """Close logs. Yields a progress count now and then; returns whether all are clean.
+    """Close logs. Yields progress from time to time; returns whether all were closed cleanly.
 
-    The count is of logs that the current phase has processed; it starts again in each phase.
+    The progress is the number of logs that the current phase has processed. It restarts in each
+    phase.
 
-    `sync_all` syncs the file system, or raises OSError if it cannot prove that.
+    `sync_all` syncs the file system, or raises OSError.
     """
     is_clean = True
     for at, log in enumerate(logs):
@@ -75,7 +76,7 @@ def close_all(
 
 
 def _write(log: "Log", now_ms: int) -> bool:
-    """Write what is staged, and ask for a checkpoint if the last one does not cover it all."""
+    """Write staged batches, and request a checkpoint if the last one does not cover the log."""
     if log.is_offline:
         return False
     is_written = True
@@ -124,7 +125,10 @@ def _run(jobs: list[LogJob]) -> None:
 
 
 def _close_together(logs: "Sequence[Log]", now_ms: int, sync_all: Callable[[], None]) -> Steps:
-    """Close logs. OSError: the first sync has failed, and they are still open."""
+    """Close logs with two syncs of the file system.
+
+    If the first sync raises OSError, the logs are still open.
+    """
     jobs: list[tuple[Log, LogJob, _Deferred]] = []
     for at, log in enumerate(logs):
         files = _Deferred(log.files)
@@ -170,9 +174,9 @@ def _release(log: "Log") -> None:
 
 
 class _Deferred:
-    """The files of one job, without its syncs: two syncs of the file system take their place.
+    """The `Files` of one job, without syncs: two syncs of the file system replace them.
 
-    `rename_all` follows the first of them, and `finish` the second.
+    `rename_all` runs after the first sync, `finish` after the second.
     """
 
     def __init__(self, files: Files) -> None:

@@ -1,12 +1,13 @@
-"""A broker's data directory: which partitions are there, whose they are, and the lock on it.
+"""A broker's data directory: its lock, its identity and the logs of its partitions.
 
 Loop thread only, like the logs; start-up, `create` and `close` wait for the disk.
 
-1. One process at a time: the lock is held from `open` to `close`.
-2. The clean-shutdown marker is written last, and is removed before anything can be appended. It is
-   valid only under the expected broker epoch (I17). A kill leaves `incarnation`'s marker instead.
-3. A directory is served only for the topic id that it was made for (B10). One of an unknown topic
-   is left to `remove_strays`; one whose partition was reassigned to other brokers is removed.
+1. One process at a time uses it: the lock is held from `open` to `close`.
+2. The clean-shutdown marker is written last, and is removed before the first append. It is valid
+   only under the expected broker epoch (I17). After a kill, the marker of `incarnation` applies.
+3. A directory is served only for the topic id that it was created for (B10). A directory of an
+   unknown topic stays for `remove_strays`. One whose partition was reassigned to other brokers is
+   removed.
 """
 
 import json
@@ -47,7 +48,7 @@ STRAY_SUFFIX = "-stray"
 
 
 class DirectoryError(Exception):
-    """The data directory cannot be used; the sentence says what to do."""
+    """The data directory cannot be used; the message contains the next step."""
 
 
 class LogDirectory:
@@ -67,41 +68,41 @@ class LogDirectory:
         self.cache = OpenSegments(open_max)
         self._unwritable = Complaint(_LOG, clock.monotonic)
         self.was_clean = False
-        """Whether the last broker that was here shut down cleanly."""
+        """Whether the previous process shut down cleanly."""
         self.previous_broker_epoch = -1
         self.incarnation = Incarnation()
-        """What the marker of the last registration proves."""
+        """The proof that the marker of the last registration gives."""
         self._broker_epoch = -1
-        """The present registration."""
+        """The current registration."""
         self._has_failed = False
         """Whether a log of this process has failed."""
         self.identity: dict[str, str] = {}
-        """What meta.properties says: cluster.id, node.id, directory.id."""
+        """The content of meta.properties: cluster.id, node.id, directory.id."""
         self.directory_id = checkpoints.encode_uuid(uuid.uuid4())
-        """A new directory has a new id."""
+        """A new directory gets a new id."""
         self.found: list[TopicPartition] = []
         """Partition directories on disk that are not opened yet."""
         self.strays: list[str] = []
-        """Directories of former topics, which made way for a topic of the same name."""
+        """Directories of former topics, renamed because a topic of the same name exists."""
         self.lost_files = 0
-        """How many files recovery has set aside since the start."""
+        """The number of files that recovery has set aside since the start."""
         self.high_watermarks: dict[TopicPartition, int] = {}
-        """As checkpointed by the last broker."""
+        """From the checkpoint of the previous process."""
         self._deleted: dict[TopicPartition, Log] = {}
-        """Deleted partitions whose directories still have their names."""
+        """Deleted partitions whose directories are not renamed yet."""
         self._aside = Aside(files, self.path)
         self._hints: dict[TopicPartition, Hints] = {}
         self.recorded = Recorded(files, self.path)
         self._checkpointing: WriteCheckpoints | None = None
         self._former: set[TopicPartition] = set()
-        """Partitions that were deleted: Kafka's checkpoint files can still have their offsets."""
+        """Deleted partitions. Kafka's checkpoint files can still have their offsets."""
         self._logs: dict[TopicPartition, Log] = {}
         self._lock = -1
 
     # Start
 
     def open(self, expected_broker_epoch: int | None = None) -> None:
-        """Lock the directory and see what is there. No log is opened yet: see `load`."""
+        """Lock the directory and list its content. `load` opens the logs."""
         try:
             if not self.files.exists(self.path):
                 self.files.make_directory(self.path)
@@ -135,7 +136,7 @@ class LogDirectory:
         self._find_lost()
 
     def _find_lost(self) -> None:
-        # A clean stop records what was renamed before.
+        # A clean stop also records directories that were renamed before.
         aside = [] if self.was_clean else [*self.strays, *map(os.path.basename, self._aside.paths)]
         self.recorded.read(set(map(str, self.found)), self.incarnation.is_cached, aside)
         lost = filter(None, map(parse_partition, self.recorded.lost))
@@ -146,11 +147,11 @@ class LogDirectory:
 
     @property
     def _is_kept(self) -> bool:
-        """Whether everything is here that the last process wrote, but for removed files."""
+        """Whether all writes of the previous process are here, except for removed files."""
         return self.was_clean or self.incarnation.is_cached
 
     def claim(self, cluster_id: str, node_id: int, **more: str) -> None:
-        """Make the directory this node's own, or refuse if it is another's."""
+        """Assign the directory to this node; raises if it belongs to another one."""
         for name, value in (("cluster.id", cluster_id), ("node.id", str(node_id))):
             known = self.identity.get(name)
             if known is None and name == "node.id":
@@ -174,7 +175,7 @@ class LogDirectory:
 
     @property
     def kept_epoch(self) -> int:
-        """The registration under which all that was written is still here; -1 if unproven."""
+        """The registration whose writes are all still in this directory; -1 if unproven."""
         if self.recorded.lost:
             return -1
         if self.was_clean:
@@ -193,7 +194,7 @@ class LogDirectory:
             incarnation.write(self.files, self.path, broker_epoch)
 
     def _log_failed(self, partition: TopicPartition, error: OSError) -> None:
-        """Withdraw the proof: the kernel may have dropped pages that were not written."""
+        """Withdraw the proof: the kernel can have dropped pages that were not written."""
         report_failure(partition, error)
         if not self._has_failed:
             self._has_failed = True
@@ -237,7 +238,7 @@ class LogDirectory:
         if self.lost_files:
             message = "recovery set files aside, 'headrace log check' lists them: dir=%s files=%d"
             _LOG.error(message, self.path, self.lost_files)
-        # From here on appends may come: no crash after this may look like a clean shutdown.
+        # Appends can follow. A crash after this point must not look like a clean shutdown.
         if self.files.exists(self._file(checkpoints.CLEAN_SHUTDOWN)):
             self.files.remove(self._file(checkpoints.CLEAN_SHUTDOWN))
             self.files.sync_directory(self.path)
@@ -262,7 +263,7 @@ class LogDirectory:
     # Partitions
 
     def _is_for(self, partition: TopicPartition, topic_id: UUID) -> bool:
-        """Whether a directory is this topic's; one of a former topic of that name steps aside."""
+        """Whether a directory belongs to this topic; if not, it is renamed."""
         path = self._file(str(partition))
         if belongs_to(self.files, self._file(str(partition)), topic_id):
             if written_topic_id(self.files, path) != topic_id:
@@ -362,7 +363,7 @@ class LogDirectory:
         if not self.files.exists(path) or not self._is_for(partition, topic_id):
             self.files.make_directory(path)
             write_topic_id(self.files, path, topic_id)
-            is_synced = True  # No log relies on a name in it.
+            is_synced = True  # The directory is empty: no entry of it has to be synced.
         log = self._open_log(partition, topic_id, config, is_synced)
         self.recorded.add(str(partition), topic_id)
         return log
@@ -376,7 +377,7 @@ class LogDirectory:
             log.go_offline(IncompleteFiles(log.offline_reason))
 
     def compacted(self) -> list[TopicPartition]:
-        """The partitions that somebody has compacted, by the cleaner's checkpoint."""
+        """The partitions with compacted records, by the cleaner's checkpoint."""
         return [each for each, hints in self._hints.items() if hints.first_dirty_offset > 0]
 
     def get(self, partition: TopicPartition) -> Log | None:
@@ -386,7 +387,7 @@ class LogDirectory:
         return list(self._logs.values())
 
     def delete(self, partition: TopicPartition) -> None:
-        """Forget a partition at once. What is on disk of it goes with `put_aside` and `removal`."""
+        """Remove a partition from memory. `put_aside` and `removal` then remove its files."""
         log = self._logs.pop(partition)
         self.recorded.remove(str(partition))
         self._former.add(partition)
@@ -399,7 +400,7 @@ class LogDirectory:
         self._deleted[partition] = log
 
     def put_aside(self) -> bool:
-        """Take one deleted partition's directory out of the way; False if there was none."""
+        """Rename the directory of one deleted partition; False if there is none."""
         if not self._deleted:
             return False
         self._put_aside(next(iter(self._deleted)))
@@ -412,7 +413,7 @@ class LogDirectory:
         self._rename_aside(str(partition))
 
     def remove_strays(self, names: Collection[str]) -> None:
-        """Put directories from `found` or `strays` aside, for `removal`."""
+        """Rename directories from `found` or `strays`, so that `removal` removes them."""
         self.found = [partition for partition in self.found if str(partition) not in names]
         self.strays = [stray for stray in self.strays if stray not in names]
         for name in names:
@@ -423,28 +424,28 @@ class LogDirectory:
         self._aside.rename(name)
 
     def removal(self) -> RemoveDirectories | None:
-        """A job that removes all directories that were put aside since the last call."""
+        """A job that removes all directories that were renamed since the last call."""
         return self._aside.removal()
 
     # Upkeep
 
     def tick(self, now_ms: int) -> list[Log]:
-        """The logs that have a job to do now, even if no client writes to them."""
+        """The logs with a job that is due, even if no client writes to them."""
         return [log for log in self._logs.values() if upkeep.is_due(log, now_ms)]
 
     def apply_retention(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Apply retention to every log; by time only while the clocks agree (I31)."""
+        """Apply retention to all logs; by time only while the clocks agree (I31)."""
         now_ms, by_time = self.clock.wall_ms(), self.trust.is_given()
         for partition, log in self._logs.items():
             log.apply_retention(now_ms, high_watermarks.get(partition, 0), by_time)
 
     def expire_producers(self, expiration_ms: int) -> int:
-        """Forget idempotent producers that were silent for this long; returns how many."""
+        """Remove idempotent producers that were inactive for this long; returns their number."""
         now = self.clock.monotonic()
         return sum(upkeep.expire_producers(log, now, expiration_ms) for log in self.logs())
 
     def checkpoint_job(self, high_watermarks: Mapping[TopicPartition, int]) -> WriteCheckpoints:
-        """Kafka's checkpoint files as of now."""
+        """A job that writes Kafka's checkpoint files with the current offsets."""
         self.high_watermarks = dict(high_watermarks)
         if self._checkpointing is not None and self._checkpointing.is_written:
             self.recorded.written()
@@ -454,7 +455,7 @@ class LogDirectory:
         return self._checkpointing
 
     def cleaner_checkpoint_job(self) -> WriteCheckpoints:
-        """The checkpoint file that says how far logs were compacted."""
+        """A job that writes the checkpoint file with the first dirty offsets."""
         return self._writing([offset_files.encode_cleaner_offsets(self._logs)])
 
     def _writing(self, contents: list[tuple[str, bytes]]) -> WriteCheckpoints:
@@ -470,9 +471,9 @@ class LogDirectory:
     def close_in_steps(
         self, high_watermarks: Mapping[TopicPartition, int], broker_epoch: int = -1
     ) -> closing.Steps:
-        """Make every log durable, then write the marker. Yields progress as `close_all` does.
+        """Make all logs durable, then write the marker. Yields progress as `close_all` does.
 
-        No job may be running; one that was not started is dropped.
+        No job may be running. A job that has not started is dropped.
         """
         if self._lock < 0:
             return False

@@ -1,4 +1,4 @@
-"""Jobs of a worker in a data directory: removing deleted partitions, writing checkpoints."""
+"""Jobs for a worker thread: remove deleted partitions, write checkpoint files."""
 
 import logging
 import uuid
@@ -40,9 +40,10 @@ class Aside:
 
 
 class RemoveDirectories:
-    """Removes the directories of deleted partitions, which have other names by now; for a worker.
+    """Removes the renamed directories of deleted partitions, in a worker.
 
-    The names are synced first: nothing half-removed may come back under a partition's own.
+    It first syncs the new names, so that a power failure cannot restore a partly removed directory
+    under its old name.
     """
 
     def __init__(self, files: Files, parent: str, paths: list[str]) -> None:
@@ -65,7 +66,7 @@ class RemoveDirectories:
 
 
 class WriteCheckpoints:
-    """Writes Kafka's offset checkpoints; for a worker."""
+    """Writes Kafka's offset checkpoints, in a worker."""
 
     def __init__(self, files: Files, contents: list[tuple[str, bytes]], trouble: Complaint) -> None:
         self._files = files

@@ -1,9 +1,8 @@
-"""Which leader epoch begins where in one log.
+"""Maps leader epochs of one log to their start offsets.
 
-1. Epochs and offsets both rise along the cache (I14), and both come from the log: a scan of the
-   batches yields the same list.
-2. The first entry may begin at the log's start although its epoch began earlier: what retention
-   removed is nobody's business any more.
+1. Epochs and offsets both increase along the cache (I14). A scan of the log gives the same list.
+2. Retention can raise the offset of the first entry to the log start, although its epoch began
+   earlier.
 """
 
 from bisect import bisect_right
@@ -26,7 +25,7 @@ class EpochCache:
         return list(zip(self.epochs, self.offsets, strict=True))
 
     def entries_from(self, offset: int) -> list[tuple[int, int]]:
-        """The entries as they are once the log starts at an offset."""
+        """The entries that remain if the log starts at an offset."""
         copy = EpochCache(self.entries())
         copy.cut_start(offset)
         return copy.entries()
@@ -35,7 +34,7 @@ class EpochCache:
         return self.epochs[-1] if self.epochs else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, offset: int) -> bool:
-        """Let an epoch begin at an offset. False if it is lower than one that has begun."""
+        """Begin an epoch at an offset. False if it is lower than the latest one."""
         if epoch < self.latest():
             return False
         if epoch == self.latest():
@@ -49,10 +48,10 @@ class EpochCache:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch not above the one asked for, and where it ends (KIP-101, KIP-279).
+        """The largest epoch that is not above the given one, and its end offset (KIP-101, KIP-279).
 
-        Both undefined (-1) for an epoch that is above all; for one below all, the epoch itself and
-        the start of the first that is known.
+        Returns (-1, -1) for an epoch above all known ones. For one below all, returns that epoch
+        and the start offset of the first known one.
         """
         if epoch == UNDEFINED_EPOCH or epoch > self.latest():
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
@@ -68,13 +67,13 @@ class EpochCache:
         return self.epochs[slot - 1] if slot else UNDEFINED_EPOCH
 
     def cut_end(self, offset: int) -> None:
-        """Forget epochs that begin at or after an offset."""
+        """Remove epochs that begin at or after an offset."""
         while self.offsets and self.offsets[-1] >= offset:
             self.epochs.pop()
             self.offsets.pop()
 
     def cut_start(self, offset: int) -> None:
-        """Let the log begin at an offset."""
+        """Raise the start of the log to an offset."""
         slot = bisect_right(self.offsets, offset)
         if slot:
             del self.epochs[: slot - 1]

@@ -1,4 +1,4 @@
-"""What the log refuses, in sentences."""
+"""Creates the errors of the log."""
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
@@ -23,7 +23,7 @@ def offline(partition: TopicPartition, reason: str = "") -> ApiError:
 
 
 def next_step(partition: TopicPartition) -> str:
-    """How an operator brings back a log whose files are incomplete."""
+    """The next step of an operator for a log with incomplete files."""
     return (
         "Stop the broker; restore the files, or accept the loss with 'headrace log accept-loss "
         f"DATA/{partition}'; start the broker."

@@ -1,12 +1,12 @@
 # HOT
-"""An open log file, a slice of one, and the bound on how many are open.
+"""An open log file, a slice of one, and a cache with a limit of open segments.
 
-1. A descriptor is closed when the last reference to its LogFile goes: a response that is still
-   being sent holds a deleted segment open, and nothing else has to know.
-2. The kernel reads nothing ahead by itself: it would do so inside of whatever call happens upon
-   cold data, on the loop, and megabytes at a time. Who reads on asks for it, from a thread.
-3. At most `open_max` segments keep a file and indexes in memory. The cache forgets a segment's
-   file, it never closes it: see 1.
+1. A descriptor is closed with the last reference to its LogFile. So a response in progress keeps a
+   deleted segment open, without further coordination.
+2. The kernel's automatic read-ahead is off: it would read megabytes of uncached data in any call,
+   on the loop. Sequential readers request read-ahead from a worker thread.
+3. At most `open_max` segments keep a file and indexes in memory. The cache drops its reference to a
+   segment's file and never closes it (see 1).
 """
 
 from typing import TYPE_CHECKING, final
@@ -35,7 +35,7 @@ class LogFile:
 
 @final
 class FileSlice:
-    """Bytes of a log file that may be sent as they are."""
+    """A range of a log file, which can be sent without copying."""
 
     __slots__ = ("file", "position", "size")
 
@@ -45,12 +45,12 @@ class FileSlice:
         self.size: i64 = size
 
     def read(self) -> bytes:
-        """The bytes themselves, for those who do not send them."""
+        """The bytes, for callers that do not send them."""
         return self.file.files.pread(self.file.fd, self.size, self.position)
 
 
 class NotCached(Exception):
-    """A read would wait for the disk. Let a worker thread `run()` this, then read again."""
+    """A read would wait for the disk. A worker thread must `run()` this before the next attempt."""
 
     def __init__(self, file: LogFile, position: int, size: int, path: str) -> None:
         super().__init__(path or file.path)
@@ -60,7 +60,7 @@ class NotCached(Exception):
         self._path = path
 
     def run(self) -> None:
-        """Bring the bytes into the page cache. Touches nothing that the loop owns."""
+        """Read the bytes into the page cache. Uses no state of the loop."""
         files = self._file.files
         if self._path:
             try:
@@ -74,7 +74,7 @@ class NotCached(Exception):
 
 @final
 class OpenSegments:
-    """Which segments are open, over all logs. Gives up those that nobody used lately."""
+    """The open segments of all logs. Closes segments that were not used recently."""
 
     __slots__ = ("_hand", "_segments", "open_max")
 
@@ -84,7 +84,7 @@ class OpenSegments:
         self._hand: i64 = 0
 
     def opened(self, segment: "Segment") -> None:
-        """Count a segment that was just opened, and make room for it."""
+        """Add a segment that was opened, and drop another if the limit is reached."""
         if segment.is_listed:
             return
         segment.is_listed = True
@@ -92,7 +92,7 @@ class OpenSegments:
         if len(segments) < self.open_max:
             segments.append(segment)
             return
-        # Second chance: a use since the hand last passed saves a segment for one more round.
+        # CLOCK algorithm: a segment that was used since the last pass stays for one more.
         while True:
             if self._hand >= len(segments):
                 self._hand = 0

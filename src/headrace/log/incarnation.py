@@ -1,16 +1,16 @@
-"""Proves that a data directory still holds everything that its last broker process wrote.
+"""Proves that a data directory still contains everything that its last broker process wrote.
 
-Owns `headrace-incarnation`, which a broker writes each time it registers, and a witness file that
+Owns `headrace-incarnation`, which a broker writes at each registration, and a witness file that
 this marker names. Waits for the disk.
 
-1. After a kill the page cache still holds all writes. The marker proves them while the page cache
-   is the same one: same boot of the machine, same mount of the file system.
-2. A copy of a directory cannot keep the inode number and the change time of the witness. So a
-   restored copy, which can be older than the last write, proves nothing.
-3. The proof is withdrawn when a log fails, because the kernel drops unwritten pages then.
+1. After a kill, the page cache still has all writes. The marker proves them if the page cache is
+   the same: same boot of the machine, same mount of the file system.
+2. A copy of a directory has another inode number and change time of the witness. So a restored
+   copy, which can be older than the last write, proves nothing.
+3. When a log fails, the proof is withdrawn, because the kernel drops unwritten pages then.
 
-Limits: a file system snapshot that is rolled back without unmounting keeps the witness. A file
-system without an entry in /sys/fs has no identity of its mount, only that of the boot.
+Limits: a file system snapshot that is rolled back without unmounting keeps the witness. If a file
+system has no entry in /sys/fs, only the boot is compared, not the mount.
 """
 
 import json
@@ -29,11 +29,11 @@ class Incarnation(NamedTuple):
     broker_epoch: int = -1
     """The last registration that wrote to the directory; -1 for a copy or an unreadable marker."""
     is_cached: bool = False
-    """Whether the page cache still holds all that was written under it."""
+    """Whether the page cache still has everything that was written under it."""
 
 
 def read(files: Files, directory: str) -> Incarnation:
-    """Return what the marker in a directory proves."""
+    """Return the proof of the marker in a directory."""
     try:
         content = json.loads(files.read_file(f"{directory}/{MARKER}"))
         broker_epoch = int(content["broker_epoch"])
@@ -48,7 +48,7 @@ def read(files: Files, directory: str) -> Incarnation:
 
 
 def write(files: Files, directory: str, broker_epoch: int) -> None:
-    """Record that the directory is written under this registration from now on."""
+    """Record that the directory is written under this registration."""
     witness = f"{_WITNESS_PREFIX}{broker_epoch}"
     try:
         files.write_file(f"{directory}/{witness}", b"", sync=True)
@@ -61,7 +61,7 @@ def write(files: Files, directory: str, broker_epoch: int) -> None:
 
 
 def withdraw(files: Files, directory: str, broker_epoch: int) -> None:
-    """Prove nothing about the page cache until another process registers."""
+    """Withdraw the proof until another process registers."""
     witness = f"{_WITNESS_PREFIX}{broker_epoch}"
     try:
         _write(files, directory, broker_epoch, witness, "")

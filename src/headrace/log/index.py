@@ -1,15 +1,15 @@
 # HOT
 """The two sparse indexes of a segment: offset to position, and timestamp to offset.
 
-In memory both are arrays, the same for the active segment, which grows them, and for a sealed one,
-which has read them; on disk they are Kafka's files, whole entries and nothing else.
+In memory both are arrays: growing for the active segment, read from disk for a sealed one. On disk
+they are Kafka's files, with complete entries only.
 
-1. An entry of the offset index names the last offset of a batch and the position where it begins;
-   both rise along the index.
-2. An entry (timestamp, offset) of the time index says: no record up to and including this offset
-   is later. Timestamps and offsets rise along the index.
-3. Neither is the truth: both can be rebuilt from the log, and a reader that finds something else
-   than its index promised does so.
+1. An entry of the offset index has the last offset of a batch and the position of the batch. Both
+   increase along the index.
+2. An entry (timestamp, offset) of the time index means that no record up to and including this
+   offset has a later timestamp. Both increase along the index.
+3. Both are derived from the log and can be rebuilt. A reader rebuilds an index that contradicts the
+   log.
 """
 
 import sys
@@ -48,7 +48,7 @@ class OffsetIndex:
         self.positions.append(position)
 
     def lookup(self, relative_offset: i64) -> i64:
-        """Where to begin to look for an offset: a batch at or before it."""
+        """The position of a batch at or before an offset, where a search begins."""
         slot = bisect_right(self.offsets, relative_offset)
         if slot == 0:
             return 0
@@ -87,7 +87,7 @@ class TimeIndex:
         return len(self.offsets)
 
     def maybe_append(self, timestamp: i64, relative_offset: i64) -> None:
-        """Add an entry if it says anything new."""
+        """Add an entry if its timestamp is later than the last one."""
         length = len(self.timestamps)
         if length == 0:
             if timestamp < 0:
@@ -98,7 +98,7 @@ class TimeIndex:
         self.offsets.append(relative_offset)
 
     def lookup(self, timestamp: i64) -> i64:
-        """An offset (relative) up to which every record is earlier; -1 if none is known."""
+        """A relative offset up to which all records are earlier than `timestamp`; -1 if unknown."""
         slot = bisect_right(self.timestamps, timestamp - 1)
         if slot == 0:
             return -1

@@ -1,7 +1,7 @@
 """Finishes a truncation that a crash interrupted, before the log is recovered.
 
-The checkpoint has `discard_from`: the replica had decided to remove all records from this offset,
-and had appended nothing since. So the files that are removed here hold no other records.
+The checkpoint has `discard_from`: the replica had decided to remove all records from this offset
+on, and has appended nothing since. So the files that are removed here have no other records.
 """
 
 from headrace.env.files import Files
@@ -15,12 +15,12 @@ _ENDINGS = (*(kind + state for kind in SUFFIXES for state in _STATES), ".snapsho
 
 
 def is_of_a_log(name: str) -> bool:
-    """Whether a file is a segment's, a snapshot or a `.start` file, by its name."""
+    """Whether the name is that of a segment file, a snapshot or a `.start` file."""
     return offset_of(name) >= 0 and name.endswith(_ENDINGS)
 
 
 def finish_truncation(files: Files, path: str, checkpoint: LogCheckpoint) -> LogCheckpoint:
-    """Remove the offsets from `discard_from` on; returns the checkpoint that is valid then."""
+    """Remove the offsets from `discard_from` on, and return the new checkpoint."""
     offset = checkpoint.discard_from
     last = -1
     for info in reversed(files.list_directory(path)):
@@ -36,7 +36,7 @@ def finish_truncation(files: Files, path: str, checkpoint: LogCheckpoint) -> Log
     if last >= 0:
         _cut(files, f"{path}/{last:020d}.log", offset)
     else:
-        # A log without any segment would count as removed by another program (`recorded`).
+        # `recorded` treats a log without segments as removed by another program.
         files.write_file(f"{path}/{checkpoint.recovery_point:020d}.log", b"", sync=True)
     finished = checkpoint._replace(discard_from=-1)
     files.replace_file(f"{path}/{LOG_CHECKPOINT}", encode_log_checkpoint(finished))
@@ -44,10 +44,10 @@ def finish_truncation(files: Files, path: str, checkpoint: LogCheckpoint) -> Log
 
 
 def _cut(files: Files, path: str, offset: int) -> None:
-    """Truncate a file before the first batch that has an offset to be removed.
+    """Truncate a file before the first batch with an offset to remove.
 
-    If the file is damaged before that batch, recovery cuts it there: it is beyond the recovery
-    point.
+    If the file is damaged before that batch, recovery cuts it there, because it is above the
+    recovery point.
     """
     fd = files.open(path, write=True)
     try:
@@ -58,7 +58,7 @@ def _cut(files: Files, path: str, offset: int) -> None:
             position = int(walk.position)
         if batch is not None:
             files.truncate(fd, position)
-        # Also if the file was truncated before the crash: that is perhaps not durable.
+        # Also sync a file that was truncated before the crash: the truncation might not be durable.
         files.sync(fd)
     finally:
         files.close(fd)

@@ -1,12 +1,12 @@
-"""Work on one log's files that may wait for the disk: a worker thread runs it, not the loop.
+"""Work on the files of one log that waits for the disk, in a worker thread.
 
-A job holds all that it needs: open files and finished bytes. It reads nothing that the loop owns,
-so the log goes on meanwhile; the loop is told afterwards (`Log.done`).
+A job has all its input: open files and encoded bytes. It reads no state of the loop, so the log
+continues to be used. Afterwards the loop passes the job to `Log.done`.
 
-1. Steps run in order and the first failure ends the job: what a later step vouches for has been
-   done by the ones before.
-2. `synced` is true once every log file of the job, and its name, are on the device. A full disk
-   after that costs only derived files, which the next job writes again.
+1. Steps run in order, and the first error ends the job. So each step can rely on the ones before
+   it.
+2. `synced` is true once all log files of the job, and their names, are synced. If the disk is full
+   after that, only derived files are missing, and the next job writes them.
 """
 
 import errno
@@ -20,11 +20,11 @@ from headrace.log.file import LogFile
 from headrace.log.segment import Segment
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The disk is full: nothing is broken, and it may have room again."""
+"""The disk is full. The log is intact, and a later attempt can succeed."""
 PASSING = FULL | {errno.EMFILE, errno.ENFILE}
-"""Trouble that passes: nothing is broken, and what failed is tried again.
+"""Temporary errors: the log is intact, and the operation is retried.
 
-A sync is the exception: whatever it fails with, the kernel may have dropped what it was to keep.
+Except for a sync: after any error of a sync, the kernel can have dropped the data.
 """
 
 
@@ -60,37 +60,37 @@ class LogJob:
         self.error: OSError | None = None
         self._is_cancelled = False
         self._lock = threading.Lock()
-        """Held by the worker while it does a step that goes by a file's name."""
+        """The worker holds it during a step that uses a file name."""
         self.has_data = False
-        """Whether all log files of the job are on the device."""
+        """Whether all log files of the job are synced."""
         self.synced = False
-        """Whether their names are, too."""
-        # What the log takes over when the job is done; -1 where it changes nothing.
+        """Whether their names are synced as well."""
+        # The values that the log applies when the job is done; -1 if unchanged.
         self.end_offset = -1
         self.recovery_point = -1
         self.start_offset = -1
         self.vouched: SegmentFacts | None = None
         self.named: Segment | None = None
-        """The segment whose name in the directory is synced."""
+        """The segment whose directory entry is synced."""
         self.sealed: list[Segment] = []
         """The sealed segments whose files are synced."""
         self.settled: list[Segment] = []
         self.snapshots: list[int] = []
         self.stray: list[int] = []
-        """Offsets of snapshots that are removed."""
+        """Offsets of snapshots to be removed."""
         self.rolled = 0
         self.doomed = 0
 
     @staticmethod
     def failed(files: Files, error: OSError) -> "LogJob":
-        """In the place of a job that could not be built: it syncs nothing, and has failed."""
+        """A job that could not be built: it does nothing and has failed."""
         job = LogJob(files)
         job.has_data = True
         job.error = error
         return job
 
     def run(self) -> None:
-        """Never raises an OSError: `Log.done` looks at `error`."""
+        """Never raises OSError: `Log.done` reads `error`."""
         if self.error is not None:
             return
         try:
@@ -115,9 +115,9 @@ class LogJob:
         self._synced_files.clear()
 
     def cancel(self) -> None:
-        """The partition was deleted: once this returns, no step touches its directory any more.
+        """Cancel, because the partition was deleted. Afterwards no step uses its directory.
 
-        Another partition may have that name then.
+        Another partition can then have the same name.
         """
         self._is_cancelled = True
         with self._lock:
@@ -127,18 +127,18 @@ class LogJob:
         self._synced_files.append(file)
 
     def sync_name(self, directory: str) -> None:
-        """Sync a directory, before anything counts as synced."""
+        """Sync a directory before `synced` becomes true."""
         self._first.append(partial(self._files.sync_directory, directory))
 
     def create_name(self, path: str, data: Bytes) -> None:
-        """Write a file unless there is one, before anything counts as synced."""
+        """Write a file, if it does not exist, before `synced` becomes true."""
         self._first.append(partial(self._files.create_file, path, data))
 
     def sync_directory(self, path: str) -> None:
         self._steps.append(partial(self._files.sync_directory, path))
 
     def write(self, path: str, data: Bytes) -> None:
-        """Write a derived file. It is not synced: it has a checksum, and can be made again."""
+        """Write a derived file without syncing it: a checksum covers it, and it can be rebuilt."""
         self._steps.append(partial(self._files.write_file, path, data, sync=False))
 
     def write_later(self, path: str, make: Callable[[], Bytes], *, sync: bool) -> None:
@@ -150,32 +150,33 @@ class LogJob:
         self._steps.append(partial(_write_if_room, self._files, path, make))
 
     def sync_later(self, path: str) -> None:
-        """Sync a derived file after all, if it is there."""
+        """Sync a derived file, if it exists."""
         self._steps.append(partial(_sync_path, self._files, path))
 
     def replace(self, path: str, data: Bytes) -> None:
         self._steps.append(partial(self._files.replace_file, path, data))
 
     def note(self, path: str, spare: list[str]) -> None:
-        """Create an empty file; if the disk has no room for it, rename a spare file."""
+        """Create an empty file; on a full disk, rename a spare file instead."""
         self._steps.append(partial(_note, self._files, path, spare))
 
     def remove(self, path: str) -> None:
         self._steps.append(partial(self._files.remove, path))
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file; that it is gone already is no error."""
+        """Rename a file, if it exists."""
         self._steps.append(partial(_rename, self._files, source, target))
 
     def then(self, call: Callable[[], None]) -> None:
-        """Call this in the worker once every step so far is done."""
+        """Call this in the worker after all earlier steps."""
         self._steps.append(call)
 
     def drop_cached(self, file: LogFile, position: int, size: int) -> None:
         self._steps.append(partial(_drop_cached, self._files, file, position, size))
 
 
-# None of these holds the job: it must go, with its open files, when its last user lets go of it.
+# None of these functions refers to the job, so that the job and its open files are freed with the
+# last reference.
 
 
 def _write_made(files: Files, path: str, make: Callable[[], Bytes], sync: bool) -> None:
@@ -219,5 +220,5 @@ def _rename(files: Files, source: str, target: str) -> None:
 
 
 def _drop_cached(files: Files, file: LogFile, position: int, size: int) -> None:
-    # The file is held, rather than its number, so that it stays open until now.
+    # Refers to the LogFile rather than to its descriptor, so that the file stays open.
     files.drop_cached(file.fd, position, size)

@@ -1,12 +1,11 @@
-"""Where each key was last seen: the table that compaction is decided by, in bounded memory.
+"""The last offset of each key, in bounded memory: the table that compaction uses.
 
-A key is known by a digest of 128 bits, so that an entry takes 24 bytes whatever the key's length,
-and the whole table is one block of memory. It holds no keys, and forgets none.
+The table stores a 128-bit digest per key, so that an entry takes 24 bytes for any key length. It is
+one block of memory. It does not store keys and never drops an entry.
 
-1. Entries take no more than `bytes_max` (and for a moment, while the table grows, an eighth more),
-   and at most `load_max` of the slots; `put` refuses a new key beyond that, and never an old one.
-2. Digests are keyed with a random number of this table's own: nobody can choose two keys that it
-   takes for one.
+1. The table takes at most `bytes_max` (an eighth more while it grows), and fills at most `load_max`
+   of its slots. Beyond that, `put` rejects new keys, but never a known one.
+2. Digests use a random salt per table, so that no client can choose two keys with the same digest.
 """
 
 import mmap
@@ -18,7 +17,7 @@ from typing import Final
 LOAD_MAX: Final = 0.9
 _ENTRY_SIZE: Final = 24
 _FIRST_SLOTS: Final = 16_381
-"""A table starts small: most cleanings are."""
+"""The first size is small, because most cleanings are small."""
 _GROWTH: Final = 8
 _DIGEST: Final = struct.Struct("=qQ")
 
@@ -34,10 +33,10 @@ class KeyTable:
         self._words = _empty(self._slots)
         self._count_max = self._room()
         self.count = 0
-        """How many keys there are."""
+        """The number of keys."""
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Remember a later offset of a key. False if the key is new and there is no room for it."""
+        """Store the offset of a key. False if the key is new and the table is full."""
         first, second = _DIGEST.unpack(blake2b(key, digest_size=16, key=self._salt).digest())
         at = self._slot_of(first, second)
         words = self._words
@@ -61,11 +60,11 @@ class KeyTable:
         return self._words[self._slot_of(first, second) + 2] - 1
 
     def _room(self) -> int:
-        """How many keys may be there; one slot stays free, or a search would not end."""
+        """The maximum number of keys. One slot stays free, or a search would not end."""
         return min(int(self._slots * self._load_max), self._slots - 1)
 
     def _slot_of(self, first: int, second: int) -> int:
-        """The place of a digest, or the free one where it belongs: steps of a size of its own."""
+        """The slot of a digest, or the free slot for it, by double hashing."""
         words = self._words
         slots = self._slots
         slot = second % slots
@@ -76,7 +75,7 @@ class KeyTable:
             if words[at + 2] == 0 or (words[at] == first and words[at + 1] == stored):
                 return at
             if step == 0:
-                # The number of slots is a prime: any step comes by all of them.
+                # The number of slots is prime, so each step size visits all of them.
                 step = first % (slots - 1) + 1
             slot += step
             if slot >= slots:
@@ -95,7 +94,7 @@ class KeyTable:
 
 
 def _empty(slots: int) -> "memoryview[int]":
-    """Pages that are zero, and that take no memory before they are used."""
+    """Zeroed pages, which take no memory before they are used."""
     return memoryview(mmap.mmap(-1, slots * _ENTRY_SIZE)).cast("q")
 
 

@@ -1,14 +1,14 @@
 # HOT
-"""One partition's log: batches are staged, written together, and read as slices of files.
+"""One partition's log: stages batches, writes them together, reads them as slices of files.
 
 Loop thread only; no locks, no waiting. A worker thread runs the jobs that wait for the disk
 (`next_job`, `done`). Recovery, retention, look-ups by time and upkeep are in separate modules.
 
-1. `stage` changes memory only; `write` appends all that is staged with one call, or takes all of
-   it back: end offset, producers, epochs, indexes, and whatever part of it reached the file.
-2. Nothing beyond `written_end_offset` is ever read.
-3. After a failed sync, or a write that failed for a reason which does not pass, the log is
-   offline: it takes nothing more until a restart has recovered it (B13, I18). Reads go on.
+1. `stage` changes only memory. `write` appends all staged batches with one call. If that fails, it
+   restores the end offset, producers, epochs and indexes, and truncates the file.
+2. Records at or above `written_end_offset` are never read.
+3. After a failed sync, or a write with a permanent error, the log is offline. It rejects appends
+   until a restart has recovered it (B13, I18). Reads continue.
 4. recovery_point <= synced_offset <= written_end_offset <= log_end_offset.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.log.replacement import Replacement
 
 _COPY_BYTES_MAX: Final = 8192
-"""Up to here a copied slice of a frame is cheaper than a memoryview of it."""
+"""Up to this size, copying a part of a frame is cheaper than a memoryview."""
 _BOUNDARIES_MAX: Final = 256
 
 
@@ -66,15 +66,15 @@ class Log:
         self.snapshots: list[int] = state.snapshots
         self.log_start_offset: i64 = state.log_start_offset
         self.log_end_offset: i64 = state.log_end_offset
-        """Where the next batch goes: what is staged is below."""
+        """The offset of the next batch. Staged batches are below it."""
         self.offline_reason: str = state.offline_reason
         self.written_end_offset: i64 = state.log_end_offset
         self.synced_offset: i64 = state.recovery_point
         self.recovery_point: i64 = state.recovery_point
         self.target_start_offset: i64 = state.log_start_offset
-        """Where the log will start once a checkpoint says so."""
+        """The log start offset after the next checkpoint."""
         self.first_dirty_offset: i64 = state.log_start_offset
-        """Where the last compaction ended."""
+        """The end of the last compaction."""
         self.has_staged: bool = False
         self.is_offline: bool = bool(state.offline_reason)
         self.is_closed: bool = False
@@ -82,19 +82,19 @@ class Log:
         self.job: LogJob | None = None
         self.unsettled: list[Segment] = state.unsettled
         self.rolled: list[tuple[int, dict[int, ProducerEntry]]] = state.rolled
-        """Producers' states at the base offsets of new segments, not yet in snapshots."""
+        """The producers at the base offsets of new segments, which are not in snapshots yet."""
         self.doomed: list[str] = []
-        """Files of removed segments, not yet removed themselves; in the order to do so."""
+        """Files of removed segments, in the order in which a job removes them."""
         self.replacement: Replacement | None = None
-        """The compacted segment that is being put into the log, or whose files are left over."""
+        """The compacted segment that is being put into the log, or whose old files remain."""
         self.truncations: i64 = 0
         self.noted_start: i64 = state.noted_start
         self.checkpoint_asked: bool = state.is_changed
         self.vouched: SegmentFacts | None = state.vouched
-        """What the checkpoint says of the active segment, if the recovery point is inside of it."""
+        """The checkpoint's facts about the active segment, if it contains the recovery point."""
         self.is_named: bool = state.is_named
-        """Whether the partition's directory and its topic id survive a power cut."""
-        self.job_errno: i64 = 0  # Of the last job, if it failed and will be tried again.
+        """Whether the partition's directory and its topic id survive a power failure."""
+        self.job_errno: i64 = 0  # Of the last job, if it failed and will be retried.
         self.has_roll_failed: bool = False
         self.synced_ms: i64 = 0
         self.drop_position: i64 = 0
@@ -109,7 +109,7 @@ class Log:
         self._boundaries: dict[int, int] = {}
         self._active: Segment = state.segments[-1]
         self.written_size: i64 = self._active.size
-        """How much of the active segment is in its file."""
+        """The number of bytes of the active segment that are in its file."""
         self.leader_epoch: i64 = state.epochs.latest()
         self.sealed_bytes: i64 = sum([int(each.size) for each in state.segments[:-1]])
         self._is_ready: bool = False
@@ -151,7 +151,7 @@ class Log:
         return base_offset
 
     def stage_replica(self, batch: Batch, now_ms: i64) -> None:
-        """Stage a leader's batch as it is: with its offsets, its epoch, unchecked sequences."""
+        """Stage a leader's batch unchanged: keep its offsets and epoch, check no sequences."""
         base_offset = batch.base_offset
         if base_offset < self.log_end_offset and not truncation.is_first_batch(self, batch):
             raise errors.overlap(base_offset, self.log_end_offset)
@@ -205,7 +205,7 @@ class Log:
         self.has_staged = True
 
     def _get_ready(self) -> None:
-        """Load the indexes of the active segment, which start-up leaves on disk."""
+        """Load the indexes of the active segment, which start-up does not load."""
         active = self._active
         try:
             active.index()
@@ -214,13 +214,13 @@ class Log:
                 replay.rebuild_aborted(self, active)
         except OSError as error:
             raise errors.not_written(self.partition, error) from None
-        # From here on they stay in memory: a write must not fail for want of them.
+        # From now on they stay in memory: a write must not fail because they cannot be read.
         active.indexes_on_disk = False
         active.mark()
         self._is_ready = True
 
     def _is_old(self, segment: Segment, timestamp: i64, now_ms: i64) -> bool:
-        """Whether segment.ms has passed between the first batch and this one (by their time)."""
+        """Whether segment.ms has passed since the first batch, by the batches' timestamps."""
         if segment.first_timestamp >= 0:
             return timestamp - segment.first_timestamp > self._segment_ms
         return now_ms - segment.created_ms > self._segment_ms
@@ -284,7 +284,7 @@ class Log:
             self.wants_job = True
 
     def _take_back(self, error: OSError, file: LogFile | None) -> ApiError:
-        """Undo what was staged, in memory and, if it could be opened, in the file."""
+        """Undo all staged batches, in memory and, if the file is open, in the file."""
         segment = self._active
         self._pieces.clear()
         self.has_staged = False
@@ -347,17 +347,18 @@ class Log:
             self.roll(now_ms)
         except ApiError as error:
             if self.log_end_offset != end_offset:
-                # Batches staged before this one were lost with it: `write` must say so.
+                # The roll also dropped batches that were staged before this one. `write` must
+                # raise.
                 self._staged_error = error
                 self.has_staged = True
             raise
         if last_offset - self._active.base_offset > RELATIVE_OFFSET_MAX:
-            # A hole of 2^31 offsets (a compacted leader): begin beyond it. The hole must not look
-            # like a lost segment to recovery, so what is before it is made durable now.
+            # A gap of 2^31 offsets (a compacted leader): begin after it. Recovery must not take the
+            # gap for a lost segment, so everything before it is made durable now.
             truncation.skip_to(self, base_offset, now_ms)
 
     def use_active(self, segment: Segment) -> None:
-        """Append to this segment from now on."""
+        """Use this segment for appends."""
         self.written_size = segment.size
         self.drop_position = 0
         if self.dropped_size > 0:
@@ -373,11 +374,11 @@ class Log:
     def read(
         self, offset: i64, size_max: i64, offset_end: i64, at_least_one: bool, wait: bool = True
     ) -> FileSlice | None:
-        """The batches from the one that holds `offset` on, as far as `offset_end` and `size_max`.
+        """A slice from the batch with `offset` on, up to `offset_end` and `size_max`.
 
-        None if there is nothing (or, without `at_least_one`, if not even the first batch fits).
-        A slice is within one segment and may end inside a batch. With `wait` false it raises
-        NotCached rather than wait for the disk.
+        None if the range is empty (or, without `at_least_one`, if the first batch does not fit). A
+        slice is within one segment and can end inside a batch. With `wait` false, raises NotCached
+        instead of waiting for the disk.
         """
         if offset < self.log_start_offset or offset > self.log_end_offset:
             raise errors.out_of_range(
@@ -411,7 +412,7 @@ class Log:
         return reading.cut(file, position, limit, size_max, first_size, at_least_one)
 
     def last_stable_offset(self, high_watermark: i64) -> i64:
-        """What a read_committed consumer may read up to."""
+        """The end of the offsets that a read_committed consumer may read."""
         producers = self.producers
         if not producers.open_transactions and not producers.undecided:
             return high_watermark
@@ -426,10 +427,10 @@ class Log:
     def active(self) -> Segment:
         return self._active
 
-    # What others do with a log
+    # Operations of other modules.
 
     def set_config(self, config: TopicConfig) -> None:
-        """Take new settings; they count from the next batch on."""
+        """Apply new settings, beginning with the next batch."""
         self.config = config
         self._segment_bytes = config.segment_bytes
         self._index_gap = config.index_interval_bytes
@@ -438,10 +439,10 @@ class Log:
         self._set_segment_ms()
 
     def _set_segment_ms(self) -> None:
-        """segment.ms of this segment, its jitter taken off: logs must not all roll at once."""
+        """Subtract a jitter from segment.ms, so that logs do not roll simultaneously."""
         segment_ms = self.config.segment_ms
         if self.config.compacts:
-            # An active segment is not compacted: it must not hold a record back for longer.
+            # The active segment is not compacted, so it must roll within max.compaction.lag.ms.
             segment_ms = min(segment_ms, self.config.max_compaction_lag_ms)
         jitter_ms_max = min(self.config.segment_jitter_ms, segment_ms)
         jitter_ms = 0
@@ -451,7 +452,7 @@ class Log:
         self._segment_ms = segment_ms - jitter_ms
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch not above this one, and where it ends; (-1, -1) if above all."""
+        """The largest epoch not above this one, and its end offset; (-1, -1) if it is above all."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def find_timestamp(self, timestamp: int) -> timestamps.Lookup:
@@ -459,7 +460,7 @@ class Log:
         return timestamps.find(self, timestamp)
 
     def max_timestamp(self) -> timestamps.Lookup:
-        """The same for the first of the records with the largest timestamp."""
+        """The same for the first record with the largest timestamp."""
         return timestamps.find_max(self)
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
@@ -467,26 +468,26 @@ class Log:
         return timestamps.aborted(self, start, end)
 
     def next_job(self, now_ms: int) -> LogJob | None:
-        """The next work for a worker; None if nothing is due, or a job is running."""
+        """The next job for a worker; None if none is due or one is running."""
         return upkeep.next_job(self, now_ms)
 
     def done(self, job: LogJob) -> None:
-        """Learn how a job went. After a failed sync the log is offline."""
+        """Apply the result of a job. After a failed sync the log is offline."""
         upkeep.done(self, job)
 
     def delete_records(self, before: int, high_watermark: int) -> int:
-        """Move the log start to an offset (-1: the high watermark); effective after the next job.
+        """Raise the log start to an offset (-1: the high watermark), effective after the next job.
 
         Returns the new log start.
         """
         return retention.delete_records(self, before, high_watermark)
 
     def apply_retention(self, now_ms: int, high_watermark: int, by_time: bool = True) -> int:
-        """Drop expired segments with the next jobs; returns how many."""
+        """Remove expired segments with the next jobs; returns their number."""
         return retention.apply(self, now_ms, high_watermark, by_time)
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Drop everything from an offset on (a follower that diverged). Waits for the disk."""
+        """Remove all records from an offset on, in a follower that diverged. Waits for the disk."""
         truncation.truncate_to(self, offset, now_ms)
 
     def start_at(self, offset: int, now_ms: int, base_offset: int = -1) -> None:
@@ -494,5 +495,5 @@ class Log:
         truncation.start_at(self, offset, now_ms, base_offset)
 
     def close(self, now_ms: int) -> bool:
-        """Make everything durable, and vouch for it. Waits for the disk; false if it failed."""
+        """Write the log and its checkpoint durably. Waits for the disk; false if it failed."""
         return closing.run(closing.close_all([self], now_ms))

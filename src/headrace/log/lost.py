@@ -1,8 +1,8 @@
-"""Files that recovery cannot place in a log, and logs that it must not open.
+"""Sets aside files that recovery cannot use, and detects logs that it must not open.
 
-Recovery deletes no acknowledged record. A file, or a part of one, that does not fit is kept in the
-log's directory as `<name>.lost-<time>`, the time in milliseconds. Only an operator removes such a
-file; `headrace log check` lists them.
+Recovery deletes no acknowledged record. A file, or a part of one, that does not fit into the log is
+kept in the log's directory as `<name>.lost-<time>`, with the time in milliseconds. Only an operator
+removes such a file; `headrace log check` lists them.
 
 After a crash, the unsynced end of a log can be torn or missing. A synced file that is missing or
 shorter was not changed by a crash. In that case the log stays offline and its files stay unchanged.
@@ -37,7 +37,7 @@ def lost_files(listing: list[FileInfo]) -> list[FileInfo]:
 def set_aside(
     files: Files, directory: str, segments: Sequence[Segment], reason: str, now_ms: int
 ) -> int:
-    """Rename segments that cannot be part of the log; returns how many. Empty ones are removed."""
+    """Rename segments that do not fit into the log; returns their number. Removes empty ones."""
     count = 0
     for segment in reversed(segments):
         segment.forget()
@@ -51,15 +51,15 @@ def set_aside(
             _LOG.error("segment set aside: file=%s reason=%s kept_as=%s", path, reason, kept)
         for suffix in SUFFIXES[1:]:
             files.remove(segment.stem + suffix)
-    # Otherwise a power loss could restore a segment over a new one of the same name.
+    # Otherwise a power failure could restore a segment over a new one of the same name.
     files.sync_directory(directory)
     return count
 
 
 def cut_tail(files: Files, segment: Segment, end_offset: int, error: str, now_ms: int) -> int:
-    """Cut a file behind its last valid batch, durably; returns how many files were set aside.
+    """Durably truncate a file after its last valid batch; returns the number of files set aside.
 
-    A kill explains a torn batch. Any other data is kept, unless it has only zeros.
+    A kill explains a torn batch. Other data is kept, unless it consists of zeros.
     """
     fd, position = segment.open().fd, int(segment.size)
     path = f"{segment.stem}.log"
@@ -83,7 +83,7 @@ def cut_tail(files: Files, segment: Segment, end_offset: int, error: str, now_ms
 
 
 def _copy_tail(files: Files, fd: int, position: int, target: str) -> str:
-    """Copy the end of a file, durably; returns the target, or an empty string if all is zero."""
+    """Durably copy the end of a file; returns the target, or "" if the end consists of zeros."""
     pieces = range(position, files.size(fd), _COPY_BYTES)
     if not any(files.pread(fd, _COPY_BYTES, at).strip(b"\0") for at in pieces):
         return ""
@@ -117,7 +117,7 @@ def _free_path(files: Files, path: str, now_ms: int) -> str:
 
 
 def contradiction(checkpoint: LogCheckpoint, start: int, sizes: Mapping[int, int]) -> str:
-    """Why no crash explains the segments, given by base offset and size; empty if one does."""
+    """Why no crash explains these segments (base offset to size); "" if one does."""
     point = checkpoint.recovery_point
     bases = sorted(sizes)
     if not bases:
@@ -125,7 +125,7 @@ def contradiction(checkpoint: LogCheckpoint, start: int, sizes: Mapping[int, int
     if bases[0] > start:
         return f"the first segment begins at offset {bases[0]}, after the log start {start}"
     if point <= start:
-        return ""  # All records that were synced are deleted.
+        return ""  # All synced records are deleted.
     first_needed = max(each for each in bases if each <= start)
     for facts in checkpoint.segments:
         base = facts.base_offset

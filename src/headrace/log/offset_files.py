@@ -1,9 +1,9 @@
 """Reads and encodes Kafka's checkpoint files, which have one row per partition.
 
-Recovery uses their offsets only if a partition lacks a `headrace-checkpoint`.
+Recovery uses their offsets only if a partition has no `headrace-checkpoint`.
 
-1. A row has no topic id. So `headrace-topic-ids` (`recorded`) is written after these files: a topic
-   that was created again must not get the high watermark of the former topic.
+1. A row has no topic id. So `headrace-topic-ids` (`recorded`) is written after these files: a
+   recreated topic must not get the high watermark of the former topic.
 """
 
 import logging
@@ -47,7 +47,7 @@ def read_high_watermarks(files: Files, directory: str) -> dict[TopicPartition, i
 
 
 def read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition, int]:
-    """The rows of one checkpoint file; none if it is missing or damaged."""
+    """The rows of one checkpoint file; empty if it is missing or damaged."""
     path = f"{directory}/{name}"
     try:
         return checkpoints.decode_offsets(files.read_file(path))
@@ -61,7 +61,7 @@ def read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition
 def encode_all(
     logs: "Mapping[TopicPartition, Log]", high_watermarks: Mapping[TopicPartition, int]
 ) -> list[tuple[str, bytes]]:
-    """The name and the content of each of Kafka's files."""
+    """The name and the content of each file."""
     starts = {each: int(log.log_start_offset) for each, log in logs.items()}
     recovery_points = {each: int(log.recovery_point) for each, log in logs.items()}
     encode = checkpoints.encode_offsets

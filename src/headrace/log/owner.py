@@ -13,7 +13,7 @@ _NAMED_MAX = 20
 
 
 def parse_partition(name: str) -> TopicPartition | None:
-    """The partition that a directory is named for; None if its name is not one."""
+    """The partition of a directory name; None for other names."""
     topic, dash, partition = name.rpartition("-")
     if not dash or not partition.isascii() or not partition.isdigit():
         return None
@@ -25,7 +25,7 @@ def parse_partition(name: str) -> TopicPartition | None:
 
 
 def named(partitions: list[TopicPartition]) -> str:
-    """Partitions in one line: by topic, if a topic has several of them."""
+    """Partitions in one line. Several partitions of one topic are shown as their number."""
     by_topic: dict[str, list[TopicPartition]] = {}
     for partition in partitions:
         by_topic.setdefault(partition.topic, []).append(partition)
@@ -38,14 +38,14 @@ def named(partitions: list[TopicPartition]) -> str:
 
 
 def belongs_to(files: Files, path: str, topic_id: UUID) -> bool:
-    """Whether a directory is of this topic, or of no topic and empty."""
+    """Whether a directory belongs to this topic, or has no topic id and no records."""
     known = _topic_id_of(files, path)
     return known == topic_id or (known is None and is_empty(files, path))
 
 
 def _topic_id_of(files: Files, path: str) -> UUID | None:
     checkpoint = read_log_checkpoint(files, path)
-    # It has a checksum, and was synced.
+    # The checkpoint has a checksum and was synced.
     return checkpoint.topic_id if checkpoint else written_topic_id(files, path)
 
 

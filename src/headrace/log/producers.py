@@ -1,16 +1,16 @@
 # HOT
-"""What one partition remembers of its producers: epochs, sequences, open transactions.
+"""The producers of one partition: epochs, sequences, open transactions.
 
-Entries and spans are never changed once they are in the table, only replaced; so a snapshot of the
-table is a copy of a dictionary, and taking back what a failed write had staged is putting the old
-entries back.
+Entries and spans are immutable; the table replaces them. So a snapshot of the table is a copy of a
+dictionary, and `undo` puts the old entries back.
 
-1. A producer's last five batches are known: a retry of one is answered with its first offset.
-2. The next batch of a known epoch carries the next sequence, 0 after 2^31 - 1; a new epoch begins
-   at 0; a producer that is not known may begin anywhere (its state may have expired).
-3. `open_transactions` is ordered by first offset, and has exactly the entries' first offsets.
-4. The table is bounded: beyond `producers_max` the producers that were silent longest are dropped,
-   never one with an open transaction.
+1. The table has the last five batches of each producer. A retry of one of them gets its first
+   offset.
+2. The next batch of a known epoch has the next sequence, and 0 follows 2^31 - 1. A new epoch begins
+   at 0. An unknown producer can begin at any sequence, because its state can have expired.
+3. `open_transactions` is ordered by first offset, and has exactly the first offsets of the entries.
+4. Above `producers_max`, the producers that were inactive longest are dropped, except those with an
+   open transaction.
 """
 
 from typing import Final, final
@@ -46,7 +46,7 @@ class Span:
 
 @final
 class ProducerEntry:
-    """One producer's state after one of its batches."""
+    """The state of one producer after one of its batches."""
 
     __slots__ = (
         "changed_offset",
@@ -71,12 +71,12 @@ class ProducerEntry:
         self.producer_id: i64 = producer_id
         self.epoch: i64 = epoch
         self.spans: tuple[Span, ...] = spans
-        """The last batches of this epoch, the newest first; at most five."""
+        """The last batches of this epoch, newest first; at most five."""
         self.timestamp: i64 = timestamp
         self.coordinator_epoch: i64 = coordinator_epoch
         self.transaction_first_offset: i64 = transaction_first_offset
         self.changed_offset: i64 = changed_offset
-        """The offset of the batch that made this entry: how recently the producer was heard."""
+        """The offset of the batch that created this entry: when the producer was last active."""
 
     def last_sequence(self) -> i64:
         return self.spans[0].last_sequence if self.spans else NO_SEQUENCE
@@ -98,13 +98,13 @@ class ProducerTable:
         self.open_transactions: dict[int, int] = {}
         """First offset to producer id."""
         self.undecided: list[tuple[int, int]] = []
-        """(first offset, marker offset) of ended transactions whose marker may be uncommitted."""
+        """(first offset, marker offset) of ended transactions whose marker can be uncommitted."""
         self.producers_max: i64 = producers_max
         self._staged: list[ProducerEntry] = []
         self._replaced: list[ProducerEntry | None] = []
 
     def duplicate_of(self, batch: Batch) -> Span | None:
-        """A batch that is here already, and that this one is again; None if it is new."""
+        """The earlier batch that this one repeats; None if it is new."""
         entry = self.entries.get(batch.producer_id)
         if entry is None or entry.epoch != batch.producer_epoch:
             return None
@@ -116,7 +116,7 @@ class ProducerTable:
         return None
 
     def continues(self, batch: Batch) -> bool:
-        """Whether what comes before this batch is here, and maybe the batch itself."""
+        """Whether this batch follows the known sequences, or repeats a known batch."""
         entry = self.entries.get(batch.producer_id)
         if entry is None or entry.epoch != batch.producer_epoch:
             return False
@@ -124,7 +124,7 @@ class ProducerTable:
         return is_next or self.duplicate_of(batch) is not None
 
     def check(self, batch: Batch) -> None:
-        """Refuse a batch that does not follow what is known of its producer."""
+        """Raise ApiError if a batch does not follow the known state of its producer."""
         entry = self.entries.get(batch.producer_id)
         if entry is None:
             return
@@ -137,7 +137,8 @@ class ProducerTable:
             )
         sequence = batch.base_sequence
         if sequence < 0:
-            # Only a coordinator writes without sequences (a client's batch was refused before).
+            # Only a coordinator writes without sequences (such a batch of a client was rejected
+            # before).
             return
         if batch.producer_epoch != entry.epoch:
             if sequence != 0:
@@ -146,7 +147,7 @@ class ProducerTable:
             raise _out_of_order(batch, entry)
 
     def check_marker(self, batch: Batch, marker: EndMarker) -> None:
-        """Refuse a marker of an earlier epoch of its producer, or of its coordinator."""
+        """Raise ApiError for a marker with an earlier epoch of its producer or coordinator."""
         entry = self.entries.get(batch.producer_id)
         if entry is None:
             return
@@ -160,7 +161,7 @@ class ProducerTable:
             )
 
     def apply(self, batch: Batch, base_offset: i64) -> None:
-        """Take in a batch of data that is staged, or that the log holds already."""
+        """Apply a data batch that is staged, or that is in the log."""
         producer_id = batch.producer_id
         epoch = batch.producer_epoch
         delta = batch.last_offset_delta
@@ -229,14 +230,14 @@ class ProducerTable:
         self._replaced.append(before)
 
     def commit(self) -> None:
-        """What was applied is in the log: it is not taken back any more."""
+        """Keep all applied batches: they are in the log, and `undo` no longer removes them."""
         self._staged.clear()
         self._replaced.clear()
         if len(self.entries) > self.producers_max:
             self._drop_silent()
 
     def undo(self, log_end_offset: int) -> None:
-        """Take back all that was applied since the last commit."""
+        """Undo all batches since the last commit."""
         while self._staged:
             entry = self._staged.pop()
             before = self._replaced.pop()
@@ -248,7 +249,7 @@ class ProducerTable:
         self.reopen_transactions()
 
     def reopen_transactions(self) -> None:
-        """Rebuild the ordered view from the entries."""
+        """Rebuild `open_transactions` from the entries."""
         first_offsets = [
             (entry.transaction_first_offset, producer_id)
             for producer_id, entry in self.entries.items()
@@ -258,7 +259,7 @@ class ProducerTable:
         self.open_transactions = {int(offset): producer for offset, producer in first_offsets}
 
     def first_unstable_offset(self, high_watermark: int) -> int:
-        """The first offset whose fate is not settled below the high watermark; -1 if none is."""
+        """The first offset that is undecided below the high watermark; -1 if none."""
         if self.undecided:
             self.undecided = [pair for pair in self.undecided if pair[1] >= high_watermark]
         first = min((pair[0] for pair in self.undecided), default=NO_OFFSET)
@@ -267,7 +268,7 @@ class ProducerTable:
         return first
 
     def expire(self, offset: int) -> int:
-        """Forget producers that were last heard below an offset; returns how many."""
+        """Remove producers that were last active below an offset; returns their number."""
         silent = [
             producer_id
             for producer_id, entry in self.entries.items()
@@ -278,7 +279,7 @@ class ProducerTable:
         return len(silent)
 
     def _drop_silent(self) -> None:
-        """Drop the quietest tenth at once, so that this is rare."""
+        """Drop the tenth that was inactive longest, so that this is rare."""
         idle = [
             (entry.changed_offset, producer_id)
             for producer_id, entry in self.entries.items()

@@ -1,5 +1,5 @@
 # HOT
-"""Reading behind the active segment, and where a slice ends. The tail is read in log.py."""
+"""Reads sealed segments, and limits the size of slices. log.py reads the active segment."""
 
 from bisect import bisect_right
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def read_sealed(
     log: "Log", offset: i64, size_max: i64, end: i64, at_least_one: bool, wait: bool
 ) -> FileSlice | None:
-    """Look in the segment that should hold an offset, and on: compaction may have emptied it."""
+    """Read from the segment of an offset, or a later one if compaction has removed its records."""
     segments = log.segments
     base_offsets = log.base_offsets
     at = bisect_right(base_offsets, offset) - 1
@@ -52,7 +52,7 @@ def batch_size(file: LogFile, position: i64, wait: bool) -> i64:
 def cut(
     file: LogFile, position: i64, limit: i64, size_max: i64, first_size: i64, at_least_one: bool
 ) -> FileSlice | None:
-    """The slice from a batch on that `size_max` allows, the first batch whole or not at all."""
+    """The slice from a batch on, up to `size_max`; None if the first batch does not fit."""
     if position >= limit:
         return None
     if size_max < first_size:

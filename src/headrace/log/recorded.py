@@ -1,16 +1,16 @@
-"""Record the partitions of a data directory, in files outside of the partition directories.
+"""Records the partitions of a data directory, outside of their directories.
 
 Owns `headrace-topic-ids`, which has the topic id of each partition and is replaced with Kafka's
 checkpoint files; `headrace-created`, which has the changes since; and `headrace-lost`, which has
-the partitions that were found lost. Loop thread only, but for a worker that writes the checkpoints.
+the lost partitions. Loop thread only, except for a worker that writes the checkpoints.
 
 1. A partition is recorded after its first segment exists, and before it is served. Its row is
-   removed before its directory is renamed. So a recorded partition without a segment was removed
-   by another program, and its records are lost.
-2. `headrace-created` is not synced: a kill keeps it, and after a power loss it does not count.
-   `headrace-topic-ids` names only directories that are durable.
-3. A lost partition stays lost until its segments are restored, or until it is created again
-   because another broker has all of its records or an operator accepts the loss.
+   removed before its directory is renamed. So if a recorded partition has no segment, another
+   program removed it, and its records are lost.
+2. `headrace-created` is not synced. It is valid after a kill, and ignored after a power failure.
+   `headrace-topic-ids` lists only durable directories.
+3. A lost partition stays lost until its segments are restored, or until it is created again,
+   because another broker has all its records or an operator accepts the loss.
 """
 
 import contextlib
@@ -34,26 +34,27 @@ class Recorded:
         self._files = files
         self._directory = directory
         self.checkpointed: dict[str, UUID] = {}
-        """The ids in `headrace-topic-ids`: Kafka's checkpoint files have offsets of these."""
+        """The content of `headrace-topic-ids`: the topics that Kafka's checkpoint files refer to.
+        """
         self.ids: dict[str, UUID] = {}
         """The topic ids of all recorded partitions, by directory name."""
         self.lost: dict[str, UUID] = {}
-        """Recorded partitions that had no segment at the start."""
+        """Recorded partitions that had no segment at start-up."""
         self._written_lost: dict[str, UUID] = {}
         self._fd = -1
         self._rows = 0
-        """How many rows `headrace-created` has."""
+        """The number of rows in `headrace-created`."""
         self._pending: tuple[dict[str, UUID], dict[str, UUID], int] | None = None
-        """The ids and the lost ones in the last checkpoint, and the rows that it covers."""
+        """The ids and the lost partitions of the last checkpoint, and the number of rows it covers.
+        """
 
     def read(
         self, directories: Collection[str], is_cached: bool, aside: Collection[str] = ()
     ) -> None:
         """Read the files and find lost partitions.
 
-        With `is_cached`, the page cache still holds all that the last process wrote. `aside` has
-        the names of directories that this broker has renamed, to remove or to keep them, perhaps
-        after the last checkpoint.
+        With `is_cached`, the page cache still has all writes of the last process. `aside` has the
+        names of directories that this broker has renamed, perhaps after the last checkpoint.
         """
         self.checkpointed = read_ids(self._files, f"{self._directory}/{TOPIC_IDS}")
         self.ids = dict(self.checkpointed)
@@ -63,7 +64,7 @@ class Recorded:
                 self._rows += 1
                 _change(self.ids, name, topic_id)
         else:
-            # Otherwise the next kill would make these rows count.
+            # Otherwise these rows would be valid after the next kill.
             self._files.remove(path)
             self._forget_unsynced(directories, aside)
         for name, topic_id in self.ids.items():
@@ -77,11 +78,11 @@ class Recorded:
             self._write_lost()
 
     def _forget_unsynced(self, directories: Collection[str], aside: Collection[str]) -> None:
-        """Remove the rows of partitions whose segments a power loss can have removed.
+        """Remove the rows of partitions whose segments a power failure can have removed.
 
         An empty segment is not synced, nor is the row of a directory that was renamed since the
-        last checkpoint. Without this, a kill before the partition is created again would make it a
-        lost one.
+        last checkpoint. With these rows, a kill before the partition is created again would make it
+        a lost one.
         """
         for name in list(self.ids):
             if name in directories:
@@ -92,12 +93,12 @@ class Recorded:
                 self.remove(name)
 
     def _write_lost(self) -> None:
-        """Write `headrace-lost`: the next start can be without the proof that shows the loss."""
+        """Write `headrace-lost`: the next start might not have the data that proves the loss."""
         try:
             self._files.replace_file(f"{self._directory}/{LOST}", encode_ids(self.lost))
             self._written_lost = dict(self.lost)
         except OSError as error:
-            # The next checkpoint tries again.
+            # The next checkpoint retries.
             _LOG.warning("file not written: path=%s/%s error=%s", self._directory, LOST, error)
 
     def _has_segments(self, name: str) -> bool:
@@ -112,21 +113,21 @@ class Recorded:
         return checkpoint is not None and checkpoint.discard_from >= 0
 
     def add(self, name: str, topic_id: UUID) -> None:
-        """Record a partition. OSError: it is not recorded, and must not be served."""
+        """Record a partition. After OSError it is not recorded and must not be served."""
         self.lost.pop(name, None)
         if self.ids.get(name) != topic_id:
             self._append(f"+{name} {topic_id}")
             self.ids[name] = topic_id
 
     def remove(self, name: str) -> None:
-        """Remove the row of a partition whose directory is removed next."""
+        """Remove the row of a partition, before its directory is removed."""
         self.lost.pop(name, None)
         if name not in self.ids:
             return
         try:
             self._append(f"-{name} -")
         except OSError as error:
-            # The next start finds the partition lost, and proves nothing about the others.
+            # The next start reports the partition as lost, and has no proof for the others.
             message = "removal of a partition not recorded: directory=%s partition=%s error=%s"
             _LOG.warning(message, self._directory, name, error)
         del self.ids[name]
@@ -134,12 +135,12 @@ class Recorded:
     def _append(self, row: str) -> None:
         if self._fd < 0:
             self._fd = self._files.open(f"{self._directory}/{CREATED}", write=True, create=True)
-        # The newline first: a row that was not completely written then ends there.
+        # The newline comes first, so that it ends an incomplete row.
         self._files.append(self._fd, [f"\n{row}".encode()])
         self._rows += 1
 
     def checkpoint(self, ids: dict[str, UUID]) -> list[tuple[str, bytes]]:
-        """The names and the contents of the files that change. See `written`."""
+        """The names and contents of the files that change. Call `written` once they are durable."""
         self._pending = ids, dict(self.lost), self._rows
         contents = []
         if ids != self.checkpointed:
@@ -149,7 +150,7 @@ class Recorded:
         return contents
 
     def written(self) -> None:
-        """The last checkpoint is durable: the rows that it covers are not needed."""
+        """Remove the rows that the last checkpoint covers, because it is durable."""
         if self._pending is None:
             return
         self.checkpointed, self._written_lost, rows = self._pending
@@ -160,7 +161,7 @@ class Recorded:
             self._files.truncate(self._fd, 0)
             self._rows = 0
         except OSError as error:
-            # The rows stay, and change nothing.
+            # The remaining rows have no effect.
             _LOG.warning("file not truncated: path=%s/%s error=%s", self._directory, CREATED, error)
 
     def close(self) -> None:
@@ -176,7 +177,7 @@ def missing(files: Files, directory: str) -> list[str]:
     """The recorded partitions without a directory. A broker can be running."""
     before = _read_all(files, directory)
     found = {info.name for info in files.list_directory(directory) if info.is_directory}
-    # A row is removed before its directory: one that is still there was not deleted.
+    # A row is removed before its directory. If the row still exists, the partition was not deleted.
     after = _read_all(files, directory)
     return sorted(name for name in before if name in after and name not in found)
 
@@ -189,7 +190,7 @@ def _read_all(files: Files, directory: str) -> dict[str, UUID]:
 
 
 def forget(files: Files, directory: str, name: str) -> None:
-    """Remove a partition from all files, durably. No broker uses the directory."""
+    """Durably remove a partition from all files. No broker may use the directory."""
     ids = _read_all(files, directory)
     ids.pop(name, None)
     lost = read_ids(files, f"{directory}/{LOST}")
@@ -201,7 +202,7 @@ def forget(files: Files, directory: str, name: str) -> None:
 
 
 def read_ids(files: Files, path: str) -> dict[str, UUID]:
-    """The topic ids by partition directory; none if the file is missing or damaged."""
+    """The topic id of each partition directory; empty if the file is missing or damaged."""
     try:
         return {name: UUID(text) for name, text in json.loads(files.read_file(path)).items()}
     except FileNotFoundError:
@@ -216,7 +217,7 @@ def encode_ids(ids: Mapping[str, UUID]) -> bytes:
 
 
 def _read_rows(files: Files, path: str) -> Iterator[tuple[str, UUID | None]]:
-    """Each change in order: a partition's topic id, or None if the partition was removed."""
+    """Yield each change: a partition's topic id, or None if the partition was removed."""
     try:
         lines = files.read_file(path).decode(errors="replace").split("\n")
     except FileNotFoundError:

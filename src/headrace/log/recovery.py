@@ -2,15 +2,16 @@
 
 Works on one partition's directory before any client reads or writes it.
 
-1. At and beyond the recovery point every batch's checksum is verified, offsets must rise, and
-   segments must follow one another. The log ends at the first batch that does not fit (I15).
-2. Below it nothing is read again, unless a derived file there is missing or damaged.
+1. From the recovery point on, the checksum of each batch is verified, offsets must increase, and
+   segments must be contiguous. The log ends at the first batch that does not fit (I15).
+2. Data below the recovery point is not read, unless a derived file is missing or damaged.
 3. Recovery deletes no record (`lost`). A batch that a kill has torn is cut off: it was never
-   acknowledged. Any other data beyond the end of the log is kept as a `.lost` file. Segments below
-   the log start stay in the log until its first job.
-4. If no crash explains the files, the log stays offline, and they stay unchanged.
-5. Every derived file can be lost, and is rebuilt with the same content (I16).
-6. After a kill the directory is synced first: no power loss may undo a name that was read.
+   acknowledged. Other data beyond the end of the log is kept as a `.lost` file. Segments below the
+   log start stay in the log until its first job.
+4. If no crash explains the files, the log stays offline and its files stay unchanged.
+5. Each derived file can be lost, and is rebuilt with the same content (I16).
+6. After a kill the directory is synced first, so that a power failure cannot undo a name that
+   recovery has read.
 """
 
 import logging
@@ -62,7 +63,7 @@ def recover(
 ) -> LogState:
     """Open a log. With `is_synced`, all names in its directory are known to be durable."""
     if not is_synced:
-        # Otherwise a power loss could undo a rename or removal that recovery relies on.
+        # Otherwise a power failure could undo a rename or removal that recovery relies on.
         files.sync_directory(path)
     return _Recovery(files, cache, path, config, settings, now_ms, hints or Hints()).run()
 
@@ -128,7 +129,7 @@ class _Recovery:
         start = self._settle_start()
         self._need_active()
         if self._is_dropped(self.segments, 0):
-            # The first checkpoint has the producers' state; the segments are removed after it.
+            # The first checkpoint stores the producers. The segments are removed after that.
             self.is_changed = True
         self._guess_epoch()
         self.epochs.cut_start(start)
@@ -151,7 +152,7 @@ class _Recovery:
         )
 
     def _offline_state(self, reason: str) -> LogState:
-        """A log that accepts and returns nothing. It is as long as its checkpoint says."""
+        """A log that rejects reads and writes, and ends at the recovery point of its checkpoint."""
         assert self.checkpoint is not None
         end = max(self.start, self.checkpoint.recovery_point)
         return offline_state(
@@ -163,7 +164,7 @@ class _Recovery:
             self.lost_files,
         )
 
-    # What is there
+    # Files
 
     def _find_files(self, listing: list[FileInfo]) -> None:
         logs = {}
@@ -196,7 +197,7 @@ class _Recovery:
         reason = contradiction(self.checkpoint, self.start, sizes)
         if reason:
             raise LogOffline(reason)
-        # Others are below the log start, and were removed or emptied.
+        # The others are below the log start, and were removed or emptied.
         facts = self.checkpoint.segments
         facts = [each for each in facts if sizes.get(each.base_offset, -1) >= each.size]
         self.checkpoint = self.checkpoint._replace(segments=facts)
@@ -207,18 +208,18 @@ class _Recovery:
         return max(self.hints.log_start_offset, self.noted_start)
 
     def _is_dropped(self, segments: list[Segment], at: int) -> bool:
-        """Whether every offset of a segment is below the log start."""
+        """Whether all offsets of a segment are below the log start."""
         return at + 1 < len(segments) and segments[at + 1].base_offset <= self.start
 
     # Below the recovery point
 
     def _recover_from(self, checkpoint: LogCheckpoint) -> int:
-        """Believe what is below the recovery point, scan what is beyond; returns that point."""
+        """Trust data below the recovery point, scan the rest; returns the recovery point."""
         point = checkpoint.recovery_point
         if self.segments and point < self.segments[0].base_offset <= self.start:
-            # The segments up to there were deleted. Their snapshot was synced before.
+            # Retention deleted the segments up to there. Their snapshot was synced before.
             point = int(self.segments[0].base_offset)
-        # Those were not synced when it was written.
+        # Later snapshots were not synced when the checkpoint was written.
         self._drop_snapshots_beyond(point)
         facts = {each.base_offset: each for each in checkpoint.segments}
         self.epochs = EpochCache(checkpoint.epochs)
@@ -257,7 +258,7 @@ class _Recovery:
         return point
 
     def _scan_again(self, last: Segment, beyond: list[Segment]) -> int:
-        """The recovery point is inside a segment of unknown size: scan all of that segment."""
+        """Scan the complete segment of the recovery point, because its size is unknown."""
         self.segments.pop()
         self.unsettled = [each for each in self.unsettled if each is not last]
         point = self.end_offset = int(last.base_offset)
@@ -268,13 +269,13 @@ class _Recovery:
         return point
 
     def _believe(self, segment: Segment, facts: SegmentFacts, *, is_last: bool) -> None:
-        """Take over what is noted of a segment."""
+        """Apply the checkpoint's facts about a segment."""
         if not is_last:
             segment.size = min(segment.size, facts.size)
         take_facts(segment, facts)
 
     def _survey(self, segment: Segment) -> None:
-        """Index a sealed segment that nothing vouches for (compaction put it there)."""
+        """Index a sealed segment that the checkpoint does not cover (compaction created it)."""
         segment.start_indexes()
         segment.reindex(self.config.index_interval_bytes)
         table = self._producers_at(segment.base_offset)
@@ -288,10 +289,10 @@ class _Recovery:
             self.files, self.path, self.segments, self.snapshots, offset, producers_max
         )
 
-    # Beyond the recovery point
+    # Above the recovery point
 
     def _recover_without_checkpoint(self) -> int:
-        """Scan everything. Kafka's own recovery point only says where damage is not a torn tail."""
+        """Scan all segments. Kafka's recovery point only shows which damage is not a torn tail."""
         everything, self.segments = self.segments, []
         if not everything:
             self.end_offset = self.hints.log_start_offset
@@ -305,7 +306,7 @@ class _Recovery:
         return point
 
     def _scan(self, segments: list[Segment], position: int, *, checked: bool) -> None:
-        """Take in segments one after another; with `checked` each must begin where one ended."""
+        """Verify and add segments; with `checked`, they must be contiguous."""
         for at, segment in enumerate(segments):
             if segment.base_offset != self.end_offset and position == 0:
                 if not self._may_skip_to(segment, checked):
@@ -315,7 +316,7 @@ class _Recovery:
             self.segments.append(segment)
             is_last = at + 1 == len(segments)
             if position == 0 and (is_last or self.checkpoint is not None):
-                # Retention or compaction can remove the batches that have the sequences.
+                # Retention or compaction can remove the batches with the sequences.
                 self.rolled.append((int(segment.base_offset), dict(self.producers.entries)))
             error = self._scan_segment(segment, position, is_last)
             position = 0
@@ -330,7 +331,7 @@ class _Recovery:
                 self.unsettled.append(segment)
 
     def _may_skip_to(self, segment: Segment, checked: bool) -> bool:
-        """Whether the offsets before a segment that does not follow are missing with good reason.
+        """Whether the offsets before a segment are missing for a known reason.
 
         They are below the log start, or compaction removed them (Kafka's leaves gaps).
         """
@@ -344,7 +345,7 @@ class _Recovery:
         return not checked or (is_synced and self.checkpoint is None)
 
     def _is_kept(self, segments: list[Segment], at: int) -> bool:
-        """Whether a damaged segment is followed by others that were synced when it was whole."""
+        """Whether later segments were synced after a damaged one, which was then complete."""
         return (
             self.checkpoint is None
             and at + 1 < len(segments)
@@ -352,7 +353,7 @@ class _Recovery:
         )
 
     def _scan_segment(self, segment: Segment, position: int, is_last: bool) -> str:
-        """Verify a segment from a position on; returns why it ends early, if it does."""
+        """Verify a segment from a position on; returns the reason if it ends early, or ""."""
         if position == 0:
             segment.start_indexes()
         else:
@@ -374,7 +375,7 @@ class _Recovery:
         return error
 
     def _resume_indexes(self, segment: Segment, position: int) -> None:
-        """Take up the indexes of a segment that was checkpointed while it grew."""
+        """Load the indexes of a segment that was checkpointed while it was active."""
         size = segment.size
         segment.size = position
         index = segment.index()
@@ -399,7 +400,7 @@ class _Recovery:
             )
 
     def _check_end(self) -> None:
-        """Raise LogOffline if the log would end before its recovery point: that was synced."""
+        """Raise LogOffline if the log would end before its recovery point: that data was synced."""
         if self.checkpoint is None or self.end_offset >= self.checkpoint.recovery_point:
             return
         raise LogOffline(
@@ -420,12 +421,12 @@ class _Recovery:
             self.is_changed = True
             self.lost_files += set_aside(self.files, self.path, segments, reason, self.now_ms)
 
-    # How it ends
+    # End of recovery
 
     def _settle_start(self) -> int:
-        """Where the log starts. If its checkpoint says beyond its end, it ends there as well.
+        """Return the log start offset. If it is above the end of the log, move the end there.
 
-        A power loss explains that: the new start was synced, the records before it were not.
+        A power failure explains that: the new start was synced, the records before it were not.
         """
         if self.end_offset < self.start and self.checkpoint is not None:
             self.is_changed = True
@@ -449,13 +450,13 @@ class _Recovery:
         segment = Segment(self.files, self.cache, self.path, self.end_offset, self.now_ms)
         segment.create()
         if self.checkpoint is not None:
-            # Otherwise a power loss could keep the next segment and lose this one.
+            # Otherwise a power failure could keep the next segment and remove this one.
             self.files.sync_directory(self.path)
             segment.synced_entry = True
         self.segments.append(segment)
 
     def _need_active(self) -> None:
-        """The last segment is the active one, whatever it was before."""
+        """Make the last segment the active one."""
         if not self.segments:
             self._add_active()
             return
@@ -467,7 +468,7 @@ class _Recovery:
             self.unsettled = [segment for segment in self.unsettled if segment is not last]
 
     def _guess_epoch(self) -> None:
-        """An empty log has no batch to tell its last epoch: Kafka's file may."""
+        """Read the epoch of an empty log from Kafka's file, because it has no batch."""
         if len(self.epochs) or self.checkpoint is not None:
             return
         try:

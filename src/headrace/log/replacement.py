@@ -1,23 +1,23 @@
-"""Putting a cleaned segment in the place of the ones it was made from.
+"""Replaces segments by a compacted one.
 
-Two jobs for a worker, and between them, on the loop, the moment from which on the log is read
-from the new segment:
+A worker runs two jobs. Between them, the loop starts to read from the new segment:
 
-    first   sync the snapshot that has what the old segments tell of producers, take back what the
-            checkpoint says of them, rename the new files from `.cleaned` to `.swap`, sync that
-    loop    the new segment is in the list, the old ones are not; who reads them goes on
-    second  remove the old files, sync that, take `.swap` off the new ones, sync that
+    first   sync the snapshot with the producers of the old segments, remove the old segments from
+            the checkpoint, rename the new files from `.cleaned` to `.swap`, sync the directory
+    loop    replace the old segments in the list by the new one; reads in progress continue
+    second  remove the old files, sync, remove `.swap` from the new names, sync
 
-1. A crash before the names are synced leaves the old segments, one after it the new one: start-up
-   undoes the one and finishes the other (`swap`).
-2. Whatever a crash leaves, the checkpoint says nothing of it: start-up looks for itself.
-3. No segment is replaced before those in front of it: what a later one lacks because of an earlier
-   one (a tombstone) must not be missed while that is still the old one.
-4. The log's only job is this one meanwhile, so nothing else changes its files.
-5. A truncation makes every cleaning invalid that began before it. The cleaner can have read records
-   that no longer exist, and the last segment that is kept takes new records.
+1. After a crash before the `.swap` names are synced, start-up undoes the replacement. After a later
+   crash, it finishes the replacement (`swap`).
+2. The checkpoint does not list segments that a crash can leave half replaced, so start-up reads
+   them.
+3. Segments are replaced in the order of their offsets. A later segment can lack a tombstone because
+   of an earlier one, so it must not be used with the old version of the earlier one.
+4. It is the only job of the log, so no other job changes the files.
+5. A truncation makes all earlier cleanings invalid. The cleaner can have read records that no
+   longer exist, and the last remaining segment receives new records.
 6. A truncation first finishes or undoes a replacement whose job failed (`settle`). Otherwise
-   start-up could put the cleaned segment in the place of new records.
+   start-up could replace new records by the compacted segment.
 """
 
 import logging
@@ -39,7 +39,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Replacement:
-    """One segment on its way into a log. `first_job` and `second_job` are run by a worker."""
+    """Replaces segments by a new one. A worker runs `first_job` and `second_job`."""
 
     def __init__(self, log: "Log", cleaned: CleanedSegment, sources: Sequence[Segment]) -> None:
         self._log = log
@@ -50,7 +50,7 @@ class Replacement:
         self._is_undone = False
 
     def is_possible(self) -> bool:
-        """Whether the log is still what was cleaned, and settled so far."""
+        """Whether the log still has the cleaned segments, covered by checkpoint and snapshot."""
         log = self._log
         if log.is_closed or log.is_offline or log.truncations != self._truncations:
             return False
@@ -80,7 +80,7 @@ class Replacement:
         return job
 
     def first_done(self, job: LogJob) -> bool:
-        """Let the log be read from the new segment. False if that came to nothing."""
+        """Put the new segment into the list. False if the job failed."""
         log = self._log
         log.job = None
         if job.error is not None or log.is_closed:
@@ -114,7 +114,7 @@ class Replacement:
         return job
 
     def second_done(self, job: LogJob) -> bool:
-        """False if the second job has to be done once more, later."""
+        """False if the second job must be repeated later."""
         log = self._log
         log.job = None
         if job.error is not None or log.is_closed:
@@ -126,7 +126,7 @@ class Replacement:
         return True
 
     def is_unfinished(self) -> bool:
-        """Whether the log is read from the new segment, and its files lack their final names."""
+        """Whether the new segment is in the log, but its files lack their final names."""
         log = self._log
         return (
             bool(self._segment.suffix)
@@ -135,11 +135,11 @@ class Replacement:
         )
 
     def is_pending(self) -> bool:
-        """Whether files with names of this replacement are still in the directory."""
+        """Whether the directory still has `.cleaned` or `.swap` files of this replacement."""
         return self.is_unfinished() if self._is_in_log else not self._is_undone
 
     def undo_job(self) -> LogJob:
-        """Remove the files that a failed first job has left."""
+        """A job that removes the files of a failed first job."""
         log = self._log
         job = LogJob(log.files)
         self.add_undo(job)
@@ -153,7 +153,8 @@ class Replacement:
         for suffix in SUFFIXES:
             for state in (CLEANED, SWAP):
                 job.remove(self._segment.stem + suffix + state)
-        # Otherwise a power loss could restore the names, and start-up would finish the replacement.
+        # Otherwise a power failure could restore the names, and start-up would finish the
+        # replacement.
         job.sync_directory(self._log.path)
         job.then(self._undone)
 
@@ -161,12 +162,12 @@ class Replacement:
         self._is_undone = True
 
     def undo_done(self) -> None:
-        """If the undo failed, the log's next job tries it again before its checkpoint."""
+        """Apply the undo job. If it failed, the log's next job retries before its checkpoint."""
         self._log.job = None
         self._ask_for_checkpoint()
 
     def settle(self) -> None:
-        """Finish or undo the replacement now. Waits for the disk; OSError if that failed."""
+        """Finish or undo the replacement. Waits for the disk; OSError if that failed."""
         if not self.is_pending():
             return
         job = self.second_job() if self._is_in_log else self.undo_job()
@@ -179,19 +180,19 @@ class Replacement:
             raise job.error
 
     def _ask_for_checkpoint(self) -> None:
-        """The last one says nothing of what is there now: start-up would have to read it."""
+        """Request a checkpoint that covers the new segment, so that start-up need not read it."""
         self._log.checkpoint_asked = True
         self._log.wants_job = True
 
     def _place(self) -> int:
-        """Where the old segments are in the log; -1 if they are not."""
+        """The index of the first old segment in the log; -1 if it is not there."""
         try:
             return self._log.segments.index(self._sources[0])
         except ValueError:
             return -1
 
     def _failed(self, error: OSError | None) -> None:
-        """What passes costs this cleaning; anything else may have cost more."""
+        """Log a temporary error, which only loses this cleaning. Others take the log offline."""
         if error is None or self._log.is_closed:
             return
         if error.errno in PASSING:
@@ -205,7 +206,7 @@ class Replacement:
 
 
 def vouching_snapshot(log: "Log") -> int:
-    """The offset of the snapshot that start-up would begin with; nothing below is needed then."""
+    """The offset of the snapshot that start-up uses. It does not need batches below that offset."""
     return max((offset for offset in log.snapshots if offset <= log.recovery_point), default=0)
 
 

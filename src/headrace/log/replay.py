@@ -1,7 +1,7 @@
-"""Producers' states from snapshots and from the log itself.
+"""Restores the state of producers from snapshots and from the log.
 
-The newest sound snapshot at or before an offset, and then every batch from there on: the same
-`apply` as at the time of writing, so the outcome is the same state.
+It loads the newest valid snapshot at or before an offset, then applies all later batches with the
+same `apply` as at the time of writing. So the result is the same.
 """
 
 from collections.abc import Sequence
@@ -34,10 +34,10 @@ def producers_at(
     producers_max: int,
     rolled: Sequence[tuple[int, dict[int, ProducerEntry]]] = (),
 ) -> ProducerTable:
-    """The table as it was before an offset. Snapshots that are not valid leave the list.
+    """The table before an offset. Invalid snapshots are removed from the list and from the disk.
 
     A snapshot from before the first segment is not used: its sequences can be stale, and stale
-    sequences reject valid producers. `rolled` are states that no snapshot has yet.
+    sequences reject valid producers. `rolled` has states that are not in a snapshot yet.
     """
     table = ProducerTable(producers_max)
     start = first = segments[0].base_offset if segments else offset
@@ -70,7 +70,7 @@ def producers_at(
 def replay_segment(
     files: Files, segment: Segment, table: ProducerTable, start: int, end: int
 ) -> list[AbortedTransaction]:
-    """Take in the batches of a segment in [start, end); returns what was aborted there."""
+    """Apply the batches of a segment in [start, end); returns the transactions aborted there."""
     aborted: list[AbortedTransaction] = []
     position = 0
     if start > segment.base_offset:
@@ -89,7 +89,7 @@ def replay_segment(
 
 
 def rebuild_aborted(log: "Log", segment: Segment) -> list[AbortedTransaction]:
-    """What was aborted in a segment whose index of that is missing or damaged."""
+    """Rebuild the list of aborted transactions of a segment whose index is missing or damaged."""
     table = producers_at(
         log.files,
         log.path,

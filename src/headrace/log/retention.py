@@ -1,13 +1,13 @@
-"""Retention: decides which segments a log deletes, by age, by size, or below its log start.
+"""Decides which segments retention deletes: by age, by size, or below the log start.
 
-It deletes complete segments only, oldest first, never beyond the high watermark. The decision is a
+Retention deletes complete segments, oldest first, never above the high watermark. The decision is a
 new log start. The next job writes it to the checkpoint, then the log starts there. The job after
-that removes the files. So a start that a client has seen never goes back.
+that removes the files. So a start offset that a client has seen never decreases.
 
-1. A segment is as old as its largest timestamp, as in Kafka, whatever the broker's clock was when
-   it appended the records (I31).
-2. If that timestamp is missing, or more than a day ahead, the time of the last append counts: the
-   broker's clock at that time, or the file's modification time after a restart. So a timestamp in
+1. The age of a segment is that of its largest timestamp, as in Kafka. It does not depend on the
+   broker's clock at the time of the append (I31).
+2. If that timestamp is missing, or more than a day in the future, the time of the last append is
+   used: the broker's clock then, or the file's modification time after a restart. So a timestamp in
    the future does not keep a segment forever.
 """
 
@@ -71,7 +71,7 @@ def apply(log: "Log", now_ms: int, high_watermark: int, by_time: bool) -> int:
 
 
 def newest_ms(segment: Segment, now_ms: int) -> int:
-    """The time from which a segment's age is counted."""
+    """The time that determines the age of a segment."""
     timestamp = int(segment.largest_timestamp)
     if timestamp < 0:
         return int(segment.appended_ms)
@@ -83,7 +83,7 @@ def newest_ms(segment: Segment, now_ms: int) -> int:
 def _drop(
     log: "Log", now_ms: int, high_watermark: int, is_due: Callable[[Segment, int], bool]
 ) -> int:
-    """Aim behind the segments that are due, from the oldest on; returns how many they are."""
+    """Set the target start after all due segments, oldest first; returns their number."""
     count = 0
     for at, segment in enumerate(log.segments):
         is_active = at + 1 == len(log.segments)
@@ -96,7 +96,7 @@ def _drop(
             log.roll(now_ms)
             log.has_roll_failed = False
         except ApiError as error:
-            # The other segments are deleted. The next call tries the active segment again.
+            # The other segments are deleted. The next call retries the active segment.
             if not log.has_roll_failed:
                 message = (
                     "retention keeps the active segment, it cannot roll: partition=%s error=%s"
@@ -110,7 +110,7 @@ def _drop(
 
 
 def start_here(log: "Log", offset: int) -> None:
-    """Let the log start at an offset that survives a crash, and let go of what is before it."""
+    """Set the log start to an offset that is durable, and remove the segments below it."""
     if offset > log.log_start_offset:
         log.log_start_offset = offset
         log.epochs.cut_start(offset)
@@ -134,7 +134,7 @@ def start_here(log: "Log", offset: int) -> None:
 
 
 def _doom(log: "Log", segment: Segment) -> None:
-    """Let the next job remove a segment's files. Readers keep what they have open."""
+    """Schedule the removal of a segment's files. Readers keep their open files."""
     log.doomed += segment.paths()
     segment.forget()
     if segment.base_offset in log.snapshots:

@@ -1,10 +1,10 @@
 # HOT
-"""A walk over the batches of a log file, for those who read all of it: recovery and rebuilding.
+"""Iterates over the batches of a log file, for recovery, checks and rebuilds.
 
-1. Memory is bounded by the chunk, not by a length that a torn header announces: the checksum of a
-   large batch is taken piece by piece.
-2. The walk stops at the first thing that is no sound batch, and says why. What that means is for
-   the caller to say: after a crash it is the end of the log.
+1. Memory is bounded by the chunk, not by a length in a torn header: the checksum of a large batch
+   is computed piece by piece.
+2. The walk stops at the first invalid batch and sets `error`. The caller interprets it: after a
+   crash it is the end of the log.
 """
 
 from typing import Final, final
@@ -29,7 +29,7 @@ from headrace.record.batch import (
 CHUNK_BYTES: Final = 1 << 20
 _AHEAD_BYTES: Final = 4 << 20
 _WHOLE_BYTES_MAX: Final = 8 << 20
-"""Larger batches are not read into memory at once."""
+"""Larger batches are not read into memory completely."""
 
 
 @final
@@ -52,19 +52,19 @@ class Walk:
     )
 
     def __init__(self, files: Files, fd: int, position: i64, end: i64, check: bool) -> None:
-        """Walk from `position` to `end`; with `check` every checksum is verified."""
+        """Read from `position` to `end`; with `check`, verify all checksums."""
         self._files: Files = files
         self._fd: int = fd
         self._check: bool = check
         self._chunk: bytes = b""
         self._chunk_at: i64 = position
         self.position: i64 = position
-        """Where the next batch begins; once the walk is over, how far the file is sound."""
+        """The position of the next batch; at the end of the walk, the size of the valid part."""
         self.end: i64 = end
         self.error: str = ""
         """Why the walk ended before `end`; empty if it did not."""
         self._at: i64 = 0
-        # Of the batch that `step` went over.
+        # Fields of the batch that `step` read.
         self.base_offset: i64 = -1
         self.last_offset: i64 = -1
         self.leader_epoch: i64 = -1
@@ -72,10 +72,10 @@ class Walk:
         self.producer_id: i64 = -1
 
     def step(self) -> bool:
-        """Go over the next batch, if it is sound and small, as the fields here then tell.
+        """Read the next batch into the fields of this object, if it is valid and in the chunk.
 
-        False if it is not: `next` says what it is. After a crash there may be ten million of
-        them, so nothing is made of a batch but these numbers.
+        If this returns False, call `next`, which returns or rejects the batch. After a crash there
+        can be ten million batches, so no Batch object is created here.
         """
         position = self.position
         at = position - self._chunk_at
@@ -109,7 +109,7 @@ class Walk:
         return True
 
     def take(self, batch: Batch) -> None:
-        """Let the fields tell of a batch that `next` gave."""
+        """Copy the fields of a batch that `next` returned."""
         self.base_offset = batch.base_offset
         self.last_offset = batch.base_offset + batch.last_offset_delta
         self.leader_epoch = batch.leader_epoch
@@ -117,11 +117,11 @@ class Walk:
         self.producer_id = batch.producer_id
 
     def stepped_over(self) -> Batch:
-        """The batch that `step` just went over."""
+        """The batch that `step` read."""
         return Batch(self._chunk, self._at, self.position - self._chunk_at)
 
     def next(self) -> Batch | None:
-        """The batch at `position`, which then lies behind it. Its records may be left unread."""
+        """Return the batch at `position`, and advance. Its records might not be in memory."""
         position = self.position
         left = self.end - position
         if left == 0:
@@ -153,7 +153,7 @@ class Walk:
         return batch
 
     def records(self, batch: Batch) -> bytes:
-        """The whole batch that `next` just gave, as one frame (for control batches)."""
+        """The complete bytes of the batch that `next` returned."""
         size = batch.end - batch.start
         if batch.end <= len(batch.frame):
             return batch.frame[batch.start : batch.end]

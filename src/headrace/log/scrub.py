@@ -1,8 +1,8 @@
-"""Looks for damage in the segments of a log that is in use, a piece at a time.
+"""Checks the segments of an open log for damage, in steps.
 
-The walk is that of `headrace log check`. A worker thread calls `step`; it reads the file and
-touches nothing of the log. What it finds is looked at again before it is believed: a log may be
-cut and written anew under a reader.
+It uses the same walk as `headrace log check`. A worker thread calls `step`, which reads the file
+and uses no state of the log. Before a problem is reported, `is_current` must hold: the log can be
+truncated and rewritten during the read.
 """
 
 from headrace.log.log import Log
@@ -12,11 +12,11 @@ from headrace.log.segment import Segment
 
 class SegmentScrub:
     def __init__(self, log: Log, segment: Segment) -> None:
-        """OSError where the file cannot be opened."""
+        """Raises OSError if the file cannot be opened."""
         self.log = log
         self.segment = segment
         self.problem = ""
-        """What is wrong at `position`; empty while nothing is."""
+        """The problem at `position`; empty if there is none."""
         self._truncations = int(log.truncations)
         self._size = int(log.written_size if segment is log.active() else segment.size)
         self._file = segment.open()
@@ -28,7 +28,7 @@ class SegmentScrub:
         return int(self._walk.position)
 
     def step(self, bytes_max: int) -> bool:
-        """Check some more; true once the segment is done, or a problem found."""
+        """Check up to `bytes_max` bytes; true at the end of the segment, or after a problem."""
         walk = self._walk
         stop = int(walk.position) + bytes_max
         try:
@@ -47,7 +47,7 @@ class SegmentScrub:
         return False
 
     def is_current(self) -> bool:
-        """Whether the log still has what was looked at. On the loop."""
+        """Whether the log still has the checked bytes. Call it on the loop."""
         log, segment = self.log, self.segment
         return (
             not log.is_closed

@@ -1,12 +1,12 @@
 # HOT
-"""One segment: a log file, its indexes, and what is known of it without opening it.
+"""One segment: a log file, its indexes, and facts about it that need no open file.
 
-Opens its file and its indexes when they are first needed, and can give them up again. A sealed
-segment's indexes are believed only if their checksums are the ones noted when they were written;
-else they are rebuilt from the log.
+Opens its file and indexes at their first use, and can release them. The indexes of a sealed segment
+are used only if their checksums match those of the checkpoint; otherwise they are rebuilt from the
+log.
 
-1. `size` bytes of the file are whole batches; nothing beyond is ever read.
-2. Indexes that are not on disk yet are not given up.
+1. The first `size` bytes of the file are complete batches; bytes beyond are never read.
+2. Indexes that are not on disk yet stay in memory.
 """
 
 import logging
@@ -31,12 +31,12 @@ from headrace.record.batch import HEADER_SIZE, LENGTH_OVERHEAD, crc32c
 _LOG: Final = logging.getLogger(__name__)
 
 SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex")
-"""What the files of one segment are called, the log first."""
+"""The suffixes of a segment's files, the log first."""
 RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 NO_TIMESTAMP: Final = -1
 _DAY_MS: Final = 86_400_000
 _SEARCH_BYTES: Final = 8192
-"""Read at once while looking for a batch: as a rule the whole way from an index entry."""
+"""The size of one read in a search: usually up to the next index entry."""
 
 
 @final
@@ -85,26 +85,26 @@ class Segment:
         self._cache: OpenSegments = cache
         self.stem: str = f"{directory}/{base_offset:020d}"
         self.suffix: str = ""
-        """What follows the names of its files while they take the place of others (`.swap`).
+        """A suffix of its file names while they replace others (`.swap`).
 
-        A worker takes it off them meanwhile, so a file that is not there with it is there without.
+        In the meantime a worker removes it from the names, so each file exists with or without it.
         """
         self.base_offset: i64 = base_offset
         self.size: i64 = 0
         self.file: LogFile | None = None
         self.used: bool = False
         self.is_listed: bool = False
-        """Whether the cache of open segments knows of it."""
+        """Whether the cache of open segments contains it."""
         self.is_sealed: bool = False
         self.synced_entry: bool = False
-        """Whether the file's name is known to survive a power cut."""
+        """Whether the file's name is known to survive a power failure."""
         self.created_ms: i64 = now_ms
         self.appended_ms: i64 = now_ms
         self.first_timestamp: i64 = NO_TIMESTAMP
-        """What segment.ms counts from: the largest timestamp of the first batch."""
+        """The start of segment.ms: the largest timestamp of the first batch."""
         self.largest_timestamp: i64 = NO_TIMESTAMP
         self.largest_timestamp_offset: i64 = base_offset
-        """The last offset of the batch that has it."""
+        """The last offset of the batch with the largest timestamp."""
         self.bytes_since_index: i64 = 0
         self._index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
@@ -125,11 +125,11 @@ class Segment:
         self._marked_aborted: i64 = 0
 
     def path(self, kind: str) -> str:
-        """Where one of its files is: `.log` or an index."""
+        """The path of one of its files: `.log` or an index."""
         return self.stem + kind + self.suffix
 
     def paths(self) -> list[str]:
-        """All names that its files may have now; some are not there."""
+        """All names that its files can have; some do not exist."""
         names = [self.stem + kind for kind in SUFFIXES]
         return names + [name + self.suffix for name in names] if self.suffix else names
 
@@ -137,7 +137,7 @@ class Segment:
         return self.file is not None or (self._index is not None and self.indexes_on_disk)
 
     def forget(self) -> None:
-        """Give up what can be opened again."""
+        """Release everything that can be opened again."""
         self.file = None
         if self.indexes_on_disk:
             self._index = None
@@ -162,7 +162,7 @@ class Segment:
         return file
 
     def create(self) -> None:
-        """Make the file of a new segment, empty even if an abandoned one is in the way."""
+        """Create the file of a new segment; truncate an abandoned one of that name."""
         path = self.path(".log")
         file = LogFile(self._files, path, self._files.open(path, write=True, create=True))
         if self._files.size(file.fd):
@@ -183,14 +183,14 @@ class Segment:
         self.largest_timestamp_offset = self.base_offset
 
     def begin(self, timestamp: i64, now_ms: i64) -> None:
-        """Take the time of the first batch, unless it is far in the future.
+        """Record the timestamp of the first batch, unless it is far in the future.
 
-        A clock gone wrong must not keep the segment open for ever: then the file's age counts.
+        A wrong clock must not keep the segment open forever: then the file's age applies.
         """
         self.first_timestamp = timestamp if timestamp < now_ms + _DAY_MS else NO_TIMESTAMP
 
     def note(self, position: i64, size: i64, last_offset: i64, timestamp: i64, gap: i64) -> None:
-        """Index a batch that follows the ones before: every `gap` bytes there is an entry."""
+        """Index the next batch: add an entry every `gap` bytes."""
         if timestamp > self.largest_timestamp:
             self.largest_timestamp = timestamp
             self.largest_timestamp_offset = last_offset
@@ -205,7 +205,7 @@ class Segment:
         self.bytes_since_index += size
 
     def mark(self) -> None:
-        """Remember what `take_back` goes back to."""
+        """Save the state for `take_back`."""
         self._marked_size = self.size
         self._marked_index = len(self.index().offsets)
         self._marked_time_index = len(self.time_index().offsets)
@@ -218,7 +218,7 @@ class Segment:
             self._marked_aborted = self.aborted_size // ENTRY_SIZE
 
     def take_back(self) -> None:
-        """Forget the batches that were noted since the mark."""
+        """Remove the batches since the mark."""
         self.size = self._marked_size
         self.index().cut(self._marked_index)
         self.time_index().cut(self._marked_time_index)
@@ -251,7 +251,7 @@ class Segment:
         return index
 
     def aborted(self) -> list[AbortedTransaction] | None:
-        """The transactions that were aborted here; None if the file that names them is damaged."""
+        """The transactions aborted in this segment; None if their index is damaged."""
         found = self._aborted
         if found is None:
             if self.aborted_size == 0:
@@ -265,7 +265,7 @@ class Segment:
         return found
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        """Note one more; those before it are sound (`aborted` gave them)."""
+        """Add a transaction. `aborted` must have loaded the earlier ones."""
         transactions = self.aborted()
         assert transactions is not None
         transactions.append(transaction)
@@ -289,7 +289,7 @@ class Segment:
         return None
 
     def reindex(self, gap: int = 4096) -> OffsetIndex:
-        """Rebuild both indexes from the batches' headers. Without a descriptor, change nothing."""
+        """Rebuild both indexes from the batch headers. Without a descriptor, change nothing."""
         file = self.open()
         aborted = self._aborted
         first_timestamp = self.first_timestamp
@@ -300,7 +300,7 @@ class Segment:
         try:
             self._note_all(file, gap)
         except OSError:
-            # Incomplete indexes must not count as valid: the next use rebuilds them.
+            # Incomplete indexes must not be used: the next use rebuilds them.
             self._index = None
             self._time_index = None
             self.largest_timestamp = largest_timestamp
@@ -332,12 +332,12 @@ class Segment:
             )
 
     def seal(self) -> None:
-        """No batch will follow."""
+        """Mark the segment as complete: no batch follows."""
         self.is_sealed = True
         self.end_time_index()
 
     def end_time_index(self) -> None:
-        """Let the time index end with the largest timestamp, as Kafka has it at roll and close."""
+        """Add the largest timestamp to the time index, as Kafka does at roll and close."""
         time_index = self.time_index()
         length = len(time_index)
         time_index.maybe_append(
@@ -347,9 +347,9 @@ class Segment:
             self.indexes_on_disk = False
 
     def derived_files(self) -> list[tuple[str, bytes]]:
-        """Paths and contents of the index files as they are now; notes their checksums.
+        """Paths and contents of the current index files; stores their checksums.
 
-        An index of aborted transactions is there only where there are any.
+        The index of aborted transactions exists only if there are any.
         """
         index = self.index().to_bytes()
         time_index = self.time_index().to_bytes()
@@ -370,7 +370,7 @@ class Segment:
         return found
 
     def has_room(self, index_bytes_max: i64) -> bool:
-        """Whether both indexes can take one more entry, one being kept for the end."""
+        """Whether both indexes have space for one more entry, and one for the last timestamp."""
         index = self._index
         time_index = self._time_index
         if index is None or time_index is None:
@@ -381,9 +381,10 @@ class Segment:
         )
 
     def locate(self, offset: i64, limit: i64, wait: bool) -> tuple[i64, i64]:
-        """Position and size of the first batch, below `limit`, that ends at or after an offset.
+        """Position and size of the first batch below `limit` that ends at or after an offset.
 
-        (limit, 0) if there is none. Raises NotCached rather than wait for the disk.
+        (limit, 0) if none does. With `wait` false, raises NotCached instead of waiting for the
+        disk.
         """
         if self._index is None and not wait and not self._is_index_cached():
             raise NotCached(self.open(), 0, 0, self.stem + ".index")
@@ -431,7 +432,7 @@ class Segment:
         return limit, 0
 
     def _is_index_cached(self) -> bool:
-        """A look at the first page: index files are read whole, and written in one go."""
+        """Whether the first page is cached: index files are read and written completely."""
         if self.index_size == 0:
             return True
         try:

@@ -1,8 +1,8 @@
-"""Producer snapshots: `<offset>.snapshot`, the producers' state before that offset.
+"""Encodes and decodes producer snapshots: `<offset>.snapshot`, the producers before an offset.
 
-Kafka's file, version 1: a version, a CRC-32C of the rest, one entry for each producer. It has room
-for one batch of a producer. The four before it follow the entries, where Kafka's reader does not
-look and the checksum still covers them: so a retry that crosses a restart is still recognised.
+The format is Kafka's version 1: a version, a CRC-32C of the rest, one entry per producer. An entry
+has only one batch. The four batches before it are stored after the entries. Kafka's reader ignores
+them and the checksum covers them, so a retry is recognised even after a restart.
 """
 
 import struct
@@ -26,7 +26,7 @@ _OLDER = struct.Struct(">qiqiq")
 
 
 def encode_snapshot(entries: dict[int, ProducerEntry]) -> bytes:
-    """Serialise a copy of the table's entries; safe off the loop, for entries never change."""
+    """Encode a copy of the table's entries. Safe in a worker, because entries are immutable."""
     parts: list[bytes] = [_COUNT.pack(len(entries))]
     older: list[bytes] = []
     for producer_id, entry in entries.items():
@@ -61,7 +61,7 @@ def encode_snapshot(entries: dict[int, ProducerEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes, offset: int, producers_max: int) -> ProducerTable | None:
-    """The table that a snapshot holds; None if the file is not sound."""
+    """The table of a snapshot; None if the file is not valid."""
     try:
         version, crc = _HEADER.unpack_from(data)
         if version != _VERSION or crc != crc32c(data[_HEADER.size :]):
@@ -90,7 +90,7 @@ def decode_snapshot(data: bytes, offset: int, producers_max: int) -> ProducerTab
 
 
 def _decode_older(data: bytes, at: int) -> dict[int, list[Span]]:
-    """The batches before each producer's last one, as written by Headrace; none by Kafka."""
+    """The batches before each producer's last one; empty in snapshots of Kafka."""
     found: dict[int, list[Span]] = {}
     if data[at : at + len(_OLDER_MAGIC)] != _OLDER_MAGIC:
         return found

@@ -1,4 +1,4 @@
-"""What a log is made of when it is opened, and the few numbers that it is run with."""
+"""The state of a log at opening, and broker-wide settings of the log engine."""
 
 import logging
 from collections.abc import Callable
@@ -28,26 +28,26 @@ def report_failure(partition: TopicPartition, error: OSError) -> None:
 
 
 class LogSettings(NamedTuple):
-    """Broker-wide settings of the log engine: `headrace.*` settings, and who learns of failures."""
+    """Broker-wide settings of the log engine (`headrace.*`), and the callback for failures."""
 
     drop_behind_bytes: int = 0
-    """How much of a fast partition stays in the page cache; 0 leaves the whole cache alone."""
+    """The number of bytes of a fast partition that stay in the page cache; 0 keeps all of them."""
     drop_behind_step_bytes: int = 32 << 20
-    """How much is written between two such jobs."""
+    """The number of bytes written between two such jobs."""
     drop_behind_ms_max: int = 5_000
     """A partition is fast if it wrote one step within this time."""
     producers_max: int = PRODUCERS_MAX
-    """How many producers one partition remembers."""
+    """The maximum number of producers per partition."""
     decompressed_bytes_max: int = 128 << 20
-    """What a batch may grow to when a timestamp is looked for inside of it."""
+    """The limit of a batch's decompressed size when a timestamp is searched in it."""
     checkpoint_bytes: int = 16 << 20
-    """A new checkpoint is worth its writes once this much was synced since the last."""
+    """A new checkpoint is written after this many synced bytes."""
     failed: Callable[[TopicPartition, OSError], None] = report_failure
     """Called once when a log goes offline because its disk has failed."""
 
 
 class LogState(NamedTuple):
-    """All that recovery found: segments in order, the last one active."""
+    """The result of recovery: segments in order, the last one active."""
 
     segments: list[Segment]
     log_start_offset: int
@@ -56,23 +56,23 @@ class LogState(NamedTuple):
     producers: ProducerTable
     epochs: EpochCache
     snapshots: list[int]
-    """Offsets of the producer snapshots on disk, rising."""
+    """Offsets of the producer snapshots on disk, ascending."""
     rolled: list[tuple[int, dict[int, ProducerEntry]]]
-    """Producers' states that no snapshot on disk has."""
+    """States of producers that are not in a snapshot on disk."""
     unsettled: list[Segment]
-    """Sealed segments that no checkpoint vouches for yet."""
+    """Sealed segments that no checkpoint covers yet."""
     vouched: SegmentFacts | None
-    """What the checkpoint says of the active segment, if the recovery point is inside of it."""
+    """The checkpoint's facts about the active segment, if it contains the recovery point."""
     is_named: bool
-    """False for a partition that was just made, and not synced yet."""
+    """False for a new partition that is not synced yet."""
     is_changed: bool
-    """Whether recovery found anything that a new checkpoint should say."""
+    """Whether recovery changed facts, so that a new checkpoint is needed."""
     noted_start: int
     """The offset of the `.start` file; -1 if none exists."""
     lost_files: int
-    """How many files recovery has set aside."""
+    """The number of files that recovery has set aside."""
     offline_reason: str = ""
-    """Why no crash explains the files; empty if the log could be opened."""
+    """Why no crash explains the files; empty if the log was opened."""
 
 
 def offline_state(

@@ -1,12 +1,12 @@
-"""What is left in a partition's directory of work that a crash interrupted.
+"""Finishes or undoes work in a partition's directory that a crash interrupted.
 
-Replacing segments (compaction) follows Kafka's names and order: new files are written as
-`.cleaned`, renamed to `.swap` when all of them are durable, the old segments are removed, and
-`.swap` goes. So at start-up
+The replacement of segments (compaction) uses Kafka's names and order: new files are written as
+`.cleaned` and renamed to `.swap` when all are durable. Then the old segments are removed, and
+`.swap` is removed from the names. At start-up:
 
-1. with any `.cleaned` file the replacement had not begun: it is undone;
-2. with only `.swap` files it had: it is finished;
-3. `.deleted` and temporary files belong to no one.
+1. If a `.cleaned` file exists, the replacement had not begun, and is undone.
+2. If only `.swap` files exist, it had begun, and is finished.
+3. `.deleted` and temporary files are removed.
 """
 
 import logging
@@ -22,7 +22,7 @@ SWAP = ".swap"
 DELETED = ".deleted"
 TEMPORARY = ".tmp"
 START = ".start"
-"""A file `<offset>.start` means: the log starts at this offset or later.
+"""A file `<offset>.start` means that the log starts at this offset or later.
 
 A job writes it on a full disk, instead of a checkpoint.
 """
@@ -33,7 +33,7 @@ def start_path(directory: str, offset: int) -> str:
 
 
 def offset_of(name: str) -> int:
-    """The offset that a file is named by; -1 if it is named otherwise."""
+    """The offset in a file name; -1 for other names."""
     head, dot, _ = name.partition(".")
     if not (dot and len(head) == 20 and head.isascii() and head.isdigit()):
         return -1
@@ -42,7 +42,7 @@ def offset_of(name: str) -> int:
 
 
 def tidy(files: Files, path: str) -> tuple[list[FileInfo], range]:
-    """Finish or undo a replacement. Returns the files then, and the offsets that were replaced."""
+    """Finish or undo a replacement. Returns the remaining files, and the replaced offsets."""
     listing = files.list_directory(path)
     names = [info.name for info in listing if not info.is_directory]
     leftovers = [n for n in names if n.endswith((DELETED, TEMPORARY, CLEANED))]
@@ -68,7 +68,8 @@ def tidy(files: Files, path: str) -> tuple[list[FileInfo], range]:
 
 
 def _finish(files: Files, path: str, names: list[str], swapped: list[str]) -> range:
-    # The names may be in the page cache only: they must not be lost after the old segments are.
+    # The names might be only in the page cache. Make them durable before the old segments are
+    # removed.
     files.sync_directory(path)
     logs = [name for name in swapped if name.endswith(".log" + SWAP)]
     replaced = range(0)

@@ -1,9 +1,9 @@
-"""Look-ups in one log by something else than an offset: a timestamp, or an aborted transaction.
+"""Looks up timestamps and aborted transactions in one log.
 
-Decodes batches, so it is not for the hot path. Reads only what is written.
+Decodes batches, so it is not for the hot path. Reads only written batches.
 
-A look-up by time is a generator: what it yields takes long, touches nothing that the loop owns,
-and is best called by a worker; it is sent the outcome.
+A look-up by time is a generator. It yields functions that take long and use no state of the loop. A
+worker should call them, and the result is sent to the generator.
 """
 
 from bisect import bisect_right
@@ -28,11 +28,11 @@ Times = list[tuple[int, int]]
 Lookup = Generator[Callable[[], Times], Times, Found | None]
 
 _AT_ONCE_BYTES_MAX = 64 * 1024
-"""Up to here a batch is decoded on the spot, if it is not compressed."""
+"""Uncompressed batches up to this size are decoded on the loop."""
 
 
 def find(log: "Log", timestamp: int) -> Lookup:
-    """The first record at or after the log's start whose timestamp is not earlier."""
+    """The first record at or after the log start whose timestamp is not earlier."""
     for segment in list(log.segments):
         if segment.largest_timestamp < timestamp:
             continue
@@ -45,7 +45,7 @@ def find(log: "Log", timestamp: int) -> Lookup:
 
 
 def find_max(log: "Log") -> Lookup:
-    """The first of the records with the largest timestamp."""
+    """The first record with the largest timestamp."""
     best: Segment | None = None
     for segment in log.segments:
         if best is None or segment.largest_timestamp > best.largest_timestamp:
@@ -56,7 +56,7 @@ def find_max(log: "Log") -> Lookup:
     found = yield from _find_in(log, best, start, best.largest_timestamp)
     if found is not None:
         return found
-    # The record was deleted, its segment not yet; or compaction left of its batch the header only.
+    # The record is below the log start, or compaction kept only the header of its batch.
     return (yield from _find_max_from(log, log.log_start_offset))
 
 
@@ -84,10 +84,10 @@ def _find_in(log: "Log", segment: Segment, start: int, timestamp: int) -> Lookup
 
 
 def _batches(log: "Log", segment: Segment, start: int) -> Iterator[tuple[Batch, Walk]]:
-    """The batches of a segment from the one that holds an offset on, and the walk over them."""
+    """The batches of a segment from the one with an offset on, with the walk over them."""
     limit = log.written_size if segment is log.active() else segment.size
     position, _ = segment.locate(start, limit, True)
-    file = segment.open()  # Held here: the segment may give it up, or go, while a worker decodes.
+    file = segment.open()  # Keeps the file open while a worker decodes.
     walk = Walk(log.files, file.fd, position, limit, False)
     while (batch := walk.next()) is not None:
         yield batch, walk
@@ -102,7 +102,7 @@ def _times(log: "Log", walk: Walk, batch: Batch) -> Generator[Callable[[], Times
 
 
 def _decode(batch: Batch, size_max: int) -> Times:
-    """Timestamp and offset of each record; nothing else of it is decoded."""
+    """The timestamp and offset of each record, without decoding the rest."""
     payload, at, _ = plain_payload(batch, size_max)
     found: Times = []
     for _ in range(batch.record_count):
@@ -119,7 +119,7 @@ def _decode(batch: Batch, size_max: int) -> Times:
 
 
 def aborted(log: "Log", start: int, end: int) -> list[AbortedTransaction]:
-    """The aborted transactions that touch [start, end), by first offset."""
+    """The aborted transactions that overlap [start, end), by first offset."""
     found: list[AbortedTransaction] = []
     at = max(bisect_right(log.base_offsets, start) - 1, 0)
     for segment in log.segments[at:]:

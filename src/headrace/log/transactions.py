@@ -1,7 +1,7 @@
-"""Transactions as a partition sees them: markers, and the index of what was aborted.
+"""Decodes transaction markers, and the index of aborted transactions.
 
-Owns the layout of `.txnindex` (34 bytes an entry) and of the end marker inside a control batch.
-Which transactions are open is the producers' state.
+Owns the format of `.txnindex` (34 bytes per entry) and of the end marker in a control batch.
+`producers` has the open transactions.
 """
 
 import struct
@@ -26,7 +26,7 @@ class AbortedTransaction(NamedTuple):
     last_offset: int
     """The offset of the abort marker."""
     last_stable_offset: int
-    """What was stable once this one was decided: no earlier transaction ends beyond it."""
+    """The last stable offset after this marker: no earlier transaction ends beyond it."""
 
 
 class EndMarker(NamedTuple):
@@ -48,12 +48,12 @@ def decode_aborted(data: bytes) -> list[AbortedTransaction]:
 
 
 def read_end_marker(batch: Batch, frame: bytes) -> EndMarker | None:
-    """What a control batch decides; None if it decides nothing that is known.
+    """The decision of a control batch; None if its type is unknown.
 
-    `frame` holds the batch from its first byte, uncompressed as control batches are.
+    `frame` has the batch from its first byte. Control batches are not compressed.
     """
     if batch.record_count <= 0:
-        # Compaction emptied it: the transaction is gone from the log altogether.
+        # Compaction emptied the batch: no record of the transaction is left in the log.
         return None
     try:
         _, at = read_varint(frame, HEADER_SIZE)

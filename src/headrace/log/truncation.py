@@ -1,12 +1,12 @@
 """Removes the end of a log, or all of it, when a follower's log differs from its leader's.
 
-Rare, and it waits for the disk. The log must have no running job and no staged batch.
+Rare, and waits for the disk. The log must have no running job and no staged batch.
 
 1. A checkpoint with `discard_from` is durable before the first change, and one without it before
    the next append. In between, start-up finishes the truncation (`interrupted`).
 2. If the temporary file of the first checkpoint cannot be written, no record was removed, and the
-   caller can try again. If a later step fails, including the rename of that file, the log goes
-   offline: it is never used half-truncated.
+   caller can retry. If a later step fails, including the rename of that file, the log goes offline,
+   so that it is never used half-truncated.
 """
 
 import logging
@@ -73,7 +73,7 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
             _remove(log, segment)
         _cut_snapshots(log, offset)
         _remove_starts_beyond(log, offset)
-        # Otherwise a power loss could restore a segment over a new one of the same name.
+        # Otherwise a power failure could restore a segment over a new one of the same name.
         log.files.sync_directory(log.path)
         log.files.truncate(file.fd, position)
         log.files.sync(file.fd)
@@ -83,8 +83,8 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
         last.reindex(log.config.index_interval_bytes)
         last.set_aborted(aborted)
         if log.recovery_point >= last.base_offset:
-            # All that is kept is synced. Compaction can have removed batches that had sequences,
-            # so the producers' state must not depend on a scan.
+            # All remaining batches are synced. Compaction can have removed batches with sequences,
+            # so the state of producers must not depend on a scan.
             final.append(_covering(log, checkpoint, last, offset, producers))
     if log.recovery_point > last.base_offset:
         log.vouched = final[-1].segments[-1]
@@ -125,9 +125,9 @@ def _end_before(log: "Log", segment: Segment, position: int) -> int:
 
 
 def start_at(log: "Log", offset: int, now_ms: int, base_offset: int = -1) -> None:
-    """Empty a log. Its segment begins at `base_offset`, if the next batch begins before the log.
+    """Empty a log. `base_offset` is lower if the next batch begins before the log start.
 
-    After a crash without that batch the log is empty and starts at `offset` again.
+    After a crash without that batch, the log is empty and starts at `offset` again.
     """
     _check_idle(log)
     _prepare(log)
@@ -166,7 +166,7 @@ def _start_at(
 
 
 def is_first_batch(log: "Log", batch: Batch) -> bool:
-    """Whether the log start is inside a batch, and the log is ready to begin with that batch."""
+    """Whether the log start is inside a batch, and the log can begin with that batch."""
     active = log.active()
     return (
         active.size == 0
@@ -176,9 +176,9 @@ def is_first_batch(log: "Log", batch: Batch) -> bool:
 
 
 def skip_to(log: "Log", offset: int, now_ms: int) -> None:
-    """Move an empty active segment to a higher offset, and make all before it durable.
+    """Move an empty active segment to a higher offset, and make all earlier segments durable.
 
-    If no other segment is left, the log start moves along: no record is below.
+    If no other segment exists, the log start moves too, because no record is below.
     """
     if log.job is not None:
         raise errors.busy(log.partition)
@@ -199,7 +199,7 @@ def skip_to(log: "Log", offset: int, now_ms: int) -> None:
             job.run()
             upkeep.done(log, job)
         if job is None or job.error is not None:
-            # Without a checkpoint beyond it, start-up would take the hole for lost segments.
+            # Without a checkpoint above the gap, start-up would take it for lost segments.
             log.go_offline((job and job.error) or OSError(EIO, "no checkpoint was written"))
             raise errors.offline(log.partition)
     _remove(log, empty)
@@ -211,12 +211,13 @@ def _check_idle(log: "Log") -> None:
 
 
 def _prepare(log: "Log") -> None:
-    """Reject the segments that a cleaner has made of the log as it was; settle one that began."""
+    """Invalidate segments that a cleaner has created, and settle a replacement in progress."""
     if log.replacement is not None:
         log.replacement.settle()
     log.truncations += 1
     if not log.is_named:
-        # The checkpoint below must not be the first: with one, the directory counts as durable.
+        # The next checkpoint must not be the first, because a checkpoint implies a durable
+        # directory.
         upkeep.name_now(log)
 
 
@@ -226,7 +227,7 @@ def _discarding(
 ) -> Iterator[list[LogCheckpoint]]:
     """Make the removal of offsets from here on atomic. If a step fails, the log goes offline.
 
-    The caller can append the checkpoint that is valid in the end to the list.
+    The caller can append the final checkpoint to the list.
     """
     final = [checkpoint]
     path = f"{log.path}/{LOG_CHECKPOINT}"
@@ -258,7 +259,7 @@ def _cut_snapshots(log: "Log", offset: int) -> None:
 
 
 def _remove_starts_beyond(log: "Log", offset: int) -> None:
-    """Remove `.start` files: after each failed job on a full disk, one can be left."""
+    """Remove `.start` files: each failed job on a full disk can leave one."""
     for info in log.files.list_directory(log.path):
         if info.name.endswith(START) and offset_of(info.name) > offset:
             log.files.remove(f"{log.path}/{info.name}")
@@ -267,7 +268,7 @@ def _remove_starts_beyond(log: "Log", offset: int) -> None:
 
 
 def _take(log: "Log", segments: list[Segment], log_end_offset: int) -> None:
-    """Let the log be these segments and end here."""
+    """Set the segments and the end of the log."""
     log.segments = segments
     log.base_offsets = [int(segment.base_offset) for segment in segments]
     log.sealed_bytes = sum(segment.size for segment in segments[:-1])

@@ -1,14 +1,13 @@
-"""What a log has done for it by a worker: syncing, checkpoints, removing files, dropping pages.
+"""Builds a log's jobs for the worker: syncs, checkpoints, removal of files, dropped pages.
 
-One job is under way at a time for each log. It is built on the loop from finished bytes, and what
-it changes of the log is taken over in `done`, on the loop again.
+Each log has at most one job at a time. The loop builds it from encoded bytes, and applies its
+result in `done`.
 
-1. The order inside of a job is the order in which things must not be lost: log files and their
-   names, the producers' snapshots, the checkpoint that covers all of them, and only then removals.
-   A snapshot must survive the segments that it summarises. Index files are not synced: the
-   checkpoint has their checksums, and they can be rebuilt from the log.
-2. The recovery point moves with the checkpoint, never before it.
-3. On a full disk a new log start is made durable without a checkpoint (`_start_job`), so that the
+1. The order in a job is: log files and their names, producer snapshots, the checkpoint that covers
+   them, removals. A snapshot must survive the segments that it summarises. Index files are not
+   synced: the checkpoint has their checksums, and they can be rebuilt from the log.
+2. The recovery point advances only after the checkpoint that contains it is durable.
+3. On a full disk, a new log start is made durable without a checkpoint (`_start_job`), so that the
    segments below it can be removed.
 """
 
@@ -59,7 +58,7 @@ def facts_of(segment: Segment, size: int) -> SegmentFacts:
 
 
 def take_facts(segment: Segment, facts: SegmentFacts) -> None:
-    """All but the size. The indexes are checked against them when they are opened."""
+    """Apply all facts except the size. Indexes are compared with their checksums when opened."""
     segment.created_ms = facts.created_ms
     segment.first_timestamp = facts.first_timestamp
     segment.largest_timestamp = facts.largest_timestamp
@@ -74,7 +73,7 @@ def take_facts(segment: Segment, facts: SegmentFacts) -> None:
 
 
 def checkpoint_below(log: "Log", point: int, without: Sequence[Segment] = ()) -> LogCheckpoint:
-    """A checkpoint with a recovery point that is not beyond the log's own."""
+    """A checkpoint with a recovery point that is not above that of the log."""
     start = int(log.log_start_offset)
     facts = [
         facts_of(segment, segment.size)
@@ -93,7 +92,7 @@ def checkpoint_below(log: "Log", point: int, without: Sequence[Segment] = ()) ->
 
 
 def next_job(log: "Log", now_ms: int, files: Files | None = None) -> LogJob | None:
-    """The work that is due, if any. With `files`, the job goes through them."""
+    """The job that is due, or None. With `files`, the job uses them."""
     if log.job is not None or log.is_offline or log.is_closed or log.has_staged:
         return None
     log.wants_job = False
@@ -110,7 +109,7 @@ def next_job(log: "Log", now_ms: int, files: Files | None = None) -> LogJob | No
     job = LogJob(files or log.files)
     try:
         if log.replacement is not None:
-            # The checkpoint below describes the old segments: start-up must not replace them.
+            # The new checkpoint describes the old segments, so start-up must not replace them.
             log.replacement.add_undo(job)
         removes_first = log.recovery_point >= log.base_offsets[0] or log.noted_start >= 0
         if log.doomed and log.job_errno in FULL and not removes_first:
@@ -153,7 +152,7 @@ def is_due(log: "Log", now_ms: int) -> bool:
 def is_flush_due(log: "Log", now_ms: int) -> bool:
     unsynced = log.written_end_offset - log.synced_offset
     if unsynced <= 0 or now_ms < log.synced_ms:
-        # Nothing to sync, or the wall clock went back: count from here.
+        # Nothing to sync, or the wall clock went back: restart the interval.
         log.synced_ms = now_ms
     if unsynced <= 0:
         return False
@@ -177,7 +176,7 @@ def _add_syncs(log: "Log", job: LogJob, with_active: bool) -> None:
 
 
 def _add_name(log: "Log", job: LogJob) -> None:
-    """Make a new partition durable: who it is, and that it starts with its first segment."""
+    """Make a new partition durable: its topic id, and that it starts with its first segment."""
     job.sync_name(log.path.rpartition("/")[0])
     start = log.segments[0].base_offset
     if log.recovery_point <= start:
@@ -186,7 +185,7 @@ def _add_name(log: "Log", job: LogJob) -> None:
 
 
 def name_now(log: "Log") -> None:
-    """Do that at once: a second segment must not survive a crash that the first does not."""
+    """Make a new partition durable now: no later segment may survive a crash without the first."""
     job = LogJob(log.files)
     _add_name(log, job)
     job.run()
@@ -244,8 +243,8 @@ def _add_derived_files(job: LogJob, segment: Segment) -> None:
 
 def _add_snapshot(log: "Log", job: LogJob, offset: int, entries: dict[int, ProducerEntry]) -> None:
     if offset not in log.snapshots and offset not in job.snapshots:
-        # If an empty snapshot is lost, recovery reads sequences from earlier segments, if any, and
-        # stale ones reject valid producers.
+        # If an empty snapshot is lost, recovery reads sequences from earlier segments, if any.
+        # Stale ones reject valid producers.
         needs_sync = bool(entries) or offset > log.base_offsets[0]
         encode = partial(encode_snapshot, entries)
         job.write_later(snapshot_path(log.path, offset), encode, sync=needs_sync)
@@ -253,10 +252,10 @@ def _add_snapshot(log: "Log", job: LogJob, offset: int, entries: dict[int, Produ
 
 
 def _add_removals(log: "Log", job: LogJob) -> None:
-    """Remove the files of dropped segments, oldest first: a crash leaves no hole.
+    """Remove the files of dropped segments, oldest first, so that a crash leaves no gap.
 
-    The log start beyond them is durable: an earlier job has synced it. The snapshot with their
-    producers is also durable, unless a full disk had no room for it.
+    An earlier job has synced the log start above them. The snapshot with their producers is also
+    durable, unless the disk was full.
     """
     for path in log.doomed:
         job.rename(path, path + ".deleted")
@@ -266,11 +265,11 @@ def _add_removals(log: "Log", job: LogJob) -> None:
 
 
 def _start_job(log: "Log") -> LogJob:
-    """Make a new log start durable on a full disk, which has no room for a checkpoint.
+    """Make a new log start durable on a full disk, which has no space for a checkpoint.
 
-    An empty file has the offset as its name. The checkpoint that has the start replaces it. If
-    possible the start is at a snapshot, or one is written for it, so that a crash does not cost
-    the producers' sequences.
+    An empty file has the offset as its name. The next checkpoint with this start replaces it. If
+    possible the start is at a snapshot, or one is written for it, so that a crash does not lose the
+    producers' sequences.
     """
     start, target = log.log_start_offset, int(log.target_start_offset)
     covered = [each for each in log.base_offsets if start < each <= target]
@@ -288,14 +287,14 @@ def _start_job(log: "Log") -> LogJob:
 
 
 def _add_snapshots_if_room(log: "Log", job: LogJob) -> None:
-    """On a full disk: without room for them, a crash costs the producers' sequences."""
+    """Write snapshots on a full disk, if they fit. Otherwise a crash loses the sequences."""
     for offset, entries in log.rolled:
         if offset not in log.snapshots and offset <= log.target_start_offset:
             job.write_if_room(snapshot_path(log.path, offset), partial(encode_snapshot, entries))
 
 
 def _add_stray_snapshots(log: "Log", job: LogJob) -> None:
-    """One snapshot for each segment, and the newest of all: others serve no one."""
+    """Keep one snapshot per segment and the newest one; remove the others."""
     for offset in log.snapshots:
         if offset not in log.base_offsets and offset != job.recovery_point:
             job.remove(snapshot_path(log.path, offset))
@@ -350,7 +349,7 @@ def _release_dropped(log: "Log", job: LogJob) -> None:
 
 
 def dropped(log: "Log") -> None:
-    """Forget a job that never ran; the next one does its work."""
+    """Drop a job that has not run; the next one does its work."""
     assert log.job is not None
     log.checkpoint_asked = log.checkpoint_asked or log.job.recovery_point >= 0
     log.wants_job = True
@@ -362,7 +361,7 @@ def _failed(log: "Log", job: LogJob, error: OSError) -> None:
     if code not in PASSING or not job.has_data:
         log.go_offline(error)
         return
-    # What is synced is safe. The rest is tried again by the clock, or with the next sync.
+    # Synced data is safe. The next timer or sync retries the rest.
     if code != log.job_errno:
         _LOG.warning(
             "checkpoint not written, retrying: partition=%s error=%s", log.partition, error
@@ -372,7 +371,7 @@ def _failed(log: "Log", job: LogJob, error: OSError) -> None:
 
 
 def _is_drop_due(log: "Log", now_ms: int) -> bool:
-    """Whether a step was written, and fast: a slow writer's pages hurt nobody."""
+    """Whether a step was written fast. Pages of a slow writer do not displace others."""
     settings = log.settings
     if log.written_size - log.drop_position < settings.drop_behind_step_bytes:
         return False
@@ -397,12 +396,12 @@ def _add_drop(log: "Log", job: LogJob) -> None:
 
 
 def is_blank(log: "Log") -> bool:
-    """Whether nothing was ever written: such a log may be lost, and made again."""
+    """Whether nothing was ever written. Such a log can be lost and recreated."""
     return log.written_end_offset == log.log_start_offset == 0
 
 
 def is_ahead(log: "Log") -> bool:
-    """Whether the log has anything that its checkpoint does not vouch for."""
+    """Whether the log has anything that its checkpoint does not cover."""
     return (
         log.written_end_offset != log.recovery_point
         or log.log_start_offset != log.target_start_offset
@@ -411,7 +410,7 @@ def is_ahead(log: "Log") -> bool:
 
 
 def expire_producers(log: "Log", now: float, expiration_ms: int) -> int:
-    """Forget producers that appended nothing between two marks this far apart.
+    """Remove producers that appended nothing between two marks this far apart.
 
     Measured in offsets, so neither the wall clock nor a producer's timestamps expire one (I31).
     """

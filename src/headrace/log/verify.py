@@ -1,7 +1,7 @@
 # HOT
-"""The loop of recovery: every batch of a segment checked, indexed and taken in.
+"""Recovery's inner loop: verifies, indexes and applies all batches of a segment.
 
-Apart from recovery.py so that it is compiled: after a crash a broker spends its start-up here.
+In a separate module so that it is compiled: after a crash, start-up spends most of its time here.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ _COMMIT_EVERY: Final = 1024
 
 
 def replay_batch(table: ProducerTable, walk: Walk, batch: Batch) -> AbortedTransaction | None:
-    """Take in one batch that a walk just gave; returns the transaction that it aborted."""
+    """Apply one batch of a walk; returns the transaction that it aborted."""
     if batch.producer_id < 0:
         return None
     if not batch.is_control():
@@ -38,9 +38,9 @@ def verify_segment(
     gap: i64,
     now_ms: i64,
 ) -> tuple[i64, str]:
-    """Take in what is sound; returns the end offset then, and why it ends early if it does.
+    """Apply all valid batches; returns the end offset, and the reason if the segment ends early.
 
-    The segment's indexes go on from where they are, and its size becomes what was sound.
+    Continues the segment's indexes, and sets its size to the valid part.
     """
     error = ""
     count: i64 = 0
