@@ -1,1 +1,1 @@
-"""The store port with ZooKeeper's semantics, and its implementations."""
+"""The store for cluster state: its interface, ZooKeeper, and an embedded one for one broker."""

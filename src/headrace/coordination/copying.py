@@ -1,11 +1,11 @@
-"""A single broker's tree, brought into ZooKeeper: the way from one broker to a cluster.
+"""Copies the store of a single broker to ZooKeeper, so that it can join a cluster.
 
-Owns the copy and the moment at which it counts: when the cluster's id, the last node, is there. No
-broker of the cluster may be started before, so that a copy that was interrupted is made again.
+The copy becomes valid with its last node, the cluster id. No broker of the cluster may start
+before. An interrupted copy is repeated.
 
-1. Every durable node is copied, with its data; versions and zxids are ZooKeeper's own.
-2. Where the cluster's id is, nothing is written: not over another cluster, and not over this one,
-   which has gone on since.
+1. All durable nodes are copied with their data. ZooKeeper assigns new versions and zxids.
+2. If a cluster id exists, nothing is written: neither over another cluster, nor over this one,
+   which can have changed since.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ COPIED_SUFFIX = ".copied-to-zookeeper"
 
 
 async def copy_to_zookeeper(file: str, connect: str) -> None:
-    """Raises StoreFileError or StoreUnavailable, each with a sentence."""
+    """Raises StoreFileError or StoreUnavailable, with a message for the user."""
     database = Database(file)
     tree = {path: node.data for path, node in database.open().nodes if path != "/"}
     try:
@@ -37,7 +37,7 @@ async def copy_to_zookeeper(file: str, connect: str) -> None:
 async def _copy(store: Store, tree: dict[str, bytes], connect: str) -> None:
     cluster_id = tree.pop(layout.CLUSTER_ID, None)
     if cluster_id is None:
-        # A broker that was never ready: it has nothing to bring along.
+        # The broker was never ready and has no data.
         return
     if await _is_there(store, cluster_id, connect):
         return
@@ -68,7 +68,7 @@ async def _put(store: Store, path: str, data: bytes) -> None:
         try:
             await store.create(path, data)
         except NodeExists:
-            # From a copy that was interrupted.
+            # An interrupted copy created this node.
             await store.set(path, data)
         except UnknownOutcome:
             continue

@@ -1,12 +1,12 @@
-"""The embedded store's file: one SQLite database that holds the durable nodes.
+"""The file of the embedded store: an SQLite database with the durable nodes.
 
-Owns the schema and every SQL statement. It is used by one thread at a time, never the loop's: each
-call may wait for the disk. It must not decide anything about versions or sessions.
+Owns the schema and all SQL statements. One thread at a time uses it, never the loop: each call can
+wait for the disk. It does not check versions or sessions.
 
 1. `commit` returns after its transaction is on disk (write-ahead log, synchronous=FULL).
-2. After a failure that leaves the disk's state in doubt no later commit is tried (B13); only a
-   full disk, where the transaction was rolled back for certain, can be tried again.
-3. Ephemeral nodes are never written, so those of a former process are gone when it is opened.
+2. After an error with an unknown state of the disk, all later commits are rejected (B13). After a
+   full disk, for which the transaction was rolled back, commits can be retried.
+3. Ephemeral nodes are not written, so those of a former process do not exist after `open`.
 """
 
 import os
@@ -33,12 +33,12 @@ _SCHEMA = (
 
 
 class StoreFileError(Exception):
-    """The file cannot be used; the sentence says what to do about it."""
+    """The file cannot be used; the message contains the next step."""
 
 
 class Loaded(NamedTuple):
     epoch: int
-    """Epochs up to this one may have been used for zxids."""
+    """Epochs up to this one can have been used for zxids."""
     nodes: list[tuple[str, Node]]
 
 
@@ -49,7 +49,7 @@ class Database:
         self._failed = False
 
     def open(self) -> Loaded:
-        # Not at the top: whoever talks to a ZooKeeper never needs it, and it costs start-up time.
+        # Imported here: brokers with ZooKeeper do not need it, and the import slows the start.
         import sqlite3
 
         try:
@@ -75,9 +75,10 @@ class Database:
         return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
 
     def _create(self) -> None:
-        # Aside, and synced once: SQLite left to itself syncs seven times for an empty database.
+        # Create it under another name and sync it once: by default SQLite syncs an empty database
+        # seven times.
         new = self._path + ".new"
-        # A log without its database would be replayed into the new one.
+        # SQLite would replay a write-ahead log without a database into the new one.
         for leftover in (new, new + "-journal", new + "-wal", self._path + "-wal"):
             if os.path.exists(leftover):
                 os.remove(leftover)
@@ -90,7 +91,7 @@ class Database:
             for statement in _SCHEMA:
                 connection.execute(statement)
             connection.execute("COMMIT")
-            # Closing would do this, too, but would not say that the disk is full.
+            # `close` would also do this, but would not report a full disk.
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
             connection.close()
@@ -99,8 +100,8 @@ class Database:
         _sync(os.path.dirname(self._path) or ".")
 
     def _prepare(self, connection: "sqlite3.Connection") -> Loaded:
-        # Exclusive before the first access: then the log's index is in memory, not in a file, and
-        # a second process is kept out.
+        # Lock it exclusively before the first access: then the index of the write-ahead log is in
+        # memory, and no second process can open the file.
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA journal_mode=WAL")
@@ -146,7 +147,7 @@ class Database:
     def _unusable(self, error: "sqlite3.Error") -> StoreFileError:
         import sqlite3
 
-        # The low byte is the primary code; the rest only says where it happened.
+        # The low byte is the primary code; the rest is an extended code.
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreFileError(

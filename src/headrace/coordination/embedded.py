@@ -1,14 +1,15 @@
 """The store for one process: a tree in memory, made durable by SQLite in a separate thread.
 
-Owns the order of writes, the sessions, their watches and ephemerals, and the fault switches that
-tests turn. It must never wait for the disk on the loop.
+Owns the order of writes, the sessions with their watches and ephemeral nodes, and fault injection
+for tests. It never waits for the disk on the loop.
 
-1. Reads see only what is durable: `_ahead` takes a write when it is decided, `tree` when its
-   commit has returned, and reads and watches know only `tree`.
-2. One commit is under way at a time, and it holds all writes that were queued when it started.
-3. zxids are the epoch of this opening of the file (32 bits up) and a counter. The epoch is on
-   disk before a zxid of it is given away, so none is given twice, whatever was lost in a crash.
-4. After a commit whose outcome is in doubt every session is LOST for good (B13).
+1. Reads return only durable data. A write changes `_ahead` when it is validated, and `tree` when
+   its commit has returned. Reads and watches use only `tree`.
+2. At most one commit is in flight. It contains all writes that were queued when it started.
+3. A zxid consists of an epoch (the upper 32 bits), which is new each time the file is opened, and a
+   counter. The epoch is durable before its first zxid is returned, so zxids are unique even after a
+   crash.
+4. After a commit with an unknown outcome, all sessions are permanently LOST (B13).
 """
 
 import asyncio
@@ -46,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Write:
-    """One request on its way: asked for, decided, durable, landed."""
+    """One write request: queued, validated, durable, completed."""
 
     __slots__ = ("applied", "commit", "ends_session", "error", "landed", "ops", "session_id")
 
@@ -66,7 +67,7 @@ class _Write:
 
 
 class EmbeddedServer:
-    """The tree, its file and the queue of writes. Several sessions may share it."""
+    """The tree, its file and the queue of writes. Several sessions can share it."""
 
     def __init__(self, database: Database, executor: ThreadPoolExecutor) -> None:
         self.tree = Tree()
@@ -86,7 +87,7 @@ class EmbeddedServer:
 
     @classmethod
     async def open(cls, path: str) -> "EmbeddedServer":
-        """Raises StoreFileError, a sentence for whoever started the process."""
+        """Raises StoreFileError, with a message for the user."""
         executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-store")
         return await cls.over(Database(path), executor)
 
@@ -130,7 +131,7 @@ class EmbeddedServer:
         return write
 
     async def end_session(self, session_id: int) -> None:
-        """Remove what the session owned, after the writes it had asked for before."""
+        """Remove the ephemeral nodes of the session, after its earlier writes."""
         write = _Write(session_id, (), self._loop.create_future())
         write.ends_session = True
         self._enqueue(write)
@@ -144,7 +145,7 @@ class EmbeddedServer:
         self._launch_soon()
 
     def _launch_soon(self) -> None:
-        # Not at once: what else is asked for in this turn of the loop shares the commit.
+        # Wait for the end of this loop iteration, so that other writes share the commit.
         if not self._launch_due and self._flying is None:
             self._launch_due = True
             self._loop.call_soon(self._launch)
@@ -210,7 +211,7 @@ class EmbeddedServer:
             self._launch_soon()
 
     def _drop(self, error: Exception) -> None:
-        """Nothing of this commit is on disk, or nobody knows: what was decided on it is void."""
+        """Discard the writes of a commit that failed or has an unknown outcome."""
         writes, self._flying = self._flying or [], None
         self._ahead = self.tree.copy()
         for write in writes:
@@ -245,7 +246,7 @@ class EmbeddedStore:
 
     @classmethod
     async def open(cls, path: str) -> "EmbeddedStore":
-        """A server with one session, closed together. Raises StoreFileError."""
+        """Open a server with one session. `close` closes both. Raises StoreFileError."""
         store = (await EmbeddedServer.open(path)).session()
         store._owns_server = True
         return store
@@ -354,7 +355,7 @@ class EmbeddedStore:
             table.setdefault(path, {})[watch] = None
 
     def fire(self, event: WatchEvent) -> None:
-        """Called by the server, on the loop, when the change can be read."""
+        """The server calls this on the loop, after the change is readable."""
         watches: dict[Watch, None] = {}
         if event.type is not EventType.CHILDREN:
             watches |= self._data_watches.pop(event.path, {})
@@ -394,7 +395,7 @@ class EmbeddedStore:
 
 
 class Faults:
-    """What can go wrong with a real ensemble, as switches for tests."""
+    """Injects faults of a real ensemble, for tests."""
 
     def __init__(self, store: EmbeddedStore, server: EmbeddedServer) -> None:
         self._store = store
@@ -403,18 +404,18 @@ class Faults:
         self._next_unknown: bool | None = None
 
     def suspend(self) -> None:
-        """Break the connection: writes under way are of unknown outcome, watches are lost."""
+        """Break the connection: writes in flight have an unknown outcome, watches are lost."""
         if self._store.state is SessionState.CONNECTED:
             self._store.change_state(SessionState.SUSPENDED)
 
     def resume(self) -> None:
-        """Reconnect: within the session, or to hear that it has expired meanwhile."""
+        """Reconnect, with the same session or to find that it has expired."""
         if self._store.state is SessionState.SUSPENDED:
             lost = self._expired
             self._store.change_state(SessionState.LOST if lost else SessionState.CONNECTED)
 
     async def expire(self) -> None:
-        """The server ends the session. A suspended client hears of it only when it resumes."""
+        """End the session at the server. A suspended client learns of it when it resumes."""
         await self._server.end_session(self._store.session_id)
         self._expired = True
         if self._store.state is SessionState.CONNECTED:
@@ -425,16 +426,16 @@ class Faults:
         self._store.change_state(SessionState.LOST)
 
     def renew(self) -> None:
-        """After LOST: connect again, as a new session."""
+        """After LOST: connect with a new session."""
         if self._store.state is SessionState.LOST and self._server.failure is None:
             self._expired = False
             self._store.renew()
 
     def leave_next_outcome_unknown(self, *, applied: bool) -> None:
-        """The next write raises UnknownOutcome, and is carried out or not."""
+        """Make the next write raise UnknownOutcome, whether applied or not."""
         self._next_unknown = applied
 
     def next_outcome(self) -> tuple[bool, bool]:
-        """Whether the write now sent is of unknown outcome, and whether it is carried out."""
+        """Whether the current write has an unknown outcome, and whether it is applied."""
         unknown, self._next_unknown = self._next_unknown, None
         return unknown is not None, unknown is not False

@@ -1,13 +1,14 @@
-"""The session of a broker's former life, ended as soon as the next one starts.
+"""Ends the ZooKeeper session of a killed process when its successor starts.
 
-A process that was killed leaves its session, and with it its registration, to a timeout; its
-successor would have to wait for that. Whoever knows a session's password may end it. Owns the file
-in the data directory that has it, and the few bytes of ZooKeeper's protocol that it takes.
+The session of a killed process, and its registration, last until the session timeout. The successor
+would have to wait for that, but a session can be ended by any client that has its password. Owns
+the file with the password in the data directory, and encodes the few messages of ZooKeeper's
+protocol.
 
-1. A session is ended only where its owner is dead for certain: the file is in the directory that it
-   was written in (not in a copy of it), the machine was not started again (nor is it a copy of the
-   machine), and the caller holds the directory's lock.
-2. Everything here is for speed: whatever goes wrong, the session ends by its timeout.
+1. A session is ended only if its owner is certainly dead. The file must be in the directory that it
+   was written in (not in a copy), the machine must not have been rebooted (nor be a copy), and the
+   caller must hold the directory's lock.
+2. All of this only saves time: if it fails, the session ends by its timeout.
 """
 
 import asyncio
@@ -71,7 +72,7 @@ class SessionFile:
 
 
 async def end_session(hosts: str, session: Session) -> None:
-    """Ask each host until one has answered; `hosts` are as in zookeeper.connect."""
+    """Try each host until one responds; `hosts` has the format of zookeeper.connect."""
     for address in hosts.split(","):
         host, colon, port = address.rpartition(":")
         try:
@@ -104,7 +105,7 @@ async def _end_at(host: str, port: int, session: Session) -> None:
         await reader.readexactly(size + 4 - _CONNECTED.size)
         if timeout_ms > 0:
             writer.write(_CLOSE.pack(8, 1, _CLOSE_TYPE))
-            # The answer comes when its ephemeral nodes are gone.
+            # The response arrives after the ephemeral nodes are deleted.
             await reader.readexactly(4)
     finally:
         writer.transport.abort()

@@ -1,19 +1,18 @@
-"""kazoo's side of a session with ZooKeeper: what runs on its thread. The only user of kazoo.
+"""The thread of kazoo: sends requests, receives responses and watch events. Only user of kazoo.
 
-Owns the connection, and the translation between kazoo's values and those of the port. It must not
-touch anything of the broker: all it has to say it hands to `cross`, from one thread, so that
-results, watch events and session changes reach the loop in the order in which they happened. (The
-two worker threads that kazoo would put between, one for results and one for watches, are not
-started: they would lose that order.)
+Owns the connection, and converts between the values of kazoo and those of the port. It does not use
+the state of the broker. It passes all results, watch events and session changes to `cross` from one
+thread, so that they reach the loop in order. kazoo's two worker threads, one for results and one
+for watches, are not started, because they would lose that order.
 
-1. A request is taken only for the very connection that the loop believes in: `accept` names it.
-   kazoo would keep a request until it has a connection again, which may be another session.
-2. Of a request that was not taken it is certain that it was not sent; of every other one that
-   fails without an answer nothing is (B5).
-3. A change of the session crosses together with the requests that failed by it, and first: who
-   hears that an outcome is unknown finds the store suspended.
-4. Nothing is retried here but connecting. A session has time to try every server three times:
-   one on its way up takes a connection and forgets it.
+1. A request is accepted only for the connection that the loop knows: `accept` sets its number.
+   kazoo would keep a request until it has a connection again, which can be another session.
+2. A request that was not accepted was certainly not sent. Any other request without a response has
+   an unknown outcome (B5).
+3. A session change is passed on before the failures of its pending requests. So when a caller
+   receives UnknownOutcome, the store is already suspended.
+4. Only connecting is retried here. A session has time to try each server three times, because a
+   server that is starting accepts a connection and drops it.
 """
 
 import logging
@@ -78,17 +77,17 @@ _log.addFilter(lambda each: each.levelno >= logging.ERROR or _log.isEnabledFor(l
 
 
 class NotSent(Exception):
-    """The connection was gone before the request was taken."""
+    """The connection was closed before the request was accepted."""
 
 
 def refusal(error: Exception, path: str) -> StoreError | None:
-    """What the server said no with, or None where it did not say anything about the request."""
+    """The server's error as a StoreError; None if the error is not a response to the request."""
     kind = _REFUSALS.get(type(error))
     return None if kind is None else kind(path)
 
 
 def first_refusal(results: Sequence[Any]) -> tuple[int, Exception] | None:
-    """kazoo returns the errors of a failed transaction among its results; find the one to blame."""
+    """The operation that made a transaction fail: kazoo returns all errors among the results."""
     failed = [(at, one) for at, one in enumerate(results) if isinstance(one, Exception)]
     blamed = [(at, one) for at, one in failed if not isinstance(one, _ROLLED_BACK)]
     return next(iter(blamed or failed), None)
@@ -119,15 +118,16 @@ def sync_request(path: str) -> Any:
 
 
 def attempt_s(session_timeout_ms: int, hosts: int) -> float:
-    """How long one server gets to take a connection, and again to answer on it.
+    """The timeout for connecting to one server, and for its first response.
 
-    kazoo waits for a whole session, which is over when there is one server and it does not answer.
+    kazoo waits for a complete session timeout. With a single server that does not respond, the
+    session has then expired.
     """
     return max(_ATTEMPT_S_MIN, session_timeout_ms / 1000 / 3 / hosts)
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Callbacks run where they arise, on the connection's thread: each only hands over."""
+    """Runs callbacks directly on the connection's thread: each only passes data on."""
 
     def __init__(self, connect_s_max: float) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, readers: list[Any], writers: list[Any], _: list[Any], timeout: float | None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        # kazoo's own makes a selector, a descriptor, for every call.
+        # kazoo's version creates a selector, which is a descriptor, per call.
         poll = select.poll()
         for reader in readers:
             poll.register(reader, select.POLLIN)
@@ -164,9 +164,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]
-    """Remembers what kazoo forgets: the negotiated timeout, and why there is no connection.
+    """Stores the negotiated timeout and the last connection error, which kazoo does not.
 
-    And reads and writes many frames at once, where kazoo asks the system five times for each.
+    It also reads and writes many frames per system call; kazoo needs five calls per frame.
     """
 
     negotiated_timeout_ms = 0
@@ -216,13 +216,13 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
 
     def _read_socket(self, read_timeout: float) -> Any:
         response = super()._read_socket(read_timeout)
-        # The caller waits for the socket next, which does not know of what is here already.
+        # The caller then waits for the socket, which does not know about bytes in this buffer.
         while self._received and response != CLOSE_RESPONSE:
             response = super()._read_socket(read_timeout)
         return response
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
-        # Before the queue is looked at: a request is in it before its byte is in the pipe.
+        # Read the pipe before the queue: a request is queued before its byte is written.
         self._read_sock.recv(_CHUNK_BYTES)
         queue, pending = self.client._queue, self.client._pending
         frames = bytearray()
@@ -232,14 +232,14 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             body = request.serialize()
             frames += _HEADER.pack(8 + len(body), self._xid, request.type)
             frames += body
-            # From here on its outcome is unknown, also if the write below fails.
+            # From now on its outcome is unknown, even if the write below fails.
             pending.append((request, answer, self._xid))
         if frames:
             self._write(frames, connect_timeout)
 
 
 class _Answer:
-    """What kazoo sets when it knows; takes the place of its AsyncResult, which holds a lock."""
+    """Receives kazoo's result; replaces its AsyncResult, which uses a lock."""
 
     __slots__ = ("_done",)
 
@@ -254,7 +254,7 @@ class _Answer:
 
 
 class Client(KazooClient):  # type: ignore[misc]
-    """One session after the other with an ensemble. Methods without underscore are the loop's."""
+    """The sessions with an ensemble, one at a time. The loop calls methods without underscore."""
 
     def __init__(
         self,
@@ -291,15 +291,15 @@ class Client(KazooClient):  # type: ignore[misc]
 
     @property
     def ended(self) -> bool:
-        """Whether kazoo's thread has given up, which it does only when it meets a bug."""
+        """Whether kazoo's thread has ended, which happens only after an internal error."""
         return bool(self._state == KeeperState.CLOSED)
 
     def accept(self, number: int) -> None:
-        """From now on requests are meant for the connection with this number."""
+        """Accept requests for the connection with this number."""
         self._accepted = number
 
     def submit(self, request: Any, done: Done) -> None:
-        """Send, some time; `done` crosses with the value or the error, in order."""
+        """Queue a request; `done` is passed to `cross` with the value or the error, in order."""
         self._call(request, _Answer(partial(self._answered, done)))
 
     def data_request(self, path: str, *, watch: bool) -> Any:
@@ -312,7 +312,7 @@ class Client(KazooClient):  # type: ignore[misc]
         return serialization.GetChildren(path, self._watched if watch else None)
 
     def end(self) -> None:
-        """Blocks: close the session, and wait for the thread."""
+        """Close the session and wait for the thread. Blocks."""
         self.stop()
         self.close()
 
@@ -326,7 +326,7 @@ class Client(KazooClient):  # type: ignore[misc]
     def _session_callback(self, state: Any) -> None:
         with self._gate:
             if state not in (KeeperState.CONNECTED, KeeperState.CONNECTED_RO):
-                # Before what was pending is failed: nothing may join it now.
+                # Before pending requests fail: no request may be added to them now.
                 self._number += 1
             self._failed = []
             super()._session_callback(state)

@@ -1,11 +1,10 @@
-"""Where everything stands in the store: paths, and the documents at them.
+"""Paths and documents of the store.
 
-Owns the names and the JSON of what a cluster agrees on; the same for the embedded store and for
-ZooKeeper. It does no I/O and decides nothing. A document names its version; a field that a reader
-does not know is left alone.
+Owns the names and the JSON of the shared cluster state, for the embedded store and for ZooKeeper.
+Does no I/O. Each document has a version; readers ignore unknown fields.
 
-    /cluster/id               {"id"}: made once
-    /controller               ephemeral {"broker"}: who is the controller
+    /cluster/id               {"id"}: created once
+    /controller               ephemeral {"broker"}: the current controller
     /controller_epoch         a number; its node's version fences every write of a controller (B8)
     /brokers/ids/N            ephemeral {"endpoints", "rack", "previous_epoch", "kept_since",
                               "lost_until", "restarted"}; its czxid is the broker's epoch (B6),
@@ -14,22 +13,22 @@ does not know is left alone.
                               of broker N; the node's version counts registrations, and its mzxid
                               is the last epoch
     /brokers/topics/T         {"topic_id", "assignment", "moves"}: the replicas of each partition;
-                              of those under way to others, which come and which go
+                              per reassignment, the replicas to add and to remove
     /brokers/topics/T/state-F states of partitions F to F+99, see encode_states
-    /config/topics/T          {"config"}: the topic's own settings, made and deleted with it
+    /config/topics/T          {"config"}: the topic's settings, created and deleted with it
     /config/brokers/N         {"config"}: dynamic settings of a broker; `<default>` is for all
-    /config/groups/G          {"config"}: a group's own settings; its name as in a URL
-    /config/users, /config/clients, /acl   room for users, quotas, ACLs
-    /producer_ids             {"next"}: the first producer id that was never given out
-    /changes                  {"last", "rows"}: what the controller wrote last, see ChangeRow
+    /config/groups/G          {"config"}: a group's settings; its name is URL-encoded
+    /config/users, /config/clients, /acl   reserved for users, quotas, ACLs
+    /producer_ids             {"next"}: the first producer id that was never allocated
+    /changes                  {"last", "rows"}: the latest changes of the controller, see ChangeRow
 
-1. Everything of one topic fits in one request of the store, up to 10,000 partitions of three
-   replicas: that is why the state of a partition is a row and not an object.
-2. A registration changes /brokers/incarnations/N in the same `multi`, so that whoever removes
-   /brokers/ids/N for a dead process can check that it is still that process's (a new node starts
-   at version 0 again and would not tell).
-3. Every `multi` that changes topics, states or settings sets /changes too: a broker that watches
-   this one node hears of all of them.
+1. All nodes of one topic fit into one request to the store, up to 10,000 partitions of three
+   replicas. For this reason the state of a partition is a row and not an object.
+2. A registration changes /brokers/incarnations/N in the same `multi`. So a controller that removes
+   /brokers/ids/N of a dead process can check that it still belongs to that process. The version of
+   /brokers/ids/N cannot show this, because a new node has version 0 again.
+3. Each `multi` that changes topics, states or settings also sets /changes. So a broker that watches
+   this node learns of all changes.
 """
 
 import json
@@ -67,31 +66,31 @@ ROOMS = (
     "/config/clients",
     "/acl",
 )
-"""Nodes that only hold others, each after its parent."""
+"""Nodes that only have children, each after its parent."""
 
 DEFAULT_BROKER = "<default>"
 PARTITIONS_PER_NODE = 100
 PRODUCER_IDS_PER_BLOCK = 1000
 CHANGE_ROWS_MAX = 200
 CHANGE_BYTES_MAX = 16_000
-"""Of topics' names: they are written with every change."""
+"""The limit for topic names: they are written with each change."""
 _STATE_PREFIX = "state-"
 _VERSION = 1
 
 
 class LayoutError(Exception):
-    """A document in the store that cannot be understood."""
+    """A document in the store that cannot be decoded."""
 
 
 class TopicDocument(NamedTuple):
     topic_id: UUID
     assignment: tuple[tuple[int, ...], ...]
     moves: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-    """Partitions that move: the replicas that come, and those that will go."""
+    """Reassignments: the replicas to add, and the replicas to remove, by partition."""
 
 
 class DirectoryHistory(NamedTuple):
-    """What a registration knows of its broker's data directory, see BrokerInfo."""
+    """The history of a broker's data directory, by its registration; see BrokerInfo."""
 
     directory_id: str = ""
     """Empty if unknown."""
@@ -103,23 +102,22 @@ UNKNOWN_DIRECTORY = DirectoryHistory()
 
 
 class ChangeRow(NamedTuple):
-    """What to read again. A row may name what did not change after all, never less."""
+    """An object to read again. A row can name an unchanged object, but no change lacks a row."""
 
     kind: str
-    """One of "topic" (all of it), "states" (one node of states), "config", "broker" and "group"
-    (settings)."""
+    """"topic", "states" (one node of states), or "config", "broker", "group" (settings)."""
     name: str
     first: int = 0
-    """The first partition of a node of states."""
+    """The first partition of the node, for "states"."""
 
 
 class ChangeLog(NamedTuple):
     last: int
-    """The number of the last row; the one before it is one less."""
+    """The number of the last row; earlier rows count down from it."""
     rows: tuple[ChangeRow, ...]
 
     def since(self, seen: int) -> tuple[ChangeRow, ...] | None:
-        """The rows after number `seen`, or None if some of them are not here any more."""
+        """The rows after number `seen`, or None if some of them were dropped."""
         count = self.last - seen
         if not 0 <= count <= len(self.rows):
             return None
@@ -148,7 +146,7 @@ def topic_path(topic: str) -> str:
 
 
 def states_path(topic: str, partition: int) -> str:
-    """The node that holds the state of this partition, and of its hundred."""
+    """The node with the state of this partition, and of 99 others."""
     first = partition - partition % PARTITIONS_PER_NODE
     return f"{TOPICS}/{topic}/{_STATE_PREFIX}{first}"
 
@@ -167,23 +165,23 @@ def broker_config_path(node_id: int | None) -> str:
 
 
 def broker_of_config(name: str) -> int | None:
-    """The broker, or None for all, that a child of BROKER_CONFIGS is about."""
+    """The broker of a child of BROKER_CONFIGS, or None for all brokers."""
     return None if name == DEFAULT_BROKER else int(name)
 
 
 def group_config_path(group: str) -> str:
-    """A group may have any name, also one that is no name of a node."""
+    """The name is URL-encoded, because a group name can be invalid as a node name."""
     name = quote(group, safe="")
     return f"{GROUP_CONFIGS}/{name.replace('.', '%2E') if name in ('.', '..') else name}"
 
 
 def group_of_config(name: str) -> str:
-    """The group that a child of GROUP_CONFIGS is about."""
+    """The group of a child of GROUP_CONFIGS."""
     return unquote(name)
 
 
 def id_text(id_: UUID) -> str:
-    """An id as Kafka writes it: 22 characters of URL-safe base64."""
+    """An id in Kafka's text form: 22 characters of URL-safe base64."""
     return urlsafe_b64encode(id_.bytes).rstrip(b"=").decode()
 
 
@@ -266,7 +264,7 @@ def encode_incarnation(history: DirectoryHistory) -> bytes:
 
 def decode_incarnation(node_id: int, data: bytes) -> DirectoryHistory:
     if not data:
-        return UNKNOWN_DIRECTORY  # Written by an earlier version.
+        return UNKNOWN_DIRECTORY  # An earlier version wrote it.
     document = _decode(incarnation_path(node_id), data)
     return DirectoryHistory(
         document["directory_id"], document.get("kept_since", -1), document["lost_until"]
@@ -294,7 +292,7 @@ def decode_topic(name: str, data: bytes) -> TopicDocument:
 
 
 def topic_document(topic: TopicState) -> TopicDocument:
-    """What a topic's own node says of it."""
+    """The content of a topic's node."""
     return TopicDocument(
         topic.topic_id,
         tuple(state.replicas for state in topic.partitions),
@@ -307,10 +305,10 @@ def topic_document(topic: TopicState) -> TopicDocument:
 
 
 def encode_states(topic_id: UUID, states: Iterable[PartitionState], controller_epoch: int) -> bytes:
-    """A row for each: leader, leader epoch, partition epoch, and (member, its epoch) of the ISR.
+    """A row per partition: leader, leader epoch, partition epoch, (member, epoch) of the ISR.
 
-    "elr" has those of the eligible and of the last known eligible leader replicas, by row number,
-    only where there are some.
+    "elr" maps row numbers to the eligible and the last known eligible leader replicas, if there are
+    any.
     """
     rows = []
     elr: dict[str, Any] = {}
@@ -330,10 +328,10 @@ def encode_states(topic_id: UUID, states: Iterable[PartitionState], controller_e
 def decode_states(
     path: str, data: bytes, topic_id: UUID, assignment: Sequence[tuple[int, ...]]
 ) -> list[PartitionState]:
-    """States of the partitions whose replicas are given, in order."""
+    """The states of partitions with these replicas, in order."""
     document = _decode(path, data)
     rows = document["partitions"]
-    # A store of an earlier version does not say whose states they are.
+    # Earlier versions did not write the topic id.
     if document.get("topic_id", id_text(topic_id)) != id_text(topic_id):
         raise LayoutError(f"{path} belongs to a deleted topic of the same name.")
     if len(rows) != len(assignment):

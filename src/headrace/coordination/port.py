@@ -1,19 +1,19 @@
 """The store port: a small versioned tree with ZooKeeper's semantics.
 
-Owns the words that a coordination store and its callers share. It does no I/O and knows no
-implementation; `embedded` is one, a real ZooKeeper is another, and both pass the same tests.
+Owns the types that a store and its callers share. Does no I/O. `embedded` and `zookeeper` implement
+it, and pass the same tests.
 
-1. Writes of one session take effect in the order in which they were asked for, and a read sees
-   every write that the same session asked for before it.
-2. A write's result is returned only when the write is durable.
-3. A `multi` happens as a whole, under one zxid, or not at all.
-4. A zxid is never given twice, not even after the store was restarted: a node that was deleted
-   and made again has another `czxid`. That is what makes it fit to be a broker's epoch.
-5. A watch fires at most once, on the loop, after the change can be read and before the result of
-   a write that was asked for later. It is a hint: several changes may hide behind one event.
-6. Watches are lost, without an event, when the session leaves CONNECTED. Whoever hears of
-   CONNECTED again reads and sets its watches again.
-7. An ephemeral node lives as long as the session that made it.
+1. Writes of one session are applied in the order of the calls. A read sees all earlier writes of
+   its session.
+2. The result of a write is returned only after the write is durable.
+3. A `multi` is atomic and has one zxid.
+4. A zxid is never reused, not even after a restart of the store. So a node that is deleted and
+   created again has another `czxid`, which can serve as a broker epoch.
+5. A watch fires at most once, on the loop. It fires after the change is readable and before the
+   result of a later write. One event can stand for several changes.
+6. When the session leaves CONNECTED, its watches are lost without an event. A listener that
+   receives CONNECTED reads again and sets its watches again.
+7. An ephemeral node is deleted at the end of the session that created it.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,15 +23,18 @@ from typing import NamedTuple, Protocol
 ANY_VERSION = -1
 PERSISTENT = 0
 REQUEST_BYTES_MAX = 1_000_000
-"""Just under what a ZooKeeper server takes in one request by default (jute.maxbuffer)."""
+"""Slightly below the default request limit of a ZooKeeper server (jute.maxbuffer)."""
 
 
 class SessionState(Enum):
     CONNECTED = "connected"
     SUSPENDED = "suspended"
-    """The server is out of reach; the session, and its ephemerals, may or may not live on."""
+    """The server is unreachable. The session and its ephemeral nodes can still exist."""
     LOST = "lost"
-    """The session is over and its ephemerals are gone; CONNECTED after this is a new session."""
+    """The session has ended and its ephemeral nodes are deleted.
+
+    The next CONNECTED is a new session.
+    """
 
 
 class EventType(Enum):
@@ -51,7 +54,7 @@ SessionListener = Callable[[SessionState], None]
 
 
 class Stat(NamedTuple):
-    """What the store knows of a node beside its data."""
+    """The metadata of a node."""
 
     czxid: int
     mzxid: int
@@ -60,7 +63,7 @@ class Stat(NamedTuple):
     cversion: int = 0
     ephemeral_owner: int = PERSISTENT
     created_ms: int = 0
-    """By the store's own clock; 0 if it has none but the broker's."""
+    """By the clock of the store; 0 if it has no other clock than the broker's."""
 
 
 class Create(NamedTuple):
@@ -89,7 +92,7 @@ Op = Create | Set | Delete | Check
 
 
 class StoreError(Exception):
-    """The store refused; nothing was changed."""
+    """The store rejected a request; nothing was changed."""
 
 
 class NoNode(StoreError):
@@ -113,11 +116,11 @@ class NoChildrenForEphemerals(StoreError):
 
 
 class TooLarge(StoreError):
-    """More bytes in one request than a store takes; it was not sent."""
+    """The request exceeds the size limit of a store; it was not sent."""
 
 
 class MultiFailed(StoreError):
-    """A `multi` was refused as a whole because of its operation number `index`."""
+    """A `multi` was rejected because of its operation number `index`."""
 
     def __init__(self, index: int, op: Op, error: StoreError) -> None:
         super().__init__(f"operation {index}, {op}: {type(error).__name__} {error}")
@@ -127,23 +130,23 @@ class MultiFailed(StoreError):
 
 
 class StoreUnavailable(Exception):
-    """The store could not be asked."""
+    """The store did not process the request, or its outcome is unknown."""
 
 
 class ConnectionLost(StoreUnavailable):
-    """Out of reach: nothing was sent, so nothing was changed."""
+    """The store is unreachable: nothing was sent, so nothing was changed."""
 
 
 class SessionExpired(StoreUnavailable):
-    """The session is over: nothing was sent, so nothing was changed."""
+    """The session has ended: nothing was sent, so nothing was changed."""
 
 
 class StoreFull(StoreUnavailable):
-    """No room on the store's disk: nothing was changed, and the next write may succeed."""
+    """The disk of the store is full: nothing was changed, and a later write can succeed."""
 
 
 class UnknownOutcome(StoreUnavailable):
-    """A write that may or may not have happened. Not a failure: read again to know (B5)."""
+    """A write that was applied or not. It is not a failure: read again to find out (B5)."""
 
 
 class Store(Protocol):
@@ -156,16 +159,16 @@ class Store(Protocol):
     def session_id(self) -> int: ...
 
     def on_session(self, listener: SessionListener) -> None:
-        """Call `listener` on the loop at each change of state, in order."""
+        """Call `listener` on the loop at each state change, in order."""
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
-        """Data of a node; the watch fires when it is changed or deleted. NoNode arms nothing."""
+        """Data of a node; the watch fires when it changes or is deleted. NoNode sets no watch."""
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
-        """Whether there is a node; the watch fires when it is created, changed or deleted."""
+        """The Stat of a node, or None; the watch fires when it is created, changed or deleted."""
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Names below a node, sorted; the watch fires when one comes or goes, or the node goes."""
+        """Sorted child names; the watch fires when they change or the node is deleted."""
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Stat: ...
 
@@ -174,13 +177,13 @@ class Store(Protocol):
     async def delete(self, path: str, version: int = ANY_VERSION) -> None: ...
 
     async def multi(self, ops: Sequence[Op]) -> list[Stat | None]:
-        """All or nothing: the new Stat for each Set and None for the rest, or MultiFailed."""
+        """Apply all or none, else MultiFailed; returns the new Stat per Set, None for others."""
 
     async def sync(self) -> None:
-        """Reads that follow see every write that was acknowledged to anybody before."""
+        """Later reads see all writes that were acknowledged to any session before this call."""
 
     async def close(self) -> None:
-        """End the session: its ephemerals go at once, not after a timeout."""
+        """End the session: its ephemeral nodes are deleted immediately, not after a timeout."""
 
 
 def parent_of(path: str) -> str:
@@ -188,7 +191,7 @@ def parent_of(path: str) -> str:
 
 
 def check_path(path: str) -> None:
-    """A malformed path is the caller's bug, not a state of the store."""
+    """Raise ValueError for a malformed path, which is a bug of the caller."""
     if path == "/":
         return
     if not path.startswith("/") or "\0" in path:
@@ -199,7 +202,7 @@ def check_path(path: str) -> None:
 
 
 def check_ops(ops: Sequence[Op]) -> None:
-    """Refuse here what a ZooKeeper server would answer by cutting the connection."""
+    """Reject requests for which a ZooKeeper server would close the connection."""
     size = 0
     for op in ops:
         check_path(op.path)

@@ -1,10 +1,10 @@
-"""The tree of nodes in memory: what ZooKeeper's data tree does, and nothing of sessions or disks.
+"""The tree of nodes in memory, with the semantics of ZooKeeper's data tree.
 
-Owns versions, zxids, the parent's counters and the events that a write causes. Pure: the embedded
-store and a simulated one both run it. It must not know who waits or what is durable.
+Owns versions, zxids, the counters of parents and the events of a write. Pure: the embedded store
+and a simulated one both use it. Does not know sessions, pending calls or durability.
 
-1. `commit` changes everything that was asked for, or nothing.
-2. `put` and `remove` are the only mutators; replaying the changes of each commit in order on an
+1. `commit` applies all operations, or none.
+2. Only `put` and `remove` change the tree. Replaying the changes of all commits in order on an
    equal tree gives an equal tree.
 """
 
@@ -39,9 +39,9 @@ class Node(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One node as it is afterwards, or None if it is gone.
+    """The new state of one node, or None if it was deleted.
 
-    Not durable: an ephemeral node, or its parent's counters, which die with the session anyway.
+    Not durable: an ephemeral node, or the counters of its parent, which are lost with the session.
     """
 
     path: str
@@ -105,7 +105,7 @@ class Tree:
                 self.put(path, node)
 
     def commit(self, ops: Sequence[Op], session_id: int, zxid: int) -> Commit:
-        """Carry out all of `ops`, or raise MultiFailed and leave the tree as it was."""
+        """Apply all of `ops`, or raise MultiFailed and leave the tree unchanged."""
         commit = Commit()
         before: list[tuple[str, Node | None]] = []
         for index, op in enumerate(ops):

@@ -1,14 +1,14 @@
 """The store that several brokers share: a session with a ZooKeeper ensemble.
 
-Owns the loop's side: what was asked and is not answered, watches, states. It must not be touched
-by another thread: kazoo's hands over through one queue, `_crossed`, which is emptied on the loop.
+Owns the loop's side: pending requests, watches, states. Other threads must not use it: kazoo's
+thread appends to one queue, `_crossed`, which the loop empties.
 
-1. What crosses is handled in the order in which it happened: a watch is armed before its event
-   can come, and an event comes before the result of a later write.
-2. A write without an answer is an UnknownOutcome, unless it is certain that it was not sent.
-3. Leaving CONNECTED drops every watch and fails everything that waits.
-4. No more than REQUESTS_IN_FLIGHT_MAX requests are handed to kazoo; the others wait here, in order.
-   kazoo takes a byte in a pipe for each, and a full pipe would hold the loop up.
+1. Results and events are handled in the order in which they happened. A watch is set before its
+   event arrives, and an event arrives before the result of a later write.
+2. A write without a response raises UnknownOutcome, unless it was certainly not sent.
+3. Leaving CONNECTED removes all watches and fails all pending requests.
+4. At most REQUESTS_IN_FLIGHT_MAX requests are passed to kazoo; the others wait here, in order.
+   kazoo writes one byte to a pipe per request, and a full pipe would block the loop.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Asked:
-    """One request on its way."""
+    """One pending request."""
 
     __slots__ = ("answer", "arms", "path", "request", "writes")
 
@@ -79,7 +79,7 @@ class _Asked:
 
 
 def parse_connect(connect: str) -> tuple[str, str]:
-    """`host:port,host:port/chroot` as hosts and a chroot, which is empty or begins with "/"."""
+    """Split `host:port,host:port/chroot`; the chroot is empty or begins with "/"."""
     hosts, _, rest = connect.strip().partition("/")
     chroot = "/" + rest.strip("/") if rest.strip("/") else ""
     try:
@@ -97,7 +97,7 @@ def parse_connect(connect: str) -> tuple[str, str]:
 
 
 class ZooKeeperStore:
-    """The Store port over ZooKeeper. `open` makes one."""
+    """The Store port over ZooKeeper; see `open`."""
 
     def __init__(
         self, connect: str, session_timeout_ms: int, session_file: SessionFile | None
@@ -138,11 +138,11 @@ class ZooKeeperStore:
         connection_timeout_ms: int | None = None,
         session_path: str | None = None,
     ) -> "ZooKeeperStore":
-        """A session, and the chroot made. Raises StoreUnavailable, a sentence for who started it.
+        """Open a session and create the chroot. Raises StoreUnavailable.
 
-        Without a connection timeout it waits as long as a session lasts, as Kafka does. A session
-        whose process died while it was noted at `session_path` is ended first; the caller holds a
-        lock on the directory of that file.
+        The default connection timeout is the session timeout, as in Kafka. If `session_path` has
+        the session of a dead process, that session is ended first. The caller must hold a lock on
+        the directory of that file.
         """
         store = cls(
             connect, session_timeout_ms, None if session_path is None else SessionFile(session_path)
@@ -196,7 +196,7 @@ class ZooKeeperStore:
 
     @property
     def session_timeout_ms(self) -> int:
-        """What was negotiated: the ensemble has bounds of its own."""
+        """The negotiated timeout: the ensemble has its own limits."""
         return self._session_timeout_ms
 
     def on_session(self, listener: SessionListener) -> None:
@@ -256,7 +256,7 @@ class ZooKeeperStore:
         if self._closing is None:
             self._closing = self._loop.create_future()
             threading.Thread(target=self._end, name="headrace-zookeeper", daemon=True).start()
-        # Without a connection there is nothing to wait for: the session ends by its timeout.
+        # Without a connection, do not wait: the session ends by its timeout.
         await asyncio.wait(
             [self._closing], timeout=CLOSE_S_MAX if self._state is SessionState.CONNECTED else 0
         )
@@ -322,18 +322,19 @@ class ZooKeeperStore:
         return ConnectionLost("ZooKeeper is not connected")
 
     def _cross(self, callback: Callable[..., None], *args: Any) -> None:
-        """Called on any thread; what is handed over runs on the loop, in order."""
+        """Run a callback on the loop, in order. Can be called on any thread."""
         self._crossed.append((callback, args))
         if not self._drain_due:
             self._drain_due = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
-                # The loop has been closed: nobody is left to tell.
+                # The loop is closed: no caller waits for the result.
                 self._crossed.clear()
 
     def _drain(self) -> None:
-        # First: what is appended after this is certain to be drained, now or by another call.
+        # Reset the flag first: a callback that is appended later is then drained now or by another
+        # call.
         self._drain_due = False
         while self._crossed:
             callback, args = self._crossed.popleft()
@@ -423,7 +424,7 @@ class ZooKeeperStore:
 
 
 def _about(op: Op) -> str:
-    """What a refusal says of an operation."""
+    """The text about an operation in an error."""
     if isinstance(op, Set | Delete | Check) and op.version != ANY_VERSION:
         return f"{op.path}, expected at version {op.version}"
     return op.path
