@@ -1,15 +1,15 @@
 # HOT
-"""One record batch, magic 2: its header, its checksum, and a walk over its records.
+"""One record batch, magic 2: its header, its checksum, and the validation of its records.
 
-Owns the layout of the 61-byte header, and what a batch must be before it is stored. It makes no
-objects of records (decode), changes no payload (rewrite), and knows no topic and no log. It runs
-compiled and uncompiled alike: it reads only `bytes`, and no number in it leaves 64 bits.
+Owns the layout of the 61-byte header and the rules for a batch that is stored. It creates no record
+objects (decode) and changes no payload (rewrite). It does not depend on topics or logs. It works
+both compiled and uncompiled: it reads only `bytes`, and all its numbers fit into 64 bits.
 
-1. What goes to disk is `prefix(...)` and then `frame[start + 16:end]`. The checksum begins at
-   byte 21, so base offset and leader epoch are set without touching it.
-2. Nothing is allocated by a number that the batch announces.
-3. After `walk_batch` every record frame is whole, deltas are 0..n-1, and the header's maximum
-   timestamp is the records': a lying header cannot pin retention.
+1. The bytes on disk are `prefix(...)` followed by `frame[start + 16:end]`. The checksum begins at
+   byte 21, so base offset and leader epoch can be set without changing it.
+2. No memory is allocated for a number that the batch states.
+3. After `walk_batch`, all records are complete, offset deltas are 0..n-1, and the header has the
+   largest timestamp of the records. So a wrong header cannot delay retention.
 """
 
 import importlib.machinery
@@ -31,9 +31,9 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.errors import RecordError as RecordError
 
 HEADER_SIZE: Final = 61
-"""Bytes before the first record."""
+"""The number of bytes before the first record."""
 LENGTH_OVERHEAD: Final = 12
-"""Bytes that the batch length does not count: the base offset and itself."""
+"""The number of bytes not included in the batch length: base offset and length."""
 PREFIX_SIZE: Final = 16
 
 CODEC_MASK: Final = 0x07
@@ -46,11 +46,11 @@ NO_TIMESTAMP: Final = -1
 OFFSET_MAX: Final = (1 << 62) - 1
 CODEC_MAX: Final = 4
 _TIMESTAMP_MAX: Final = (1 << 62) - 1
-"""Either part of a record's timestamp stays within this, so that their sum fits into 64 bits."""
+"""The limit for both parts of a record's timestamp, so that their sum fits into 64 bits."""
 _LATER_THAN_ALL: Final = (1 << 63) - 1
 _KEYLESS_NAMED_MAX: Final = 1000
 _CRC_COPY_MAX: Final = 4096
-"""Up to here a copied slice is cheaper than a memoryview."""
+"""Up to this size, copying a slice is cheaper than a memoryview."""
 
 
 class _Crc32c(Protocol):
@@ -58,7 +58,7 @@ class _Crc32c(Protocol):
 
 
 def _load_crc32c() -> _Crc32c:
-    """The extension alone: its package asks importlib.metadata for a version, 30 ms."""
+    """Load the extension without its package, which spends 30 ms in importlib.metadata."""
     package = importlib.util.find_spec("crc32c")
     if package is not None and package.submodule_search_locations is not None:
         where = list(package.submodule_search_locations)
@@ -73,7 +73,7 @@ def _load_crc32c() -> _Crc32c:
 
 
 crc32c: Final = _load_crc32c()
-"""CRC-32C of a buffer; a second argument is the checksum of what came before it."""
+"""CRC-32C of a buffer; the optional second argument is the checksum of the bytes before it."""
 
 
 def checksum(frame: bytes, start: i64, end: i64) -> i64:
@@ -85,7 +85,7 @@ def checksum(frame: bytes, start: i64, end: i64) -> i64:
 
 @final
 class Batch:
-    """A batch inside a frame of bytes: its place, and its header as numbers."""
+    """A batch inside a frame: its position, and the fields of its header."""
 
     __slots__ = (
         "attributes",
@@ -105,7 +105,7 @@ class Batch:
     )
 
     def __init__(self, frame: bytes, start: i64, end: i64) -> None:
-        """Read a header that is known to be there. Use read_batch or decode for anything else."""
+        """Read a header that is known to be complete. For other data use read_batch or decode."""
         self.frame: bytes = frame
         self.start: i64 = start
         self.end: i64 = end
@@ -140,7 +140,7 @@ class Batch:
         return self.base_offset + self.last_offset_delta
 
     def prefix(self, base_offset: i64, leader_epoch: i64) -> bytes:
-        """The first 16 bytes as they go to disk; the rest is `frame[start + 16:end]`."""
+        """The first 16 bytes on disk; the rest is `frame[start + 16:end]`."""
         writer = BytesWriter()
         write_i64_be(writer, base_offset)
         write_i32_be(writer, i32(self.end - self.start - LENGTH_OVERHEAD))
@@ -148,11 +148,11 @@ class Batch:
         return writer.getvalue()
 
     def payload(self) -> memoryview:
-        """The records as they are stored: still compressed if there is a codec."""
+        """The records as stored: compressed if the batch has a codec."""
         return memoryview(self.frame)[self.start + HEADER_SIZE : self.end]
 
     def stamp(self, attributes: i64, max_timestamp: i64) -> None:
-        """Move to a frame of its own with these two fields and the checksum that they need."""
+        """Set these two fields and the checksum, in a new frame."""
         frame = self.frame
         start = self.start
         writer = BytesWriter()
@@ -174,8 +174,8 @@ def read_batch(
 ) -> Batch:
     """Check header and checksum of exactly one batch in frame[start:end].
 
-    A client's batch may not claim what only a broker may give it. Batches of a leader or of our
-    own disk (`from_client=False`) may be control batches, and gaps that compaction left are fine.
+    A client's batch must not have fields that only a broker sets. Batches of a leader or of the own
+    disk (`from_client=False`) can be control batches, and can have gaps after compaction.
     """
     size = end - start
     if size < 17 or start < 0 or end > len(frame):
@@ -212,10 +212,9 @@ def read_batch(
 
 
 def batch_end(frame: bytes, at: i64, end: i64) -> i64:
-    """Where the batch that begins at `at` ends; -1 if frame[at:end] does not hold all of it.
+    """The end of the batch that begins at `at`; -1 if frame[at:end] is too short for it.
 
-    A length that no batch can have is CORRUPT_MESSAGE; whether the batch is sound is for
-    read_batch to say.
+    Raises CORRUPT_MESSAGE for an impossible length. `read_batch` checks the rest.
     """
     if end - at < LENGTH_OVERHEAD:
         return -1
@@ -279,9 +278,9 @@ def _not_for_clients(batch: Batch) -> ApiError:
 
 
 def walk_batch(batch: Batch, payload: bytes, at: i64, end: i64, keys_required: bool) -> None:
-    """Check every record frame in payload[at:end]; learn the timestamps, and correct the header.
+    """Check all records in payload[at:end], compute the timestamps, and correct the header.
 
-    For an uncompressed batch that is `walk_batch(b, b.frame, b.start + HEADER_SIZE, b.end, k)`.
+    For an uncompressed batch: `walk_batch(b, b.frame, b.start + HEADER_SIZE, b.end, k)`.
     """
     if at < 0 or end > len(payload):
         raise ApiError(ErrorCode.INVALID_RECORD, "The records are outside of their buffer.")
@@ -300,8 +299,8 @@ def walk_batch(batch: Batch, payload: bytes, at: i64, end: i64, keys_required: b
 def _walk(batch: Batch, payload: bytes, at: i64, end: i64) -> tuple[i64, i64]:
     """Return the largest timestamp, and the index of the first record without a key or -1.
 
-    A read may run past its record, though never past the payload (IndexError). Positions only
-    grow, so one comparison when a record is done finds every overrun.
+    A read can pass the end of its record, but not of the payload (IndexError). Positions only
+    increase, so one comparison at the end of a record detects this.
     """
     count = batch.record_count
     base_timestamp = batch.base_timestamp
@@ -371,7 +370,7 @@ def _walk(batch: Batch, payload: bytes, at: i64, end: i64) -> tuple[i64, i64]:
 
 
 def long_varint(payload: bytes, at: i64, first: i64) -> tuple[i64, i64]:
-    """What follows a first byte of 0x80 or more: the number as written, the position after it."""
+    """The rest of a varint whose first byte is at least 0x80: raw number, position after it."""
     byte: i64 = payload[at]
     at += 1
     value = (first & 0x7F) | ((byte & 0x7F) << 7)
@@ -424,7 +423,7 @@ def read_varint(payload: bytes, at: i64) -> tuple[i64, i64]:
 def read_varlong(payload: bytes, at: i64) -> tuple[i64, i64]:
     """A zigzag number of at most 64 bits, and the position after it.
 
-    The sign is taken off first, so that the value never has more than 63 bits on its way.
+    The sign is removed first, so that the intermediate value has at most 63 bits.
     """
     byte: i64 = payload[at]
     sign = byte & 1
@@ -441,7 +440,7 @@ def read_varlong(payload: bytes, at: i64) -> tuple[i64, i64]:
 
 
 def _keyless_records(payload: bytes, at: i64, count: i64) -> RecordError:
-    """Name the records without a key, of a batch that has been walked."""
+    """The error for records without a key, after the batch was walked."""
     indexes: list[int] = []
     length: i64 = 0
     index: i64 = 0

@@ -1,9 +1,9 @@
-"""Makes record batches: one at a time for a client or a coordinator, and control batches.
+"""Builds record batches: data batches for clients and coordinators, and control batches.
 
-Owns how records and headers are written. What a batch may hold is for batch.py to check.
+Owns the encoding of records, headers and batch headers. batch.py checks the content.
 
-1. What is built here passes read_batch and walk_batch.
-2. `BatchBuilder.size` is exact before compression.
+1. All batches built here pass read_batch and walk_batch.
+2. `BatchBuilder.size` is the exact uncompressed size.
 """
 
 import struct
@@ -24,7 +24,7 @@ from headrace.record.compression import compress
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 RECORD_OVERHEAD_MAX: Final = 36
-"""Length, attributes, two deltas and three counts at their longest."""
+"""The maximum size of length, attributes, two deltas and three counts."""
 
 CONTROL_ABORT: Final = 0
 CONTROL_COMMIT: Final = 1
@@ -33,11 +33,14 @@ _PREFIX: Final = struct.Struct(">qiibI")
 _CHECKED: Final = struct.Struct(">hiqqqhii")
 _TABLE_SIZE: Final = 8192
 _table: list[bytes] = []
-"""Zigzag numbers of one or two bytes, filled by the first builder: most that are ever written."""
+"""Encoded zigzag numbers of one or two bytes, which are the most frequent.
+
+Filled by the first builder.
+"""
 
 
 class NewRecord(NamedTuple):
-    """A record that has no offset yet."""
+    """A record without an offset."""
 
     key: bytes | None = None
     value: bytes | None = None
@@ -46,7 +49,7 @@ class NewRecord(NamedTuple):
 
 
 def encode_varint(value: int) -> bytes:
-    """The zigzag form of a number of up to 64 bits."""
+    """The zigzag encoding of a number of up to 64 bits."""
     rest = value << 1 if value >= 0 else (-value << 1) - 1
     if rest < 0x80:
         return bytes((rest,))
@@ -63,7 +66,7 @@ def _varint(value: int) -> bytes:
 
 
 def record_size_max(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
-    """No more than this is what one more record adds to a batch."""
+    """The maximum number of bytes that a record adds to a batch."""
     size = RECORD_OVERHEAD_MAX + len(key or b"") + len(value or b"")
     for name, content in headers:
         size += 10 + len(name) * 4 + len(content or b"")
@@ -72,7 +75,7 @@ def record_size_max(key: bytes | None, value: bytes | None, headers: Headers = (
 
 @final
 class BatchBuilder:
-    """Collects records one by one; `build` may be called again with other numbers."""
+    """Collects records; `build` can be called repeatedly with other fields."""
 
     __slots__ = ("_pieces", "base_timestamp", "max_timestamp", "record_count", "size")
 
@@ -87,7 +90,7 @@ class BatchBuilder:
 
     @classmethod
     def of_encoded(cls, payload: bytes, record_count: int, timestamp: int) -> "BatchBuilder":
-        """Of records that are encoded already, with deltas from 0 on, all of one timestamp."""
+        """Create a builder from encoded records, with deltas from 0 and equal timestamps."""
         builder = cls()
         builder._pieces.append(payload)
         builder.size += len(payload)
@@ -124,7 +127,7 @@ class BatchBuilder:
         self.record_count += 1
 
     def payload(self) -> bytes:
-        """The records alone, encoded."""
+        """The encoded records without the header."""
         return b"".join(self._pieces)
 
     def build(
@@ -141,7 +144,7 @@ class BatchBuilder:
         control: bool = False,
         log_append_time: int | None = None,
     ) -> bytes:
-        """The batch as bytes. A `log_append_time` makes it what a broker would have stored."""
+        """The encoded batch. With `log_append_time`, it is as a broker stores it."""
         attributes = codec
         if transactional:
             attributes |= TRANSACTIONAL
@@ -165,7 +168,7 @@ class BatchBuilder:
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """Headers as a record has them, their number first."""
+    """The encoded headers of a record, beginning with their number."""
     pieces = [_varint(len(headers))]
     for name, content in headers:
         encoded = name.encode()
@@ -193,7 +196,7 @@ def assemble(
     base_offset: int,
     leader_epoch: int,
 ) -> bytes:
-    """A header, with its length and checksum, before records that are encoded already."""
+    """Encode a header, with length and checksum, before encoded records."""
     checked = _CHECKED.pack(
         attributes,
         last_offset_delta,
@@ -223,7 +226,7 @@ def build_batch(
     control: bool = False,
     log_append_time: int | None = None,
 ) -> bytes:
-    """One batch of all these records."""
+    """Build one batch of these records."""
     builder = BatchBuilder()
     for record in records:
         builder.append(record.key, record.value, record.headers, record.timestamp)
@@ -251,7 +254,7 @@ def build_transaction_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """The control batch that ends a transaction on one partition."""
+    """Build the control batch that ends a transaction on one partition."""
     key = struct.pack(">hh", 0, control_type)
     value = struct.pack(">hi", 0, coordinator_epoch)
     return build_batch(

@@ -1,15 +1,14 @@
 # HOT
-"""Makes columns of record batches, without an object for any record: for readers in bulk.
+"""Decodes record batches into columns for bulk readers, without an object per record.
 
-Owns the walk over records that leaves keys and values where they lie, and notes where that is.
-Which batches to show is for the caller; what a column becomes is, too. Numbers are written little
-end first, 32 bits for places and 64 for offsets and timestamps, so that they can be looked at as
-arrays where they are.
+Keys and values stay in the buffer; the columns have their positions. The caller selects the batches
+and interprets the columns. Numbers are little-endian, 32 bits for positions and 64 bits for offsets
+and timestamps, so that the columns can be used as arrays without copying.
 
-1. The columns hold the records from `first` up to and without `limit`, in order, and no others.
-2. Places are those of one buffer: that of the batch itself, or the one that `append` is told it
-   will be part of.
-3. A batch that does not hold what it says is CORRUPT_MESSAGE.
+1. The columns contain exactly the records with first <= offset < limit, in order.
+2. Positions refer to one buffer: that of the batch, or the larger one that `append` is given a
+   position in.
+3. A batch that does not have the records that its header states raises CORRUPT_MESSAGE.
 """
 
 from typing import Final, final
@@ -30,12 +29,12 @@ from headrace.record.batch import (
 )
 
 _MILLISECONDS_MAX: Final = 9_223_372_036_854_775
-"""The largest timestamp that fits into 64 bits as microseconds; what lies beyond is held there."""
+"""The largest timestamp that fits into 64 bits in microseconds; later ones are clamped to it."""
 
 
 @final
 class Columns:
-    """Records as columns; pairs of places are where something begins and where it ends."""
+    """Records as columns. A key or value is a pair of positions: start and end."""
 
     __slots__ = (
         "count",
@@ -68,11 +67,11 @@ class Columns:
         self.keyless: i64 = 0
         self.valueless: i64 = 0
         self.key_presence: BytesWriter = BytesWriter()
-        """A byte for each record: 1 where there is a key, which may be empty, and 0 for none."""
+        """One byte per record: 1 if it has a key (which can be empty), 0 if it has none."""
         self.value_presence: BytesWriter = BytesWriter()
         self.header_count: i64 = 0
         self.header_counts: BytesWriter = BytesWriter()
-        """How many headers come before each record, and at the end how many there are."""
+        """The number of headers before each record, then the total."""
         self.header_keys: BytesWriter = BytesWriter()
         self.header_values: BytesWriter = BytesWriter()
         self.header_value_presence: BytesWriter = BytesWriter()
@@ -82,10 +81,10 @@ class Columns:
     def append_plain(
         self, data: bytes, at: i64, end: i64, first: i64, limit: i64, check_crc: bool
     ) -> bool:
-        """Take the records of all batches in data[at:end] where they lie.
+        """Add the records of all batches in data[at:end] without copying.
 
-        Not where one is compressed, or part of a transaction: then it is False, and what the
-        columns hold is of no use.
+        Returns False for a batch that is compressed or part of a transaction. The columns are then
+        unusable.
         """
         while True:
             stop: i64 = batch_end(data, at, end)
@@ -104,9 +103,9 @@ class Columns:
     def append(
         self, batch: Batch, payload: bytes, at: i64, end: i64, place: i64, first: i64, limit: i64
     ) -> None:
-        """Take records from payload[at:end], the plain payload of this batch.
+        """Add records from payload[at:end], the uncompressed payload of this batch.
 
-        `place` is where payload[at] lies in the buffer that all places are of.
+        `place` is the position of payload[at] in the buffer that all positions refer to.
         """
         if at < 0 or end > len(payload):
             raise _cut_off(batch)
@@ -135,7 +134,7 @@ class Columns:
         value_presence = self.value_presence
         while remaining > 0:
             remaining -= 1
-            # Numbers of one byte are read here, as nearly all are; zigzag, so odd is negative.
+            # One-byte numbers, the most frequent, are decoded inline. In zigzag, odd is negative.
             number = payload[at]
             at += 1
             if number >= 0x80:
@@ -209,7 +208,7 @@ class Columns:
 
 
 def _note(places: BytesWriter, presence: BytesWriter, payload: bytes, at: i64, shift: i64) -> i64:
-    """Note where a key or a value lies; gives where it ends, or ~at where there is none."""
+    """Add the position of a key or value; returns its end, or ~at if it is missing."""
     number: i64 = payload[at]
     at += 1
     if number >= 0x80:
@@ -226,8 +225,8 @@ def _note(places: BytesWriter, presence: BytesWriter, payload: bytes, at: i64, s
 
 
 def _sum(base: i64, delta: i64) -> i64:
-    """A timestamp from its parts; beyond 64 bits it stays at the edge."""
-    # No conditional expressions: of a constant and an i64 mypyc makes an object, for each record.
+    """A timestamp from its parts, clamped to 64 bits."""
+    # No conditional expressions: mypyc would create an object per record for a constant and an i64.
     edge: i64 = _MILLISECONDS_MAX
     if delta >= 0:
         if base > edge:
@@ -243,7 +242,7 @@ def _sum(base: i64, delta: i64) -> i64:
 
 
 def microseconds(timestamp_ms: i64) -> i64:
-    """The same time in microseconds, as near as 64 bits allow."""
+    """The timestamp in microseconds, clamped to 64 bits."""
     if timestamp_ms > _MILLISECONDS_MAX:
         timestamp_ms = _MILLISECONDS_MAX
     elif timestamp_ms < -_MILLISECONDS_MAX:

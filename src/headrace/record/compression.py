@@ -1,12 +1,12 @@
-"""The codecs of record batches: bounded decompression, and compression that Java can read.
+"""Compresses and decompresses record batches, with bounded memory and in formats that Java reads.
 
-Codec numbers are those of the batch attributes. The library behind them is loaded at first use.
-Nothing here knows what a record is.
+Codec numbers are those of the batch attributes. The codec library is loaded at its first use. This
+module does not depend on records.
 
-1. `decompress` never holds more output than `size_max`, and believes no size that the data
-   announces: the buffer begins small and grows only after that much has really come out.
-2. What `compress` makes, Java and librdkafka read: lz4 blocks are independent (KIP-57), snappy
-   is in xerial's framing.
+1. `decompress` never returns or buffers more than `size_max` bytes, and does not trust a size that
+   the data states. The buffer is small at first, and grows only when it is full.
+2. Java and librdkafka can read the output of `compress`: lz4 blocks are independent (KIP-57),
+   snappy uses xerial's framing.
 """
 
 import io
@@ -27,35 +27,35 @@ ZSTD: Final = 4
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 DECOMPRESSED_SIZE_MAX: Final = 128 * 1024 * 1024
-"""What one batch may grow to when nobody says otherwise."""
+"""The default limit of the decompressed size of a batch."""
 
 _FIRST_BUFFER_SIZE_MIN: Final = 64 * 1024
 _FIRST_BUFFER_RATIO: Final = 8
 _BUFFER_GROWTH: Final = 4
 
 _BUFFER_FULL: Final = "failed to write whole buffer"
-"""How the library says that the output did not fit; a test holds it to that."""
+"""The library's error if the output does not fit; a test checks this text."""
 
 _PIECE_BYTES_MAX: Final = 1024 * 1024
 _GZIP_ONLY: Final = 31
-"""To zlib: the largest window, and a header of gzip."""
+"""For zlib: the largest window, and a gzip header."""
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_BLOCKS_INDEPENDENT: Final = 0x20
 _LZ4_JAVA_FAST_LEVEL: Final = 9
-"""Kafka's default level of lz4, which to it means the fast compressor and not the ninth level."""
+"""Kafka's default level of lz4: it selects the fast compressor, not level 9."""
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_VERSION_MIN: Final = 1
 _XERIAL_BLOCK_SIZE: Final = 32 * 1024
 _SNAPPY_RATIO_MAX: Final = 24
-"""Three bytes of snappy give at most 64, so a block that promises more than this is lying."""
+"""Three bytes of snappy give at most 64, so a block that states more than this is invalid."""
 
 
 def decompress(codec: int, data: "Buffer", size_max: int = DECOMPRESSED_SIZE_MAX) -> bytes:
-    """The plain bytes, if there are no more than `size_max` of them.
+    """The decompressed bytes, at most `size_max`.
 
-    Frames or members that follow each other give one result, as their own tools have it.
+    Consecutive frames or members are concatenated, as their own tools do.
     """
     view = memoryview(data)
     if codec == NONE:
@@ -73,7 +73,8 @@ def decompress(codec: int, data: "Buffer", size_max: int = DECOMPRESSED_SIZE_MAX
             return _decompress_snappy(view, size_max)
         if codec == ZSTD:
             return _decompress_growing(cramjam.zstd.decompress_into, view, size_max)
-        # Java knows no dependent blocks: stored, they would stop every Java consumer (KIP-57).
+        # Java does not support dependent blocks: stored, they would stop all Java consumers
+        # (KIP-57).
         if (
             bytes(view[:4]) == _LZ4_MAGIC
             and len(view) > 4
@@ -92,7 +93,7 @@ def _decompress_growing(
 
     size = min(size_max, max(_FIRST_BUFFER_SIZE_MIN, len(data) * _FIRST_BUFFER_RATIO))
     while True:
-        # A BytesIO lends its buffer for writing and then hands it out as bytes without a copy.
+        # A BytesIO gives write access to its buffer and then returns it as bytes without a copy.
         output = io.BytesIO(bytes(size))
         try:
             with output.getbuffer() as buffer:
@@ -102,7 +103,7 @@ def _decompress_growing(
                 raise
             if size >= size_max:
                 raise _too_large(size_max) from None
-            output.close()  # Its memory goes before the next, larger one comes.
+            output.close()  # Free its memory before the larger one is allocated.
             size = min(size_max, size * _BUFFER_GROWTH)
             continue
         output.truncate(written)
@@ -110,7 +111,10 @@ def _decompress_growing(
 
 
 def _decompress_gzip(data: "Buffer", size_max: int) -> bytes:
-    """By zlib, as consumers do it: others take references to before the beginning for zeros."""
+    """Use zlib, as consumers do.
+
+    Other libraries read back-references before the start of the data as zeros.
+    """
     import zlib
 
     output = io.BytesIO()
@@ -135,7 +139,7 @@ def _decompress_gzip(data: "Buffer", size_max: int) -> bytes:
 
 
 def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
-    """One raw block, or xerial's frame of several; Java writes the second."""
+    """One raw block, or xerial's framing with several blocks, which Java writes."""
     import cramjam
 
     is_framed = bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
@@ -163,7 +167,7 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
     at = 0
     while at < len(data):
         if bytes(data[at : at + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
-            # Streams may follow each other; each begins with its own header.
+            # Several streams can follow each other; each begins with its own header.
             version = int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
             if version < _XERIAL_VERSION_MIN:
                 raise _corrupt(SNAPPY, f"unknown version {version} of the xerial framing")
@@ -181,7 +185,7 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
 
 
 def compress(codec: int, data: bytes, level: int | None = None) -> bytes:
-    """Compressed as Kafka's own producer would have it; no level means Kafka's default."""
+    """Compress as Kafka's producer does; without a level, use Kafka's default."""
     if codec == NONE:
         return data
     if codec not in (GZIP, SNAPPY, LZ4, ZSTD):

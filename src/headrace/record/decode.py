@@ -1,13 +1,12 @@
 # HOT
-"""Makes objects of record batches: for the client, the command line and the cleaner.
+"""Decodes record batches into objects: for the client, the command line and the cleaner.
 
-Owns what a record looks like to its reader. It reads what brokers stored: control batches, and
-gaps where compaction took records out. Whether to show a batch (aborted transactions, offsets
-before the one that was asked for) is for the caller, who sees the batch first.
+It reads batches as brokers store them, including control batches and the gaps after compaction. The
+caller sees each batch first, and filters aborted transactions and earlier offsets.
 
-1. A batch that is cut off at the end of the data is not there; anything else that is wrong is
-   CORRUPT_MESSAGE, and says where.
-2. Nothing is allocated by a number that a batch announces.
+1. A batch that is cut off at the end of the data is ignored. Any other invalid data raises
+   CORRUPT_MESSAGE with the offset.
+2. No memory is allocated for a number that a batch states.
 """
 
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ _SUMMAND_MAX: Final = 1 << 62
 
 @final
 class Record:
-    """One record as it was stored."""
+    """One stored record."""
 
     __slots__ = ("headers", "key", "offset", "timestamp", "timestamp_type", "value")
 
@@ -83,7 +82,7 @@ class Record:
 def read_batches(
     data: bytes, at: int = 0, end: int | None = None, check_crc: bool = True
 ) -> Iterator[Batch]:
-    """Every whole batch in data[at:end], in order, with its header read and checked."""
+    """Yield all complete batches in data[at:end], with checked headers."""
     position: i64 = at
     limit: i64 = len(data) if end is None else end
     while True:
@@ -95,9 +94,9 @@ def read_batches(
 
 
 def whole_batches(data: bytes, at: i64, end: i64, offset: i64) -> tuple[i64, i64]:
-    """Where the last whole batch in data[at:end] ends, and the offset after it.
+    """The end of the last complete batch in data[at:end], and the offset after it.
 
-    Headers are trusted as far as that; `offset` is the answer where there is no batch.
+    Headers are not validated. Without a complete batch, `offset` is returned.
     """
     while True:
         stop = batch_end(data, at, end)
@@ -113,7 +112,7 @@ def whole_batches(data: bytes, at: i64, end: i64, offset: i64) -> tuple[i64, i64
 
 
 def plain_payload(batch: Batch, size_max: int = DECOMPRESSED_SIZE_MAX) -> tuple[bytes, int, int]:
-    """The records without compression: a buffer, and where in it they begin and end."""
+    """The uncompressed records: a buffer, and their start and end in it."""
     if batch.codec() == 0:
         return batch.frame, batch.start + HEADER_SIZE, batch.end
     if batch.record_count == 0:
@@ -123,13 +122,13 @@ def plain_payload(batch: Batch, size_max: int = DECOMPRESSED_SIZE_MAX) -> tuple[
 
 
 def read_records(batch: Batch, size_max: int = DECOMPRESSED_SIZE_MAX) -> list[Record]:
-    """The records of a batch; those of a control batch are its markers."""
+    """The records of a batch; for a control batch, its markers."""
     payload, at, end = plain_payload(batch, size_max)
     return records_in(batch, payload, at, end)
 
 
 def records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]:
-    """The records in payload[at:end], which is the plain payload of this batch."""
+    """The records in payload[at:end], the uncompressed payload of this batch."""
     if at < 0 or end > len(payload):
         raise _cut_off(batch)
     try:
@@ -186,12 +185,12 @@ def _records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]
 
 
 def _java_sum(left: int, right: int) -> int:
-    """Kafka stores timestamps that overflow, and its clients show them wrapped around."""
+    """Add with 64-bit overflow: Kafka stores such timestamps, and its clients show them wrapped."""
     return (left + right + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _headers(payload: bytes, at: i64, stop: i64) -> tuple[RecordHeaders, i64]:
-    """Keys are UTF-8; what is not is shown with replacement characters, as Java does."""
+    """Keys are UTF-8; invalid bytes become replacement characters, as in Java."""
     count, at = read_varint(payload, at)
     headers: list[tuple[str, bytes | None]] = []
     number: i64 = 0
@@ -209,7 +208,7 @@ def _headers(payload: bytes, at: i64, stop: i64) -> tuple[RecordHeaders, i64]:
 
 
 def control_type(batch: Batch) -> int:
-    """What a control batch says: CONTROL_ABORT, CONTROL_COMMIT, or another number; -1 if empty."""
+    """The type of a control batch: CONTROL_ABORT, CONTROL_COMMIT or another; -1 if empty."""
     if batch.record_count == 0:
         return NO_CONTROL_TYPE
     key = read_records(batch)[0].key

@@ -1,13 +1,12 @@
-"""Changes to batches that are sound already: append time, another codec, fewer records.
+"""Changes valid batches: append time, another codec, fewer records.
 
-Owns what such a change must keep: offsets, leader epoch, producer and sequence, and each record
-byte for byte where its bytes need not change. Which change a topic wants, and which records are
-superseded, is decided elsewhere.
+A change keeps offsets, leader epoch, producer and sequence. The bytes of a record change only if
+necessary. Callers decide which change applies and which records are removed.
 
-1. The batch that is given is not touched; the one that comes back has its own frame, or is the
-   same object if nothing had to change.
-2. Base offset and last offset delta survive every change, so the producer's last sequence and
-   the next batch's place stay what they were.
+1. The given batch is not changed. The result has its own frame, or is the same object if nothing
+   changed.
+2. Base offset and last offset delta never change, so the producer's last sequence and the offset of
+   the next batch stay the same.
 """
 
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from headrace.record.decode import Record, plain_payload, records_in
 
 
 def with_append_time(batch: Batch, now_ms: int) -> Batch:
-    """Stamped by the broker: every record's timestamp is then the header's (LogAppendTime)."""
+    """Set the broker's time: it is then the timestamp of all records (LogAppendTime)."""
     stamped = Batch(batch.frame, batch.start, batch.end)
     stamped.stamp(batch.attributes | LOG_APPEND_TIME, now_ms)
     stamped.min_timestamp = now_ms
@@ -42,7 +41,7 @@ def recompressed(
     level: int | None = None,
     size_max: int = DECOMPRESSED_SIZE_MAX,
 ) -> Batch:
-    """The same records under another codec. A compressed batch's plain `payload` may be given."""
+    """The same records with another codec. `payload` is the uncompressed payload, if known."""
     if batch.codec() == codec:
         return batch
     if payload is None:
@@ -67,11 +66,12 @@ def filtered(
     delete_horizon_ms: int | None = None,
     size_max: int = DECOMPRESSED_SIZE_MAX,
 ) -> Batch:
-    """The batch without the records that `keep` refuses, as Kafka's cleaner leaves it.
+    """The batch without the records that `keep` rejects, as Kafka's cleaner stores it.
 
-    If none is kept the result is a bare header (`emptied`), which the caller may drop.
-    `delete_horizon_ms` is when what is kept of tombstones, or a control batch's marker, may go.
-    It takes the place of the base timestamp (KIP-534), and is set once: a batch keeps its first.
+    If no record is kept, the result is only a header (`emptied`), which the caller can drop.
+    `delete_horizon_ms` is the time from which kept tombstones, or the marker of a control batch,
+    can be removed. It is stored as the base timestamp (KIP-534), and an existing horizon is not
+    changed.
     """
     payload, at, end = plain_payload(batch, size_max)
     records = records_in(batch, payload, at, end)
@@ -102,7 +102,7 @@ def filtered(
 
 
 def emptied(batch: Batch) -> Batch:
-    """Only the header: it holds the last sequence of a producer whose records are all gone."""
+    """Only the header, which has the last sequence of a producer without remaining records."""
     return _with_payload(
         batch,
         b"",
@@ -114,7 +114,7 @@ def emptied(batch: Batch) -> Batch:
 
 
 def _record_frames(payload: bytes, at: int, kept: list[bool]) -> list[bytes]:
-    """The bytes of each record that is kept, its length included."""
+    """The bytes of each kept record, including its length."""
     frames = []
     for wanted in kept:
         length, body = read_varint(payload, at)
@@ -125,7 +125,7 @@ def _record_frames(payload: bytes, at: int, kept: list[bool]) -> list[bytes]:
 
 
 def _moved(frame: bytes, shift: int) -> bytes:
-    """The same record, with its timestamp delta counted from another base."""
+    """The same record, with its timestamp delta relative to another base."""
     _, body = read_varint(frame, 0)
     delta, rest = read_varlong(frame, body + 1)
     moved = frame[body : body + 1] + encode_varint(delta + shift) + frame[rest:]

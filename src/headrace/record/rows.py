@@ -1,13 +1,14 @@
 # HOT
-"""Encodes rows of columns into records, for writers in bulk: no object for any record.
+"""Encodes rows of columns into records for bulk writers, without an object per record.
 
-Owns how a row becomes a record, and which partition it goes to. Sending, and what a column is, are
-for the caller: columns come as buffers, ends as 32-bit numbers, little end first.
+Owns the encoding of a row and the choice of its partition. The caller sends the payloads. Columns
+are buffers; ends are 32-bit numbers, little-endian.
 
-1. A row goes to the partition that it names, else to the one that Java's producer chooses for its
-   key, else to the sticky one, which moves on when a batch is full.
-2. A payload holds whole records with offsets from 0 on, all of one timestamp, and is no larger
-   than `bytes_max` unless it is a single record.
+1. A row with a partition number is written to that partition. A row with a key is written to the
+   partition that Java's producer chooses. Other rows are written to the sticky partition, which
+   changes when its batch is full.
+2. A payload has complete records with offset deltas from 0 and equal timestamps. It is at most
+   `bytes_max` long, unless it is a single record.
 """
 
 from typing import Final, final
@@ -24,7 +25,7 @@ _MASK: Final = 0xFFFFFFFF
 
 
 def murmur2(data: bytes, start: i64, end: i64) -> i64:
-    """Java's org.apache.kafka.common.utils.Utils.murmur2 of data[start:end], without a sign."""
+    """Unsigned org.apache.kafka.common.utils.Utils.murmur2 of data[start:end]."""
     state: i64 = _SEED ^ (end - start)
     at = start
     word: i64 = 0
@@ -49,21 +50,21 @@ def murmur2(data: bytes, start: i64, end: i64) -> i64:
 
 @final
 class Column:
-    """Values one after the other, and where each ends; some may be missing."""
+    """Concatenated values with their end positions; values can be missing."""
 
     __slots__ = ("data", "ends", "presence")
 
     def __init__(self, ends: bytes, data: bytes, presence: bytes) -> None:
         self.ends: bytes = ends
-        """One more than there are values: the first is where the first value begins."""
+        """One number more than values: the first is the start of the first value."""
         self.data: bytes = data
         self.presence: bytes = presence
-        """A byte for each value, 0 for one that is missing; empty if none is."""
+        """One byte per value, 0 if it is missing; empty if none is missing."""
 
 
 @final
 class _Open:
-    """The batch that gathers one partition's records."""
+    """The open batch of one partition."""
 
     __slots__ = ("count", "writer")
 
@@ -74,12 +75,12 @@ class _Open:
 
 @final
 class RowEncoder:
-    """Gathers the rows for one topic; `take` gives payloads that are full."""
+    """Collects the rows for one topic; `take` returns full payloads."""
 
     __slots__ = ("_bytes_max", "_full", "_open", "_sticky", "_turn")
 
     def __init__(self, partition_count: int, sticky: list[int], bytes_max: int) -> None:
-        """`sticky` are the partitions that rows without a key go to, in turn."""
+        """`sticky` are the partitions for rows without a key, used in turn."""
         self._open: list[_Open] = [_Open() for _ in range(partition_count)]
         self._full: list[tuple[int, bytes, int]] = []
         self._sticky: list[int] = sticky
@@ -94,7 +95,7 @@ class RowEncoder:
         values: Column,
         headers: list[bytes],
     ) -> None:
-        """Take rows. `partitions` are 32-bit numbers, negative for none; empty if no row has one.
+        """Add rows. `partitions` are 32-bit numbers, negative for none; empty if no row has one.
 
         `headers` are encoded, with their count; empty if no row has any.
         """
@@ -173,7 +174,7 @@ class RowEncoder:
         return opened
 
     def take(self, everything: bool) -> list[tuple[int, bytes, int]]:
-        """Partition, payload and number of records of what is full, or of all that there is."""
+        """Partition, payload and record count of full batches, or of all batches."""
         partition: i64 = 0
         while everything and partition < len(self._open):
             if self._open[partition].count > 0:

@@ -1,7 +1,7 @@
 # HOT
-"""Zigzag numbers of variable length, as they frame a record: writing them, and their sizes.
+"""Writes zigzag varints, as used in records, and computes their sizes.
 
-For numbers of at most 63 bits, without an object for any; batch.py reads them.
+For numbers of at most 63 bits, without allocating an object; batch.py reads them.
 """
 
 from librt.strings import BytesWriter
@@ -9,7 +9,7 @@ from mypy_extensions import i64
 
 
 def varint_size(value: i64) -> i64:
-    """How many bytes `put_varint` writes."""
+    """The number of bytes that `put_varint` writes."""
     value ^= value >> 63
     size: i64 = 1
     while value > 0x3F:
