@@ -1,1 +1,1 @@
-"""Plain facts shared by every room: topics, partitions, epochs, error codes. No I/O."""
+"""Types that all packages share: topics, partitions, cluster image, error codes. No I/O."""

@@ -1,4 +1,4 @@
-"""One broker's picture of the cluster: brokers, topics, and who leads."""
+"""The cluster image of one broker: brokers, topics, partition leaders, settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """As clients take it: what is an IPv6 address stands in brackets."""
+        """`host:port` as clients expect it; an IPv6 address is in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -48,7 +48,7 @@ def has_kept(epoch: int, broker_epoch: int, previous_epoch: int, kept_since: int
 
 @dataclass(slots=True)
 class ClusterImage:
-    """Changed only by the controller service, on the loop; read by every handler."""
+    """The controller service changes it on the loop; all handlers read it."""
 
     cluster_id: str
     controller_id: int = -1
@@ -56,9 +56,9 @@ class ClusterImage:
     topics: dict[str, TopicState] = field(default_factory=dict)
     names_by_id: dict[UUID, str] = field(default_factory=dict)
     broker_configs: dict[int | None, Mapping[str, str]] = field(default_factory=dict)
-    """Dynamic broker settings: by node, and under None the cluster-wide defaults."""
+    """Dynamic broker settings by node id; the key None has the defaults for all brokers."""
     group_configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    """Settings of consumer groups, by their names."""
+    """Settings of consumer groups, by group id."""
 
     def put_topic(self, topic: TopicState) -> None:
         self.topics[topic.name] = topic

@@ -1,14 +1,14 @@
-"""The protocol's error codes, and the exception that carries one up to a response.
+"""The protocol's error codes, and the exception that carries one to a response.
 
-Errors go by blame: an ApiError is the asker's trouble, or a state the asker must know of; it is
-answered in its own slot of the response. Anything else that is raised is our own bug.
+An ApiError is an error of the client, or a state that the client must know. It is returned in the
+result of the topic, partition or group that it concerns. Any other exception is a bug of Headrace.
 """
 
 from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Kafka's numbers, under Kafka's names."""
+    """Kafka's numbers and names."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -155,7 +155,7 @@ def error_name(code: int) -> str:
 
 
 class ApiError(Exception):
-    """One error code with a sentence for the person who reads it."""
+    """An error code with a message for the user."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(code, message)
@@ -167,7 +167,7 @@ class ApiError(Exception):
 
 
 class RecordError(ApiError):
-    """A batch refused for some of its records: Produce names them from version 8 on (KIP-467)."""
+    """Records for which a batch was rejected; Produce returns them since version 8 (KIP-467)."""
 
     def __init__(self, code: ErrorCode, record_indexes: list[int], message: str = "") -> None:
         super().__init__(code, message)

@@ -1,6 +1,6 @@
-"""Topics and partitions: their names, and the state that a cluster agrees on.
+"""Topics and partitions: their names and their cluster-wide state.
 
-Everything here is immutable; a change is a new object. No I/O, no clock.
+All types are immutable; a change creates a new object. No I/O, no clock.
 """
 
 import re
@@ -37,12 +37,12 @@ class PartitionState:
     isr_epochs: tuple[int, ...] = ()
     """The broker epoch under which each member of `isr` was in sync, in the same order (B6)."""
     adding: tuple[int, ...] = ()
-    """Replicas that a move brings, and those that go when it is done; all are among `replicas`."""
+    """A reassignment adds these, and removes `removing` at its end; both are part of `replicas`."""
     removing: tuple[int, ...] = ()
     elr: tuple[tuple[int, int], ...] = ()
     """Eligible leader replicas (KIP-966), each with the broker epoch under which it was in sync.
 
-    They left the ISR while it was smaller than min.insync.replicas, so that nothing was committed
+    They left the ISR while it was smaller than min.insync.replicas, so no record was committed
     without them.
     """
     last_known_elr: tuple[tuple[int, int], ...] = ()
@@ -62,7 +62,7 @@ class TopicState:
 
 
 def check_topic_name(name: str) -> None:
-    """Refuse a name that could not be a directory, or that metrics could not tell apart."""
+    """Reject a name that cannot be a directory."""
     if name in (".", "..") or not _LEGAL_NAME.fullmatch(name):
         raise ApiError(
             ErrorCode.INVALID_TOPIC,
