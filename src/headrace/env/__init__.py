@@ -1,1 +1,1 @@
-"""The one door to the operating system: clock, files, randomness; each real and simulated."""
+"""Clock and files as replaceable interfaces; rate-limited logging; search for Java and extras."""

@@ -1,7 +1,7 @@
-"""Time, through a door that a test can hold.
+"""Clocks, as an interface that tests can replace.
 
-Nothing below the node reads a clock by itself: it is given one of these. Intervals are measured
-with `monotonic`; `wall_ms` is for timestamps that people and clients see.
+No code below the node reads a clock directly; it gets one of these. Use `monotonic` for intervals,
+and `wall_ms` for timestamps that users and clients see.
 """
 
 import logging
@@ -14,15 +14,19 @@ _APART_MS_MAX = 600_000
 
 class Clock(Protocol):
     def wall_ms(self) -> int:
-        """Milliseconds since 1970. May jump, in both directions."""
+        """Milliseconds since 1970. Can jump forwards and backwards."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back. May stand still while a machine sleeps."""
+        """Seconds since an arbitrary time; never decreases.
+
+        Can stop while a machine is suspended.
+        """
 
     def elapsed(self) -> float:
-        """Seconds since some moment, sleep included: what an undisturbed wall clock keeps up with.
+        """Seconds since an arbitrary time, including time in suspension.
 
-        What goes by age asks `Trust` before it believes the wall clock (I31).
+        A correct wall clock advances at the same rate. Deletion by age checks `Trust` before it
+        uses the wall clock (I31).
         """
 
 
@@ -39,7 +43,7 @@ class SystemClock:
 
 
 class Trust:
-    """Whether the wall clock goes on as fast as time itself, since the start or a comparison."""
+    """Whether the wall clock has advanced correctly since the start or the last comparison."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -48,7 +52,10 @@ class Trust:
         self._elapsed = clock.elapsed()
 
     def compare(self, wall_ms: int) -> None:
-        """Hold the wall clock to another one from here on: a broker may start with a wrong one."""
+        """Compare the wall clock with another one from now on.
+
+        A broker can start with a wrong clock.
+        """
         self._wall_ms = wall_ms
         self._elapsed = self._clock.elapsed()
         self.is_given()

@@ -1,8 +1,8 @@
-"""Trouble that goes on must not fill a log.
+"""Rate-limited logging of recurring problems.
 
-A Complaint is told when it begins, then now and then with how often it was met, and when it is
-over. Of Warnings, each about a case of its own, a burst is told, and of a storm a few a second: the
-rest are counted.
+A Complaint is logged when it begins, then at most every 30 s with the number of repetitions, and
+when it ends. Warnings concern separate cases: up to 1000 are logged in a burst and 10 per second
+after that, the rest is counted.
 """
 
 import logging
@@ -16,7 +16,7 @@ WARNINGS_PER_SECOND_MAX = 10
 
 
 class Complaint:
-    """One kind of trouble. What it says may name a case; the count is of all."""
+    """One kind of problem. A message can name a case; the count includes all cases."""
 
     def __init__(
         self, log: logging.Logger, monotonic: Callable[[], float] = time.monotonic
@@ -39,17 +39,17 @@ class Complaint:
         self._is_on = True
 
     def over(self, text: str) -> None:
-        """What was told is so no more; nothing where nothing was told."""
+        """Log the end of the problem, if it was logged."""
         if self._is_on:
             self._is_on = False
             self._log.info("%s", text)
 
 
 class Warnings:
-    """What strangers can cause, as often as they like."""
+    """Warnings that clients can cause at any rate."""
 
     def __init__(self, log: logging.Logger, what: str, monotonic: Callable[[], float]) -> None:
-        """`what` is what there were more of, in the line that counts them."""
+        """`what` names the suppressed warnings in the line that counts them."""
         self._log = log
         self._what = what
         self._monotonic = monotonic
@@ -70,7 +70,7 @@ class Warnings:
         self._log.warning("%s", text)
 
     def count(self) -> None:
-        """Say how many were left out, at most once a second; to be called now and then."""
+        """Log the number of suppressed warnings, at most once per second. Call it periodically."""
         now_s = self._monotonic()
         if self._untold and now_s - self._counted_s >= 1:
             self._log.warning("%d more %s", self._untold, self._what)

