@@ -1,1 +1,1 @@
-"""The settings table, and all that reads it: files, topics, descriptions, changes. No I/O."""
+"""The table of settings, and the code that reads, describes and changes them. No I/O."""

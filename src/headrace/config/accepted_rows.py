@@ -1,8 +1,8 @@
-"""The settings that Kafka knows and that mean nothing here, so that its server.properties starts.
+"""Kafka's settings that have no effect here, so that a server.properties of Kafka is accepted.
 
 One line each: name, type, default ("-" is none), limits ("*" is none, "low..high", or choices
-between "|"), and marks. They are read when a name is not found among the broker's own rows, or
-when somebody asks for all of them; the section says why they have no effect (features.py).
+between "|"), and marks. They are read when a name is not among the broker's own rows, or when all
+settings are requested. The section is the reason why they have no effect (features.py).
 """
 
 from headrace.config.setting import ConfigType, Setting
@@ -326,7 +326,7 @@ zookeeper.sync.time.ms int 2000 * hidden
 
 
 def accepted_rows() -> list[Setting]:
-    """All of them, as rows of the table."""
+    """All lines as rows of the table."""
     return [
         _row(line.split(), feature)
         for feature, lines in _SECTIONS.items()

@@ -1,13 +1,14 @@
-"""The settings of one broker: from its file, its command line, and what is changed at run time.
+"""The settings of one broker: from its file, its command line, and dynamic changes.
 
-Owns which value counts and where it came from. It logs nothing and reads no file: ``notes`` are
-for the caller to log, once.
+Determines the effective value of each setting and its source. It logs nothing and reads no file:
+the caller logs ``notes`` once.
 
 1. Levels, strongest first: dynamic for this broker, dynamic for all brokers, static, default.
-   Within a level a setting's stronger name wins: log.retention.ms, then .minutes, then .hours.
-2. A broker that starts has only values within their limits; what the store brings later and does
-   not fit is left out, not raised, because another version may have written it.
-3. ``version`` grows with every change; TopicConfig objects are shared until then.
+   Within a level, the stronger name of a setting applies: log.retention.ms, then .minutes, then
+   .hours.
+2. A broker starts only with values within their limits. A dynamic value from the store that is not
+   valid is ignored, because another version can have written it.
+3. ``version`` increases with each change; TopicConfig objects are shared until then.
 """
 
 from collections.abc import Mapping
@@ -27,19 +28,19 @@ from headrace.model.cluster import Endpoint
 
 COMMAND_LINE = "--set"
 INTERNAL = "INTERNAL"
-"""The listener that brokers have among themselves, unless they are given another."""
+"""The default listener for other brokers."""
 _NOTHING: Mapping[str, str] = {}
 _TOPIC_CONFIGS_MAX = 4096
 
 
 class BrokerConfig:
     def __init__(self) -> None:
-        """The defaults alone; see ``load``."""
+        """Only defaults; see ``load``."""
         self.version = 0
         self.listeners: tuple[Endpoint, ...] = ()
         self.advertised: tuple[Endpoint, ...] = ()
         self.internal_listener = ""
-        """Where other brokers are served; none without a cluster."""
+        """The listener for other brokers; empty without a cluster."""
         self._static: dict[str, str] = {}
         self._dynamic: dict[str, str] = {}
         self._dynamic_defaults: dict[str, str] = {}
@@ -58,9 +59,10 @@ class BrokerConfig:
         *,
         origin: str = "server.properties",
     ) -> "BrokerConfig":
-        """From a file's properties and the command line's; ConfigError says what is wrong where.
+        """Load a file's properties and those of the command line.
 
-        A name that nobody knows is a note if the file has it, and an error on the command line.
+        ConfigError has the cause and origin. An unknown name in the file is a note; on the command
+        line it is an error.
         """
         config = cls()
         config._take(properties, origin)
@@ -85,7 +87,7 @@ class BrokerConfig:
         self._join_ids(properties, origin)
 
     def _join_ids(self, properties: Mapping[str, str], origin: str) -> None:
-        """node.id and broker.id are one setting."""
+        """Treat node.id and broker.id as one setting."""
         given = {
             properties[name].strip() for name in ("node.id", "broker.id") if name in properties
         }
@@ -95,7 +97,7 @@ class BrokerConfig:
             self._static["node.id"] = self._static["broker.id"] = text
 
     def _check_together(self) -> None:
-        """What must hold between settings."""
+        """Check rules between settings."""
         if len(self.get_list("log.dirs")) > 1 or len(self.get_list("log.dir")) > 1:
             raise ConfigError("log.dirs contains several directories. Headrace uses one.")
         if self.is_set("process.roles") and "broker" not in self.get_list("process.roles"):
@@ -114,7 +116,7 @@ class BrokerConfig:
                     f"queued.max.request.bytes cannot be {queued_bytes_max}: it must be at least "
                     f"socket.request.max.bytes, which is {request_bytes_max}."
                 )
-            # Kafka has no limit by default, so that its files may raise the other alone.
+            # Kafka has no limit by default, so a file of Kafka can raise only the other setting.
             self._values["queued.max.request.bytes"] = request_bytes_max
 
     def _check_order(self, low_name: str, high_name: str) -> None:
@@ -129,7 +131,7 @@ class BrokerConfig:
         controllers: set[str] = set()
         if self.is_set("controller.listener.names"):
             controllers.update(map(str.upper, self.get_list("controller.listener.names")))
-        # Kafka's own example file gives its Raft quorum a listener; there is none here to serve.
+        # Kafka's example file has a listener for its Raft quorum, which does not exist here.
         protocols |= dict.fromkeys(controllers, "PLAINTEXT")
         listeners = parse_listeners("listeners", self.get_list("listeners"), protocols)
         advertised = parse_listeners(
@@ -147,7 +149,7 @@ class BrokerConfig:
             self._add_internal_listener(name)
 
     def _add_internal_listener(self, name: str | None) -> None:
-        """Brokers of a cluster use a separate listener, which does not serve clients."""
+        """Set the listener for other brokers, which serves no clients."""
         if name is None:
             first = self.listeners[0]
             self.internal_listener = INTERNAL
@@ -161,7 +163,7 @@ class BrokerConfig:
             self.internal_listener = name.upper()
 
     def __getitem__(self, name: str) -> Value:
-        """The value that counts, typed; KeyError for a name that is not in the table."""
+        """The effective value, typed; KeyError for an unknown name."""
         if name not in self._values:
             row = _row(name)
             text = self._text(name)
@@ -189,7 +191,7 @@ class BrokerConfig:
         return value
 
     def get_optional_str(self, name: str) -> str | None:
-        """None where it is not set, or empty."""
+        """None if it is not set, or empty."""
         value = self[name]
         assert value is None or isinstance(value, str)
         return value or None
@@ -200,7 +202,7 @@ class BrokerConfig:
         return value
 
     def get_list(self, name: str) -> tuple[str, ...]:
-        """Empty where it is not set."""
+        """Empty if it is not set."""
         value = self[name]
         assert value is None or isinstance(value, tuple)
         return value or ()
@@ -222,11 +224,11 @@ class BrokerConfig:
         return bool(self.get_optional_str("zookeeper.connect"))
 
     def advertise(self, ports: Mapping[str, int], host: str) -> tuple[Endpoint, ...]:
-        """What clients are told, given the bound ports by listener and this machine's name."""
+        """The addresses for clients, from the bound port of each listener and the host name."""
         return advertise(self.listeners, self.advertised, ports, host)
 
     def levels(self) -> tuple[tuple[ConfigSource, Mapping[str, str]], ...]:
-        """What was set, strongest level first."""
+        """The configured values, strongest level first."""
         return (
             (ConfigSource.DYNAMIC_BROKER_CONFIG, self._dynamic),
             (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self._dynamic_defaults),
@@ -249,7 +251,7 @@ class BrokerConfig:
         return None
 
     def notes(self) -> list[str]:
-        """What the owner of the file should know, a line each."""
+        """Notes for the owner of the file, one line each."""
         lines = [f"{unknown_name(name, of_topic=False)} It is ignored." for name in self._unknown]
         rows = [row for row in map(broker_setting, sorted(self._static)) if row is not None]
         idle = [row.name for row in rows if not row.honoured]
@@ -263,7 +265,7 @@ class BrokerConfig:
         return lines
 
     def topic_values(self) -> Mapping[str, Value]:
-        """The typed defaults of topics on this broker, by the topics' names for them."""
+        """The typed defaults for topics on this broker, by the names of topic settings."""
         if not self._topic_values:
             self._topic_values = {
                 name: self._topic_default(row) for name, row in TOPIC_SETTINGS.items()
@@ -278,7 +280,7 @@ class BrokerConfig:
         return row.default_value
 
     def topic_config(self, overrides: Mapping[str, str] = _NOTHING) -> TopicConfig:
-        """The settings of a topic; those that are unknown or do not fit are left out."""
+        """The settings of a topic; unknown names and invalid values are ignored."""
         key = frozenset(overrides.items())
         config = self._topic_configs.get(key)
         if config is None:
@@ -301,7 +303,7 @@ class BrokerConfig:
     def update_dynamic(
         self, broker: Mapping[str, str], defaults: Mapping[str, str] = _NOTHING
     ) -> frozenset[str]:
-        """Put the store's settings for this broker, and for all; returns the names that changed."""
+        """Set the store's settings for this broker, and for all; returns the names that changed."""
         new = {name: text for name, text in broker.items() if _fits(name, text)}
         new_defaults = {name: text for name, text in defaults.items() if _fits(name, text)}
         touched = {*self._dynamic, *self._dynamic_defaults, *new, *new_defaults}
@@ -323,7 +325,7 @@ class BrokerConfig:
         return frozenset(name for name in touched if self[name] != old[name])
 
     def settings(self) -> Mapping[str, Setting]:
-        """Every row that describes this broker: the table's, and prefixed names that are set."""
+        """All rows for this broker: those of the table, and prefixed names that are set."""
         rows = dict(broker_settings())
         for _, values in self.levels():
             for name in values:
@@ -334,7 +336,7 @@ class BrokerConfig:
 
     @property
     def unknown_names(self) -> Mapping[str, ConfigSource]:
-        """Names that were set and that nobody knows, and where they were set."""
+        """Unknown names that were set, with their source."""
         static = dict.fromkeys(self._unknown, ConfigSource.STATIC_BROKER_CONFIG)
         return static | self._unknown_dynamic
 
@@ -349,7 +351,7 @@ def _row(name: str) -> Setting:
 def _in_unit(row: Setting, value: Value, factor: int) -> Value:
     if factor == 1 or not isinstance(value, int):
         return value
-    # A negative number of hours is "no limit", which the topic's own row writes as -1.
+    # A negative number of hours means no limit, which is -1 in the topic's row.
     return max(value * factor, int(row.low or 0))
 
 

@@ -1,7 +1,7 @@
-"""The settings of a broker: who and where it is, topics and logs, and those that are our own.
+"""The broker settings: identity and network, topics and logs, and Headrace's own.
 
-Data only. The broker's defaults for topics (``log.retention.ms`` and the like) are not here:
-table.py derives them from the topics' rows.
+Data only. The broker's defaults for topics (``log.retention.ms`` and similar) are not here:
+table.py derives them from the topic rows.
 """
 
 from headrace.config.setting import (

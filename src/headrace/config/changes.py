@@ -1,12 +1,12 @@
-"""Changes to settings through the protocol: what they make of the old ones, and whether they may.
+"""Applies and checks changes of settings that clients request.
 
-Owns the operations of IncrementalAlterConfigs and the checks of CreateTopics, AlterConfigs and
-IncrementalAlterConfigs. Pure: it returns what is to be stored, or raises ApiError.
+Implements the operations of IncrementalAlterConfigs and the checks of CreateTopics, AlterConfigs
+and IncrementalAlterConfigs. Pure: it returns the settings to store, or raises ApiError.
 
-1. A resource changes as a whole or not at all.
-2. A name or a value that does not fit is INVALID_CONFIG; a broker keeps unknown names, though.
-   What cannot be changed at run time, and a request that contradicts itself, is INVALID_REQUEST.
-   All of it as in Kafka, but for a broker's values, which Kafka refuses with INVALID_REQUEST.
+1. All changes of a resource are applied, or none.
+2. An unknown name or invalid value is INVALID_CONFIG; a broker accepts unknown names, however. A
+   setting that cannot change at run time, or a contradictory request, is INVALID_REQUEST. This is
+   as in Kafka, except that Kafka rejects invalid values of a broker with INVALID_REQUEST.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +30,7 @@ _LAGS = frozenset({"min.compaction.lag.ms", "max.compaction.lag.ms"})
 
 
 class Operation(IntEnum):
-    """What IncrementalAlterConfigs does to a setting, under its numbers."""
+    """The operations of IncrementalAlterConfigs, with their numbers."""
 
     SET = 0
     DELETE = 1
@@ -47,7 +47,7 @@ class Change(NamedTuple):
 def apply_topic_changes(
     config: BrokerConfig, current: Mapping[str, str], changes: Iterable[Change]
 ) -> dict[str, str]:
-    """A topic's settings after the changes, checked as a whole."""
+    """The settings of a topic after the changes, checked as a whole."""
     inherited = config.topic_values()
     after = apply_changes(current, changes, topic_setting, lambda row: inherited[row.name])
     check_topic_config(config, after)
@@ -70,7 +70,7 @@ def apply_broker_changes(
 def apply_group_changes(
     config: BrokerConfig, current: Mapping[str, str], changes: Iterable[Change]
 ) -> dict[str, str]:
-    """A group's settings after the changes, checked as a whole."""
+    """The settings of a group after the changes, checked as a whole."""
     after = apply_changes(current, changes, GROUP_SETTINGS.get, lambda row: row.default_value)
     check_group_config(config, after)
     return after
@@ -84,8 +84,8 @@ def apply_changes(
 ) -> dict[str, str]:
     """The settings after the changes; the values are not checked.
 
-    ``inherited`` is the value that a list is appended to or subtracted from where the resource
-    has none of its own.
+    ``inherited`` returns the list that a change appends to or subtracts from, if the resource does
+    not set its own.
     """
     after = dict(current)
     seen: set[str] = set()
@@ -152,14 +152,14 @@ def collect(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
 
 
 def check_topic_config(config: BrokerConfig, settings: Mapping[str, str]) -> None:
-    """Refuse settings that a topic cannot have on this broker."""
+    """Raise ApiError for settings that a topic cannot have on this broker."""
     values = dict(config.topic_values())
     for name, text in settings.items():
         row = TOPIC_SETTINGS.get(name)
         if row is None:
             raise ApiError(ErrorCode.INVALID_CONFIG, unknown_name(name, of_topic=True))
         values[name] = _parse(row, text)
-    # Two brokers' defaults may contradict each other, which is not for a topic to put right.
+    # The broker's defaults can contradict each other; a topic that sets neither is not rejected.
     if not _LAGS.isdisjoint(settings):
         _check_lags("", values)
     if values["remote.storage.enable"]:
@@ -170,7 +170,7 @@ def check_topic_config(config: BrokerConfig, settings: Mapping[str, str]) -> Non
 
 
 def _check_lags(prefix: str, values: Mapping[str, Value]) -> None:
-    """Under the topic's names, or with a prefix the broker's; a lag that is missing fits any."""
+    """Check the lags of a topic, or with a prefix of a broker; either can be missing."""
     low_name, high_name = f"{prefix}min.compaction.lag.ms", f"{prefix}max.compaction.lag.ms"
     low, high = values.get(low_name), values.get(high_name)
     if isinstance(low, int) and isinstance(high, int) and low > high:
@@ -181,17 +181,17 @@ def _check_lags(prefix: str, values: Mapping[str, Value]) -> None:
 
 
 def check_broker_config(settings: Mapping[str, str], *, for_all_brokers: bool) -> None:
-    """Refuse dynamic settings that a broker, or all of them, cannot have."""
+    """Raise ApiError for dynamic settings that a broker, or all brokers, cannot have."""
     values: dict[str, Value] = {}
     for name, text in settings.items():
         row = broker_setting(name)
         if row is None:
             if len(name) > NAME_LENGTH_MAX:
                 raise ApiError(ErrorCode.INVALID_CONFIG, unknown_name(name, of_topic=False))
-            # Kafka keeps such names for its plug-ins, and kafkajs's own tests count on it.
+            # Kafka accepts such names for its plug-ins, and the tests of kafkajs rely on it.
             continue
         if name == _UNHELD_THROTTLE:
-            # Whoever sets a limit before a move would count on it.
+            # A user who sets a limit before a reassignment would rely on it.
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,
                 f"{name} cannot be set: a broker has one directory.",
@@ -212,7 +212,7 @@ def check_broker_config(settings: Mapping[str, str], *, for_all_brokers: bool) -
 
 
 def check_group_config(config: BrokerConfig, settings: Mapping[str, str]) -> None:
-    """Refuse settings that a consumer group cannot have on this broker."""
+    """Raise ApiError for settings that a consumer group cannot have on this broker."""
     try:
         check_group_settings(config, settings)
     except ConfigError as error:

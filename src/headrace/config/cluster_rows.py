@@ -1,4 +1,4 @@
-"""The settings of a broker for groups, transactions and clusters.
+"""The broker settings for groups, transactions and clusters.
 
 Data only.
 """

@@ -1,10 +1,11 @@
-"""What DescribeConfigs tells of topics, brokers and groups: every setting, and whence its value.
+"""Builds the rows of DescribeConfigs for topics, brokers and groups.
 
-Pure: rows in, rows out. The handler picks the fields that its version has.
+Pure: rows in, rows out. The handler selects the fields of its version.
 
-1. Every setting is there, set or not, but for Kafka's internal and removed names that nobody set.
-2. The value of a password is never there, nor that of a name which nobody knows.
-3. The first synonym is the value that counts, and its source is the row's source.
+1. All settings are listed, set or not. Kafka's internal and removed names are listed only if they
+   are set.
+2. The value of a password is never returned, nor that of an unknown name.
+3. The first synonym is the effective value, and its source is the source of the row.
 """
 
 from collections.abc import Collection, Mapping
@@ -36,7 +37,7 @@ class ConfigRow(NamedTuple):
 def describe_topic(
     config: BrokerConfig, overrides: Mapping[str, str], names: Collection[str] | None = None
 ) -> list[ConfigRow]:
-    """The settings of a topic; ``names`` picks some, and unknown ones among them are left out."""
+    """The settings of a topic, or those in ``names``; unknown names are ignored."""
     return [
         _topic_row(config, row, overrides)
         for name, row in TOPIC_SETTINGS.items()
@@ -105,7 +106,7 @@ def describe_broker(config: BrokerConfig, names: Collection[str] | None = None) 
 def describe_broker_defaults(
     config: BrokerConfig, names: Collection[str] | None = None
 ) -> list[ConfigRow]:
-    """The dynamic settings that all brokers share: only those that are set, as in Kafka."""
+    """The dynamic settings for all brokers: only those that are set, as in Kafka."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     rows = []
     for name, text in dict(config.levels())[source].items():
@@ -133,7 +134,7 @@ def describe_broker_defaults(
 
 def _broker_row(config: BrokerConfig, row: Setting) -> ConfigRow:
     synonyms = _broker_synonyms(config, row.name)
-    # Of log.retention.ms only what stands under that name: the hours have a row of their own.
+    # For log.retention.ms, only values under that name: the hours have their own row.
     while synonyms and synonyms[0].name != row.name:
         synonyms.pop(0)
     return ConfigRow(
@@ -149,9 +150,9 @@ def _broker_row(config: BrokerConfig, row: Setting) -> ConfigRow:
 
 
 def _broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
-    """What is said of a setting, under all of its names, strongest first."""
+    """All values of a setting, under all its names, strongest first."""
     rows = [row for row in map(broker_setting, BROKER_SYNONYMS.get(name, (name,))) if row]
-    said = [
+    configured = [
         _synonym(row, values[row.name], source)
         for source, values in config.levels()
         for row in rows
@@ -162,7 +163,7 @@ def _broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
         for row in rows
         if row.default is not None
     ]
-    return said + defaults
+    return configured + defaults
 
 
 def _synonym(row: Setting, text: str, source: ConfigSource) -> Synonym:
@@ -170,7 +171,7 @@ def _synonym(row: Setting, text: str, source: ConfigSource) -> Synonym:
 
 
 def _unknown_row(name: str, source: ConfigSource) -> ConfigRow:
-    # Kafka hides the values of such names too: a plug-in's secret may be among them.
+    # Kafka also hides the values of such names: a plug-in's secret can be among them.
     read_only = source is ConfigSource.STATIC_BROKER_CONFIG
     synonyms = (Synonym(name, None, source),)
     return ConfigRow(name, None, source, read_only, True, synonyms, ConfigType.UNKNOWN, "")

@@ -1,6 +1,6 @@
-"""What Apache Kafka has and this broker has not, for the settings that mean nothing without it.
+"""Features of Apache Kafka that Headrace lacks, for settings that have no effect.
 
-A row of the table with ``needs`` is accepted without effect, for the reason that is given here.
+A row with ``needs`` is accepted without effect, for the reason given here.
 """
 
 MISSING = {

@@ -1,6 +1,6 @@
-"""The settings of a consumer group: the two that it may have for itself, and their limits.
+"""The settings of a consumer group, and their limits.
 
-A group that has none of its own goes by the broker's, which also says how far they may go.
+A group without its own value uses that of the broker. The broker also has the limits.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 
 
 class Bounds(NamedTuple):
-    """The broker's settings behind one of a group's."""
+    """The broker's settings for one group setting."""
 
     default: str
     low: str
@@ -48,13 +48,13 @@ GROUP_SETTINGS = {
 
 
 class Integers(Protocol):
-    """A broker's settings, as far as they are whole numbers."""
+    """The integer settings of a broker."""
 
     def get_int(self, name: str) -> int: ...
 
 
 def check_group_settings(config: Integers, own: Mapping[str, str]) -> None:
-    """Refuse what a group may not have for itself; with nothing, what the broker gives to all."""
+    """Raise ConfigError for invalid settings of a group, or for invalid defaults of the broker."""
     values: dict[str, int] = {}
     for name in own:
         if name not in GROUP_SETTINGS:

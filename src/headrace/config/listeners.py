@@ -1,10 +1,12 @@
-"""The addresses of a broker: what ``listeners`` and ``advertised.listeners`` say.
+"""Parses and checks ``listeners`` and ``advertised.listeners``.
 
-Owns their syntax and what must hold between them. It resolves no name and opens no socket: an
-empty host is "every interface", and port 0 is "a free one", until the caller knows better.
+It resolves no name and opens no socket: an empty host means all interfaces, and port 0 a free port,
+until the caller replaces them.
 
-1. Listener names are unique; so are ports, but for one IPv4 and one IPv6 address (KIP-797).
-2. Only protocols that are built come out: anything else is refused, never served in the clear.
+1. Listener names are unique. Ports are unique as well, except for one IPv4 and one IPv6 address
+   (KIP-797).
+2. Only supported protocols are accepted: a listener with TLS or SASL is rejected, never served as
+   PLAINTEXT.
 """
 
 from collections.abc import Iterable, Mapping
@@ -88,7 +90,7 @@ def check_listeners(listeners: tuple[Endpoint, ...]) -> None:
 
 
 def _share_a_port(one: str, other: str) -> bool:
-    """Two addresses may use one port if each is a literal of another family, or of another host."""
+    """Whether two hosts differ, or are the wildcards of IPv4 and IPv6."""
     if one in ANY_HOSTS or other in ANY_HOSTS:
         return {one, other} == {"0.0.0.0", "::"}
     return one != other
@@ -100,10 +102,10 @@ def advertise(
     ports: Mapping[str, int],
     host: str,
 ) -> tuple[Endpoint, ...]:
-    """What clients are told: the advertised address of a listener, or else its own.
+    """The addresses for clients: the advertised address of a listener, or its own.
 
-    ``ports`` are those that were really bound, by listener, and ``host`` is this machine's name
-    for clients, which stands in for "every interface".
+    ``ports`` has the bound port of each listener. ``host`` is this machine's name for clients,
+    which replaces "all interfaces".
     """
     advertised_by_name = {endpoint.listener: endpoint for endpoint in advertised}
     endpoints = []

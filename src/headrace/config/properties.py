@@ -1,7 +1,7 @@
-"""Java's .properties files, the format of Kafka's server.properties.
+"""Parses Java's .properties files, the format of Kafka's server.properties.
 
-Owns the syntax only: what the names mean is the table's business, and reading the file the
-caller's. Continued lines, three separators, both comment signs, and escapes are as in Java.
+It does not interpret the names and does not read the file. Continued lines, the three separators,
+both comment characters and escapes are as in Java.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Names and values; of a name that stands twice the last counts, as in Java."""
+    """Names and values; the last value of a repeated name applies, as in Java."""
     properties: dict[str, str] = {}
     for number, line in _logical_lines(text):
         name, value = _split(line)
@@ -24,7 +24,7 @@ def read_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Each line with what continues it, under the number of the first."""
+    """Yield each line with its continuation lines, and the number of the first."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     pieces: list[str] = []
     start = 0
@@ -49,7 +49,7 @@ def _is_continued(line: str) -> bool:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The name ends at the first blank, '=' or ':' that no backslash precedes."""
+    """The name ends at the first blank, '=' or ':' without a backslash before it."""
     at = 0
     while at < len(line) and line[at] not in "=:" + _BLANKS:
         at += 2 if line[at] == "\\" else 1
@@ -76,7 +76,7 @@ def _unescape(text: str, line_number: int) -> str:
                 continue
             character = _ESCAPES.get(character, character)
         pieces.append(character)
-    # Java writes what lies beyond 16 bits as a pair of escapes.
+    # Java writes characters beyond 16 bits as a pair of escapes.
     return "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -1,11 +1,11 @@
-"""One row of the settings table: a name, its type, its default, its limits and its meaning.
+"""One row of the settings table: name, type, default, limits and documentation.
 
-Owns how a value in text becomes a typed one, and the sentence that says what is allowed.
-It knows no setting by name (the rows are in ``*_rows.py``) and does no I/O.
+Converts text to a typed value, and describes the allowed values in errors. It does not depend on
+particular settings (the rows are in ``*_rows.py``) and does no I/O.
 
-1. ``parse`` returns a value of the row's type within the row's limits, or raises ConfigError.
-2. A refusal shows at most 100 characters of the value, escaped, and nothing of a password.
-3. No value is longer than VALUE_BYTES_MAX: older versions of DescribeConfigs could not tell it.
+1. ``parse`` returns a value of the row's type within its limits, or raises ConfigError.
+2. An error shows at most 100 characters of the value, escaped, and no password.
+3. A value has at most VALUE_BYTES_MAX bytes: older versions of DescribeConfigs cannot return more.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ LONG_MAX = 2**63 - 1
 
 
 class ConfigError(Exception):
-    """A setting that the broker cannot start with; ``message`` is one sentence for its owner."""
+    """An invalid setting; ``message`` is one sentence for the user."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class ConfigError(Exception):
 
 
 class ConfigType(IntEnum):
-    """Types, under the numbers that DescribeConfigs gives them."""
+    """Types, with the numbers of DescribeConfigs."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -47,7 +47,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value came from, under the numbers that DescribeConfigs gives them."""
+    """Sources of a value, with the numbers of DescribeConfigs."""
 
     UNKNOWN = 0
     TOPIC_CONFIG = 1
@@ -73,7 +73,7 @@ _NUMBER_CHARACTERS = frozenset("0123456789+-.eE")
 
 
 class Setting:
-    """A row. Plain slots instead of a data class: hundreds are made while the broker starts."""
+    """A row. Plain slots instead of a data class: hundreds are created while the broker starts."""
 
     __slots__ = (
         "allowed_text",
@@ -122,16 +122,16 @@ class Setting:
         self.check = check
         self.allowed_text = allowed
         self.needs = needs
-        """What is missing, so that the row means nothing: a key of features.MISSING, or empty."""
+        """The missing feature that the row depends on: a key of features.MISSING, or ""."""
         self.synonyms = synonyms
-        """Of a topic's row: the broker's names for its default, and the factor to our unit."""
+        """The broker's names for the default of a topic row, with factors to the topic's unit."""
         self.dynamic = dynamic
         self.per_broker = per_broker
-        """A dynamic row that makes no sense as a default for all brokers."""
+        """A dynamic row that cannot be set for all brokers."""
         self.hidden = hidden
-        """Described only when somebody has set it: Kafka's internal and long removed names."""
+        """Described only if it is set: internal and removed names of Kafka."""
         self.kafka_default = kafka_default
-        """Apache Kafka's default, where ours is another."""
+        """Apache Kafka's default, if it differs."""
 
     @property
     def honoured(self) -> bool:
@@ -152,7 +152,7 @@ class Setting:
         return None if self.default is None else self.parse(self.default)
 
     def parse(self, text: str) -> Value:
-        """The typed value of a text, or a ConfigError that says what is allowed."""
+        """The typed value of a text, or a ConfigError with the allowed values."""
         if len(text.encode("utf-8", "surrogatepass")) > VALUE_BYTES_MAX:
             raise self._refusal(text)
         try:
@@ -185,7 +185,7 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """What a value may be, as the end of a sentence."""
+        """The allowed values, as the end of a sentence."""
         if self.allowed_text:
             return self.allowed_text
         if self.choices:
@@ -210,7 +210,7 @@ class Setting:
 
 
 def _read(kind: ConfigType, text: str) -> Value:
-    """Java's reading of each type; ValueError for what Java would not read."""
+    """Read a value as Java does; ValueError if Java would reject it."""
     if kind in _INTEGER_MAX:
         return _read_integer(text, _INTEGER_MAX[kind])
     if kind is BOOLEAN:
@@ -218,7 +218,7 @@ def _read(kind: ConfigType, text: str) -> Value:
     if kind is LIST:
         return _read_list(text)
     if kind is DOUBLE:
-        # float() also reads underscores, infinity and not-a-number.
+        # float() also accepts underscores, infinity and not-a-number.
         if not _NUMBER_CHARACTERS.issuperset(text):
             raise ValueError(text)
         return float(text)
@@ -227,7 +227,7 @@ def _read(kind: ConfigType, text: str) -> Value:
 
 def _read_integer(text: str, largest: int) -> int:
     digits = text[1:] if text[:1] in ("+", "-") else text
-    # int() also reads underscores, and the digits of every script.
+    # int() also accepts underscores, and the digits of all scripts.
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 40:
         raise ValueError(text)
     number = int(text)
@@ -266,7 +266,7 @@ def render(value: Value) -> str | None:
 
 
 def shown(text: str) -> str:
-    """A value for a message: escaped, so that it cannot forge a log line, and cut."""
+    """A value for a message: escaped, so that it cannot forge a log line, and shortened."""
     if len(text) <= SHOWN_LENGTH_MAX:
         return repr(text)
     return f"{text[:SHOWN_LENGTH_MAX]!r}... ({len(text)} characters)"

@@ -1,8 +1,8 @@
 """The table of all settings: look-ups by name, and the nearest name to a wrong one.
 
-1. A name stands once among the topics' rows and once among the brokers'.
-2. The broker's default for a topic's row has the type and the limits of that row.
-3. Looking up a wrong name costs the same whatever its length: peers choose it.
+1. A name is unique among the topic rows, and among the broker rows.
+2. The broker's default for a topic row has the type and the limits of that row.
+3. The cost of looking up a wrong name does not depend on its length, because clients choose it.
 """
 
 from functools import cache
@@ -22,7 +22,7 @@ _PREFIXES = {
     "rsm.config.": "tiered",
     "rlmm.config.": "tiered",
 }
-"""Kafka lets whole families of names follow these."""
+"""Kafka accepts any names with these prefixes."""
 
 _MECHANISM_NAMES = (
     "connections.max.reauth.ms",
@@ -31,12 +31,12 @@ _MECHANISM_NAMES = (
     "sasl.login.class",
     "sasl.server.callback.handler.class",
 )
-"""After a listener's prefix these follow a mechanism's name as well."""
+"""After a listener's prefix, the name of a mechanism can precede these."""
 
 
 def _broker_default(row: Setting, name: str) -> Setting:
-    """The broker's own row for the default of a topic's row."""
-    # Where a coarser unit follows (log.retention.hours), the default stands there.
+    """The broker row for the default of a topic row."""
+    # If a coarser unit exists (log.retention.hours), that row has the default.
     has_coarser = len(row.synonyms) > 1
     return Setting(
         name,
@@ -74,18 +74,18 @@ BROKER_SYNONYMS: dict[str, tuple[str, ...]] = {
     for row in TOPIC_ROWS
     if len(row.synonyms) > 1
 }
-"""The names that stand in for a broker's setting, itself first, strongest first."""
+"""The names of a broker setting, strongest first, beginning with itself."""
 
 
 @cache
 def broker_settings() -> dict[str, Setting]:
-    """Every row of the broker, by name, in the order of the names."""
+    """All rows of the broker, by name, sorted."""
     rows = {row.name: row for row in accepted_rows()} | _OWN_BROKER_SETTINGS
     return dict(sorted(rows.items()))
 
 
 def broker_setting(name: str) -> Setting | None:
-    """The row of a name, listener prefixes and plug-in families included."""
+    """The row of a name, including listener prefixes and plug-in prefixes."""
     row = _OWN_BROKER_SETTINGS.get(name) or broker_settings().get(name)
     return row if row is not None else _prefixed_setting(name)
 
@@ -117,7 +117,7 @@ def _prefixed_setting(name: str) -> Setting | None:
 
 
 def _base_setting(name: str) -> Setting | None:
-    """What ``listener.name.internal.ssl.key.password`` is about."""
+    """The base setting of a name such as ``listener.name.internal.ssl.key.password``."""
     base = name.split(".", 3)[-1]
     for mechanism_name in _MECHANISM_NAMES:
         if base.endswith("." + mechanism_name):
@@ -126,7 +126,7 @@ def _base_setting(name: str) -> Setting | None:
 
 
 def unknown_name(name: str, *, of_topic: bool) -> str:
-    """A sentence about a name that is not in the table, with the nearest one that is."""
+    """A sentence about an unknown name, with the nearest known one."""
     kind = "topic" if of_topic else "broker"
     nearest = nearest_name(name, of_topic=of_topic)
     hint = f" Did you mean {nearest}?" if nearest else ""
@@ -152,5 +152,5 @@ def _pairs_by_name(of_topic: bool) -> dict[str, frozenset[str]]:
 
 
 def _pairs(name: str) -> frozenset[str]:
-    """The neighbouring letters of a name: quicker to compare than edits, and as telling."""
+    """The pairs of adjacent letters: fast to compare, and as useful as edit distances."""
     return frozenset(name[at : at + 2] for at in range(len(name) - 1))

@@ -1,8 +1,8 @@
-"""The settings of one topic, typed and ready for the code that reads and writes its log.
+"""The settings of one topic, typed, for the code that reads and writes its log.
 
-Made by ``BrokerConfig.topic_config`` (or ``TopicConfig.resolve``) from a topic's own settings over
-the broker's defaults. Topics with the same settings share one object, so nobody changes one:
-``replace`` makes another.
+``BrokerConfig.topic_config`` (or ``TopicConfig.resolve``) creates it from a topic's settings and
+the broker's defaults. Topics with the same settings share one object, so it must not be changed:
+``replace`` creates another one.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
 
 PRODUCER_CODEC = -1
-"""compression.type=producer: a batch keeps the codec it came with."""
+"""compression.type=producer: a batch keeps its codec."""
 
 _CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4, "producer": -1}
 _NO_OVERRIDES: Mapping[str, str] = {}
@@ -55,7 +55,7 @@ class TopicConfig:
     )
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        """From typed values by Kafka's names; all of the topics' rows must be there."""
+        """Create it from typed values by Kafka's names, which must include all topic rows."""
         self.segment_bytes: int = values["internal.segment.bytes"] or values["segment.bytes"]
         self.segment_ms: int = values["segment.ms"]
         self.segment_jitter_ms: int = values["segment.jitter.ms"]
@@ -78,9 +78,9 @@ class TopicConfig:
         self.max_message_bytes: int = values["max.message.bytes"]
         self.compression_type: str = values["compression.type"]
         self.compression_codec: int = _CODECS[self.compression_type]
-        """The codec that batches get on disk, or PRODUCER_CODEC."""
+        """The codec of batches on disk, or PRODUCER_CODEC."""
         self.compression_level: int | None = _level(values, self.compression_type)
-        """How hard it works; None is the codec's own default."""
+        """The compression level; None is the default of the codec."""
         self.message_timestamp_type: str = values["message.timestamp.type"]
         self.uses_log_append_time: bool = self.message_timestamp_type == "LogAppendTime"
         self.message_timestamp_before_max_ms: int = values["message.timestamp.before.max.ms"]
@@ -93,7 +93,7 @@ class TopicConfig:
         self.leader_replication_throttled_replicas: frozenset[str] = frozenset(
             values["leader.replication.throttled.replicas"]
         )
-        """partition:broker, or * alone; likewise below."""
+        """partition:broker, or only "*"; also below."""
         self.follower_replication_throttled_replicas: frozenset[str] = frozenset(
             values["follower.replication.throttled.replicas"]
         )
@@ -102,7 +102,7 @@ class TopicConfig:
     def resolve(
         cls, config: "BrokerConfig | None" = None, overrides: Mapping[str, str] = _NO_OVERRIDES
     ) -> "TopicConfig":
-        """A topic's settings over the broker's (or over the table's own defaults)."""
+        """Apply a topic's settings to the defaults of the broker, or of the table."""
         if config is not None:
             return config.topic_config(overrides)
         values = {row.name: row.default_value for row in TOPIC_SETTINGS.values()}
@@ -111,7 +111,7 @@ class TopicConfig:
         return cls(values)
 
     def replace(self, **changes: Any) -> "TopicConfig":
-        """Another with these attributes, unchecked: for tests and for internal topics."""
+        """A copy with these attributes, unchecked: for tests and internal topics."""
         other = object.__new__(TopicConfig)
         for name in self.__slots__:
             setattr(other, name, changes.pop(name, getattr(self, name)))
@@ -131,5 +131,5 @@ class TopicConfig:
 
 def _level(values: Mapping[str, Any], compression_type: str) -> int | None:
     level: int | None = values.get(f"compression.{compression_type}.level")
-    # Of the codecs with levels, -1 means "the default" to gzip alone: zstd has negative ones.
+    # Of the codecs with levels, -1 means the default only for gzip: zstd has negative levels.
     return None if compression_type == "gzip" and level == -1 else level

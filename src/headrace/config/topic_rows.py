@@ -1,7 +1,7 @@
-"""The settings of a topic, one row each, under Kafka's names.
+"""The topic settings, one row each, under Kafka's names.
 
-Data only. A row's synonyms are the broker's names for its default, strongest first, each with the
-factor that brings it to the topic's unit; table.py derives the broker's rows from the first.
+Data only. The synonyms of a row are the broker's names for its default, strongest first, each with
+the factor to the topic's unit. table.py derives the broker's rows from the first.
 """
 
 from headrace.config.setting import (
