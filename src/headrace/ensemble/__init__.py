@@ -1,1 +1,1 @@
-"""Processes of this machine that a cluster is made of: children, Java, a local ZooKeeper."""
+"""Runs the processes of a local cluster: brokers and ZooKeeper nodes."""

@@ -1,7 +1,7 @@
-"""A broker as a child process: its properties file, its ready file, its life.
+"""Runs a broker as a child process, with its properties file and ready file.
 
-Owns what is written beside the data directory. It must not import the broker: the process that it
-starts is `headrace broker FILE`, as anybody could start it. Blocks.
+Owns the files next to the data directory. It does not import the broker: it starts `headrace broker
+FILE`, as a user would. Blocks.
 """
 
 import json
@@ -15,10 +15,10 @@ from headrace.ensemble.properties import properties_text
 
 
 class BrokerProcess:
-    """Files beside `directory`, the data: its name with .properties, .ready and .log."""
+    """The files have the path of `directory`, the data, plus .properties, .ready and .log."""
 
     address: str
-    """Where clients find it, once it is ready."""
+    """The address for clients, once the broker is ready."""
 
     def __init__(
         self,
@@ -29,8 +29,10 @@ class BrokerProcess:
         appends: bool = False,
         module: Sequence[str] = ("headrace",),
     ) -> None:
-        """`properties` are those of its file, without id and directory. `module` is the Python
-        module to run, with its first arguments."""
+        """`properties` are those of its file, without id and directory.
+
+        `module` is the Python module to run, with its first arguments.
+        """
         self.node_id = node_id
         self.directory = directory
         self.properties = {
@@ -40,7 +42,7 @@ class BrokerProcess:
         }
         self.address = ""
         self.internal_address = ""
-        """Where other brokers connect, once it is ready."""
+        """The address for other brokers, once the broker is ready."""
         self._file = _beside(directory, "properties")
         self._ready = _beside(directory, "ready")
         self.process = Child(
@@ -52,7 +54,7 @@ class BrokerProcess:
         return [sys.executable, "-m", *module, "broker", *files]
 
     def run_module(self, module: Sequence[str]) -> None:
-        """Use another module, from the next start."""
+        """Use another module from the next start on."""
         self.process.command = self._command(module)
 
     def start(

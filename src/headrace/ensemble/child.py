@@ -1,10 +1,10 @@
-"""A child process that outlives nothing: it ends when whoever started it does, however that ends.
+"""Runs a child process that ends with its parent, even if the parent is killed.
 
-Owns starting, signalling and waiting. It must not know what the child is for.
+Starts, signals and waits for any command.
 
-1. A child runs in its own session: a Ctrl-C at the terminal reaches only the parent.
-2. When the parent is gone, even by kill -9, the kernel signals the child (PR_SET_PDEATHSIG). The
-   kernel means the thread that started it, so all are started by one thread that stays.
+1. A child runs in its own session: Ctrl-C at the terminal reaches only the parent.
+2. When the parent ends, even by kill -9, the kernel signals the child (PR_SET_PDEATHSIG). The
+   kernel watches the thread that started the child, so one permanent thread starts all children.
 """
 
 import os
@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 
 POLL_S = 0.01
-# Sets the signal, makes sure that the parent did not die before, and becomes the command. Its own
-# process instead of a function between fork and exec: that may hang where there are threads.
+# Sets the signal, checks that the parent still runs, and executes the command. A separate process,
+# because a function between fork and exec can hang in a process with threads.
 _TETHER = """
 import ctypes, os, sys
 parent, number = int(sys.argv[1]), int(sys.argv[2])
@@ -30,7 +30,7 @@ if os.getppid() == parent:
 
 
 class ChildFailed(Exception):
-    """The process ended when it should not have; the sentence has its last words."""
+    """The process ended unexpectedly; the message has the last line of its output."""
 
 
 @cache
@@ -42,8 +42,10 @@ class Child:
     def __init__(
         self, name: str, command: Sequence[str], output: Path, *, appends: bool = False
     ) -> None:
-        """`output` gets the output of the process: from the first start, or also from earlier
-        ones if it `appends`."""
+        """`output` receives the output of the process.
+
+        With `appends`, the file keeps the output of earlier processes.
+        """
         self.name = name
         self.command = list(command)
         self.output = output
@@ -53,7 +55,7 @@ class Child:
     def start(
         self, *, when_orphaned: signal.Signals = signal.SIGKILL, under: Sequence[str] = ()
     ) -> None:
-        """`under` is a command that becomes the one it is given, as env does."""
+        """`under` is a command that executes the one in its arguments, as env does."""
         mode, self._mode = self._mode, "ab"
         with open(self.output, mode) as output:
             arguments = [str(os.getpid()), str(int(when_orphaned)), *under, *self.command]
@@ -84,7 +86,7 @@ class Child:
         return None if self._process is None else self._process.poll()
 
     def ending(self) -> str:
-        """How the process ended, for a sentence: its signal, or its exit code."""
+        """How the process ended: the name of its signal, or its exit code."""
         code = self.exit_code
         if code is None or code >= 0:
             return f"exit code {code}"
@@ -98,7 +100,7 @@ class Child:
             self._process.send_signal(number)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended within that time."""
+        """Whether it ended within that time."""
         if self._process is None:
             return True
         try:
@@ -108,17 +110,17 @@ class Child:
         return True
 
     def kill(self) -> None:
-        """kill -9, and gone when this returns."""
+        """Kill the process with SIGKILL and wait for its end."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self, seconds: float) -> bool:
-        """Ask it to end; kill it, and return False, if it has not after that time."""
+        """Stop it with SIGTERM; if it does not end within that time, kill it and return False."""
         if not self.running:
             return True
         self.send(signal.SIGTERM)
-        # One that was paused would not hear of it.
+        # A process that is paused does not receive SIGTERM.
         self.send(signal.SIGCONT)
         if self.wait(seconds):
             return True
@@ -126,7 +128,7 @@ class Child:
         return False
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Raises ChildFailed if the process ends or the time is up before `ready` says yes."""
+        """Wait for `ready`. Raises ChildFailed if the process ends or the time has passed."""
         deadline = time.monotonic() + seconds
         while not ready():
             if not self.running:
@@ -138,7 +140,7 @@ class Child:
             time.sleep(POLL_S)
 
     def last_words(self) -> str:
-        """The last line of what it printed."""
+        """The last line of its output."""
         try:
             text = self.output.read_text(encoding="utf-8", errors="replace")
         except OSError:

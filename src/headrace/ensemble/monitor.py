@@ -1,10 +1,10 @@
-"""Restarts ZooKeeper nodes that die, with back-off, and reports it.
+"""Restarts ZooKeeper nodes that fail, with back-off, and reports it.
 
-Owns the restart times of the nodes. Runs in the thread that calls `look`, a few times per second;
-it blocks only to request the mode of a starting node.
+Owns the restart times of the nodes. Runs in the thread that calls `look`, a few times per second.
+It blocks only to request the mode of a starting node.
 
-1. A node that dies is restarted after 1 s. The wait doubles with each death, up to a minute.
-2. After a node has run for a minute, its next restart waits 1 s again.
+1. A node that fails is restarted after 1 s. The delay doubles with each failure, up to 60 s.
+2. After a node has run for 60 s, its next restart waits 1 s again.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ STABLE_S = 60.0
 
 
 class Node(Protocol):
-    """A ZooKeeper node, as far as it is monitored."""
+    """The part of a ZooKeeper node that the monitor uses."""
 
     process: Child
 
@@ -34,7 +34,7 @@ class _Watched:
     backoff_s: float = BACKOFF_S_MIN
     started: float = 0.0
     due: float | None = None
-    """When to start it again, once it has died."""
+    """The time of the next start, if the node has failed."""
     is_starting: bool = False
 
 
@@ -48,7 +48,7 @@ class Monitor:
         self._restarted = restarted
 
     def look(self, now: float) -> None:
-        """`now` is in seconds, from a clock that never goes back."""
+        """`now` is in seconds of a monotonic clock."""
         for watched in self._watched:
             if watched.node.process.running:
                 self._see_running(watched, now)

@@ -1,10 +1,10 @@
-"""Properties files as Java reads them, written."""
+"""Writes Java's .properties files."""
 
 from collections.abc import Mapping
 
 
 def properties_text(settings: Mapping[str, str]) -> str:
-    """ASCII; a backslash, and what is beyond ASCII, begin with a backslash."""
+    """ASCII text; backslashes and non-ASCII characters are escaped."""
     return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
 
 
@@ -12,5 +12,5 @@ def _escaped(value: str) -> str:
     units = value.replace("\\", "\\\\").encode("utf-16-be")
     codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
     text = "".join(chr(code) if 32 <= code < 127 else f"\\u{code:04x}" for code in codes)
-    # A leading space would be skipped.
+    # Java would skip a leading space.
     return "\\" + text if text.startswith(" ") else text

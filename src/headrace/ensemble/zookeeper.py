@@ -1,10 +1,10 @@
-"""A ZooKeeper ensemble on this machine, for development and tests: one Java process for each node.
+"""Runs a ZooKeeper ensemble on this machine, for development and tests: one JVM per node.
 
-Owns its configuration files and processes. Blocks: callers on an event loop use a thread.
+Owns the configuration files and processes. Blocks: callers on an event loop use a thread.
 
-1. A node counts as started when `srvr` tells its mode: clients that connect earlier, as soon as
-   the port is open, can hang for seconds.
-2. What a node must remember is in its directory; the ports between nodes are picked at each start.
+1. A node is ready when `srvr` returns its mode. Clients that connect earlier, as soon as the port
+   is open, can hang for seconds.
+2. The state of a node is in its directory. The ports between nodes are chosen at each start.
 """
 
 import os
@@ -23,24 +23,24 @@ CLIENT_PORT = 2181
 START_S_MAX = 60.0
 STOP_S_MAX = 5.0
 _MODE_S_MAX = 0.3
-"""A server that is not ready takes the question, and forgets it."""
+"""A server that is not ready accepts the request and never responds."""
 HOST = "127.0.0.1"
 _HELD_MAX = 128
 _held: deque[int] = deque()
-"""The sockets that hold ports, oldest first."""
+"""The sockets that reserve ports, oldest first."""
 HEAP = "256m"
-"""The largest heap of a node by default; it starts with 16 MB and grows as needed."""
+"""The default maximum heap of a node; it starts with 16 MB and grows as needed."""
 _HEAP_BYTES_MIN = 32 * 1024**2
 _JVM = (
     "-Xms16m",
-    # Without memory some threads end and others stay: a node that exits is restarted.
+    # Without memory, only some threads end. A node that exits is restarted.
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
     "-Dzookeeper.jmx.log4j.disable=true",
 )
-# Ticks are short so that sessions can be: a server allows none below two of them.
+# Short ticks allow short sessions: a server allows none below two ticks.
 _SETTINGS = {
     "tickTime": "500",
     "initLimit": "20",
@@ -57,7 +57,10 @@ _SETTINGS = {
 
 
 def heap_size(text: str) -> str:
-    """A heap size as Java takes it. ValueError if it is not from 32 MB to the memory's size."""
+    """A heap size in Java's format.
+
+    ValueError if it is not from 32 MB to the size of the memory.
+    """
     found = re.fullmatch(r"([0-9]{1,12})([kmg])", text.strip().lower())
     size = int(found[1]) * 1024 ** (" kmg".index(found[2])) if found else 0
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -68,12 +71,13 @@ def heap_size(text: str) -> str:
 
 
 def free_port(host: str = HOST) -> int:
-    """A port for somebody to listen on, now or later: the system gives it to nobody else.
+    """Reserve a port for a later listener: the system gives it to no other process.
 
-    It stays bound here, where nobody listens; connections are refused as long as nobody does.
+    A socket here stays bound to it without listening, so connections are refused until a process
+    listens.
     """
     with socket.socket() as holder:
-        # Where both say so, a second socket may be bound to the port, and listen.
+        # If both sockets set this option, a second one can be bound to the port and listen.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((host, 0))
         port = int(holder.getsockname()[1])
@@ -116,7 +120,7 @@ class ZooKeeperNode:
         return f"{HOST}:{self.port}"
 
     def describe(self) -> str:
-        """Its address, every port on which it listens, and its pid."""
+        """The address, all ports and the pid of the node."""
         peers = "".join(f", peer port {port}" for port in self.peer_ports)
         return f"{self.address}{peers}, pid {self.process.pid}"
 
@@ -131,7 +135,7 @@ class ZooKeeperNode:
         (self.directory / "zoo.cfg").write_text(text, encoding="ascii")
 
     def mode(self) -> str | None:
-        """leader, follower or standalone, once it serves."""
+        """leader, follower or standalone; None if it is not ready."""
         try:
             with socket.create_connection((HOST, self.port), _MODE_S_MAX) as connection:
                 connection.sendall(b"srvr")
@@ -148,7 +152,7 @@ class ZooKeeperNode:
 
 
 class LocalZooKeeper:
-    """One to K nodes, each in `directory/zookeeper-N`."""
+    """One or more nodes, each in `directory/zookeeper-N`."""
 
     def __init__(
         self, directory: Path, ports: Sequence[int], *, durable: bool = True, heap: str = HEAP
@@ -166,7 +170,7 @@ class LocalZooKeeper:
         return ",".join(node.address for node in self.nodes)
 
     def start(self) -> None:
-        """All nodes serve when this returns; if it raises ChildFailed, none is left."""
+        """Start all nodes and wait until they are ready; after ChildFailed, none is running."""
         peers = {}
         if len(self.nodes) > 1:
             for node in self.nodes:
@@ -189,14 +193,14 @@ class LocalZooKeeper:
             raise
 
     def restart(self, number: int) -> None:
-        """Start a node that has ended, or was killed, again."""
+        """Start a node again, and kill it first if it is running."""
         node = self.nodes[number - 1]
         node.process.kill()
         node.process.start()
         node.wait_until_ready()
 
     def leader(self) -> ZooKeeperNode:
-        """The node that leads, or is alone; waits for an election to end."""
+        """The leader, or the only node; waits for the end of an election."""
         leaders: list[ZooKeeperNode] = []
 
         def elected() -> bool:
