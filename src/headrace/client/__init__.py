@@ -1,12 +1,12 @@
-"""The client library: a sans-IO core with a blocking shell and one for asyncio.
+"""The client library: a sans-IO core with a blocking and an asyncio API.
 
     import headrace.client
 
     with headrace.client.connect("localhost:9092") as client:
         client.produce("lines", "hello")
 
-`headrace.client.aio.connect` is the same for asyncio. The core (engine.py and what it drives)
-takes bytes and the time and returns what to send; the shells only carry that out.
+`headrace.client.aio.connect` is the same for asyncio. The core (engine.py and its machines) takes
+bytes and the time and returns effects; drivers carry them out.
 """
 
 from headrace.client.blocking import Client, Consumer, Delivery, GroupConsumer, Producer, connect

@@ -1,7 +1,7 @@
-"""Changing and describing a cluster, as operations. Pure.
+"""Operations that change and describe a cluster. Pure.
 
-Each retries what may pass (a controller that moves, a connection that breaks) until the client's
-operation_timeout_ms, and raises the first error that stays.
+Each retries temporary errors (a new controller, a broken connection) until the client's
+operation_timeout_ms, and raises the first permanent error.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,7 +68,7 @@ def _first_error(items: Iterable[Mapping[str, Any]], name: str) -> None:
 
 
 def describe_cluster(session: Session) -> Operation[ClusterInfo]:
-    """Brokers and controller as they are now."""
+    """The current brokers and controller."""
 
     def attempt() -> Operation[ClusterInfo]:
         yield Refresh()
@@ -80,7 +80,7 @@ def describe_cluster(session: Session) -> Operation[ClusterInfo]:
 def create_topics(
     session: Session, topics: Sequence[NewTopic], *, validate_only: bool = False
 ) -> Operation[None]:
-    """Create topics, and wait until they can be used."""
+    """Create topics, and wait until they have leaders."""
     fields = {
         "topics": [_new_topic_fields(topic) for topic in topics],
         "timeout_ms": int(session.options.request_timeout_ms),
@@ -111,7 +111,7 @@ def _new_topic_fields(topic: NewTopic) -> dict[str, Any]:
 
 
 def _wait_for_leaders(session: Session, names: Sequence[str]) -> Operation[None]:
-    """Brokers learn of a new topic one after the other; here any of them may be asked."""
+    """Brokers learn of a new topic one by one, and later requests can go to any of them."""
     deadline_ms = session.now_ms + session.options.operation_timeout_ms
     attempt = 0
     while session.now_ms < deadline_ms:
@@ -150,7 +150,7 @@ def _named(result: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _final(attempt: Callable[[], Operation[T]]) -> Callable[[], Operation[T]]:
-    """Take a topic's absence and a full disk for the truth: the controller said so."""
+    """Do not retry an unknown topic or a full disk: the controller's response is definitive."""
 
     def settled() -> Operation[T]:
         try:
@@ -166,7 +166,7 @@ def _final(attempt: Callable[[], Operation[T]]) -> Callable[[], Operation[T]]:
 def create_partitions(
     session: Session, topic: str, count: int, *, validate_only: bool = False
 ) -> Operation[None]:
-    """Raise a topic's number of partitions to `count`."""
+    """Increase the number of partitions of a topic to `count`."""
     fields = {
         "topics": [{"name": topic, "count": count, "assignments": None}],
         "timeout_ms": int(session.options.request_timeout_ms),
@@ -192,7 +192,7 @@ def describe_topic(session: Session, topic: str) -> Operation[TopicInfo]:
 def describe_configs(
     session: Session, resource: ConfigResource, names: Sequence[str] | None = None
 ) -> Operation[dict[str, ConfigEntry]]:
-    """Settings of a topic or a broker by name; all of them unless some are named."""
+    """The settings of a topic, broker or group, by name: all, or those in `names`."""
     fields = {
         "resources": [
             {
@@ -215,7 +215,7 @@ def describe_configs(
 
 
 def _config_node(resource: ConfigResource) -> int:
-    """A broker answers for itself; everything else any broker knows."""
+    """The settings of a broker must be requested from that broker, others from any."""
     if resource.kind == "broker" and resource.name:
         return int(resource.name)
     return ANY
@@ -243,7 +243,7 @@ def alter_configs(
     *,
     validate_only: bool = False,
 ) -> Operation[None]:
-    """Change settings one by one; those that are not named stay as they are."""
+    """Change individual settings; the others stay unchanged."""
     fields = {
         "resources": [
             {
@@ -273,7 +273,7 @@ def alter_configs(
 def delete_records(
     session: Session, before: Mapping[TopicPartition, int]
 ) -> Operation[dict[TopicPartition, int]]:
-    """Delete what lies before an offset (-1: everything committed); returns the new starts."""
+    """Delete records before an offset (-1: all committed ones); returns the new log starts."""
     yield from ensure_topics(session, (partition.topic for partition in before), create=False)
     starts: dict[TopicPartition, int] = {}
 
@@ -325,7 +325,7 @@ def _leader(session: Session, partition: TopicPartition) -> int:
 
 
 def describe_log_dirs(session: Session, node_id: int) -> Operation[list[LogDir]]:
-    """The data directories of one broker, with what is in them."""
+    """The data directories of one broker, with their partitions."""
 
     def attempt() -> Operation[list[LogDir]]:
         reply = yield Ask(node_id, DESCRIBE_LOG_DIRS, {"topics": None})
@@ -351,7 +351,7 @@ def _log_dir(node_id: int, result: Mapping[str, Any]) -> LogDir:
 def describe_producers(
     session: Session, partition: TopicPartition
 ) -> Operation[list[ActiveProducer]]:
-    """The producers that a partition's leader remembers."""
+    """The producers that a partition's leader knows."""
     yield from ensure_topics(session, [partition.topic], create=False)
     fields = {
         "topics": [{"name": partition.topic, "partition_indexes": [partition.partition]}],

@@ -6,8 +6,8 @@
         async for record in client.consume("lines", until="end"):
             print(record.partition, record.offset, record.value)
 
-One client holds one connection to each broker that it needs, and another for each consumer. It
-belongs to the loop on which it was opened. Errors are those of `headrace.client.errors`.
+A client has one connection per broker that it needs, and another per consumer. Use it only on the
+loop on which it was opened. Errors are those of `headrace.client.errors`.
 """
 
 import time
@@ -63,12 +63,12 @@ T = TypeVar("T")
 def connect(
     bootstrap: str | Sequence[str] = "localhost:9092", **settings: Unpack[ClientSettings]
 ) -> "Client":
-    """A client for `async with`; entering it reaches a broker, or says why not."""
+    """A client for `async with`, which connects to a broker or raises."""
     return Client(bootstrap, **settings)
 
 
 class Client:
-    """A connection to a cluster. Open it with `async with`, or `open` and `close`."""
+    """A client of a cluster. Open it with `async with`, or `open` and `close`."""
 
     def __init__(
         self, bootstrap: str | Sequence[str] = "localhost:9092", **settings: Unpack[ClientSettings]
@@ -90,7 +90,7 @@ class Client:
         await self.close()
 
     async def open(self) -> None:
-        """Reach a broker; Unreachable when none of the addresses answers."""
+        """Connect to a broker; raises Unreachable if no address responds."""
         self._driver = Driver(self._options)
         try:
             await self._driver.run(offsets.connect(self._driver.engine))
@@ -99,7 +99,7 @@ class Client:
             raise
 
     async def close(self) -> None:
-        """Close every connection; producers that were not flushed lose what they hold."""
+        """Close all connections; records of producers that were not flushed are lost."""
         if self._driver is not None:
             await self._driver.close()
 
@@ -128,7 +128,7 @@ class Client:
         headers: HeadersIn = (),
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Write one record, and wait until the broker has it. For many, use a producer."""
+        """Write one record, and wait for its acknowledgement. For many records, use a producer."""
         if self._producer is None:
             self._producer = self.producer(linger_ms=0)
         return await self._producer.produce(
@@ -145,7 +145,7 @@ class Client:
         return Producer(self._open_driver, producer_options(settings))
 
     def consumer(self, **settings: Unpack[ConsumerSettings]) -> Consumer:
-        """A consumer to which partitions are assigned by hand."""
+        """A consumer with manually assigned partitions."""
         return Consumer(self._open_driver, ConsumerOptions(**settings))
 
     def group_consumer(
@@ -159,9 +159,9 @@ class Client:
         on_lost: OnPartitions | None = None,
         **settings: Unpack[GroupSettings],
     ) -> GroupConsumer:
-        """A member of a group, which shares the partitions of these topics with the others.
+        """A member of a group, which shares the partitions of these topics with other members.
 
-        Leaving its `async with` commits and leaves the group. The functions are called from `poll`.
+        Leaving its `async with` commits and leaves the group. `poll` calls the functions.
         """
         return GroupConsumer(
             self._open_driver, group, topics, pattern, on_assigned, on_revoked, on_lost, settings
@@ -177,7 +177,7 @@ class Client:
         max_records: int | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> AsyncGenerator[Record, None]:
-        """Read a topic, each partition in order, for ever unless `until` says otherwise."""
+        """Read a topic, each partition in order, until `until` or forever."""
         lists = self.consume_lists(
             topic,
             start=start,
@@ -202,7 +202,7 @@ class Client:
         idle_ms: float | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> AsyncGenerator[list[Record], None]:
-        """As `consume`, in the portions in which records arrive; an empty one after `idle_ms`."""
+        """As `consume`, but yields lists of records; an empty list after `idle_ms`."""
         async with self.consumer(**settings) as consumer:
             committed = settings.get("isolation") == "read_committed"
             starts, limits = await self._run(
@@ -226,7 +226,7 @@ class Client:
         *,
         isolation: Isolation = "read_uncommitted",
     ) -> dict[TopicPartition, ListedOffset]:
-        """Offsets of starts of every kind; -1 where no record is as late as a time."""
+        """The offsets of any kind of start; -1 if no record is at or after a time."""
         return await self._run(
             offsets.list_offsets(
                 self._engine,
@@ -238,7 +238,7 @@ class Client:
     async def reported_offsets(
         self, at: Mapping[TopicPartition, Start]
     ) -> dict[TopicPartition, ListedOffset | ClientError]:
-        """Offsets as `list_offsets` returns them, or the error of a partition. Never waits."""
+        """Offsets as `list_offsets` returns them, or the error of a partition. Does not retry."""
         return await self._run(offsets.reported_offsets(self._engine, offsets.timestamps(at)))
 
     # The cluster.
@@ -247,11 +247,11 @@ class Client:
         return await self._run(admin.describe_cluster(self._engine))
 
     async def list_topics(self) -> dict[str, TopicInfo]:
-        """Every topic that the client may see, by name."""
+        """All topics that are visible to the client, by name."""
         return await self._run(offsets.list_topics(self._engine))
 
     async def refresh_topics(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
-        """These topics as they are now, also for later calls; unknown ones are left out."""
+        """The current state of these topics, also for later calls; unknown ones are omitted."""
         return await self._run(offsets.refresh_topics(self._engine, topics))
 
     async def describe_topic(self, topic: str) -> TopicInfo:
@@ -282,7 +282,7 @@ class Client:
     async def create_partitions(
         self, topic: str, count: int, *, validate_only: bool = False
     ) -> None:
-        """Raise a topic's number of partitions to `count`."""
+        """Increase the number of partitions of a topic to `count`."""
         await self._run(
             admin.create_partitions(self._engine, topic, count, validate_only=validate_only)
         )
@@ -290,7 +290,7 @@ class Client:
     async def delete_records(
         self, before: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Delete what lies before an offset (-1: everything); returns the logs' new starts."""
+        """Delete records before an offset (-1: all committed ones); returns the new log starts."""
         return await self._run(admin.delete_records(self._engine, before))
 
     async def describe_configs(
@@ -305,7 +305,7 @@ class Client:
         *,
         validate_only: bool = False,
     ) -> None:
-        """Change some settings; the others stay as they are."""
+        """Change individual settings; the others stay unchanged."""
         await self._run(
             admin.alter_configs(self._engine, resource, changes, validate_only=validate_only)
         )
@@ -316,50 +316,52 @@ class Client:
     async def describe_producers(self, partition: TopicPartition) -> list[ActiveProducer]:
         return await self._run(admin.describe_producers(self._engine, partition))
 
-    # Where partitions lie.
+    # Reassignment and leaders.
 
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, RequestFailed]:
-        """Begin to move partitions to other replicas, the preferred leader first.
+        """Begin to reassign partitions to other replicas; the preferred leader is first.
 
-        None stops a move. Returns what was refused, and why; the rest has begun.
+        None cancels a reassignment. Returns the rejected ones with their errors; the others have
+        begun.
         """
         return await self._run(moves.alter_reassignments(self._engine, targets))
 
     async def list_reassignments(
         self, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """The moves under way: all of them, or those of the named partitions."""
+        """The reassignments in progress: all, or those of the given partitions."""
         return await self._run(moves.list_reassignments(self._engine, partitions))
 
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, RequestFailed | None]:
-        """Elect preferred replicas; `unclean`: any if none else can lead, which can lose records.
+        """Elect preferred replicas, or with `unclean` any replica: records can be LOST.
 
-        Of all partitions, or of the named ones. None says that a leader was elected.
+        `unclean` applies only if no other replica can lead. For all partitions, or the given ones.
+        The result None means that a leader was elected.
         """
         return await self._run(moves.elect_leaders(self._engine, partitions, unclean=unclean))
 
     async def describe_replicas(self, topics: Collection[str]) -> dict[TopicPartition, ReplicaInfo]:
-        """Which replicas of these topics' partitions lead, are in sync, or can be elected."""
+        """The leader, in-sync replicas and eligible leaders of all partitions of these topics."""
         return await self._run(moves.describe_replicas(self._engine, topics))
 
     async def log_ends(
         self, replicas: Mapping[TopicPartition, Collection[int]]
     ) -> dict[TopicPartition, dict[int, LogEnd]]:
-        """Where the logs of these replicas end, of those that respond; also without a leader."""
+        """The log ends of these replicas, if they respond; works without a leader."""
         return await self._run(moves.log_ends(self._engine, replicas))
 
     # Consumer groups.
 
     async def list_groups(self, states: Sequence[str] = ()) -> list[GroupListing]:
-        """The groups of the cluster, by name; of these states only, if any are named."""
+        """The groups of the cluster, by name: all, or those in these states."""
         return await self._run(groups.list_groups(self._engine, states))
 
     async def describe_group(self, group: str) -> GroupInfo:
-        """A group with its members, and what each of them owns."""
+        """A group with its members and their partitions."""
         return await self._run(groups.describe_group(self._engine, group))
 
     async def delete_group(self, group: str) -> None:
@@ -369,25 +371,25 @@ class Client:
     async def group_offsets(
         self, group: str, partitions: Sequence[TopicPartition] | None = None
     ) -> dict[TopicPartition, GroupOffset]:
-        """Committed offsets: all that there are, or those of the named partitions."""
+        """The committed offsets: all, or those of the given partitions."""
         return await self._run(groups.group_offsets(self._engine, group, partitions))
 
     async def commit_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, GroupOffset]
     ) -> None:
-        """Set offsets of a group that has no members."""
+        """Set the offsets of a group without members."""
         await self._run(groups.commit_group_offsets(self._engine, group, offsets))
 
     async def delete_group_offsets(
         self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Forget offsets of topics that the group does not read; an answer for each partition."""
+        """Delete offsets of topics that the group does not read; an error code per partition."""
         return await self._run(groups.delete_group_offsets(self._engine, group, partitions))
 
     async def request(
         self, node_id: int, api_key: int, fields: Mapping[str, Any], **settings: Any
     ) -> dict[str, Any]:
-        """Any request to one broker, as plain dicts, without retries; for other brokers."""
+        """Send any request to one broker, as dicts, without retries."""
 
         def ask() -> Operation[dict[str, Any]]:
             return (yield Ask(node_id, api_key, fields, **settings))  # type: ignore[no-any-return]

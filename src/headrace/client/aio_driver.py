@@ -1,6 +1,6 @@
-"""Carries out on an asyncio loop what the engine decides: sockets, timers, futures.
+"""Runs the engine on an asyncio loop: sockets, timers, futures.
 
-It makes no decisions. TLS has its place in `_connect`.
+It makes no decisions. TLS would be added in `_connect`.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Driver:
         self._pump_is_due = False
 
     async def run(self, operation: Operation[T]) -> T:
-        """Wait for an operation; one that is cancelled is given up."""
+        """Wait for an operation; if the wait is cancelled, the operation is too."""
         return await self.wait(self.engine.start(operation))
 
     async def wait(self, outcome: Outcome[T]) -> T:
@@ -54,7 +54,7 @@ class Driver:
         return outcome.result()
 
     def after(self, duration_ms: float, outcome: Outcome[None]) -> None:
-        """Have an outcome done when some time has passed, if it is not by then."""
+        """Complete an outcome after this time, if it is not done."""
 
         def finish() -> None:
             if not outcome.done:
@@ -64,7 +64,7 @@ class Driver:
         outcome.on_done(lambda _: timer.cancel())
 
     def pump_soon(self) -> None:
-        """Let the engine work after all that happens in this turn of the loop."""
+        """Poll the engine at the end of this loop iteration."""
         if not self._pump_is_due:
             self._pump_is_due = True
             self._loop.call_soon(self._pump)
@@ -113,7 +113,7 @@ class Driver:
             self.pump_soon()
 
     async def _connect(self, effect: Open) -> None:
-        """Try every address of the host; "localhost" has one of each family."""
+        """Try all addresses of the host; "localhost" has one per family."""
         found = await self._loop.getaddrinfo(effect.host, effect.port, type=socket.SOCK_STREAM)
         trouble: OSError | None = None
         for _, _, _, _, address in found:
@@ -142,7 +142,7 @@ class Driver:
             self.pump_soon()
 
     async def close(self) -> None:
-        """End everything, and wait until the sockets are gone."""
+        """Close everything, and wait until the sockets are closed."""
         if self.engine.closed:
             return
         opening = list(self._opening.values())
@@ -150,7 +150,7 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
-        # An aborted transport closes its socket in the next turn.
+        # An aborted transport closes its socket in the next loop iteration.
         await asyncio.sleep(0)
 
 

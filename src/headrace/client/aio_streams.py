@@ -22,7 +22,7 @@ RECORDS_AT_ONCE = 1_000
 
 
 class Delivery:
-    """A record that is on its way: await it for where it was written, or leave it to flush."""
+    """A record in flight: await it for its offset, or call flush."""
 
     __slots__ = ("_delivery", "_driver", "_machine")
 
@@ -47,7 +47,7 @@ class Delivery:
 
 
 class Producer:
-    """Gathers records into batches and writes them to their partitions' leaders."""
+    """Collects records in batches and writes them to the partition leaders."""
 
     def __init__(self, driver: Driver, options: ProducerOptions) -> None:
         self._driver = driver
@@ -80,9 +80,9 @@ class Producer:
         headers: HeadersIn = (),
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Hand a record over. Waits only while the topic is unknown or the buffer full.
+        """Send a record. Waits only while the topic is unknown or the buffer is full.
 
-        Without a partition, the key decides; without both, the producer's partitioner.
+        Without a partition, the key determines it; without both, the partitioner does.
         """
         machine, engine = self._machine, self._driver.engine
         if self._closed or engine.closed:
@@ -114,7 +114,7 @@ class Producer:
         headers: HeadersIn = (),
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Send one record at once, and wait until it is written."""
+        """Send one record immediately, and wait until it is written."""
         return await (
             await self.send(
                 topic,
@@ -127,14 +127,14 @@ class Producer:
         )
 
     async def flush(self) -> None:
-        """Wait until everything sent so far is done.
+        """Wait until all sent records are done.
 
-        Raises the first failure of a record whose delivery nobody has awaited.
+        Raises the first error of a record whose delivery was not awaited.
         """
         await self._driver.wait(self._machine.flush())
 
     async def close(self) -> None:
-        """Give up on what is not delivered; flush first to keep it."""
+        """Drop undelivered records; call flush first to keep them."""
         if not self._closed:
             self._closed = True
             self._machine.close(ClientClosed("the producer is closed"), monotonic_ms())
@@ -142,7 +142,7 @@ class Producer:
 
 
 class Consumer:
-    """Reads partitions that it is assigned, from where it is told."""
+    """Reads assigned partitions from given offsets."""
 
     def __init__(self, driver: Driver, options: ConsumerOptions) -> None:
         self._driver = driver
@@ -170,26 +170,26 @@ class Consumer:
         starts: Mapping[TopicPartition, Start],
         until: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Read these partitions from now on, and no others.
+        """Read these partitions, and no others.
 
-        `until` names offsets from which on nothing more is fetched; chunks may reach beyond.
+        At `until` offsets, fetching stops; chunks can contain later records.
         """
         engine = self._driver.engine
         operation = resolve_starts(engine, starts, read_committed=self._committed)
         self._machine.assign(await self._driver.run(operation), until)
 
     async def seek(self, partition: TopicPartition, start: Start) -> None:
-        """Go on elsewhere in an assigned partition."""
+        """Continue at another offset of an assigned partition."""
         engine = self._driver.engine
         operation = resolve_starts(engine, {partition: start}, read_committed=self._committed)
         self._machine.seek(partition, (await self._driver.run(operation))[partition])
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the record that comes next."""
+        """The offset of the next record."""
         return self._machine.position(partition)
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The end of what may be read, as of the last fetch; -1 before the first."""
+        """The end of the readable records, from the last fetch; -1 before the first."""
         return self._machine.high_watermark(partition)
 
     def pause(self, partition: TopicPartition) -> None:
@@ -202,7 +202,7 @@ class Consumer:
     async def poll(
         self, timeout_ms: float | None = None, max_records: int = RECORDS_AT_ONCE
     ) -> list[Record]:
-        """The next records; none when the time is up first (None: wait for ever)."""
+        """The next records; empty after the timeout (None: wait forever)."""
         deadline_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
         while True:
             records = self._machine.take_records(max_records)
@@ -211,7 +211,7 @@ class Consumer:
                 return records
 
     async def poll_chunk(self, timeout_ms: float | None = None) -> Chunk | None:
-        """The next batches of one partition, undecoded, for programs that decode themselves."""
+        """The next undecoded batches of one partition, for programs with their own decoder."""
         deadline_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
         while True:
             chunk = self._machine.take_chunk()
@@ -220,7 +220,7 @@ class Consumer:
                 return chunk
 
     async def _wait(self, deadline_ms: float | None) -> bool:
-        """Wait for something to take; whether there is, before the deadline."""
+        """Wait for data; false after the deadline."""
         ready = self._machine.ready()
         if deadline_ms is not None and not ready.done:
             self._driver.after(deadline_ms - monotonic_ms(), ready)
@@ -230,7 +230,7 @@ class Consumer:
     async def until(
         self, limits: Limits, max_records: int | None = None, idle_ms: float | None = None
     ) -> AsyncGenerator[list[Record], None]:
-        """Records up to the limits, as they come; for `Client.consume`."""
+        """Yield records up to the limits; for `Client.consume`."""
         left = max_records
         while left is None or left > 0:
             for partition in self._machine.partitions:

@@ -1,8 +1,8 @@
-"""Who reads what: the assignors that the leader of a classic group runs. Pure.
+"""The assignors that the leader of a classic group runs. Pure.
 
-1. Every partition of a topic that somebody reads goes to one member, who reads that topic; a
-   cooperative assignor may hold one back for a round, until its owner has given it up.
-2. The same members and partitions give the same assignment, whoever computes it.
+1. Each partition of a subscribed topic is assigned to one member that subscribes to it. A
+   cooperative assignor omits a partition for one rebalance, until its owner has released it.
+2. The same members and partitions give the same assignment on any client.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,10 +11,10 @@ from headrace.client.consumer_protocol import Subscription
 from headrace.model.topics import TopicPartition
 
 Members = Mapping[str, Subscription]
-"""By member id, in the order in which partitions are handed out."""
+"""By member id, in the order in which partitions are assigned."""
 Assignment = dict[str, list[TopicPartition]]
 Assignor = Callable[[Members, Mapping[str, int]], Assignment]
-"""From members and the number of partitions of each topic."""
+"""Takes the members, and the number of partitions per topic."""
 
 RANGE = "range"
 ROUND_ROBIN = "roundrobin"
@@ -22,7 +22,7 @@ COOPERATIVE_STICKY = "cooperative-sticky"
 
 
 def assign_range(members: Members, partitions: Mapping[str, int]) -> Assignment:
-    """Neighbours together, each topic for itself: equal keys of two topics meet in one member."""
+    """Assign adjacent partitions per topic, so that equal keys of two topics go to one member."""
     assignment: Assignment = {member: [] for member in members}
     for topic in sorted(partitions):
         readers = [member for member, wish in members.items() if topic in wish.topics]
@@ -38,49 +38,49 @@ def assign_range(members: Members, partitions: Mapping[str, int]) -> Assignment:
 
 
 def assign_round_robin(members: Members, partitions: Mapping[str, int]) -> Assignment:
-    """One after the other, over all topics."""
+    """Assign partitions in turn, over all topics."""
     assignment: Assignment = {member: [] for member in members}
     order = list(members)
     turn = 0
-    for place in _places(members, partitions):
-        while place.topic not in members[order[turn % len(order)]].topics:
+    for partition in _subscribed_partitions(members, partitions):
+        while partition.topic not in members[order[turn % len(order)]].topics:
             turn += 1
-        assignment[order[turn % len(order)]].append(place)
+        assignment[order[turn % len(order)]].append(partition)
         turn += 1
     return assignment
 
 
 def assign_cooperative_sticky(members: Members, partitions: Mapping[str, int]) -> Assignment:
-    """As even as may be, with as few changes as may be; what must move is first given up."""
+    """Assign evenly, with few changes; a partition that changes its owner is first revoked."""
     owners = _owners(members, partitions)
     assignment: Assignment = {member: [] for member in members}
-    for place, owner in owners.items():
-        assignment[owner].append(place)
-    for place in _places(members, partitions):
-        if place not in owners:
-            readers = [member for member, wish in members.items() if place.topic in wish.topics]
-            assignment[min(readers, key=lambda reader: len(assignment[reader]))].append(place)
+    for partition, owner in owners.items():
+        assignment[owner].append(partition)
+    for partition in _subscribed_partitions(members, partitions):
+        if partition not in owners:
+            readers = [member for member, wish in members.items() if partition.topic in wish.topics]
+            assignment[min(readers, key=lambda reader: len(assignment[reader]))].append(partition)
     _balance(members, assignment)
-    for member, places in assignment.items():
-        # Somebody still reads it: the next round, which follows at once, hands it over.
+    for member, assigned in assignment.items():
+        # Another member owns it; the rebalance that follows immediately assigns it.
         assignment[member] = sorted(
-            place for place in places if owners.get(place, member) == member
+            partition for partition in assigned if owners.get(partition, member) == member
         )
     return assignment
 
 
 def _balance(members: Members, assignment: Assignment) -> None:
-    """Move single partitions, from those with many to those with two less."""
+    """Reassign single partitions to members with at least two fewer."""
     topics = {member: frozenset(wish.topics) for member, wish in members.items()}
     moved = True
     while moved:
         moved = False
         by_load = sorted(members, key=lambda member: len(assignment[member]))
         for giver in reversed(by_load):
-            taker, place = _find_move(giver, by_load, topics, assignment)
-            if taker is not None and place is not None:
-                assignment[giver].remove(place)
-                assignment[taker].append(place)
+            taker, partition = _find_move(giver, by_load, topics, assignment)
+            if taker is not None and partition is not None:
+                assignment[giver].remove(partition)
+                assignment[taker].append(partition)
                 moved = True
                 break
 
@@ -91,32 +91,35 @@ def _find_move(
     for taker in by_load:
         if len(assignment[taker]) > len(assignment[giver]) - 2:
             break
-        for place in reversed(assignment[giver]):
-            if place.topic in topics[taker]:
-                return taker, place
+        for partition in reversed(assignment[giver]):
+            if partition.topic in topics[taker]:
+                return taker, partition
     return None, None
 
 
 def _owners(members: Members, partitions: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """Who has what; a claim from an older generation, or one of two equal ones, does not count."""
+    """The current owners.
+
+    Claims of older generations are ignored, and so are contradictory ones.
+    """
     owners: dict[TopicPartition, str] = {}
     claimed: dict[TopicPartition, int] = {}
     for member, wish in members.items():
-        for place in wish.owned:
-            count = partitions.get(place.topic, 0)
-            if place.topic not in wish.topics or place.partition >= count:
+        for partition in wish.owned:
+            count = partitions.get(partition.topic, 0)
+            if partition.topic not in wish.topics or partition.partition >= count:
                 continue
-            known = claimed.get(place, -2)
+            known = claimed.get(partition, -2)
             if wish.generation > known:
-                owners[place] = member
-                claimed[place] = wish.generation
+                owners[partition] = member
+                claimed[partition] = wish.generation
             elif wish.generation == known:
-                owners.pop(place, None)
+                owners.pop(partition, None)
     return owners
 
 
-def _places(members: Members, partitions: Mapping[str, int]) -> list[TopicPartition]:
-    """Every partition that somebody wants, in order."""
+def _subscribed_partitions(members: Members, partitions: Mapping[str, int]) -> list[TopicPartition]:
+    """All partitions of subscribed topics, in order."""
     wanted = {topic for wish in members.values() for topic in wish.topics}
     return [
         TopicPartition(topic, index)

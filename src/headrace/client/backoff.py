@@ -1,8 +1,8 @@
-"""When to try a partition again after its leader could not serve it. Pure.
+"""Decides when to retry a partition after an error of its leader. Pure.
 
-1. A new leader, or a new epoch of the same one, is tried at once.
-2. Otherwise the pause grows with each failure; and after an answer that only stale metadata
-   explains, nothing is tried before fresh metadata has come, unless that takes very long.
+1. A new leader, or a new epoch of the same leader, is tried immediately.
+2. Otherwise the pause increases with each error. After an error that indicates stale metadata, the
+   next attempt waits for new metadata, but at most 5 s longer.
 """
 
 from math import inf
@@ -58,7 +58,7 @@ class Backoff:
         self._version = None
 
     def stop(self) -> None:
-        """Never try again, until `clear`."""
+        """Do not try again until `clear`."""
         self.pause(inf)
 
     def clear(self) -> None:
@@ -76,7 +76,7 @@ class Backoff:
         return self._version != cluster.version or now_ms >= self.at_ms + _METADATA_MS_MAX
 
     def next_ms(self, now_ms: float) -> float:
-        """When it is worth looking again, though no metadata has come."""
+        """The time of the next check if no metadata arrives."""
         return self.at_ms if now_ms < self.at_ms else self.at_ms + _METADATA_MS_MAX
 
 

@@ -1,8 +1,7 @@
-"""Records on their way to a partition: the batch that gathers them, and the handle on each. Pure.
+"""Batches of records on their way to a partition, and a handle per record. Pure.
 
-1. A batch keeps its sequence from its first send to its end, unless the broker has said for
-   certain that it did not take it.
-2. Every delivery of a batch is done when the batch is, with its own offset.
+1. A batch keeps its sequence from its first send, unless the broker has definitely rejected it.
+2. When a batch is done, all its deliveries are done, each with its own offset.
 """
 
 from collections import deque
@@ -57,20 +56,20 @@ class ProducerBatch:
         self.topic = topic
         self.partition = partition
         self.order = order
-        """The place among the batches of the partition, for good."""
+        """The order among the batches of the partition; it never changes."""
         self.builder = BatchBuilder()
         self.created_ms = now_ms
         self.deadline_ms = deadline_ms
         self.closed = False
-        """Takes no more records."""
+        """Whether it accepts no more records."""
         self.urgent = False
-        """Somebody waits: do not linger."""
+        """Whether a caller waits for it, so that it is sent without linger."""
         self.observed = False
-        """Somebody asked for a result, so that an error will not pass unseen."""
+        """Whether a caller waits for a result and will see an error."""
         self.attempts = 0
         self.sequence = NO_SEQUENCE
         self.trouble: ClientError | None = None
-        """What the last attempt failed with."""
+        """The error of the last attempt."""
         self.done = False
         self.error: ClientError | None = None
         self.base_offset = -1
@@ -100,7 +99,7 @@ class ProducerBatch:
             callback()
 
     def split(self) -> "tuple[ProducerBatch, ProducerBatch]":
-        """Two batches of half the records each, whose ends are the end of this one."""
+        """Split into two batches; this one is done when both are."""
         data = self.builder.build()
         records = read_records(read_batch(data, 0, len(data)))
         middle = len(records) // 2
@@ -130,7 +129,7 @@ class ProducerBatch:
             self.finish(errors[0] if errors else None)
 
     def metadata(self, index: int, timestamp_ms: int) -> RecordMetadata:
-        """Where the record of that index is; only once the batch is done."""
+        """The position of a record; only after the batch is done."""
         for first, child in reversed(self._children):
             if index >= first:
                 return child.metadata(index - first, timestamp_ms)
@@ -143,7 +142,7 @@ class ProducerBatch:
 
 @final
 class Delivery:
-    """The handle on one record that was handed to a producer."""
+    """The handle of one record."""
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
 
@@ -161,7 +160,7 @@ class Delivery:
         return self._batch.done
 
     def result(self) -> RecordMetadata:
-        """Where the record was written, or why it was not; only once it is done."""
+        """The position of the record, or its error; only after it is done."""
         if not self._batch.done:
             raise RuntimeError("the record is not delivered yet")
         self._batch.observed = True
@@ -174,7 +173,7 @@ class Delivery:
 
 @final
 class PartitionQueue:
-    """The batches of one partition, oldest first, and those that are with the broker."""
+    """The batches of one partition, oldest first, and those in flight."""
 
     __slots__ = (
         "_next_order",
@@ -197,9 +196,9 @@ class PartitionQueue:
         self.in_flight: list[ProducerBatch] = []
         self.backoff = Backoff()
         self.established = False
-        """Whether the broker has taken a batch of the producer id and epoch in use.
+        """Whether the broker has accepted a batch of the current producer id and epoch.
 
-        Before that it takes any sequence, also the second batch when the first has failed.
+        Before that it accepts any sequence, even the second batch after the first has failed.
         """
         self.must_renumber = False
         self.producer_id = -1
@@ -210,7 +209,7 @@ class PartitionQueue:
     def open_batch(
         self, now_ms: float, deadline_ms: float, builder: BatchBuilder | None = None
     ) -> ProducerBatch:
-        """A new batch at the end; one whose records are given takes no others."""
+        """Add a new batch at the end. One with a given builder accepts no more records."""
         self._next_order += 1
         batch = ProducerBatch(self.topic, self.partition, (self._next_order,), now_ms, deadline_ms)
         if builder is not None:
@@ -220,18 +219,18 @@ class PartitionQueue:
         return batch
 
     def trouble(self) -> Waiting | None:
-        """The retriable error that holds up its batches, if there is one."""
+        """The retriable error that delays its batches, if any."""
         if not self.backoff.reason or not (self.batches or self.in_flight):
             return None
         reason = f"cannot write to {self.topic}-{self.partition}: {self.backoff.reason}"
         return Waiting(self.backoff.since_ms, reason)
 
     def is_numbered(self) -> bool:
-        """Whether a batch has a sequence of the producer id and epoch in use."""
+        """Whether a batch has a sequence of the current producer id and epoch."""
         return bool(self.in_flight) or any(batch.sequence != NO_SEQUENCE for batch in self.batches)
 
     def adopt(self, producer_id: int, producer_epoch: int) -> None:
-        """Begin at sequence 0 under another id or epoch, with all that was not taken."""
+        """Use another producer id or epoch, and number all unaccepted batches from sequence 0."""
         assert not self.in_flight
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
@@ -247,9 +246,9 @@ class PartitionQueue:
             self._next_sequence = batch.sequence + batch.builder.record_count & _SEQUENCE_MASK
 
     def give_back(self, batch: ProducerBatch) -> None:
-        """The broker refused a batch for good, so its sequence was not used.
+        """Release the sequence of a batch that the broker has definitely rejected.
 
-        What was numbered after it cannot have been taken either, and gets new numbers.
+        Batches that were numbered after it cannot have been accepted, and get new sequences.
         """
         if batch.sequence == NO_SEQUENCE:
             return
@@ -260,10 +259,10 @@ class PartitionQueue:
         batch.sequence = NO_SEQUENCE
 
     def requeue(self, batch: ProducerBatch) -> None:
-        """Put a batch back in its place."""
+        """Put a batch back into its position."""
         at = sum(1 for waiting in self.batches if waiting.order < batch.order)
         self.batches.insert(at, batch)
 
     def is_first(self, batch: ProducerBatch) -> bool:
-        """Whether nothing that comes before this batch is still open."""
+        """Whether no earlier batch is unfinished."""
         return all(other.order >= batch.order for other in (*self.in_flight, *self.batches))

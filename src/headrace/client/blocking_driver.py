@@ -1,11 +1,11 @@
-"""Carries out with plain sockets what the engine decides, in the caller's own thread.
+"""Runs the engine with plain sockets, in the caller's thread.
 
-It makes no decisions. Nothing happens between calls: sockets are read and written, and
-timers run, while some call waits. TLS has its place in `_Socket`.
+It makes no decisions. Sockets are read and written, and timers run, only while a call waits. TLS
+would be added in `_Socket`.
 
-1. The engine's clock stands still while a program does something else for long: what the broker
-   answered meanwhile is not late because nobody looked.
-2. Two threads in one client are a mistake of the program, and are told so.
+1. The engine's clock stops while the program makes no call for long. So a response that has arrived
+   in the meantime is not late.
+2. If two threads use a client simultaneously, it raises RuntimeError.
 """
 
 import errno
@@ -30,7 +30,7 @@ from headrace.client.waiting import Patience, Waiting
 T = TypeVar("T")
 _READ_SIZE = 1 << 20
 _WHOLE_SIZE_MAX = 1 << 26
-# How long the rest of an answer may keep everything else waiting.
+# The longest time that the rest of a response can block all other work.
 _STALL_MS_MAX = 20
 _TIMEVAL = Struct("ll")
 _PIECES_MAX = 64
@@ -53,12 +53,12 @@ class Driver:
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[int, _Socket] = {}
         self.report: Callable[[float, str], None] | None = None
-        """Called while a call waits: for how many seconds, and why."""
+        """Called while a call waits, with the seconds and the reason."""
         self._patience = Patience()
         self._look_ms = 0.0
 
     def now_ms(self) -> float:
-        """The engine's time."""
+        """The time of the engine."""
         now_ms = time.monotonic() * 1000
         if not self._busy.locked():
             now_ms = min(now_ms, self._left_ms + _GAP_MS_MAX)
@@ -77,7 +77,7 @@ class Driver:
             self._busy.release()
 
     def run(self, operation: Operation[T]) -> T:
-        """Wait for an operation; an interrupted one is given up."""
+        """Wait for an operation; if the wait is interrupted, the operation is cancelled."""
         if self._busy.locked():
             raise RuntimeError(_ONE_THREAD)
         outcome = self.engine.start(operation)
@@ -94,7 +94,7 @@ class Driver:
     def work_until(
         self, awaited: Awaited, deadline_ms: float | None = None, *, is_poll: bool = False
     ) -> bool:
-        """Do I/O until something is done or the time is up; whether it is done.
+        """Do I/O until something is done or the deadline has passed; returns whether it is done.
 
         A poll can wait long without a problem: only errors are reported, not slow responses.
         """
@@ -167,7 +167,7 @@ class Driver:
             if events & selectors.EVENT_WRITE and connection.link in self._sockets:
                 self._flush(connection)
 
-    # Opening: one address of the host after the other.
+    # Opening: try the addresses of the host one by one.
 
     def _open(self, effect: Open) -> None:
         try:
@@ -183,7 +183,7 @@ class Driver:
         while connection.addresses:
             family, address = connection.addresses.popleft()
             try:
-                connection.dial(family, address)
+                connection.connect(family, address)
             except OSError as error:
                 connection.close()
                 trouble = error
@@ -249,7 +249,7 @@ class Driver:
 
 
 class _Socket:
-    """One socket; no call waits but for the rest of a long answer, and not for long."""
+    """One socket. A call waits only for the rest of a long response, for at most 20 ms."""
 
     def __init__(self, link: int, addresses: deque[tuple[int, Any]]) -> None:
         self.link = link
@@ -259,7 +259,7 @@ class _Socket:
         self.events = selectors.EVENT_READ
         self.socket: socket.socket
 
-    def dial(self, family: int, address: Any) -> None:
+    def connect(self, family: int, address: Any) -> None:
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.setblocking(False)
         code = self.socket.connect_ex(address)
@@ -273,13 +273,13 @@ class _Socket:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, stall)
 
     def read(self, wanted: int) -> bytes:
-        """That many bytes, fewer if they do not come at once, or what there is for 0."""
+        """Read that many bytes, or fewer if they are delayed; for 0, read all available bytes."""
         if wanted:
             return self.socket.recv(min(wanted, _WHOLE_SIZE_MAX), socket.MSG_WAITALL)
         return self.socket.recv(_READ_SIZE, socket.MSG_DONTWAIT)
 
     def write(self) -> None:
-        """Write as much as the kernel takes."""
+        """Write as many bytes as the kernel accepts."""
         output = self.output
         while output:
             pieces = [output[at] for at in range(min(len(output), _PIECES_MAX))]

@@ -1,7 +1,7 @@
-"""A member of a consumer group for programs without a loop. See blocking.py.
+"""A member of a consumer group for programs without an event loop. See blocking.py.
 
-There is no thread behind it: heartbeats leave while `poll` waits, so a program that works for
-longer than the session's timeout between two polls loses its partitions.
+It has no thread: heartbeats are sent while `poll` waits. So a program that works longer than the
+session timeout between two polls loses its partitions.
 """
 
 import time
@@ -26,7 +26,7 @@ _WORK_S = 0.1
 
 
 class GroupConsumer:
-    """Reads what its group gives it: `poll`, or iterate over it, and `commit`."""
+    """Reads the partitions that the group assigns: `poll` or iterate, and `commit`."""
 
     def __init__(
         self,
@@ -64,23 +64,23 @@ class GroupConsumer:
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """What this member owns."""
+        """The partitions that this member owns."""
         return tuple(sorted(self._member.owned))
 
     @property
     def member_id(self) -> str:
-        """The name that the coordinator knows this member by; "" before it joined."""
+        """The id of this member at the coordinator; "" before it has joined."""
         return self._member.member_id
 
     @property
     def generation(self) -> int:
-        """The group's generation, or the member's epoch; -1 while it is no member."""
+        """The group's generation, or the member's epoch; -1 while it is not a member."""
         return self._member.epoch
 
     def poll(
         self, timeout_ms: float | None = None, max_records: int = RECORDS_AT_ONCE
     ) -> list[Record]:
-        """The next records; none when the time is up first (None: wait for ever)."""
+        """The next records; empty after the timeout (None: wait forever)."""
         return self._take(lambda: self._member.take(max_records), timeout_ms) or []
 
     def __iter__(self) -> Iterator[Record]:
@@ -113,10 +113,10 @@ class GroupConsumer:
                 self._worked_s = time.monotonic()
 
     def _look_after(self) -> None:
-        """Do what could not be done while the program was busy."""
+        """Do the work that was delayed while the program was busy."""
         away_s = time.monotonic() - self._worked_s
         if away_s >= _AWAY_S:
-            # The engine's clock stood still, and the coordinator's did not.
+            # The engine's clock was stopped, but not the coordinator's.
             self._member.hurry()
         if away_s >= _WORK_S:
             self._driver.work()
@@ -135,23 +135,25 @@ class GroupConsumer:
     def _commit_quietly(
         self, partitions: Sequence[TopicPartition], *, has_failed: bool = False
     ) -> None:
-        """The last commit before partitions go; if it fails, others read some records again."""
+        """Commit before partitions are revoked. If this fails, other members read records again."""
         member = self._member
         offsets = member.to_commit(has_failed=has_failed)
-        leaving = {place: offset for place, offset in offsets.items() if place in partitions}
+        leaving = {
+            partition: offset for partition, offset in offsets.items() if partition in partitions
+        }
         with suppress(ClientError):
             self._driver.run(member.commit(leaving, member.options.close_timeout_ms))
 
     def commit(self, offsets: CommitOffsets | None = None) -> None:
-        """Commit these offsets, or those after all records that were handed out; and wait.
+        """Commit these offsets, or those after all returned records, and wait.
 
-        CommitFailed if the group has given the partitions to others meanwhile.
+        Raises CommitFailed if the group has assigned the partitions to other members.
         """
         wanted = self._member.to_commit() if offsets is None else to_offsets(offsets)
         self._driver.run(self._member.commit(wanted))
 
     def seek(self, partition: TopicPartition, start: Start) -> None:
-        """Go on elsewhere in a partition that this member owns."""
+        """Continue at another offset of a partition that this member owns."""
         operation = resolve_starts(
             self._driver.engine,
             {partition: start},
@@ -160,18 +162,18 @@ class GroupConsumer:
         self._member.seek(partition, self._driver.run(operation)[partition])
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The offset of the record that comes next; None until that is known."""
+        """The offset of the next record; None if it is unknown."""
         return self._member.position(partition)
 
     def pause(self, partition: TopicPartition) -> None:
-        """Hand out nothing of a partition, until `resume` or until it goes."""
+        """Return no records of a partition until `resume`, or until it is revoked."""
         self._member.fetching.pause(partition)
 
     def resume(self, partition: TopicPartition) -> None:
         self._member.fetching.resume(partition)
 
     def close(self) -> None:
-        """Commit, if that is done by itself, and leave the group."""
+        """Commit, if auto_commit is on, and leave the group."""
         self._close(has_failed=False)
 
     def _close(self, *, has_failed: bool) -> None:
@@ -186,7 +188,8 @@ class GroupConsumer:
                 callback, owned = self._callbacks["revoked"], self.partitions
                 if callback is not None and owned:
                     callback(owned)
-                # If it does not hear of this, the coordinator finds out by itself.
+                # If the request fails, the coordinator removes the member after its session
+                # timeout.
                 with suppress(ClientError):
                     driver.run(member.leave(self._protocol.leave()))
         finally:

@@ -1,4 +1,4 @@
-"""Producer and Consumer for programs without a loop. See blocking.py."""
+"""Producer and Consumer for programs without an event loop. See blocking.py."""
 
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -24,7 +24,7 @@ _WORK_INTERVAL_MS = 2.0
 
 
 class Delivery:
-    """A record that is on its way: ask for its result, or leave it to flush."""
+    """A record in flight: call `result` for its offset, or call flush."""
 
     __slots__ = ("_delivery", "_driver", "_machine")
 
@@ -40,7 +40,7 @@ class Delivery:
         return self._delivery.done
 
     def result(self, timeout_ms: float | None = None) -> RecordMetadata:
-        """Wait until the record is written, and say where."""
+        """Wait until the record is written, and return its position."""
         if not self._delivery.done:
             self._machine.hurry(self._delivery)
             deadline_ms = None if timeout_ms is None else self._driver.now_ms() + timeout_ms
@@ -52,9 +52,9 @@ class Delivery:
 
 
 class Producer:
-    """Gathers records into batches and writes them to their partitions' leaders.
+    """Collects records in batches and writes them to the partition leaders.
 
-    There is no thread behind it: batches leave while `send`, `flush` or a result is waited for.
+    It has no thread: batches are sent while `send`, `flush` or `result` runs.
     """
 
     def __init__(self, driver: Driver, options: ProducerOptions) -> None:
@@ -89,9 +89,9 @@ class Producer:
         headers: HeadersIn = (),
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Hand a record over. Waits only while the topic is unknown or the buffer full.
+        """Send a record. Waits only while the topic is unknown or the buffer is full.
 
-        Without a partition, the key decides; without both, the producer's partitioner.
+        Without a partition, the key determines it; without both, the partitioner does.
         """
         machine, engine = self._machine, self._driver.engine
         if self._closed or engine.closed:
@@ -116,7 +116,7 @@ class Producer:
         return Delivery(self._driver, machine, delivery)
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; it may be created by asking, as by sending."""
+        """The number of partitions of a topic. Like `send`, this can create the topic."""
         engine = self._driver.engine
         if topic not in engine.cluster.topics:
             create = self._machine.options.create_topics
@@ -126,9 +126,9 @@ class Producer:
     def send_batch(
         self, topic: str, partition: int, payload: bytes, record_count: int, timestamp_ms: int
     ) -> None:
-        """Hand over records that are encoded already (record/rows.py), as one batch.
+        """Send encoded records (record/rows.py) as one batch.
 
-        Waits only while the topic is unknown or the buffer full; flush tells how it went.
+        Waits only while the topic is unknown or the buffer is full; `flush` raises its error.
         """
         machine, engine = self._machine, self._driver.engine
         if self._closed or engine.closed:
@@ -151,7 +151,7 @@ class Producer:
         headers: HeadersIn = (),
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Send one record at once, and wait until it is written."""
+        """Send one record immediately, and wait until it is written."""
         return self.send(
             topic,
             value,
@@ -162,14 +162,14 @@ class Producer:
         ).result()
 
     def flush(self) -> None:
-        """Wait until everything sent so far is done.
+        """Wait until all sent records are done.
 
-        Raises the first failure of a record whose result nobody has asked for.
+        Raises the first error of a record whose result was not requested.
         """
         self._driver.wait(self._machine.flush())
 
     def close(self) -> None:
-        """Give up on what is not delivered; flush first to keep it."""
+        """Drop undelivered records; call flush first to keep them."""
         if not self._closed:
             self._closed = True
             self._machine.close(ClientClosed("the producer is closed"), self._driver.now_ms())
@@ -177,7 +177,7 @@ class Producer:
 
 
 class Consumer:
-    """Reads partitions that it is assigned, from where it is told."""
+    """Reads assigned partitions from given offsets."""
 
     def __init__(self, driver: Driver, options: ConsumerOptions) -> None:
         self._driver = driver
@@ -205,26 +205,26 @@ class Consumer:
         starts: Mapping[TopicPartition, Start],
         until: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Read these partitions from now on, and no others.
+        """Read these partitions, and no others.
 
-        `until` names offsets from which on nothing more is fetched; chunks may reach beyond.
+        At `until` offsets, fetching stops; chunks can contain later records.
         """
         engine = self._driver.engine
         operation = resolve_starts(engine, starts, read_committed=self._committed)
         self._machine.assign(self._driver.run(operation), until)
 
     def seek(self, partition: TopicPartition, start: Start) -> None:
-        """Go on elsewhere in an assigned partition."""
+        """Continue at another offset of an assigned partition."""
         engine = self._driver.engine
         operation = resolve_starts(engine, {partition: start}, read_committed=self._committed)
         self._machine.seek(partition, self._driver.run(operation)[partition])
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the record that comes next."""
+        """The offset of the next record."""
         return self._machine.position(partition)
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The end of what may be read, as of the last fetch; -1 before the first."""
+        """The end of the readable records, from the last fetch; -1 before the first."""
         return self._machine.high_watermark(partition)
 
     def pause(self, partition: TopicPartition) -> None:
@@ -236,11 +236,11 @@ class Consumer:
     def poll(
         self, timeout_ms: float | None = None, max_records: int = RECORDS_AT_ONCE
     ) -> list[Record]:
-        """The next records; none when the time is up first (None: wait for ever)."""
+        """The next records; empty after the timeout (None: wait forever)."""
         return self._take(lambda: self._machine.take_records(max_records), timeout_ms) or []
 
     def poll_chunk(self, timeout_ms: float | None = None) -> Chunk | None:
-        """The next batches of one partition, undecoded, for programs that decode themselves."""
+        """The next undecoded batches of one partition, for programs with their own decoder."""
         return self._take(self._machine.take_chunk, timeout_ms)
 
     def _take(self, take: Callable[[], T | None], timeout_ms: float | None) -> T | None:
@@ -248,7 +248,7 @@ class Consumer:
         while True:
             taken = take()
             if taken:
-                # Ask for more before this is dealt with, so that the broker works meanwhile.
+                # Fetch more before these are processed, so that the broker works in the meantime.
                 self._driver.work()
                 return taken
             ready = self._machine.ready()
@@ -259,7 +259,7 @@ class Consumer:
     def until(
         self, limits: Limits, max_records: int | None = None, idle_ms: float | None = None
     ) -> Generator[list[Record], None, None]:
-        """Records up to the limits, as they come; for `Client.consume`."""
+        """Yield records up to the limits; for `Client.consume`."""
         left = max_records
         while left is None or left > 0:
             for partition in self._machine.partitions:

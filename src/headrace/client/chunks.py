@@ -1,8 +1,8 @@
-"""Records of one fetch response: which batches are whole, and which records to show. Pure.
+"""The records of one fetch response: complete batches, without hidden records. Pure.
 
-1. Positions move over whole batches, whatever of them is shown, so that gaps left by compaction,
+1. Positions advance over complete batches, even if some records are hidden. So compaction gaps,
    control batches and aborted transactions never stop a reader.
-2. Under read_committed nothing of an aborted transaction is shown.
+2. Under read_committed, records of aborted transactions are hidden.
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ from headrace.record.decode import (
 
 
 class Chunk:
-    """Whole batches of one partition, data[start:end], from `offset` up to `next_offset`.
+    """Complete batches of one partition, data[start:end], from `offset` up to `next_offset`.
 
-    The first batch may begin before `offset`: brokers never cut a batch in two.
+    The first batch can begin before `offset`: brokers never split a batch.
     """
 
     __slots__ = ("aborted", "data", "end", "next_offset", "offset", "partition", "start")
@@ -55,7 +55,7 @@ class Chunk:
         return self.end - self.start
 
     def batches(self, check_crc: bool = True) -> Iterator[Batch]:
-        """The batches to show, in order: no control batches, and nothing that was aborted."""
+        """Yield the visible batches, without control batches and aborted transactions."""
         waiting = sorted(self.aborted or (), key=lambda entry: entry[1], reverse=True)
         aborted: set[int] = set()
         try:
@@ -71,7 +71,7 @@ class Chunk:
             raise corrupt(self.partition, error) from error
 
     def records(self, check_crc: bool = True) -> Iterator[list[Record]]:
-        """The records to show, batch by batch."""
+        """Yield the visible records, batch by batch."""
         return (records for _, records in self.records_by_epoch(check_crc))
 
     def records_by_epoch(self, check_crc: bool = True) -> Iterator[tuple[int, list[Record]]]:

@@ -1,12 +1,13 @@
-"""The classic group protocol from a member's side, as an operation that runs while it lives. Pure.
+"""The member's side of the classic group protocol, as an operation that runs until it leaves. Pure.
 
-Join, let the leader decide, synchronise, send heartbeats until something changes, and join again.
-An eager member gives up everything before it joins. A cooperative one (KIP-429) keeps what it
-has, gives up only what the leader took away, and then joins once more.
+The member joins, assigns partitions if it is the leader, synchronises, and sends heartbeats until a
+rebalance. Then it joins again. An eager member releases all partitions before it joins. A
+cooperative one (KIP-429) keeps its partitions, releases only those that the leader has removed, and
+joins again.
 
-1. Heartbeats go on while the program is asked to give partitions up.
-2. An answer that may pass (the coordinator moves, loads, is gone) changes nothing of what is
-   owned; one that says that the group goes on without this member takes everything away.
+1. Heartbeats continue while the program releases partitions.
+2. A temporary error (the coordinator moves, loads or is unreachable) changes no ownership. An error
+   that means that the group continues without this member removes all partitions.
 """
 
 import re
@@ -47,9 +48,9 @@ class ClassicMember:
         self._patterned_ms = 0.0
         self._heartbeat_ms = 0.0
         self._generation = NO_EPOCH
-        """In which this member was given what it owns."""
+        """The generation in which this member was assigned its partitions."""
         self._counts: dict[str, int] | None = None
-        """As the leader, what it divided: how many partitions each topic had."""
+        """As the leader: the number of partitions per topic in the last assignment."""
 
     def live(self) -> Operation[None]:
         attempt = 0
@@ -63,7 +64,7 @@ class ClassicMember:
                 attempt += 1
 
     def leave(self) -> Operation[None]:
-        """Give the partitions to others at once; a static member does not: it may come back."""
+        """Leave, so that others get the partitions. A static member does not: it might return."""
         member = self._membership
         if not member.member_id or self._options.instance_id is not None:
             return
@@ -75,7 +76,7 @@ class ClassicMember:
     # Trouble.
 
     def _recover(self, error: ClientError, attempt: int) -> Operation[None]:
-        """Make ready for the next attempt, or raise what cannot be helped."""
+        """Prepare the next attempt, or raise a permanent error."""
         code = error.code if isinstance(error, RequestFailed) else None
         if attempt >= _ATTEMPTS_IN_A_ROW:
             yield Pause(backoff_ms(self._port, attempt))
@@ -96,7 +97,7 @@ class ClassicMember:
     def _ask(
         self, api_key: int, fields: Mapping[str, Any], timeout_ms: float | None = None
     ) -> Operation[Mapping[str, Any]]:
-        """Ask the coordinator in this member's name; its error code is raised."""
+        """Send a request of this member to the coordinator; raises its error."""
         member = self._membership
         node = yield from member.node()
         fields = {
@@ -120,11 +121,11 @@ class ClassicMember:
     # Joining.
 
     def _join(self) -> Operation[bool]:
-        """One round; whether it leaves something to stay for."""
+        """One rebalance; false if another one must follow."""
         member = self._membership
         yield from self._subscribe()
         if not self._options.is_cooperative:
-            yield from self._give_up(set(member.owned))
+            yield from self._revoke(set(member.owned))
         member.is_changing = True
         try:
             assigned = yield from self._join_and_synchronise()
@@ -177,12 +178,13 @@ class ClassicMember:
         return [{"name": name, "metadata": metadata} for name in self._options.assignors]
 
     def _assign(self, joined: Mapping[str, Any]) -> Operation[list[dict[str, Any]]]:
-        """As the leader, divide the partitions of all topics that somebody reads."""
+        """As the leader, assign the partitions of all subscribed topics."""
         if joined.get("skip_assignment"):
-            # A static member is back, and everybody keeps what they have.
+            # A static member has returned, and all members keep their partitions.
             self._counts = self._count(self._topics)
             return []
-        # Static members by their names, so that a restart of one changes nothing for others.
+        # Static members are sorted by instance id, so that their restart changes nothing for
+        # others.
         found = sorted(
             joined["members"],
             key=lambda each: (
@@ -198,8 +200,8 @@ class ClassicMember:
         counts = {topic: count for topic, count in self._counts.items() if count}
         assignment = ASSIGNORS[joined["protocol_name"]](members, counts)
         return [
-            {"member_id": member_id, "assignment": write_assignment(places)}
-            for member_id, places in assignment.items()
+            {"member_id": member_id, "assignment": write_assignment(assigned)}
+            for member_id, assigned in assignment.items()
         ]
 
     def _count(self, topics: tuple[str, ...]) -> dict[str, int]:
@@ -211,36 +213,36 @@ class ClassicMember:
         surplus = member.owned - assigned
         fresh = assigned - member.owned
         if surplus:
-            yield from self._give_up(surplus)
+            yield from self._revoke(surplus)
         member.give(fresh)
-        # What was given up can be handed out now: that takes another round.
+        # The released partitions can be assigned in another rebalance.
         return not surplus
 
-    def _give_up(self, partitions: set[TopicPartition]) -> Operation[None]:
-        """Wait until the program has let go, and show meanwhile that this member lives."""
+    def _revoke(self, partitions: set[TopicPartition]) -> Operation[None]:
+        """Revoke partitions and wait for the program; send heartbeats in the meantime."""
         event = self._membership.revoke(partitions)
         while not event.handled.done:
-            yield from self._live_on(event)
+            yield from self._beat_or_wait(event)
 
     # Staying.
 
     def _stay(self) -> Operation[None]:
-        """Returns when it is time to join again."""
-        while not self._has_other_topics() and (yield from self._live_on(None)):
+        """Send heartbeats; returns when the member must join again."""
+        while not self._has_other_topics() and (yield from self._beat_or_wait(None)):
             pattern_is_due = self._pattern and self._port.now_ms >= self._patterned_ms
             if pattern_is_due and (yield from self._matching()) != self._topics:
                 return
 
     def _has_other_topics(self) -> bool:
-        """Whether the leader has to assign partitions again."""
+        """Whether the leader must assign again."""
         if self._counts is None:
             return False
         if not all(self._counts.values()):
             self._port.want_metadata()
         return self._count(tuple(self._counts)) != self._counts
 
-    def _live_on(self, event: Event | None) -> Operation[bool]:
-        """Wait for what is next, and send a heartbeat if it is that; False after a rebalance."""
+    def _beat_or_wait(self, event: Event | None) -> Operation[bool]:
+        """Send a heartbeat if it is due, otherwise wait; false if a rebalance has begun."""
         member = self._membership
         if member.is_idle:
             yield from self._step_out()
@@ -270,13 +272,13 @@ class ClassicMember:
             trouble = error
         else:
             return True
-        # Still a member, as far as is known: ask again soon, maybe another one.
+        # As far as is known, this is still a member: retry soon, perhaps with another coordinator.
         self._membership.doubt_coordinator(trouble)
         self._heartbeat_ms = self._port.now_ms + backoff_ms(self._port, 2)
         return True
 
     def _step_out(self) -> Operation[None]:
-        """The program works on something for too long: let others read, until it is back."""
+        """Leave the group while the program does not poll, so that others read its partitions."""
         member = self._membership
         try:
             yield from self.leave()

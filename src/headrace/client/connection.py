@@ -1,12 +1,12 @@
-"""One connection to one broker: requests out, bytes in, responses matched to their requests.
+"""The protocol of one connection: encodes requests and matches responses to them.
 
-Pure: it neither owns a socket nor reads a clock. It starts with ApiVersions, by hand, and holds
-every request back until it knows which versions both sides speak.
+Pure: it does not own a socket or read a clock. It starts with ApiVersions, and queues all requests
+until it knows the versions of the broker.
 
-1. Responses come in the order of their requests; a correlation id out of order is the peer's
-   fault, and the connection is of no more use.
-2. A request is encoded once, in the highest version that both sides and the request allow.
-3. Nothing is filled or copied by an announced size; one beyond the limit ends the connection.
+1. Responses arrive in the order of their requests. A wrong correlation id violates the protocol and
+   ends the connection.
+2. A request is encoded once, in the highest version that both sides and the request support.
+3. No memory is allocated for an announced size; a size above the limit ends the connection.
 """
 
 from collections import deque
@@ -31,24 +31,24 @@ _LONG = 256 * 1024
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What is asked of a broker, whatever version it turns out to speak."""
+    """A request, in any version."""
 
     api_key: int
     encode: Callable[[int], list[bytes]]
-    """The body in pieces, for a version."""
+    """Returns the parts of the body in a version."""
     decode: Callable[[int, bytes, int, int], Any]
-    """The reply, from a version and the range of bytes that holds its body."""
+    """Returns the response, from a version and the range of its body."""
     finish: Callable[[Any, ClientError | None, float], None]
-    """Called once: with a reply, or with an error; and the time."""
+    """Called once, with a response or an error, and the time."""
     deadline_ms: float
     version_max: int = 0x7FFF
     expects_reply: bool = True
     started: bool = False
-    """Whether bytes of it may have left: then a failure says nothing of its outcome."""
+    """Whether bytes of it might have been sent. If so, its outcome after an error is unknown."""
 
 
 class Answer(NamedTuple):
-    """A response that has arrived; its body is data[at:end]."""
+    """A received response; its body is data[at:end]."""
 
     request: Request
     version: int
@@ -64,7 +64,7 @@ class _Sent(NamedTuple):
 
 
 class Connection:
-    """The protocol's side of one connection, from the moment that it is open."""
+    """The protocol state of one open connection."""
 
     def __init__(self, client_id: str, software_version: str, response_bytes_max: int) -> None:
         self.ready = False
@@ -88,7 +88,7 @@ class Connection:
         return len(self._sent) + len(self._held)
 
     def send(self, request: Request) -> None:
-        """Queue a request; UnsupportedVersion if the peer turned out not to know it."""
+        """Queue a request; UnsupportedVersion if the broker does not support it."""
         if not self.ready:
             self._held.append(request)
             return
@@ -96,7 +96,7 @@ class Connection:
         self._put(request.api_key, version, request.encode(version), request)
 
     def choose_version(self, api_key: int, version_max: int = 0x7FFF) -> int:
-        """The highest version that both sides speak."""
+        """The highest version that both sides support."""
         if api_key not in APIS:
             raise UnsupportedVersion(f"this client does not support the API key {api_key}")
         name = APIS[api_key].name
@@ -113,38 +113,38 @@ class Connection:
         return version
 
     def take_output(self) -> list[bytes]:
-        """What is to be written now, in order."""
+        """Return and clear the bytes to write, in order."""
         output, self._output = self._output, []
         return output
 
     def take_unanswered(self) -> list[Request]:
-        """Requests that are written and will get no answer (acks=0): they are finished."""
+        """Return and clear requests that were written and get no response (acks=0)."""
         unanswered, self._unanswered = self._unanswered, []
         return unanswered
 
     def unfinished(self) -> list[Request]:
-        """Every request without an answer, oldest first; asked when the connection is over."""
+        """All requests without a response, oldest first; used when the connection has ended."""
         sent = [entry.request for entry in self._sent if entry.request is not None]
         return sent + self._held
 
     def next_deadline_ms(self) -> float | None:
-        """When the first of the requests under way is overdue."""
+        """The earliest deadline of the requests in flight."""
         deadlines = [entry.request.deadline_ms for entry in self._sent if entry.request is not None]
         deadlines += [request.deadline_ms for request in self._held]
         return min(deadlines, default=None)
 
     def wanted(self) -> int:
-        """How many bytes to read next; 0 if any number will do.
+        """The number of bytes to read next; 0 for any number.
 
-        A long answer that is read whole needs no joining of pieces. After one its size is read
-        alone, as the next is likely to be another.
+        A long response that is read in one call need not be joined from pieces. After a long
+        response, the next size is read alone, because another long one is likely.
         """
         if self._size is not None:
             return self._size - self._have if self._size >= _LONG else 0
         return _SIZE.size if self._expects_long and not self._have else 0
 
     def received(self, data: bytes) -> tuple[list[Answer], list[tuple[Request, ClientError]]]:
-        """Take bytes in. Returns answers, and held requests that can never be sent."""
+        """Process bytes. Returns responses, and queued requests that can never be sent."""
         answers: list[Answer] = []
         refused: list[tuple[Request, ClientError]] = []
         for buffer, at, end in self._frames(data):
@@ -217,7 +217,7 @@ class Connection:
         return int(cursor.at)
 
     def _frames(self, data: bytes) -> list[tuple[bytes, int, int]]:
-        """Whole frames, without their sizes; what is left waits for more bytes."""
+        """Complete frames, without their sizes; the rest waits for more bytes."""
         self._pieces.append(data)
         self._have += len(data)
         size = self._size
@@ -253,7 +253,7 @@ def _read_api_versions(
     cursor = Cursor(data, at, end)
     try:
         code = int(cursor.read_i16())
-        # A broker that does not know the version answers in version 0.
+        # A broker that does not support the version responds in version 0.
         flexible = version >= 3 and code != ErrorCode.UNSUPPORTED_VERSION
         versions: dict[int, tuple[int, int]] = {}
         for _ in range(cursor.count(flexible, 6)):

@@ -1,12 +1,12 @@
-"""The consumer group protocol (KIP-848) from a member's side, as an operation. Pure.
+"""The member's side of the consumer group protocol (KIP-848), as an operation. Pure.
 
-One request does everything: it joins, says what is wanted and what is owned, and is answered
-with what the member is to own. The member moves towards that in two steps, which the broker
-hears of in the next heartbeat: what is not its own any more is given up first.
+One request does everything: it joins, sends the subscription and the owned partitions, and returns
+the assignment. The member reaches the assignment in two steps: it first revokes partitions and
+reports that in a heartbeat, then it takes new ones.
 
-1. Heartbeats go on while the program is asked to give partitions up.
-2. After an answer that did not come, the next heartbeat says everything again.
-3. A member whose epoch is refused has lost everything; it keeps its id, and joins again.
+1. Heartbeats continue while the program releases partitions.
+2. If a response is missing, the next heartbeat sends all fields again.
+3. A member whose epoch is rejected has lost all partitions. It keeps its id, and joins again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,18 +36,19 @@ class ConsumerMember:
         self._options = membership.options
         self._topics = topics
         self._pattern = pattern
-        # Made here (KIP-1082): a lost answer to the first heartbeat leaves no ghost.
+        # Created here (KIP-1082), so that a lost response to the first heartbeat leaves no extra
+        # member.
         membership.member_id = str(UUID(int=self._port.random.getrandbits(128), version=4))
         self._heartbeat_ms = 0.0
         self._interval_ms = _INTERVAL_MS
         self._names: dict[UUID, str] = {}
         self._ids: dict[str, UUID] = {}
         self._refused_since_ms: float | None = None
-        self._start_anew()
+        self._reset()
 
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         self._is_full = True
-        """Whether the next heartbeat has to say everything."""
+        """Whether the next heartbeat must send all fields."""
         self._assigned: dict[UUID, tuple[int, ...]] = {}
         self._reported: frozenset[TopicPartition] = frozenset()
         self._revoking: Event | None = None
@@ -71,7 +72,7 @@ class ConsumerMember:
                 attempt += 1
 
     def leave(self) -> Operation[None]:
-        """Give the partitions to others; those of a static member wait for it to come back."""
+        """Leave. Others get the partitions, but those of a static member wait for its return."""
         if self._membership.epoch <= _JOINING:
             return
         is_static = self._options.instance_id is not None
@@ -83,14 +84,14 @@ class ConsumerMember:
     # Trouble.
 
     def _recover(self, error: ClientError, attempt: int) -> Operation[None]:
-        """Make ready for the next attempt, or raise what cannot be helped."""
+        """Prepare the next attempt, or raise a permanent error."""
         code = error.code if isinstance(error, RequestFailed) else None
         self._is_full = True
         if attempt >= _ATTEMPTS_IN_A_ROW:
             yield Pause(backoff_ms(self._port, attempt))
         if code in NOT_A_MEMBER and code != ErrorCode.FENCED_INSTANCE_ID:
             self._membership.lose()
-            self._start_anew()
+            self._reset()
         elif error.retriable or self._may_be_released(code):
             self._membership.doubt_coordinator(error)
             self._port.note_retry("joining the group", error)
@@ -100,7 +101,7 @@ class ConsumerMember:
             raise error
 
     def _may_be_released(self, code: ErrorCode | None) -> bool:
-        """Whether somebody of the same instance may be dead, and found to be so in a while."""
+        """Whether the other member of this instance might be dead, and will be removed soon."""
         if code != ErrorCode.UNRELEASED_INSTANCE_ID:
             return False
         if self._refused_since_ms is None:
@@ -109,7 +110,7 @@ class ConsumerMember:
         return refused_ms < self._port.options.operation_timeout_ms
 
     def _step_out(self) -> Operation[None]:
-        """The program works on something for too long: let others read, until it is back."""
+        """Leave the group while the program does not poll, so that others read its partitions."""
         member = self._membership
         try:
             yield from self.leave()
@@ -117,7 +118,7 @@ class ConsumerMember:
             if not error.retriable:
                 raise
         member.lose()
-        self._start_anew()
+        self._reset()
         while member.is_idle:
             yield member.rest(self._port.now_ms + self._options.max_poll_interval_ms)
 
@@ -151,7 +152,7 @@ class ConsumerMember:
             fields["server_assignor"] = self._options.server_assignor
         if self._is_full or owned != self._reported:
             fields["topic_partitions"] = self._by_id(owned)
-        # Whatever becomes of this one: what it says counts only if it is answered.
+        # If no response arrives, the next heartbeat must send all fields again.
         self._is_full = True
         node = yield from member.node()
         reply: Mapping[str, Any] = yield Ask(
@@ -174,13 +175,13 @@ class ConsumerMember:
                 for topic in reply["assignment"]["topic_partitions"]
             }
 
-    def _by_id(self, places: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    def _by_id(self, partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
         topics: dict[UUID, list[int]] = {}
-        for topic, index in sorted(places):
+        for topic, index in sorted(partitions):
             topics.setdefault(self._ids[topic], []).append(index)
         return [{"topic_id": topic, "partitions": parts} for topic, parts in topics.items()]
 
-    # Towards what the broker wants.
+    # Reconciliation.
 
     def _reconcile(self) -> Operation[None]:
         member = self._membership
@@ -198,7 +199,7 @@ class ConsumerMember:
             member.give(target - member.owned)
 
     def _target(self) -> Operation[set[TopicPartition]]:
-        """What is to be owned, by name; topics that nobody can name yet are left for later."""
+        """The assigned partitions, by name; topics with unknown names are omitted for now."""
         unknown = [topic for topic in self._assigned if topic not in self._names]
         if unknown:
             yield from self._find_names(unknown)

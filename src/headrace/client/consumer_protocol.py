@@ -1,9 +1,9 @@
-"""What members of a consumer group send each other through the coordinator. Pure.
+"""Codec of the data that members exchange through the coordinator. Pure.
 
-The broker does not read it. Versions only add fields behind those of earlier ones, so what a
-newer client wrote is read as far as it is known here.
+The broker does not read it. New versions only add fields at the end, so the known fields of newer
+clients can be read.
 
-1. What cannot be read is a member without wishes, or an assignment of nothing: never an error.
+1. Invalid data is read as an empty subscription or assignment, never as an error.
 """
 
 from collections.abc import Iterable
@@ -21,12 +21,12 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member wants to read, and what it has."""
+    """The subscription of a member, and its owned partitions."""
 
     topics: tuple[str, ...] = ()
     owned: tuple[TopicPartition, ...] = ()
     generation: int = NO_GENERATION
-    """In which it was given what it owns."""
+    """The generation in which the owned partitions were assigned."""
     rack: str | None = None
 
 
@@ -58,7 +58,7 @@ def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def read_assignment(raw: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions that a member was given; none if these bytes are not an assignment."""
+    """The partitions of an assignment; empty for invalid bytes."""
     if not raw:
         return ()
     cursor = Cursor(raw, 0, len(raw))
@@ -70,7 +70,7 @@ def read_assignment(raw: bytes) -> tuple[TopicPartition, ...]:
 
 
 def _generation_of(user_data: bytes) -> int:
-    """Where sticky assignors of before version 2 put the generation: into data of their own."""
+    """Sticky assignors before version 2 store the generation in their user data."""
     return int(_INT.unpack_from(user_data)[0]) if len(user_data) == _INT.size else NO_GENERATION
 
 

@@ -1,11 +1,12 @@
-"""The sans-IO heart of a client: network, metadata, operations, producers and consumers.
+"""The sans-IO core of a client: network, metadata, operations, producers and consumers.
 
-Pure: a shell tells it what happened to links and what time it is, calls `poll`, carries out the
-effects, and comes back at `next_wakeup_ms` at the latest. It never blocks, reads no clock, and
-opens nothing itself.
+Pure: a driver reports events of links and the time, calls `poll`, carries out the effects, and
+calls again at `next_wakeup_ms` at the latest. The engine never blocks, reads no clock, and does no
+I/O.
 
-1. After `close`, every outcome is done.
-2. At most one metadata request is under way; a Refresh is answered by one that began after it.
+1. After `close`, all outcomes are done.
+2. At most one metadata request is in flight. A Refresh is completed by a request that began after
+   it.
 """
 
 import heapq
@@ -60,10 +61,10 @@ class Engine:
         self._next_refresh_waiters: list[Resume] = []
 
     def wanted(self, link: int) -> int:
-        """How many bytes to read next; 0 if any number will do."""
+        """The number of bytes to read next; 0 for any number."""
         return self._network.wanted(link)
 
-    # What happened; each is followed by a poll.
+    # Events; each is followed by a poll.
 
     def opened(self, link: int, now_ms: float) -> None:
         self.now_ms = now_ms
@@ -82,7 +83,7 @@ class Engine:
         self._network.lost(link, reason, now_ms)
 
     def poll(self, now_ms: float) -> list[Effect]:
-        """Do everything that is due; the shell carries out what is returned."""
+        """Do everything that is due; the driver carries out the returned effects."""
         self.now_ms = now_ms
         self._run_timers(now_ms)
         for machine in list(self._machines):
@@ -97,7 +98,7 @@ class Engine:
             heapq.heappop(self._timers)[2]()
 
     def next_wakeup_ms(self) -> float | None:
-        """When poll has to be called again though nothing happened."""
+        """The latest time of the next poll, if no event occurs."""
         times = [self._network.next_wakeup_ms(), self._policy.next_ms()]
         times += [machine.next_wakeup_ms() for machine in self._machines]
         if self._timers:
@@ -123,7 +124,7 @@ class Engine:
     # Operations.
 
     def start(self, operation: Operation[T]) -> Outcome[T]:
-        """Run an operation; its outcome is set in one of the next calls, or already."""
+        """Run an operation; its outcome is set now, or in a later call."""
         outcome: Outcome[T] = Outcome()
         if self.closed:
             operation.close()
@@ -134,7 +135,7 @@ class Engine:
         return outcome
 
     def cancel(self, outcome: Outcome[Any]) -> None:
-        """Stop an operation that nobody waits for any more."""
+        """Stop an operation whose outcome is no longer needed."""
         operation = self._running.pop(outcome, None)
         self._retries.pop(outcome, None)
         if operation is not None:
@@ -179,7 +180,7 @@ class Engine:
         self._retries.pop(outcome, None)
 
     def note_retry(self, what: str, error: ClientError) -> None:
-        """Remember why the running operation tries again; `trouble` returns it."""
+        """Record why the running operation retries; `trouble` returns it."""
         if self._current is not None:
             known = self._retries.get(self._current)
             since_ms = self.now_ms if known is None else known.since_ms
@@ -223,7 +224,7 @@ class Engine:
                 is_over = True
                 resume(None, None)
 
-        # From a timer in any case: what finishes an outcome may be in the middle of something.
+        # Use a timer: code that completes an outcome might be in the middle of a change.
         step.outcome.on_done(lambda _: self._after(0, end))
         if step.timeout_ms is not None:
             self._after(max(step.timeout_ms, 0), end)
@@ -269,7 +270,7 @@ class Engine:
             self.now_ms + timeout_ms,
             ask.version_max,
         )
-        # Not at once: a refusal would resume a generator that still runs.
+        # Use a timer: an immediate error would resume a generator that is still running.
         self._after(0, lambda: self._network.send(node, request, self.now_ms, ask.lane))
 
     # For machines.
@@ -282,11 +283,11 @@ class Engine:
             self._machines.remove(machine)
 
     def send(self, node: int, request: Request, lane: int = 0) -> None:
-        """Send a machine's own request to a broker by id."""
+        """Send a request of a machine to a broker."""
         self._network.send(node, request, self.now_ms, lane)
 
     def open_lane(self) -> int:
-        """Connections for one machine alone, whose requests may wait long."""
+        """Separate connections for one machine, whose requests can wait long."""
         return self._network.open_lane()
 
     def close_lane(self, lane: int) -> None:
@@ -302,7 +303,7 @@ class Engine:
         self._policy.want()
 
     def unreachable(self) -> ClientError | None:
-        """The error to show when nobody answers, if nobody does."""
+        """The error if no broker responds; None if one does."""
         return self._network.unreachable() if self._network.bootstrap_is_exhausted() else None
 
     # Metadata.
@@ -311,8 +312,8 @@ class Engine:
         self._policy.started(self.now_ms)
         self._refresh_waiters, self._next_refresh_waiters = self._next_refresh_waiters, []
         topics = dict(self._policy.topics)
-        # A broker that may create a topic creates every one that the request names, so only
-        # topics for which that is allowed go with the permission.
+        # A broker creates all missing topics of a request that allows it. So only topics that may
+        # be created are sent with the permission.
         create = all(topics.values()) and bool(topics)
         if not create and any(topics.values()):
             missing = [
@@ -333,7 +334,7 @@ class Engine:
             useful = not self.cluster.topic_errors
         self._policy.finished(self.now_ms, useful=useful)
         again = len(asked) < len(self._policy.topics) or bool(self._next_refresh_waiters)
-        # A producer or consumer may wait for just this before it tries again.
+        # A producer or consumer might wait for this before it retries.
         again |= error is not None and error.retriable and bool(self._machines)
         if again:
             self._policy.want()

@@ -1,14 +1,14 @@
-"""What a program that uses the client may have to catch.
+"""The exceptions of the client.
 
-Every exception is a ClientError. RequestFailed carries the broker's error code, and the codes
-that programs act on have their own class, so that `except UnknownTopic` reads as it means.
+All are subclasses of ClientError. RequestFailed has the broker's error code. Codes that programs
+handle have their own class, such as UnknownTopic.
 """
 
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 
-# Codes after which the same request may succeed, Kafka's "retriable", with the ones that only
-# a wrong picture of the cluster explains.
+# Codes after which the same request can succeed (Kafka's "retriable"), and among them those that
+# indicate stale metadata.
 STALE_METADATA = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -48,14 +48,14 @@ RETRIABLE = STALE_METADATA | frozenset(
 
 
 class ClientError(Exception):
-    """Anything that the client reports."""
+    """The base class of all errors of the client."""
 
     retriable = False
     stale_metadata = False
 
 
 class ClientClosed(ClientError):
-    """The client, producer or consumer was closed before this could finish."""
+    """The client, producer or consumer was closed before the call finished."""
 
 
 class Unreachable(ClientError, ConnectionError):
@@ -63,32 +63,32 @@ class Unreachable(ClientError, ConnectionError):
 
 
 class Disconnected(ClientError, ConnectionError):
-    """A connection broke with a request under way: its outcome is unknown."""
+    """A connection was lost with a request in flight: its outcome is unknown."""
 
     retriable = True
     stale_metadata = True
 
 
 class TimedOut(ClientError, TimeoutError):
-    """Retries went on until the deadline; the message names the last trouble."""
+    """Retries continued until the deadline; the message has the last error."""
 
 
 class UnsupportedVersion(ClientError):
-    """The broker speaks no version of a request that this client speaks."""
+    """Broker and client have no common version of a request."""
 
 
 class ProtocolViolation(ClientError):
-    """The peer answered with something that is not the Kafka protocol."""
+    """The server sent data that violates the Kafka protocol."""
 
 
 class RequestFailed(ClientError):
-    """A broker answered with an error code."""
+    """A broker returned an error code."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(code, message)
         self.code = code
         self.partition: TopicPartition | None = None
-        """Which one a consumer was reading."""
+        """The partition that a consumer was reading."""
         self.message = message or code.name.replace("_", " ").capitalize() + "."
         self.retriable = code in RETRIABLE
         self.stale_metadata = code in STALE_METADATA
@@ -102,11 +102,11 @@ class UnknownTopic(RequestFailed):
 
 
 class TopicExists(RequestFailed):
-    """A topic of that name is there already."""
+    """A topic of that name already exists."""
 
 
 class InvalidConfig(RequestFailed):
-    """A setting is unknown, or its value is not legal."""
+    """A setting is unknown, or its value is not valid."""
 
 
 class InvalidTopic(RequestFailed):
@@ -114,7 +114,7 @@ class InvalidTopic(RequestFailed):
 
 
 class OffsetOutOfRange(RequestFailed):
-    """The offset lies before the log's start or after its end."""
+    """The offset is before the log start or after the log end."""
 
 
 class RecordTooLarge(RequestFailed):
@@ -122,15 +122,15 @@ class RecordTooLarge(RequestFailed):
 
 
 class CommitFailed(RequestFailed):
-    """The group has given the partitions to others, who may read the records again."""
+    """The group has assigned the partitions to other members, which can read the records again."""
 
 
 class NoOffset(ClientError):
-    """A group has no offset of a partition, and auto_offset_reset says to choose none."""
+    """A group has no offset for a partition, and auto_offset_reset is "none"."""
 
 
 class NotAuthorized(RequestFailed):
-    """The cluster does not let this client do that."""
+    """The client is not authorized."""
 
 
 _CLASSES: dict[ErrorCode, type[RequestFailed]] = {
@@ -151,12 +151,12 @@ _KNOWN = {int(code): code for code in ErrorCode}
 
 
 def error_code(number: int) -> ErrorCode:
-    """The code of a number; one that a newer broker knows alone is an unknown server error."""
+    """The ErrorCode of a number; unknown numbers of newer brokers become UNKNOWN_SERVER_ERROR."""
     return _KNOWN.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def request_failed(number: int, message: str | None = None) -> RequestFailed:
-    """The exception for an error code of a response, of the class that programs catch."""
+    """The exception for an error code of a response, in the class that programs catch."""
     code = error_code(number)
     if code == ErrorCode.UNKNOWN_SERVER_ERROR and number != int(code):
         message = message or f"The broker returned the unknown error code {number}."

@@ -1,7 +1,7 @@
-"""The client's side of Fetch, versions 4 to 18, by hand. Pure.
+"""The client's codec of Fetch, versions 4 to 18. Pure.
 
-The records of a response stay where they are: a result names the range of bytes that holds them.
-Fetches are full ones, outside of any session. Property tests hold both directions equal to kio.
+The records of a response are not copied: a result has their range in the frame. Fetches do not use
+fetch sessions. Property tests compare both directions with kio.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _CONSUMER = _I32.pack(-1)
 
 
 class PartitionFetch(NamedTuple):
-    """What is asked of one partition."""
+    """One partition of a request."""
 
     partition: int
     offset: int
@@ -46,7 +46,7 @@ class FetchLimits(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """What a broker says of one partition; its records are data[start:end]."""
+    """One partition of a response; its records are data[start:end]."""
 
     topic: str | UUID
     partition: int
@@ -69,7 +69,7 @@ class FetchResponse(NamedTuple):
 
 
 def encode_fetch(version: int, limits: FetchLimits, topics: Sequence[TopicFetch]) -> bytes:
-    """The body of a request."""
+    """Encode the body of a request."""
     flexible = version >= FLEXIBLE_SINCE
     tail = b"\0" if flexible else b""
     out = bytearray()
@@ -111,7 +111,7 @@ def _put_partition(out: bytearray, version: int, partition: PartitionFetch) -> N
 
 
 def decode_fetch(version: int, data: bytes, at: int, end: int) -> FetchResponse:
-    """The body of a response, one result a partition."""
+    """Decode the body of a response: one result per partition."""
     cursor = Cursor(data, at, end)
     flexible = version >= FLEXIBLE_SINCE
     results: list[FetchResult] = []

@@ -1,11 +1,12 @@
-"""The consumer: positions in, Fetch requests out, chunks of records back. Pure.
+"""The consumer: sends Fetch requests for positions and returns chunks of records. Pure.
 
-1. A partition's records come in order, from its position on, each once between two seeks.
-2. One fetch is open per leader, and asks for every partition there that is to be read; while one
-   of them has as much buffered as it may, that leader is left alone, so that a quiet partition's
-   long poll never holds a busy one up. A leader may name a replica to read from in its stead
-   (KIP-392); in any trouble with that, the leader is asked again.
-3. What is buffered is bounded: by buffer_bytes_max, and one response beyond.
+1. The records of a partition are returned in order, from its position on, each once between two
+   seeks.
+2. Each leader has at most one fetch in flight, for all its partitions that are read. If one of them
+   has its maximum buffered, the leader is not asked, so that the long poll of an idle partition
+   never delays a busy one. A leader can name a replica to read from instead (KIP-392). After any
+   error of that replica, the leader is used again.
+3. The buffer is limited to buffer_bytes_max, plus one response.
 """
 
 from collections import deque
@@ -51,7 +52,7 @@ class FetchMachine:
     ) -> None:
         self.options = options
         self._waits_for_topics = waits_for_topics
-        """Whether a topic that is gone is no error: somebody else decides what is read."""
+        """Whether a deleted topic is not an error: in a group, others choose the topics."""
         self._port = port
         self._lane = port.open_lane()
         self._readings: dict[TopicPartition, Reading] = {}
@@ -62,7 +63,7 @@ class FetchMachine:
         self._closed = False
         self._wakeup_ms: float | None = None
 
-    # What the consumer wants.
+    # Inputs of the consumer.
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
@@ -73,9 +74,9 @@ class FetchMachine:
         positions: Mapping[TopicPartition, int],
         until: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Read these partitions, from these offsets, and no others.
+        """Read these partitions from these offsets, and no others.
 
-        Nothing is asked for at or after `until`, where that names a partition.
+        No records at or after the `until` offset of a partition are fetched.
         """
         ends = until or {}
         for partition in list(self._readings):
@@ -89,7 +90,7 @@ class FetchMachine:
                 self._readings[partition] = Reading(partition, offset, ends.get(partition))
 
     def add(self, partition: TopicPartition, offset: int) -> None:
-        """Read this partition too, from this offset on."""
+        """Also read this partition, from this offset on."""
         self._readings[partition] = Reading(partition, offset, None)
 
     def unassign(self, partition: TopicPartition) -> None:
@@ -103,15 +104,15 @@ class FetchMachine:
         reading.seek(offset)
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the record that comes next, or would."""
+        """The offset of the next record."""
         return self._readings[partition].position
 
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
-        """The leader epoch of the last record that was read before an offset, or -1."""
+        """The leader epoch of the last record read before an offset, or -1."""
         return self._readings[partition].epoch_before(offset)
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The end of what may be read, as of the last fetch; -1 before the first."""
+        """The end of the readable records, from the last fetch; -1 before the first."""
         reading = self._readings[partition]
         if self.options.isolation == "read_committed":
             return reading.last_stable_offset
@@ -124,7 +125,7 @@ class FetchMachine:
         self._readings[partition].paused = False
 
     def ready(self) -> Outcome[None]:
-        """Done as soon as there is something to take: records, progress, or an error."""
+        """Done when records or an error can be taken."""
         outcome: Outcome[None] = Outcome()
         if (
             self._errors
@@ -140,7 +141,7 @@ class FetchMachine:
         return outcome
 
     def take_chunk(self) -> Chunk | None:
-        """The next chunk of raw batches, whole; for readers with a decoder of their own."""
+        """The next chunk of undecoded batches, for callers with their own decoder."""
         self._raise_error()
         for reading in list(self._readings.values()):
             if reading.paused or not reading.chunks:
@@ -152,7 +153,7 @@ class FetchMachine:
         return None
 
     def take_records(self, count_max: int) -> list[Record]:
-        """Up to that many records, in order within each partition; none if none are here."""
+        """Up to `count_max` records, in order within each partition; empty if none are buffered."""
         self._raise_error()
         taken: list[Record] = []
         for reading in list(self._readings.values()):
@@ -166,21 +167,21 @@ class FetchMachine:
         return taken
 
     def show(self, error: ClientError) -> None:
-        """Have the next one who takes something see an error instead."""
+        """Raise this error in the next take."""
         self._errors.append(error)
         self.announce()
 
     def announce(self) -> None:
-        """Wake those who wait for something to take."""
+        """Complete all outcomes of `ready`."""
         waiting, self._waiting = self._waiting, []
         for outcome in waiting:
             if not outcome.done:
                 outcome.succeed(None)
 
-    # What the engine drives.
+    # Calls of the engine.
 
     def poll(self, now_ms: float) -> None:
-        """Ask every leader that may be asked."""
+        """Send a fetch to each leader that has none in flight."""
         self._wakeup_ms = None
         if self._closed or self._buffered >= self.options.buffer_bytes_max:
             return
@@ -239,7 +240,7 @@ class FetchMachine:
         return leader if leader not in self._open_fetches else None
 
     def _check_absent(self, reading: Reading, now_ms: float) -> None:
-        """A topic that metadata does not know for a while is gone."""
+        """Raise an error if metadata lacks a topic for topic_absent_ms."""
         code = self._port.cluster.topic_errors.get(reading.partition.topic)
         if code is None or self._waits_for_topics:
             return
@@ -303,7 +304,7 @@ class FetchMachine:
         for result in reply.results:
             topic = names.get(result.topic, "") if isinstance(result.topic, UUID) else result.topic
             question = asked.get((topic, result.partition))
-            # A seek since then has made the answer one to another question.
+            # After a seek, the response does not match the position.
             if question is not None and self._is_current(*question):
                 self._take_result(question[0], result, now_ms)
 
@@ -350,7 +351,7 @@ class FetchMachine:
         self._buffered += chunk.size
         self.announce()
 
-    # Trouble.
+    # Errors.
 
     def _failed(self, reading: Reading, error: ClientError, now_ms: float) -> None:
         if error.stale_metadata:
@@ -372,7 +373,7 @@ class FetchMachine:
         )
 
     def _stop(self, reading: Reading, error: ClientError) -> None:
-        """Show an error, and leave the partition alone until somebody seeks."""
+        """Raise an error in the next take, and do not fetch the partition until a seek."""
         reading.backoff.stop()
         if isinstance(error, RequestFailed):
             error.partition = reading.partition
@@ -412,7 +413,7 @@ class FetchMachine:
     # Taking.
 
     def _to_the_end(self, reading: Reading) -> None:
-        """The next one to take from, and to ask for first, is another partition."""
+        """Take from, and fetch, other partitions before this one."""
         self._readings[reading.partition] = self._readings.pop(reading.partition)
 
     def _pop_chunk(self, reading: Reading) -> Chunk:

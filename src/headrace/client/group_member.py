@@ -1,4 +1,4 @@
-"""From a caller's arguments to a member of a group; what both shells begin with. Pure."""
+"""Creates a member of a group from the arguments of both client APIs. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def join(
     pattern: str | None,
     settings: GroupSettings,
 ) -> tuple[Membership, ClassicMember | ConsumerMember]:
-    """A member of the group, and the protocol by which it is to live."""
+    """A member of the group, and its protocol."""
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if bool(names) == (pattern is not None):
         raise ValueError("specify either topics or a pattern")
@@ -40,6 +40,6 @@ def join(
 
 def to_offsets(offsets: CommitOffsets) -> dict[TopicPartition, GroupOffset]:
     return {
-        place: GroupOffset(offset) if isinstance(offset, int) else offset
-        for place, offset in offsets.items()
+        partition: GroupOffset(offset) if isinstance(offset, int) else offset
+        for partition, offset in offsets.items()
     }

@@ -1,4 +1,4 @@
-"""Consumer groups as the client shows them. Pure."""
+"""Values that describe consumer groups. Pure."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,12 @@ class GroupListing:
     group_id: str
     protocol_type: str
     state: str
-    """Kafka's word: "Stable", "Empty", "PreparingRebalance", "CompletingRebalance"; of a group of
-    the newer protocol "Assigning" and "Reconciling" too."""
+    """Kafka's name: "Stable", "Empty", "PreparingRebalance" or "CompletingRebalance".
+
+    Groups of the consumer protocol (KIP-848) also have "Assigning" and "Reconciling".
+    """
     type: str
-    """ "classic" or "consumer"; "" where the broker does not say."""
+    """"classic" or "consumer"; "" if the broker does not return it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class GroupMember:
     client_id: str
     host: str
     partitions: tuple[TopicPartition, ...]
-    """What it owns, where the group is of consumers."""
+    """The partitions that it owns, in a group of consumers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +34,14 @@ class GroupInfo:
     state: str
     protocol_type: str
     assignor: str
-    """The protocol that the members agreed on, as "range"; "" while they have none."""
+    """The agreed assignor, for example "range"; "" while there is none."""
     coordinator: int
     members: tuple[GroupMember, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """Where a group goes on reading a partition."""
+    """The committed position of a group in a partition."""
 
     offset: int
     leader_epoch: int = -1

@@ -1,6 +1,6 @@
-"""Asking about consumer groups and changing their offsets, as operations. Pure.
+"""Operations that describe consumer groups and change their offsets. Pure.
 
-A group is asked of its coordinator, which is looked up for each attempt: it may move.
+Each attempt looks up the group's coordinator again, because it can change.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,11 +32,11 @@ T = TypeVar("T")
 _GROUP = 0
 _DEAD = "Dead"
 CONSUMER = "consumer"
-"""What groups of consumers call their protocol, in either of the two."""
+"""The protocol type of consumer groups, in both protocols."""
 
 
 def find_coordinator(session: Session, group: str) -> Operation[int]:
-    """The node that answers for a group."""
+    """The coordinator of a group."""
     fields = {"key": group, "key_type": _GROUP, "coordinator_keys": [group]}
     reply = yield Ask(ANY, FIND_COORDINATOR, fields)
     found = reply["coordinators"][0] if "coordinators" in reply else reply
@@ -59,7 +59,7 @@ def _of_coordinator(
 
 
 def list_groups(session: Session, states: Sequence[str] = ()) -> Operation[list[GroupListing]]:
-    """The groups of all brokers, by name; of these states only, if any are named."""
+    """The groups of all brokers, by name: all, or those in these states."""
     fields = {"states_filter": list(states), "types_filter": []}
 
     def attempt() -> Operation[list[GroupListing]]:
@@ -84,7 +84,7 @@ def list_groups(session: Session, states: Sequence[str] = ()) -> Operation[list[
 
 
 def describe_group(session: Session, group: str) -> Operation[GroupInfo]:
-    """A group of either protocol with its members; an unknown one is an error."""
+    """A group of either protocol with its members; an unknown group is an error."""
     fields = {"groups": [group], "include_authorized_operations": False}
 
     def attempt(node: int) -> Operation[GroupInfo]:
@@ -108,7 +108,7 @@ def describe_group(session: Session, group: str) -> Operation[GroupInfo]:
 
 
 def _describe_consumer_group(node: int, group: str) -> Operation[GroupInfo]:
-    """What a classic description cannot show (KIP-848); older brokers have no such groups."""
+    """Describe a group of the consumer protocol (KIP-848), which older brokers do not have."""
     fields = {"group_ids": [group], "include_authorized_operations": False}
     try:
         reply = yield Ask(node, CONSUMER_GROUP_DESCRIBE, fields)
@@ -164,7 +164,7 @@ def delete_group(session: Session, group: str) -> Operation[None]:
 def group_offsets(
     session: Session, group: str, partitions: Iterable[TopicPartition] | None = None
 ) -> Operation[dict[TopicPartition, GroupOffset]]:
-    """Committed offsets, of all partitions that have one or of those named that have."""
+    """The committed offsets of all partitions, or of the given ones, that have one."""
     topics = None if partitions is None else _by_topic((p.topic, p.partition) for p in partitions)
     asked = (
         None
@@ -183,17 +183,17 @@ def group_offsets(
             for part in topic["partitions"]:
                 _check(part["error_code"], group)
                 if part["committed_offset"] >= 0:
-                    place = TopicPartition(topic["name"], part["partition_index"])
+                    partition = TopicPartition(topic["name"], part["partition_index"])
                     epoch = part.get("committed_leader_epoch", -1)
                     offset = part["committed_offset"]
-                    offsets[place] = GroupOffset(offset, epoch, part["metadata"] or "")
+                    offsets[partition] = GroupOffset(offset, epoch, part["metadata"] or "")
         return dict(sorted(offsets.items()))
 
     return (yield from _of_coordinator(session, "fetching offsets", group, attempt))
 
 
 def commit_fields(group: str, offsets: Mapping[TopicPartition, GroupOffset]) -> dict[str, Any]:
-    """The fields of a commit by nobody in particular."""
+    """The fields of a commit without a member."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, index), offset in offsets.items():
         topics.setdefault(topic, []).append(
@@ -217,7 +217,7 @@ def commit_fields(group: str, offsets: Mapping[TopicPartition, GroupOffset]) -> 
 def commit_group_offsets(
     session: Session, group: str, offsets: Mapping[TopicPartition, GroupOffset]
 ) -> Operation[None]:
-    """Set offsets of a group that has no members."""
+    """Set the offsets of a group without members."""
     fields = commit_fields(group, offsets)
 
     def attempt(node: int) -> Operation[None]:
@@ -227,9 +227,9 @@ def commit_group_offsets(
                 code = part["error_code"]
                 if code == ErrorCode.UNKNOWN_MEMBER_ID:
                     raise _failed(ErrorCode.NON_EMPTY_GROUP, group)
-                place = f"{topic['name']}-{part['partition_index']}"
+                partition = f"{topic['name']}-{part['partition_index']}"
                 if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise _final(request_failed(code, f"unknown partition {place}"))
+                    raise _final(request_failed(code, f"unknown partition {partition}"))
                 _check(code, group)
 
     yield from _of_coordinator(session, "committing offsets", group, attempt)
@@ -238,7 +238,7 @@ def commit_group_offsets(
 def delete_group_offsets(
     session: Session, group: str, partitions: Iterable[TopicPartition]
 ) -> Operation[dict[TopicPartition, ErrorCode]]:
-    """Forget offsets; an answer for each partition."""
+    """Delete offsets; returns an error code per partition."""
     topics = _by_topic((p.topic, p.partition) for p in partitions)
     fields = {
         "group_id": group,
@@ -260,9 +260,9 @@ def delete_group_offsets(
     return (yield from _of_coordinator(session, "deleting offsets", group, attempt))
 
 
-def _by_topic(places: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+def _by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = {}
-    for topic, index in places:
+    for topic, index in partitions:
         topics.setdefault(topic, []).append(index)
     return topics
 

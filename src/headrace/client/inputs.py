@@ -1,4 +1,4 @@
-"""What both shells do with their callers' arguments before the machines see them. Pure."""
+"""Converts the arguments of both client APIs. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 
 Data = bytes | str | None
-"""A key or a value; text is written as UTF-8."""
+"""A key or a value; text is encoded as UTF-8."""
 HeadersIn = Mapping[str, Data] | Sequence[tuple[str, Data]]
 
 
@@ -34,15 +34,15 @@ def to_headers(headers: HeadersIn) -> tuple[Header, ...]:
 
 
 class Limits:
-    """Where reading ends in each partition: at an offset, or at the first record of a time."""
+    """The end of reading per partition: an offset, or the first record at a time."""
 
     def __init__(self, offsets: Mapping[TopicPartition, int], time_ms: int | None = None) -> None:
         self._offsets = dict(offsets)
         self.time_ms = time_ms
-        """A time that was still to come when reading began."""
+        """A time that was in the future when reading began."""
 
     def end_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The time has come: what is there now is all that is wanted."""
+        """The time has passed: read up to the current ends."""
         self._offsets = dict(offsets)
         self.time_ms = None
 
@@ -51,13 +51,13 @@ class Limits:
         return limit is not None and position >= limit
 
     def cut(self, records: list[Record]) -> list[Record]:
-        """Those that lie before the limits."""
+        """The records before the limits."""
         if not records or (not self._offsets and self.time_ms is None):
             return records
         first, last = records[0], records[-1]
         end = TopicPartition(last.topic, last.partition)
         is_one = self.time_ms is None and first.partition == last.partition
-        # As a rule they are of one partition, in order: the last one speaks for all.
+        # Usually all records are of one partition, in order: then check only the last one.
         if is_one and not self.reached(end, last.offset):
             return records
         return [record for record in records if self.admits(record)]
@@ -79,7 +79,7 @@ def plan_reading(
     read_committed: bool,
     wall_ms: int,
 ) -> Operation[tuple[dict[TopicPartition, int], Limits]]:
-    """Where reading of a topic begins and ends; of every partition unless some are named."""
+    """The start and end of reading a topic, of all partitions or the given ones."""
     yield from ensure_topics(session, [topic], create=False)
     known = [part.index for part in session.cluster.topics[topic].partitions]
     for index in partitions or ():
@@ -88,19 +88,19 @@ def plan_reading(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"{topic!r} has partitions 0 to {len(known) - 1}, not {index}",
             )
-    places = [TopicPartition(topic, index) for index in partitions or known]
+    chosen = [TopicPartition(topic, index) for index in partitions or known]
     if partitions is not None and not partitions:
-        places = []
-    limits = yield from _limits(session, places, until, read_committed, wall_ms)
+        chosen = []
+    limits = yield from _limits(session, chosen, until, read_committed, wall_ms)
     starts = yield from resolve_starts(
-        session, dict.fromkeys(places, start), read_committed=read_committed
+        session, dict.fromkeys(chosen, start), read_committed=read_committed
     )
     return starts, limits
 
 
 def _limits(
     session: Session,
-    places: Sequence[TopicPartition],
+    partitions: Sequence[TopicPartition],
     until: Until,
     read_committed: bool,
     wall_ms: int,
@@ -108,24 +108,24 @@ def _limits(
     if until is None:
         return Limits({})
     if until == "end":
-        return Limits((yield from end_offsets(session, places, read_committed)))
+        return Limits((yield from end_offsets(session, partitions, read_committed)))
     if isinstance(until, int):
-        return Limits(dict.fromkeys(places, until))
+        return Limits(dict.fromkeys(partitions, until))
     if isinstance(until, datetime):
         until = AtTime(int(until.timestamp() * 1000))
     if not isinstance(until, AtTime):
         raise ValueError(f"cannot read until {until!r}: use 'end', an offset, a datetime, AtTime")
     if until.timestamp_ms > wall_ms:
         return Limits({}, until.timestamp_ms)
-    wanted = dict.fromkeys(places, until)
+    wanted = dict.fromkeys(partitions, until)
     return Limits((yield from resolve_starts(session, wanted, read_committed=read_committed)))
 
 
 def end_offsets(
-    session: Session, places: Sequence[TopicPartition], read_committed: bool
+    session: Session, partitions: Sequence[TopicPartition], read_committed: bool
 ) -> Operation[dict[TopicPartition, int]]:
-    """The offsets after the last records that may be read."""
+    """The offsets after the last readable records."""
     listed = yield from list_offsets(
-        session, dict.fromkeys(places, LATEST), read_committed=read_committed
+        session, dict.fromkeys(partitions, LATEST), read_committed=read_committed
     )
-    return {place: found.offset for place, found in listed.items()}
+    return {partition: found.offset for partition, found in listed.items()}

@@ -1,4 +1,4 @@
-"""What producers and consumers are to the engine, and the engine to them."""
+"""The interfaces between the engine and its producers and consumers."""
 
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -14,19 +14,19 @@ T = TypeVar("T")
 
 
 class Machine(Protocol):
-    """A producer or consumer, as the engine drives it."""
+    """A producer or consumer, as the engine uses it."""
 
     def poll(self, now_ms: float) -> None:
-        """Do what is due."""
+        """Do everything that is due."""
 
     def next_wakeup_ms(self) -> float | None: ...
     def close(self, error: ClientError, now_ms: float) -> None: ...
     def trouble(self) -> Waiting | None:
-        """The retriable error that holds the machine up, if there is one."""
+        """The retriable error that delays the machine, if any."""
 
 
 class Port(Protocol):
-    """What a machine needs of the engine."""
+    """The engine, as a machine uses it."""
 
     @property
     def cluster(self) -> Cluster: ...

@@ -1,15 +1,15 @@
-"""A member of a group, in either protocol: what it owns, where it is, and what it commits. Pure.
+"""A member of a group, in either protocol: its partitions, positions and commits. Pure.
 
-The protocol itself (classic_member.py, consumer_member.py) is an operation that runs as long as
-the member lives, and tells this machine what was given and taken. A shell asks this machine for
-events, which it handles one by one in the program's own `poll`, and for records.
+The protocol (classic_member.py, consumer_member.py) is an operation that runs as long as the member
+exists, and reports assigned and revoked partitions to this machine. The client API takes events,
+which it handles in the program's `poll`, and records.
 
-1. Records of a partition are handed out only while it is owned, and none after the event that
-   takes it away has been queued.
-2. A partition that is to be revoked stays owned until the program has handled that: so it is
-   given to no other member while somebody still works on its records.
-3. Commits of a member go out one after the other, so that an older one is never the last.
-4. What is committed by itself was handed out in an earlier poll than the current one.
+1. Records of a partition are returned only while it is owned, and none after the event that revokes
+   it was queued.
+2. A partition that is to be revoked stays owned until the program has handled the event. So it is
+   not assigned to another member while this one still processes its records.
+3. The commits of a member are sent one at a time, so that an older one is never applied last.
+4. Automatic commits contain only records that were returned before the current poll.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ from headrace.wire.apis import OFFSET_COMMIT
 
 Kind = Literal["assigned", "revoked", "lost"]
 
-# The group goes on without the member, or with a younger self of it.
+# The group continues without the member, or with a newer member of the same instance.
 NOT_A_MEMBER = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -50,14 +50,14 @@ NOT_A_MEMBER = frozenset(
     }
 )
 _COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-# A commit that came in the middle of a change may be right after it.
+# A commit during a rebalance can succeed after it.
 _IN_BETWEEN = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH})
 NO_EPOCH = -1
 RECORDS_AT_ONCE = 1_000
 
 
 class Event:
-    """Partitions that came or went; the protocol waits until the program knows."""
+    """Assigned or revoked partitions; the protocol waits until the program has handled it."""
 
     __slots__ = ("handled", "kind", "partitions")
 
@@ -80,22 +80,22 @@ class Membership:
         self.options = options
         self.fetching = FetchMachine(port, consumer_options, waits_for_topics=True)
         self.lane = port.open_lane()
-        """For what may take long, and must not wait behind anything: joining, heartbeats."""
+        """Connections for joins and heartbeats, which other requests must not delay."""
         self.member_id = ""
         self.epoch = NO_EPOCH
-        """The generation, or the member's epoch."""
+        """The generation, or the member epoch."""
         self.owned: set[TopicPartition] = set()
         self.failure: ClientError | None = None
-        """Why this member is one no more, for good."""
+        """The permanent error that ended the membership."""
         self.is_changing = False
-        """Whether the group may be at a new epoch already, and this member does not know it."""
+        """Whether a rebalance is in progress, so that the group can have a newer epoch."""
         self.is_polling = False
-        """Whether the program waits for records just now."""
+        """Whether the program is waiting in `poll`."""
         self._coordinator: int | None = None
         self._last: list[Record] = []
-        """What the program got last, and may be working on."""
+        """The records of the last poll, which the program might be processing."""
         self._rest: deque[Record] = deque()
-        """Taken from the fetches, and not handed out yet."""
+        """Taken from the fetches, but not returned yet."""
         self._events: deque[Event] = deque()
         self._in_hand: Event | None = None
         self._signal: Outcome[None] = Outcome()
@@ -107,15 +107,15 @@ class Membership:
         self._life: Outcome[None] | None = None
         self._hurried = False
 
-    # What the shell does.
+    # Calls of the client API.
 
     def begin(self, life: Operation[None]) -> None:
-        """Live by a protocol from now on."""
+        """Start a protocol."""
         self._life = self.port.start(life)
         self._life.on_done(self._ended)
 
     def polled(self, now_ms: float) -> None:
-        """The program asks for records: it is alive, and done with what it was given before."""
+        """The program polls: it is alive, and has processed the records of the last poll."""
         if self.is_idle:
             self.wake()
         self._polled_ms = now_ms
@@ -125,11 +125,11 @@ class Membership:
             self._auto_commit_ms = now_ms + self.options.auto_commit_interval_ms
             offsets = self.to_commit()
             if offsets and (self._committing is None or self._committing.done):
-                # A failure is left to the next one, or to the protocol, which hears of it too.
+                # After an error, the next commit retries, and the protocol learns of it.
                 self.port.start(self.commit(offsets))
 
     def next_event(self) -> Event | None:
-        """What has to be handled before the next record is taken."""
+        """The next event, which must be handled before records are taken."""
         if self.failure is not None:
             raise self.failure
         self._in_hand = self._events.popleft() if self._events else None
@@ -144,7 +144,7 @@ class Membership:
         self.wake()
 
     def ready(self) -> Outcome[None]:
-        """Done as soon as there is an event, records or an error."""
+        """Done when there is an event, a record or an error."""
         if self._events or self._rest or self.failure is not None:
             outcome: Outcome[None] = Outcome()
             outcome.succeed(None)
@@ -172,7 +172,7 @@ class Membership:
             self.fetching.add(partition, offset)
 
     def take(self, count_max: int) -> list[Record]:
-        """Records to hand out; none if none are here."""
+        """The records to return; empty if there are none."""
         if self._rest:
             count = min(count_max, len(self._rest))
             self._last = [self._rest.popleft() for _ in range(count)]
@@ -187,29 +187,31 @@ class Membership:
         return self._last[0] if self._last else None
 
     def to_commit(self, *, has_failed: bool = False) -> dict[TopicPartition, GroupOffset]:
-        """Where the program is, as far as that is news.
+        """The positions of the program that are not committed yet.
 
-        What was handed out last counts as read, unless the program failed over it.
+        The records of the last poll are included, unless the program failed while processing them.
         """
-        places = {place: self.fetching.position(place) for place in self.fetching.partitions}
+        positions = {
+            partition: self.fetching.position(partition) for partition in self.fetching.partitions
+        }
         unread = [*self._last, *self._rest] if has_failed else list(self._rest)
         for record in reversed(unread):
-            place = TopicPartition(record.topic, record.partition)
-            if place in places:
-                places[place] = record.offset
+            partition = TopicPartition(record.topic, record.partition)
+            if partition in positions:
+                positions[partition] = record.offset
         return {
-            place: GroupOffset(offset, self.fetching.epoch_before(place, offset))
-            for place, offset in places.items()
-            if self._committed.get(place) != offset
+            partition: GroupOffset(offset, self.fetching.epoch_before(partition, offset))
+            for partition, offset in positions.items()
+            if self._committed.get(partition) != offset
         }
 
     def hurry(self) -> None:
-        """Say that this member lives as soon as may be: the program was away for long."""
+        """Send a heartbeat as soon as possible: the program has not polled for long."""
         self._hurried = True
         self.wake()
 
     def leave(self, goodbye: Operation[None]) -> Operation[None]:
-        """Stop living by the protocol, and say so to the coordinator if that is possible."""
+        """Stop the protocol, and leave the group if possible."""
         if self._life is not None:
             self.port.cancel(self._life)
         if self.failure is None:
@@ -224,14 +226,14 @@ class Membership:
         self.fetching.close(ClientClosed("the consumer is closed"), now_ms)
         self.port.close_lane(self.lane)
 
-    # What a protocol does.
+    # Calls of a protocol.
 
     def wake(self) -> None:
         signal, self._signal = self._signal, Outcome()
         signal.succeed(None)
 
     def rest(self, until_ms: float) -> Wait:
-        """Wait until something is to be done, or that time."""
+        """Wait for an event, or until this time."""
         return Wait(self._signal, until_ms - self.port.now_ms)
 
     def take_hurry(self) -> bool:
@@ -240,27 +242,27 @@ class Membership:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the program has asked for nothing for too long."""
+        """Whether the program has not polled for max_poll_interval_ms."""
         idle_ms = self.port.now_ms - self._polled_ms
         return not self.is_polling and idle_ms >= self.options.max_poll_interval_ms
 
     def rested(self, now_ms: float) -> None:
-        """The program has what it asked for, and works on it."""
+        """The poll has returned, and the program processes its records."""
         self.is_polling = False
         self._polled_ms = now_ms
 
     def give(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are the member's own now: find out where the group is in them."""
-        places = set(partitions)
-        if places:
-            self.owned |= places
-            self._tell(Event("assigned", places))
+        """Add partitions, and look up their committed offsets."""
+        added = set(partitions)
+        if added:
+            self.owned |= added
+            self._tell(Event("assigned", added))
             token = object()
-            self._locating.update(dict.fromkeys(places, token))
-            self.port.start(self._locate(places, token))
+            self._locating.update(dict.fromkeys(added, token))
+            self.port.start(self._locate(added, token))
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> Event:
-        """Ask the program to give these up; they are gone when the event is handled."""
+        """Request the program to release partitions; they are dropped when the event is handled."""
         event = Event("revoked", partitions)
         if event.partitions:
             self._tell(event)
@@ -269,7 +271,10 @@ class Membership:
         return event
 
     def lose(self) -> None:
-        """Everything belongs to others already; the program hears of it when it asks."""
+        """Drop all partitions: other members already own them.
+
+        The program learns of it in `poll`.
+        """
         self.epoch = NO_EPOCH
         lost = set(self.owned)
         self._drop(lost)
@@ -294,23 +299,23 @@ class Membership:
         return self._coordinator
 
     def doubt_coordinator(self, error: ClientError) -> None:
-        """Look for another one, unless this one is the right one and only not ready."""
+        """Look up the coordinator again, unless it is correct and only not ready."""
         code = getattr(error, "code", None)
         if code is None or code in _COORDINATOR_MOVED:
             self._coordinator = None
 
-    # Inside.
+    # Internals.
 
     def _tell(self, event: Event) -> None:
         self._events.append(event)
         self.fetching.announce()
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
-        for place in partitions:
-            self.owned.discard(place)
-            self._locating.pop(place, None)
-            self._committed.pop(place, None)
-            self.fetching.unassign(place)
+        for partition in partitions:
+            self.owned.discard(partition)
+            self._locating.pop(partition, None)
+            self._committed.pop(partition, None)
+            self.fetching.unassign(partition)
         if self._rest:
             self._rest = deque(
                 record
@@ -323,12 +328,14 @@ class Membership:
             self.failure = life.error
             self.fetching.announce()
 
-    def _locate(self, places: set[TopicPartition], token: object) -> Operation[None]:
-        """Find where to go on in partitions that are new here, for as long as they are."""
+    def _locate(self, partitions: set[TopicPartition], token: object) -> Operation[None]:
+        """Find the start positions of new partitions, as long as they are owned."""
         attempt = 0
-        while places := {place for place in places if self._locating.get(place) is token}:
+        while partitions := {
+            partition for partition in partitions if self._locating.get(partition) is token
+        }:
             try:
-                found = yield from self._positions(places)
+                found = yield from self._positions(partitions)
             except (ClientError, TimedOut) as error:
                 if isinstance(error, ClientClosed):
                     return
@@ -339,20 +346,24 @@ class Membership:
                 yield Pause(backoff_ms(self.port, attempt))
                 attempt += 1
                 continue
-            for place, (offset, is_committed) in found.items():
-                if self._locating.get(place) is token:
-                    del self._locating[place]
-                    self.fetching.add(place, offset)
+            for partition, (offset, is_committed) in found.items():
+                if self._locating.get(partition) is token:
+                    del self._locating[partition]
+                    self.fetching.add(partition, offset)
                     if is_committed:
-                        self._committed[place] = offset
+                        self._committed[partition] = offset
             return
 
     def _positions(
-        self, places: set[TopicPartition]
+        self, partitions: set[TopicPartition]
     ) -> Operation[dict[TopicPartition, tuple[int, bool]]]:
-        known = yield from group_offsets(self.port, self.group, places)
-        found = {place: (known[place].offset, True) for place in places if place in known}
-        missing = sorted(places - found.keys())
+        known = yield from group_offsets(self.port, self.group, partitions)
+        found = {
+            partition: (known[partition].offset, True)
+            for partition in partitions
+            if partition in known
+        }
+        missing = sorted(partitions - found.keys())
         if not missing:
             return found
         reset = self.options.auto_offset_reset
@@ -366,14 +377,14 @@ class Membership:
             dict.fromkeys(missing, EARLIEST if reset == "earliest" else LATEST),
             read_committed=self.fetching.options.isolation == "read_committed",
         )
-        return found | {place: (listed[place].offset, False) for place in missing}
+        return found | {partition: (listed[partition].offset, False) for partition in missing}
 
     # Commits.
 
     def commit(
         self, offsets: Mapping[TopicPartition, GroupOffset], timeout_ms: float | None = None
     ) -> Operation[None]:
-        """Commit offsets of partitions that are owned; CommitFailed if they are others' now."""
+        """Commit offsets of owned partitions; CommitFailed if other members own them."""
         if not offsets:
             return
         before, mine = self._committing, Outcome[None]()
@@ -386,7 +397,11 @@ class Membership:
         finally:
             mine.succeed(None)
         self._committed.update(
-            {place: offset.offset for place, offset in offsets.items() if place in self.owned}
+            {
+                partition: offset.offset
+                for partition, offset in offsets.items()
+                if partition in self.owned
+            }
         )
 
     def _commit_once(self, offsets: Mapping[TopicPartition, GroupOffset]) -> Operation[None]:

@@ -1,8 +1,7 @@
-"""Bodies of requests and responses of every API but Produce and Fetch, as plain dicts.
+"""Codec of all APIs except Produce and Fetch, between dicts and bodies.
 
-A field that the negotiated version lacks is dropped, and one that is missing takes its default,
-so that a request is written once for every version. What a version needs is loaded at its first
-use.
+Fields that the version lacks are dropped, and missing fields have their default. So a request is
+the same for all versions. The schema of a version is loaded at its first use.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from headrace.wire.writer import writer_of
 
 
 def version_range(api_key: int) -> tuple[int, int]:
-    """The versions of an API that this client speaks."""
+    """The versions of an API that this client supports."""
     api = APIS[api_key]
     if api_key == PRODUCE:
         return PRODUCE_VERSION_SERVED_MIN, api.version_max
@@ -27,14 +26,14 @@ def version_range(api_key: int) -> tuple[int, int]:
 
 
 def encode_request(api_key: int, version: int, fields: Mapping[str, Any]) -> bytes:
-    """The body of a request."""
+    """Encode the body of a request."""
     out = bytearray()
     _request_writer(api_key, version)(out, fields)
     return bytes(out)
 
 
 def decode_response(api_key: int, version: int, data: bytes, at: int, end: int) -> Message:
-    """The body of a response."""
+    """Decode the body of a response."""
     try:
         return _response_reader(api_key, version)(Cursor(data, at, end), Budget(RESPONSE_ITEMS_MAX))
     except MalformedRequest as error:

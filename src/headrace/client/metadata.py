@@ -1,10 +1,9 @@
-"""The client's picture of the cluster, and when it is time for a new one. Pure.
+"""The client's view of the cluster, and when to refresh it. Pure.
 
-1. A partition's leader epoch never falls while its topic keeps its id: an answer from a broker
-   that lags behind does not undo what a better informed one said. An unknown epoch (-1) is no
-   news.
-2. A topic deleted and created again has a new id, and starts with the epoch that it is given.
-3. Refreshes that are asked for in a row are spaced by a growing pause.
+1. A partition's leader epoch never decreases while its topic keeps its id. So a response of a
+   broker that lags does not undo newer information. An unknown epoch (-1) is not compared.
+2. A topic that is deleted and created again has a new id, and starts with the returned epoch.
+3. Repeated refreshes are separated by increasing pauses.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +17,7 @@ from headrace.model.errors import ErrorCode
 
 
 class Cluster:
-    """Brokers, topics and leaders as far as they are known."""
+    """The known brokers, topics and leaders."""
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
@@ -26,11 +25,11 @@ class Cluster:
         self.nodes: dict[int, Node] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.topic_errors: dict[str, ErrorCode] = {}
-        """What the last answer said of topics that it could not describe."""
+        """The errors of topics in the last response."""
         self.names_by_id: dict[UUID, str] = {}
         self._available: dict[str, tuple[int, ...]] = {}
         self.version = 0
-        """Counts answers; a change tells that something may be different."""
+        """The number of responses so far: if it has changed, other values can have changed."""
 
     def info(self) -> ClusterInfo:
         nodes = tuple(self.nodes[node_id] for node_id in sorted(self.nodes))
@@ -43,7 +42,7 @@ class Cluster:
         return info.partitions[index]
 
     def leader(self, topic: str, index: int) -> int | None:
-        """The leading broker, or None while there is none that could be asked."""
+        """The leader, or None if it is unknown."""
         partition = self.partition(topic, index)
         if partition is None or partition.leader not in self.nodes:
             return None
@@ -54,7 +53,7 @@ class Cluster:
         return info.topic_id if info is not None else None
 
     def available(self, topic: str) -> tuple[int, ...]:
-        """Partitions that have a leader; all of them when none has."""
+        """The partitions with a leader; all partitions if none has one."""
         known = self._available.get(topic)
         if known is None:
             partitions = self.topics[topic].partitions
@@ -64,7 +63,7 @@ class Cluster:
         return known
 
     def apply(self, response: Mapping[str, Any], asked: Iterable[str] | None) -> None:
-        """Take over an answer to a question about some topics, or about all (None)."""
+        """Apply a response about some topics, or about all (None)."""
         self.version += 1
         self._available.clear()
         self.cluster_id = response.get("cluster_id") or self.cluster_id
@@ -78,7 +77,7 @@ class Cluster:
         before, errors_before = self.topics, self.topic_errors
         self.topics, self.topic_errors = {}, {}
         if asked is not None:
-            # An answer about some topics says nothing of the others.
+            # A response about some topics does not contain the others.
             named = frozenset(asked)
             self.topics = {name: info for name, info in before.items() if name not in named}
             self.topic_errors = {
@@ -124,7 +123,7 @@ class Cluster:
         )
 
     def moved(self, topic: str, index: int, leader: int, leader_epoch: int) -> bool:
-        """A leader named its successor (KIP-951); whether that was news."""
+        """Apply a new leader that the former one named (KIP-951); returns whether it was news."""
         info = self.topics.get(topic)
         known = self.partition(topic, index)
         if info is None or known is None or leader_epoch <= known.leader_epoch:
@@ -141,7 +140,7 @@ class Cluster:
 
 
 class RefreshPolicy:
-    """When to ask for metadata, and about which topics."""
+    """Decides when to request metadata, and for which topics."""
 
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
@@ -154,11 +153,11 @@ class RefreshPolicy:
 
     @property
     def topics(self) -> Mapping[str, bool]:
-        """Topics in use, and whether the broker may create them."""
+        """The topics in use, and whether the broker may create them."""
         return self._topics
 
     def use(self, topic: str, create: bool) -> None:
-        """Include a topic from now on; the pause is not for one that was never asked about."""
+        """Include a topic from now on; a new topic does not wait for the pause."""
         if topic not in self._topics and not self._streak:
             self._not_before_ms = 0.0
         self._topics[topic] = self._topics.get(topic, False) or create
@@ -167,7 +166,7 @@ class RefreshPolicy:
         self._topics.pop(topic, None)
 
     def want(self) -> None:
-        """Something did not fit the picture: refresh as soon as the pause allows."""
+        """Request a refresh as soon as the pause allows, because metadata seems stale."""
         self._wanted = True
 
     def due(self, now_ms: float) -> bool:
@@ -175,7 +174,7 @@ class RefreshPolicy:
         return at is not None and at <= now_ms
 
     def next_ms(self) -> float | None:
-        """When the next refresh is due; None while one is under way, or nothing is in use."""
+        """The time of the next refresh; None while one is in flight, or no topic is in use."""
         if self._under_way:
             return None
         if self._wanted:
@@ -192,7 +191,7 @@ class RefreshPolicy:
         self._streak += 1
 
     def finished(self, now_ms: float, *, useful: bool) -> None:
-        """An answer came (or not); a useful one, without open questions, ends the streak."""
+        """A refresh has ended; without topic errors (`useful`), the pause is reset."""
         self._under_way = False
         if useful:
             self._streak = 0

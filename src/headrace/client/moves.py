@@ -1,7 +1,7 @@
-"""Reassigning partitions and electing leaders, as operations. Pure.
+"""Operations that reassign partitions and elect leaders. Pure.
 
-What a broker refuses of one partition is told with the others' answers; what it refuses of the
-whole request is retried while it may pass, and raised.
+An error of one partition is returned with the other results. An error of the complete request is
+retried if it is temporary, and raised otherwise.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,13 +32,13 @@ from headrace.wire.apis import (
 _PREFERRED, _UNCLEAN = 0, 1
 _PAGE_PARTITIONS = 2000
 _ANY_REPLICA = -2
-"""The replica id with which any replica responds, also without a leader."""
+"""The replica id to which any replica responds, even without a leader."""
 
 
 def alter_reassignments(
     session: Session, targets: Mapping[TopicPartition, Sequence[int] | None]
 ) -> Operation[dict[TopicPartition, RequestFailed]]:
-    """Begin to move each partition to its replicas, or with None stop; returns the refusals."""
+    """Begin to reassign partitions, or with None cancel; returns the rejected ones."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, index), replicas in targets.items():
         nodes = None if replicas is None else list(replicas)
@@ -66,7 +66,7 @@ def alter_reassignments(
 def list_reassignments(
     session: Session, partitions: Collection[TopicPartition] | None = None
 ) -> Operation[dict[TopicPartition, Reassignment]]:
-    """The moves under way: all of them, or those of the named partitions."""
+    """The reassignments in progress: all, or those of the given partitions."""
     fields = {
         "timeout_ms": int(session.options.request_timeout_ms),
         "topics": None
@@ -93,7 +93,7 @@ def list_reassignments(
 def elect_leaders(
     session: Session, partitions: Collection[TopicPartition] | None = None, *, unclean: bool = False
 ) -> Operation[dict[TopicPartition, RequestFailed | None]]:
-    """Let preferred replicas lead, of all partitions or of these; returns an answer for each."""
+    """Elect preferred replicas of all partitions, or of these; returns a result for each."""
     fields = {
         "election_type": _UNCLEAN if unclean else _PREFERRED,
         "topic_partitions": (
@@ -121,7 +121,7 @@ def elect_leaders(
 def describe_replicas(
     session: Session, topics: Collection[str]
 ) -> Operation[dict[TopicPartition, ReplicaInfo]]:
-    """Return which replicas of these topics' partitions lead, are in sync, or can be elected."""
+    """The leader, in-sync replicas and eligible leaders of all partitions of these topics."""
     found: dict[TopicPartition, ReplicaInfo] = {}
 
     def attempt() -> Operation[None]:
@@ -161,7 +161,7 @@ def _replica_info(part: Mapping[str, Any]) -> ReplicaInfo:
 def log_ends(
     session: Session, replicas: Mapping[TopicPartition, Collection[int]]
 ) -> Operation[dict[TopicPartition, dict[int, LogEnd]]]:
-    """Return where the logs of these replicas end, of those that respond."""
+    """The log ends of these replicas, if they respond."""
     by_node: dict[int, dict[str, list[dict[str, int]]]] = {}
     for (topic, index), nodes in replicas.items():
         for node in nodes:

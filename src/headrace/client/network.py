@@ -1,14 +1,14 @@
-"""Every connection of a client: which to open, when to try again, what to write.
+"""All connections of a client: which to open, when to retry, and which bytes to write.
 
-Pure: inputs are what happened to a link (`opened`, `failed`, `received`, `lost`) and the time;
-outputs are the imperatives Open, Write and Close, which a shell carries out. A link is one
-attempt to connect and has a number of its own, so that late news of a former link is ignored.
+Pure: the inputs are events of a link (`opened`, `failed`, `received`, `lost`) and the time. The
+outputs are Open, Write and Close, which a driver carries out. A link is one connection attempt with
+a unique number, so that late events of a former link are ignored.
 
-1. A request finishes exactly once, with a reply or an error.
-2. A broker that cannot be reached is tried again after a growing pause, never in a tight loop.
-3. When no broker of the cluster can be reached, the bootstrap addresses are tried again.
-4. Answers come in order, so what may wait long (a consumer's fetch) goes by a lane of its own:
-   a connection that nobody else uses.
+1. A request finishes exactly once, with a response or an error.
+2. A broker that cannot be reached is retried after an increasing pause.
+3. If no broker of the cluster can be reached, the bootstrap addresses are tried again.
+4. Responses arrive in order. So requests that can wait long (a consumer's fetch) use a separate
+   lane: a connection for one user.
 """
 
 from collections.abc import Iterable
@@ -60,7 +60,7 @@ def _described(api_key: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Connect to an address; answer with `opened` or `failed`."""
+    """Connect to an address; the driver then calls `opened` or `failed`."""
 
     link: int
     host: str
@@ -75,7 +75,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close a link, or stop opening it; nothing is heard of it again."""
+    """Close a link, or stop opening it; no more events follow."""
 
     link: int
 
@@ -85,7 +85,7 @@ Effect = Open | Write | Close
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    """One address that may be talked to: a broker by its id, a bootstrap address below zero."""
+    """One address: a broker by its id, or a bootstrap address by a negative id."""
 
     peer_id: int
     address: Address
@@ -119,10 +119,10 @@ class Network:
         self._effects: list[Effect] = []
         self._closed = False
 
-    # Questions.
+    # Queries.
 
     def choose_any(self, now_ms: float) -> int:
-        """A peer to ask what any broker can answer: an idle open one, else one worth a try."""
+        """A peer for a request to any broker: an idle open connection, or one to try."""
         peers = [*self._nodes.values(), *self._bootstrap]
         ready = [peer for peer in peers if peer.connection is not None and peer.connection.ready]
         if ready:
@@ -139,11 +139,11 @@ class Network:
         return min(peers, key=lambda peer: peer.retry_at_ms).peer_id
 
     def bootstrap_is_exhausted(self) -> bool:
-        """Whether every bootstrap address has been tried, and none answers."""
+        """Whether all bootstrap addresses were tried without success."""
         return not self._links and all(peer.failures for peer in self._bootstrap)
 
     def unreachable(self) -> Unreachable:
-        """The sentence that tells a person what is wrong, and what to look at."""
+        """The error for the user if no broker can be reached."""
         reasons: dict[str, None] = {}
         for peer in [*self._bootstrap, *self._nodes.values()]:
             if peer.reason:
@@ -154,7 +154,7 @@ class Network:
         )
 
     def unanswered(self) -> str:
-        """What the oldest request on a shared connection waits for, or nothing."""
+        """The reason why the oldest request on a shared connection waits, or ""."""
         for peer in [*self._nodes.values(), *self._bootstrap]:
             sent = peer.connection.unfinished() if peer.connection is not None else []
             if sent:
@@ -164,7 +164,7 @@ class Network:
         return ""
 
     def next_wakeup_ms(self) -> float | None:
-        """When `poll` has something to do though nothing happened."""
+        """The time at which `poll` has work, if no event occurs."""
         times: list[float] = []
         for peer in self._peers():
             if peer.connection is not None:
@@ -179,10 +179,10 @@ class Network:
             times += [request.deadline_ms for request in peer.waiting]
         return min(times, default=None)
 
-    # What the client wants.
+    # Inputs of the client.
 
     def set_nodes(self, nodes: Iterable[Node], now_ms: float) -> None:
-        """Take over the brokers that metadata names; those that it lacks are dropped."""
+        """Set the brokers of the cluster; brokers that are missing are dropped."""
         fresh: dict[int, _Peer] = {}
         for node in nodes:
             address = Address(node.host, node.port)
@@ -199,17 +199,17 @@ class Network:
             self._end(peer, "it left the cluster", now_ms, failed=False)
 
     def open_lane(self) -> int:
-        """The number of a lane that nobody else uses; 0 is the one that all share."""
+        """The number of a new lane; 0 is the shared one."""
         self._next_lane += 1
         return self._next_lane
 
     def close_lane(self, lane: int, now_ms: float) -> None:
-        """Close the connections of a lane; what was under way there fails."""
+        """Close the connections of a lane; its requests in flight fail."""
         for key in [key for key in self._lanes if key[0] == lane]:
             self._end(self._lanes.pop(key), "its reader is done", now_ms, failed=False)
 
     def send(self, peer_id: int, request: Request, now_ms: float, lane: int = 0) -> None:
-        """Send, or keep until the connection is open."""
+        """Send a request, or keep it until the connection is open."""
         peer = self._peer(peer_id, lane)
         if self._closed:
             request.finish(None, ClientClosed("the client is closed"), now_ms)
@@ -221,12 +221,12 @@ class Network:
             self._send_now(peer.connection, request, now_ms)
 
     def close(self, now_ms: float) -> None:
-        """Close every link; what was under way fails."""
+        """Close all links; requests in flight fail."""
         self._closed = True
         for peer in self._peers():
             self._end(peer, "the client was closed", now_ms, failed=False)
 
-    # What happened.
+    # Events.
 
     def opened(self, link: int, now_ms: float) -> None:
         peer = self._links.get(link)
@@ -247,14 +247,14 @@ class Network:
             self._end(peer, reason, now_ms, failed=True, close=False)
 
     def lost(self, link: int, reason: str, now_ms: float) -> None:
-        """A link is closed, by the peer or by trouble on the way."""
+        """A link was closed by the peer, or by an error."""
         peer = self._links.get(link)
         if peer is not None:
             was_ready = peer.connection is not None and peer.connection.ready
             self._end(peer, reason, now_ms, failed=not was_ready, close=False)
 
     def wanted(self, link: int) -> int:
-        """How many bytes to read next; 0 if any number will do."""
+        """The number of bytes to read next; 0 for any number."""
         peer = self._links.get(link)
         return 0 if peer is None or peer.connection is None else peer.connection.wanted()
 
@@ -281,7 +281,7 @@ class Network:
             answer.request.finish(reply, problem, now_ms)
 
     def poll(self, now_ms: float) -> list[Effect]:
-        """Do what is due, and hand out everything that the shell has to carry out."""
+        """Do everything that is due, and return the effects for the driver."""
         for peer in self._peers():
             self._expire(peer, now_ms)
             if peer.link is None and peer.waiting and peer.retry_at_ms <= now_ms:
@@ -295,7 +295,7 @@ class Network:
         effects, self._effects = self._effects, []
         return effects
 
-    # Inside.
+    # Internals.
 
     def _peers(self) -> list[_Peer]:
         return [*self._nodes.values(), *self._lanes.values(), *self._bootstrap]
@@ -310,7 +310,7 @@ class Network:
         return self._bootstrap[index] if index < len(self._bootstrap) else None
 
     def _adopt(self, node_id: int, address: Address) -> _Peer:
-        """A broker's peer: the bootstrap connection to the same address is as good as its own."""
+        """The peer of a broker; reuses a bootstrap connection to the same address."""
         for index, peer in enumerate(self._bootstrap):
             if peer.address == address and peer.connection is not None:
                 self._bootstrap[index] = _Peer(peer.peer_id, address)
@@ -337,7 +337,7 @@ class Network:
         if connection is not None:
             deadline = connection.next_deadline_ms()
             if deadline is not None and deadline <= now_ms:
-                # Responses come in order: one that is overdue holds back all that follow.
+                # Responses arrive in order: an overdue one blocks all later ones.
                 first = min(connection.unfinished(), key=lambda each: each.deadline_ms)
                 what = f"no response in time to {_described(first.api_key)}"
                 self._end(peer, what, now_ms, failed=True)
@@ -362,7 +362,7 @@ class Network:
         close: bool = True,
         cause: ClientError | None = None,
     ) -> None:
-        """End a peer's link, if it has one, and fail everything that waited for it."""
+        """End a peer's link, if any, and fail all its requests."""
         unfinished = peer.waiting
         if peer.connection is not None:
             unfinished = peer.connection.unfinished() + unfinished

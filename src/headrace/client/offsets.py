@@ -1,4 +1,4 @@
-"""Asking for metadata and for offsets, as operations. Pure."""
+"""Operations that request metadata and offsets. Pure."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -47,7 +47,7 @@ def metadata_fields(topics: Iterable[str] | None, create: bool) -> dict[str, Any
 
 
 def connect(session: Session) -> Operation[ClusterInfo]:
-    """Reach any broker; when none of the given addresses answers, fail without waiting long."""
+    """Connect to any broker; fail quickly if none of the addresses responds."""
     deadline_ms = session.now_ms + session.options.connect_timeout_ms
     attempt = 0
     while True:
@@ -69,7 +69,7 @@ def connect(session: Session) -> Operation[ClusterInfo]:
 
 
 def ensure_topics(session: Session, topics: Iterable[str], create: bool) -> Operation[None]:
-    """Wait until every topic is known; one that stays unknown is an error."""
+    """Wait until all topics are known; a topic that stays unknown is an error."""
     wanted = tuple(dict.fromkeys(topics))
     started_ms = session.now_ms
     attempt = 0
@@ -102,7 +102,7 @@ def ensure_topics(session: Session, topics: Iterable[str], create: bool) -> Oper
 
 
 def refresh_topics(session: Session, topics: Iterable[str]) -> Operation[dict[str, TopicInfo]]:
-    """These topics as they are now; one that does not exist is left out."""
+    """The current state of these topics; unknown ones are omitted."""
     wanted = tuple(dict.fromkeys(topics))
 
     def attempt() -> Operation[dict[str, TopicInfo]]:
@@ -134,7 +134,7 @@ def _topic_trouble(topic: str, code: ErrorCode) -> RequestFailed:
 def list_topics(
     session: Session, topics: Iterable[str] | None = None
 ) -> Operation[dict[str, TopicInfo]]:
-    """Every topic of the cluster, or those named; an unknown one is an error."""
+    """All topics of the cluster, or those named; an unknown topic is an error."""
     named = None if topics is None else tuple(topics)
 
     def attempt() -> Operation[dict[str, TopicInfo]]:
@@ -161,7 +161,7 @@ def list_offsets(
 ) -> Operation[dict[TopicPartition, ListedOffset]]:
     """Offsets by timestamp: EARLIEST, LATEST, MAX_TIMESTAMP, or milliseconds.
 
-    An offset of -1 means that no record is as late as the timestamp.
+    An offset of -1 means that no record is at or after the timestamp.
     """
     yield from ensure_topics(session, (partition.topic for partition in wanted), create=False)
     found: dict[TopicPartition, ListedOffset] = {}
@@ -190,7 +190,7 @@ def reported_offsets(
 ) -> Operation[dict[TopicPartition, ListedOffset | ClientError]]:
     """The offsets that leaders report now, or their errors. Nothing is retried.
 
-    One exception: if a partition has another leader by now, that one is asked.
+    One exception: if a partition has a new leader, that one is asked.
     """
     yield from ensure_topics(session, (partition.topic for partition in wanted), create=False)
     found: dict[TopicPartition, ListedOffset | ClientError] = {}
@@ -290,11 +290,11 @@ def _offsets_in(reply: Mapping[str, Any]) -> dict[TopicPartition, ListedOffset |
 
 
 def start_timestamp(start: Start) -> int | None:
-    """What to ask ListOffsets for a start, or None if the start is an offset already."""
+    """The ListOffsets timestamp of a start, or None if the start is an offset."""
     if isinstance(start, datetime):
         start = AtTime(int(start.timestamp() * 1000))
     if isinstance(start, AtTime) and start.timestamp_ms <= _INT64_MAX:
-        return max(0, start.timestamp_ms)  # What is negative is no time for a broker.
+        return max(0, start.timestamp_ms)  # ListOffsets gives negative timestamps other meanings.
     if start == "earliest":
         return EARLIEST
     if start == "latest":
@@ -307,7 +307,7 @@ def start_timestamp(start: Start) -> int | None:
 
 
 def timestamps(at: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
-    """What to ask ListOffsets for starts that are not offsets."""
+    """The ListOffsets timestamps of starts that are not offsets."""
     wanted: dict[TopicPartition, int] = {}
     for partition, start in at.items():
         timestamp = start_timestamp(start)
@@ -323,7 +323,7 @@ def resolve_starts(
     *,
     read_committed: bool = False,
 ) -> Operation[dict[TopicPartition, int]]:
-    """Offsets for starts of every kind; a time after the last record is the log's end."""
+    """The offsets of any kind of start; a time after the last record is the log end."""
     yield from ensure_topics(session, (partition.topic for partition in starts), create=False)
     asked = {partition: start_timestamp(start) for partition, start in starts.items()}
     wanted = {partition: at for partition, at in asked.items() if at is not None}

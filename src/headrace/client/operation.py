@@ -1,8 +1,8 @@
-"""Calls of several steps, written as generators that yield what they wait for. Pure.
+"""Client calls as generators that yield what they wait for. Pure.
 
-An operation is a generator: it yields Ask, AskAll, Pause, Refresh or Wait, is resumed with what
-came of it, and returns its result. The engine drives it; a shell only waits for its Outcome. So the
-same few lines serve the asyncio client, the blocking one, and tests with scripted brokers.
+An operation yields Ask, AskAll, Pause, Refresh or Wait, is resumed with the result, and returns its
+own result. The engine runs it; the client API only waits for its Outcome. So the asyncio client,
+the blocking one and tests with scripted brokers share the same code.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -21,7 +21,7 @@ CONTROLLER = -1_000_002
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Send a request to a broker by id, to ANY, or to the CONTROLLER; resumes with the reply."""
+    """Send a request to a broker by id, to ANY, or to the CONTROLLER; resumes with the response."""
 
     node: int
     api_key: int
@@ -29,12 +29,12 @@ class Ask:
     timeout_ms: float | None = None
     version_max: int = 0x7FFF
     lane: int = 0
-    """Connections of the asker's own: for a question that may take long to answer."""
+    """Separate connections, for a request whose response can take long."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskAll:
-    """Ask several at once; resumes with a reply or an error for each, in order."""
+    """Send several requests simultaneously; resumes with a response or error for each."""
 
     asks: Sequence[Ask]
 
@@ -46,7 +46,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Wait for metadata that was asked for after now; of these topics too, from now on."""
+    """Wait for metadata requested from now on; also include these topics from now on."""
 
     topics: tuple[str, ...] = ()
     create: bool = False
@@ -54,7 +54,7 @@ class Refresh:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until something is done, well or badly, or some time has passed."""
+    """Wait until an outcome is done, with a value or an error, or the time has passed."""
 
     outcome: "Outcome[Any]"
     timeout_ms: float | None = None
@@ -65,7 +65,7 @@ Operation = Generator[Step, Any, T]
 
 
 class Session(Protocol):
-    """What an operation may look at while it runs."""
+    """The engine, as an operation uses it."""
 
     @property
     def cluster(self) -> Cluster: ...
@@ -75,33 +75,33 @@ class Session(Protocol):
     def random(self) -> Random: ...
     @property
     def now_ms(self) -> float:
-        """The time of the input that is being dealt with."""
+        """The time of the current input."""
 
     def unreachable(self) -> ClientError | None:
-        """The error to show when no broker answers, if none does."""
+        """The error if no broker responds; None if one does."""
 
     def note_retry(self, what: str, error: ClientError) -> None:
-        """Remember why the running operation tries again."""
+        """Record why the running operation retries."""
 
     def forget_topic(self, topic: str) -> None:
-        """Ask about a topic no more."""
+        """Do not include a topic in metadata requests any longer."""
 
 
 class Outcome(Generic[T]):
-    """The result of something under way: a value or an error, set once."""
+    """The result of an operation: a value or an error, set once."""
 
     __slots__ = ("_callbacks", "_error", "_value", "abandoned", "done")
 
     def __init__(self) -> None:
         self.done = False
         self.abandoned = False
-        """Nobody waits for it any more."""
+        """Whether no caller waits for it."""
         self._value: T | None = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[Outcome[T]], None]] = []
 
     def result(self) -> T:
-        """The value, or the error raised; only once it is done."""
+        """Return the value, or raise the error; only after it is done."""
         assert self.done
         if self._error is not None:
             raise self._error
@@ -134,7 +134,7 @@ class Outcome(Generic[T]):
 
 
 def backoff_ms(session: Session, attempt: int) -> float:
-    """The pause after the attempt of that number, from 0: it grows, and is spread a little."""
+    """The pause after attempt number `attempt`, from 0: it increases, with 20 % jitter."""
     options = session.options
     base = min(options.retry_backoff_ms * 2.0 ** min(attempt, 10), options.retry_backoff_ms_max)
     return base * (0.8 + 0.4 * session.random.random())
@@ -146,7 +146,7 @@ def retrying(
     attempt: Callable[[], Operation[T]],
     timeout_ms: float | None = None,
 ) -> Operation[T]:
-    """Run attempts until one succeeds, one fails for good, or the time is up."""
+    """Run attempts until one succeeds, one fails permanently, or the time has passed."""
     if timeout_ms is None:
         timeout_ms = session.options.operation_timeout_ms
     deadline_ms = session.now_ms + timeout_ms
@@ -170,7 +170,7 @@ def retrying(
             try:
                 yield Refresh()
             except ClientError as error:
-                # The next attempt meets the same trouble, and the deadline is kept there.
+                # The next attempt gets the same error, and checks the deadline.
                 if not error.retriable:
                     raise
         number += 1

@@ -1,4 +1,4 @@
-"""How a client behaves, with defaults that suit one broker on this machine and a cluster alike."""
+"""The options of clients, producers, consumers and group members, with defaults."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -22,7 +22,7 @@ class Address(NamedTuple):
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """Reads "host:port,host:port"; the port may be left out, and an IPv6 address is bracketed."""
+    """Parse "host:port,host:port"; the port is optional, and an IPv6 address is in brackets."""
     addresses = tuple(_parse_address(part.strip()) for part in text.split(",") if part.strip())
     if not addresses:
         raise ValueError("no broker address: use host:port, for example localhost:9092")
@@ -44,19 +44,19 @@ def _parse_address(text: str) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """What holds for every connection of a client."""
+    """Options for all connections of a client."""
 
     bootstrap: tuple[Address, ...]
     client_id: str = "headrace"
     connect_timeout_ms: float = 10_000
     request_timeout_ms: float = 30_000
     operation_timeout_ms: float = 60_000
-    """How long one call goes on with retries before it gives up."""
+    """The time for which one call retries."""
     metadata_age_ms_max: float = 300_000
     retry_backoff_ms: float = 50
     retry_backoff_ms_max: float = 1_000
     topic_absent_ms: float = 1_000
-    """For how long a topic may be unknown before that is taken for the truth."""
+    """The time for which a topic can be unknown before that is an error."""
     response_bytes_max: int = 1 << 30
 
     @property
@@ -66,13 +66,13 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """How a producer gathers records into batches, and what it promises of them."""
+    """Options of a producer: batching, acknowledgements and delivery."""
 
     acks: Acks = "all"
     idempotent: bool = True
-    """Retries neither duplicate nor reorder; only with acks="all"."""
+    """Retries neither duplicate nor reorder records; requires acks="all"."""
     linger_ms: float = 5
-    """How long a batch waits for more records while there is nothing else to wait for."""
+    """The time that a batch waits for more records."""
     compression: Compression = "none"
     compression_level: int | None = None
     partitioner: Literal["sticky", "round_robin"] = "sticky"
@@ -82,7 +82,7 @@ class ProducerOptions:
     in_flight_max: int = 5
     delivery_timeout_ms: float = 120_000
     create_topics: bool = True
-    """Whether an unknown topic may be created by the broker, if it does such things."""
+    """Whether the broker may create an unknown topic, if its configuration allows that."""
 
     def __post_init__(self) -> None:
         if self.acks not in ("all", 0, 1):
@@ -109,18 +109,18 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """How a consumer fetches."""
+    """Options of fetching."""
 
     isolation: Isolation = "read_uncommitted"
     wait_ms_max: int = 500
-    """How long a leader may hold a fetch back while it has less than fetch_bytes_min."""
+    """The time that a leader can delay a fetch while it has less than fetch_bytes_min."""
     fetch_bytes_min: int = 1
     fetch_bytes_max: int = 52_428_800
     partition_bytes_max: int = 1_048_576
     buffer_bytes_max: int = 67_108_864
-    """Fetched and not yet taken; above it nothing more is asked for."""
+    """The limit of fetched bytes that were not taken; above it, nothing is fetched."""
     out_of_range: Literal["earliest", "latest", "error"] = "error"
-    """What to do when an offset is no longer, or not yet, in the log."""
+    """The action if an offset is before the log start or after the log end."""
     rack: str = ""
     check_crcs: bool = True
 
@@ -135,29 +135,31 @@ class ConsumerOptions:
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """How a consumer takes part in a group."""
+    """Options of a group member."""
 
     protocol: Literal["classic", "consumer"] = "classic"
-    """"consumer" is KIP-848: the broker decides who reads what."""
+    """With "consumer" (KIP-848), the broker assigns the partitions."""
     instance_id: str | None = None
-    """A static member (KIP-345): one that comes back under this name gets what it had."""
+    """A static member (KIP-345): a member that returns with this id gets its partitions back."""
     assignors: tuple[str, ...] = (RANGE, ROUND_ROBIN)
-    """Of the classic protocol, best first: every other client knows one of these two."""
+    """For the classic protocol, best first: all other clients support one of these two."""
     server_assignor: str | None = None
-    """Of the consumer protocol: "uniform" or "range"; None leaves it to the broker."""
+    """For the consumer protocol: "uniform" or "range"; None uses the broker's default."""
     session_timeout_ms: int = 45_000
-    """Classic: a member that is silent for so long is taken for dead."""
+    """Classic: the time without a heartbeat after which a member is removed."""
     heartbeat_interval_ms: int = 3_000
-    """Classic: how often a member says that it lives."""
+    """Classic: the interval of heartbeats."""
     max_poll_interval_ms: int = 300_000
-    """One that asks for nothing for so long leaves; others wait as long for it to give up
-    partitions."""
+    """A member that does not poll for this time leaves the group.
+
+    A rebalance also waits this long for members to release partitions.
+    """
     auto_commit: bool = True
     auto_commit_interval_ms: float = 5_000
     auto_offset_reset: Literal["earliest", "latest", "none"] = "earliest"
-    """Where to begin when the group has no offset, or one that the log has no more."""
+    """The start position if the group has no offset, or one that is not in the log."""
     close_timeout_ms: float = 5_000
-    """How long the last commit, and leaving, may take."""
+    """The limit for the last commit and for leaving the group."""
 
     def __post_init__(self) -> None:
         if self.protocol not in ("classic", "consumer"):
@@ -241,7 +243,7 @@ class GroupSettings(ConsumerSettings, total=False):
 
 
 def group_options(settings: GroupSettings) -> tuple[GroupOptions, ConsumerOptions]:
-    """How to take part, and how to fetch; an offset that is gone is reset as a missing one."""
+    """Split the settings; an offset out of range is reset like a missing one."""
     given: dict[str, Any] = dict(settings)
     names = {field.name for field in fields(GroupOptions)}
     options = GroupOptions(**{name: given.pop(name) for name in names & given.keys()})
@@ -251,7 +253,7 @@ def group_options(settings: GroupSettings) -> tuple[GroupOptions, ConsumerOption
 
 
 def producer_options(settings: ProducerSettings) -> ProducerOptions:
-    """An idempotent producer unless that is refused, or acks other than all are asked for."""
+    """An idempotent producer, unless it is disabled or acks is not "all"."""
     if settings.get("acks", "all") != "all":
         settings = {"idempotent": False, **settings}
     return ProducerOptions(**settings)

@@ -1,12 +1,13 @@
-"""Which partition a record goes to, when its sender did not say.
+"""Chooses the partition of a record without one.
 
-Pure: randomness is an argument.
+Pure: the random generator is an argument.
 
-1. A key goes where Java's default partitioner sends it: murmur2 of the key's bytes, without the
-   sign, modulo the number of partitions.
-2. Without a key, "sticky" fills one partition's batch before it moves to another, and
-   "round_robin" goes on by one with every record.
-3. Only partitions with a leader are chosen while there is one; a key is never sent elsewhere.
+1. A record with a key is written to the partition that Java's default partitioner chooses: murmur2
+   of the key's bytes, without the sign, modulo the number of partitions.
+2. Without a key, "sticky" fills the batch of one partition before it uses another, and
+   "round_robin" uses the next partition for each record.
+3. Records without a key are written to partitions with a leader, if any has one. The partition of a
+   key never changes.
 """
 
 from collections.abc import Sequence
@@ -34,22 +35,22 @@ def murmur2(data: bytes) -> int:
 
 
 def keyed_partition(key: bytes, partition_count: int) -> int:
-    """The partition of a key, the same that Java's producer chooses."""
+    """The partition of a key, as chosen by Java's producer."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 class Partitioner(Protocol):
-    """Chooses for records without a key; one per producer."""
+    """Chooses partitions for records without a key; one per producer."""
 
     def choose(self, topic: str, available: Sequence[int]) -> int:
         """The partition for the next record; `available` is never empty."""
 
     def batch_closed(self, topic: str) -> None:
-        """A batch of the topic is full or due: a sticky partitioner moves on."""
+        """A batch of the topic was closed: a sticky partitioner chooses another partition."""
 
 
 class StickyPartitioner:
-    """Stays with one partition of a topic until its batch is closed."""
+    """Uses one partition of a topic until its batch is closed."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -67,7 +68,7 @@ class StickyPartitioner:
 
 
 class RoundRobinPartitioner:
-    """Every record goes to the partition after the last one's, from a random start."""
+    """Uses the next partition for each record, from a random start."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -81,7 +82,7 @@ class RoundRobinPartitioner:
         return available[turn % len(available)]
 
     def batch_closed(self, topic: str) -> None:
-        """Batches mean nothing here."""
+        """Closed batches have no effect."""
 
 
 def make_partitioner(name: str, random: Random) -> Partitioner:

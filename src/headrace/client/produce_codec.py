@@ -1,7 +1,7 @@
-"""The client's side of Produce, versions 3 to 13, by hand. Pure.
+"""The client's codec of Produce, versions 3 to 13. Pure.
 
-The bytes of a batch are a separate piece of the request, so that they are not copied.
-Property tests hold both directions equal to kio.
+A batch is a separate element of the request, so that it is not copied. Property tests compare both
+directions with kio.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class TopicBatches(NamedTuple):
 
 
 class ProduceResult(NamedTuple):
-    """What a broker says of one partition of a request."""
+    """One partition of a response."""
 
     topic: str | UUID
     partition: int
@@ -44,7 +44,7 @@ class ProduceResult(NamedTuple):
     record_errors: tuple[tuple[int, str | None], ...] = ()
     error_message: str | None = None
     leader: tuple[int, int] | None = None
-    """The new leader and its epoch, where the broker names them (KIP-951)."""
+    """The new leader and its epoch, if the broker returns them (KIP-951)."""
 
 
 def put_string(text: str | None, flexible: bool) -> bytes:
@@ -65,7 +65,7 @@ def encode_produce(
     topics: Sequence[TopicBatches],
     transactional_id: str | None = None,
 ) -> list[bytes]:
-    """The body of a request, in pieces."""
+    """Encode the body of a request, as a list of bytes."""
     flexible = version >= FLEXIBLE_SINCE
     tail = _FLEXIBLE_TAIL if flexible else b""
     pieces: list[bytes] = []
@@ -86,7 +86,7 @@ def encode_produce(
 
 
 def decode_produce(version: int, data: bytes, at: int, end: int) -> list[ProduceResult]:
-    """The body of a response, one result a partition."""
+    """Decode the body of a response: one result per partition."""
     cursor = Cursor(data, at, end)
     flexible = version >= FLEXIBLE_SINCE
     results: list[ProduceResult] = []
@@ -144,7 +144,7 @@ def _result(cursor: Cursor, version: int, topic: str | UUID) -> ProduceResult:
 
 
 def read_leader(cursor: Cursor, tag_wanted: int) -> tuple[int, int] | None:
-    """Tagged fields of a partition, of which one may name its new leader and epoch."""
+    """Read the tagged fields of a partition, which can contain its new leader and epoch."""
     leader = None
     for _ in range(cursor.uvarint()):
         tag, size = cursor.uvarint(), cursor.uvarint()
@@ -156,7 +156,7 @@ def read_leader(cursor: Cursor, tag_wanted: int) -> tuple[int, int] | None:
 
 
 def result_error(result: ProduceResult) -> RequestFailed:
-    """The exception for a partition that was refused, with the record to blame if there is one."""
+    """The exception for a rejected partition, with the invalid record if there is one."""
     message = result.error_message
     if result.record_errors:
         index, reason = result.record_errors[0]

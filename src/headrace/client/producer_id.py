@@ -1,4 +1,4 @@
-"""Getting a producer id, without which a producer cannot be idempotent. Pure."""
+"""Requests a producer id, which an idempotent producer needs. Pure."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ class ProducerId(NamedTuple):
 
 
 def init_producer_id(session: Session, timeout_ms: float) -> Operation[ProducerId]:
-    """A fresh id, from any broker."""
+    """Get a new id from any broker."""
     fields = {
         "transactional_id": None,
         "transaction_timeout_ms": 60_000,
@@ -28,7 +28,7 @@ def init_producer_id(session: Session, timeout_ms: float) -> Operation[ProducerI
         reply = yield Ask(ANY, INIT_PRODUCER_ID, fields)
         code = reply["error_code"]
         if code:
-            # The answer has no room for words, and a full disk has no code of its own.
+            # The response has no message, and no error code means a full disk.
             why = (
                 ": its disk might be full; its log contains the reason"
                 if code == _SERVER_ERROR

@@ -1,13 +1,12 @@
-"""The producer: records in, Produce requests out, deliveries done. Pure.
+"""The producer: takes records, sends Produce requests, completes deliveries. Pure.
 
-1. Records of one partition are written in the order in which they were appended, however often
-   their batches are retried.
-2. An idempotent producer sends a batch again under its first sequence for as long as its outcome
-   is unknown. Batches get new sequences, under a raised epoch, only after the broker has said
-   for certain that it did not take them.
-3. At most in_flight_max requests are open per broker; per partition as many batches, or one if
-   the producer is not idempotent, or the broker has not yet taken any batch of it.
-4. Every batch is done by its delivery deadline.
+1. The records of one partition are written in the order of `append`, even if batches are retried.
+2. An idempotent producer retries a batch with its first sequence as long as its outcome is unknown.
+   Batches get new sequences, under a higher epoch, only after the broker has definitely rejected
+   them.
+3. At most in_flight_max requests are in flight per broker. Per partition, this is the limit of
+   batches, or 1 if the producer is not idempotent or the broker has not accepted a batch yet.
+4. Each batch is done by its delivery deadline.
 """
 
 from collections import deque
@@ -85,7 +84,7 @@ class ProducerMachine:
         timestamp_ms: int,
         now_ms: float,
     ) -> Delivery:
-        """Take a record of a topic that the cluster view knows."""
+        """Add a record of a topic that is in the metadata."""
         if self._closed:
             raise ClientClosed("the producer is closed")
         size = record_size_max(key, value, headers)
@@ -105,11 +104,11 @@ class ProducerMachine:
     def append_batch(
         self, topic: str, partition: int, builder: BatchBuilder, now_ms: float
     ) -> None:
-        """Take a batch of records that somebody else gathered; flush tells of its end."""
+        """Add a complete batch; flush raises its error."""
         self._open_batch(self._queue(topic, self._choose(topic, None, partition)), now_ms, builder)
 
     def space(self) -> Outcome[None]:
-        """Done as soon as there is room for more records."""
+        """Done when the buffer has space for more records."""
         outcome: Outcome[None] = Outcome()
         if self.buffered_bytes < self.options.buffer_bytes_max:
             outcome.succeed(None)
@@ -118,12 +117,12 @@ class ProducerMachine:
         return outcome
 
     def hurry(self, delivery: Delivery) -> None:
-        """Somebody waits for a delivery: its batch lingers no more."""
+        """Send the batch of a delivery without linger, because a caller waits for it."""
         delivery.batch.urgent = True
         delivery.batch.observed = True
 
     def flush(self) -> Outcome[None]:
-        """Done when everything appended until now is; fails with the first unseen error."""
+        """Done when all current batches are; fails with the first error that no caller saw."""
         outcome: Outcome[None] = Outcome()
         left = len(self._pending)
 
@@ -147,7 +146,7 @@ class ProducerMachine:
         return unseen[0] if unseen else None
 
     def close(self, error: ClientError, now_ms: float) -> None:
-        """Give up on everything that is not delivered."""
+        """Fail all undelivered batches."""
         self._closed = True
         for batch in list(self._pending):
             self._finish(batch, error)
@@ -156,10 +155,10 @@ class ProducerMachine:
         for outcome in waiting:
             outcome.fail(error)
 
-    # What the engine drives.
+    # Calls of the engine.
 
     def poll(self, now_ms: float) -> None:
-        """Expire what is overdue, and send what is due."""
+        """Expire overdue batches, and send batches that are due."""
         self._wakeup_ms = None
         if not self._pending:
             return
@@ -197,7 +196,7 @@ class ProducerMachine:
                 queue.batches.remove(batch)
             self._finish(batch, error)
 
-    # Choosing.
+    # Choosing a batch.
 
     def _batch_for(
         self, topic: str, key: bytes | None, partition: int | None, size: int, now_ms: float
@@ -247,7 +246,7 @@ class ProducerMachine:
     # Sending.
 
     def _send_round(self, now_ms: float) -> bool:
-        """One request to each broker that has something due; whether there was any."""
+        """Send one request to each broker that has a batch due; returns whether there was any."""
         by_leader: dict[int, list[PartitionQueue]] = {}
         sizes: dict[int, int] = {}
         for queue in self._queues.values():
@@ -340,7 +339,7 @@ class ProducerMachine:
             return batch.builder.build(options.codec, level=options.compression_level)
         assert self._producer_id is not None
         stale = (queue.producer_id, queue.producer_epoch) != self._producer_id
-        # What was sent under the former epoch keeps it until it is done (invariant 2).
+        # Batches sent under the former epoch keep it until they are done (invariant 2).
         if stale and not queue.is_numbered():
             queue.adopt(*self._producer_id)
         queue.number(batch)
@@ -352,7 +351,7 @@ class ProducerMachine:
             level=options.compression_level,
         )
 
-    # Answers.
+    # Responses.
 
     def _answered(
         self,
@@ -366,21 +365,25 @@ class ProducerMachine:
         self._open_requests[leader] -= 1
         if self._closed:
             return
-        results = {self._place(result, names): result for result in reply or ()}
-        for place, batch in sent.items():
-            queue = self._queues[place]
+        results = {self._partition_of(result, names): result for result in reply or ()}
+        for partition, batch in sent.items():
+            queue = self._queues[partition]
             queue.in_flight.remove(batch)
             if error is not None:
                 self._not_taken(queue, batch, error, now_ms)
             elif reply is None:
                 self._finish(batch)
-            elif place in results:
-                self._take_result(queue, batch, results[place], now_ms)
+            elif partition in results:
+                self._take_result(queue, batch, results[partition], now_ms)
             else:
-                missing = ProtocolViolation(f"the broker's response omits {place[0]}-{place[1]}")
+                missing = ProtocolViolation(
+                    f"the broker's response omits {partition[0]}-{partition[1]}"
+                )
                 self._not_taken(queue, batch, missing, now_ms)
 
-    def _place(self, result: ProduceResult, names: dict[UUID | None, str]) -> tuple[str, int]:
+    def _partition_of(
+        self, result: ProduceResult, names: dict[UUID | None, str]
+    ) -> tuple[str, int]:
         topic = names.get(result.topic, "") if isinstance(result.topic, UUID) else result.topic
         if result.leader is not None:
             self._port.cluster.moved(topic, result.partition, *result.leader)
@@ -396,7 +399,7 @@ class ProducerMachine:
             queue.backoff.clear()
             self._finish(batch)
         elif code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            # It was written, so long ago that the broker no longer knows where.
+            # It was written so long ago that the broker no longer knows its offset.
             self._finish(batch)
         elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.builder.record_count > 1:
             queue.give_back(batch)
@@ -407,7 +410,7 @@ class ProducerMachine:
     def _not_taken(
         self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError, now_ms: float
     ) -> None:
-        """Send again what may succeed, under its first sequence unless that one is void."""
+        """Retry a batch after a temporary error, with its first sequence unless that is void."""
         code = error.code if isinstance(error, RequestFailed) else ErrorCode.NONE
         retry = error.retriable
         if self.options.idempotent and code in _LOST_SEQUENCE:
@@ -450,7 +453,7 @@ class ProducerMachine:
         batch.finish(error)
 
     def _forget(self, batch: ProducerBatch) -> None:
-        """Drop a batch from the accounts, and let in who waits for room."""
+        """Remove a batch from the buffer, and complete the outcomes that wait for space."""
         self._pending.pop(batch, None)
         self.buffered_bytes -= batch.builder.size
         if self._waiting_for_space and self.buffered_bytes < self.options.buffer_bytes_max:
@@ -461,7 +464,7 @@ class ProducerMachine:
     # Identity.
 
     def _renumber(self) -> None:
-        """Give new sequences, under a higher epoch, to what the broker said it does not have."""
+        """Give new sequences, under a higher epoch, to batches that the broker has rejected."""
         for queue in self._queues.values():
             producer = self._producer_id
             if not queue.must_renumber or queue.in_flight or producer is None:

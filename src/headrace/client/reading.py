@@ -1,4 +1,4 @@
-"""One partition that is being read: how far, from whom, and what is buffered of it. Pure."""
+"""The state of reading one partition: position, source and buffered records. Pure."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Reading:
     def __init__(self, partition: TopicPartition, offset: int, until: int | None) -> None:
         self.partition = partition
         self.until = until
-        """The offset at which nothing more is wanted, if there is one."""
+        """The offset at which fetching stops, if any."""
         self.paused = False
         self.high_watermark = -1
         self.last_stable_offset = -1
@@ -43,22 +43,22 @@ class Reading:
         self.chunks: deque[Chunk] = deque()
         self.backoff = Backoff()
         self.replica: int | None = None
-        """The follower to read from instead of the leader, as that has said (KIP-392)."""
+        """The follower to read from instead of the leader, which has named it (KIP-392)."""
         self.replica_until_ms = 0.0
         self.seek(offset)
 
     def seek(self, offset: int) -> None:
         self.position = offset
-        """The offset of the next record to hand out."""
+        """The offset of the next record to return."""
         self.fetch_offset = offset
-        """The offset to ask for next: what lies between is buffered."""
+        """The next offset to fetch: records before it are buffered."""
         self.chunks.clear()
         self.buffered = 0
         self.current: tuple[Chunk, Iterator[tuple[int, list[Record]]]] | None = None
         self.pending: list[Record] = []
-        """Decoded and not handed out, last first."""
+        """Decoded records that were not returned, last first."""
         self.epochs: list[tuple[int, int]] = []
-        """The leader epochs of what was decoded, each with its first offset here."""
+        """The leader epochs of decoded records, each with its first offset."""
         self.resetting = False
         self.backoff.clear()
         self.absent_since_ms: float | None = None
@@ -74,7 +74,7 @@ class Reading:
         return next((epoch for start, epoch in reversed(self.epochs) if start < offset), -1)
 
     def node_to_ask(self, cluster: Cluster, now_ms: float) -> int | None:
-        """The replica to read from, or else the leader; None while there is none."""
+        """The replica to read from, or the leader; None if there is none."""
         if now_ms >= self.replica_until_ms or self.replica not in cluster.nodes:
             self.replica = None
         return cluster.leader(*self.partition) if self.replica is None else self.replica

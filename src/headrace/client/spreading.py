@@ -1,10 +1,11 @@
-"""Which brokers partitions should lie on: onto new brokers, off an old one, more or fewer copies.
+"""Plans replica placement: onto new brokers, off a broker, or with another replication factor.
 
-Pure: an assignment and the racks of the brokers go in, the partitions that change come out.
+Pure: the input is an assignment and the racks of the brokers, the output the changed partitions.
 
-1. No partition has two replicas on one broker, and none changes its number unless asked to.
-2. A replica moves only if it must; who leads first may change without a move.
-3. Replicas lie on as many racks as can be: on fewer than before only if a rack is emptied.
+1. A partition never has two replicas on one broker. The number of replicas changes only on request.
+2. A replica moves only if necessary. The preferred leader can change without a move.
+3. Replicas are on as many racks as possible. Their number of racks decreases only if a rack is
+   emptied.
 """
 
 from collections import Counter, defaultdict
@@ -15,19 +16,19 @@ from headrace.model.topics import TopicPartition
 Assignment = Mapping[TopicPartition, Sequence[int]]
 Changes = dict[TopicPartition, tuple[int, ...]]
 Racks = Mapping[int, str | None]
-"""The racks of all brokers that may hold something; None where a broker tells none."""
+"""The racks of all brokers that can have replicas; None if a broker has no rack."""
 
 
 _Stock = dict[tuple[bool, str], list[TopicPartition]]
-"""What one broker has: by topic, what it leads and what it follows."""
+"""The replicas of one broker by topic, separately for leaders and followers."""
 
 
 class ImpossibleError(Exception):
-    """There are not enough brokers; the message says for what."""
+    """There are too few brokers; the message has the details."""
 
 
 class _Board:
-    """The assignment under change, and how much each broker holds, leads, and has of a topic."""
+    """The changing assignment, with the replicas, leaders and replicas per topic of each broker."""
 
     def __init__(self, assignment: Assignment, racks: Racks) -> None:
         self.before = {where: tuple(nodes) for where, nodes in assignment.items()}
@@ -54,7 +55,7 @@ class _Board:
         self._count(where, self.after[where], 1)
 
     def part_of(self, topic: str, node: int) -> float:
-        """How much of a topic a broker has: of a small one, a replica is a large part."""
+        """The share of a topic's replicas on a broker, which is large for a small topic."""
         return self.of_topic[topic, node] / self._size[topic]
 
     def racks_of(self, nodes: Iterable[int]) -> int:
@@ -64,7 +65,7 @@ class _Board:
         return tuple(new if node == old else node for node in self.after[where])
 
     def best_home(self, where: TopicPartition, staying: Collection[int], barred: int = -1) -> int:
-        """The broker for one more replica: on a new rack, then with the least on it."""
+        """The broker for another replica: on a new rack, then with the fewest replicas."""
         able = [node for node in self.racks if node not in staying and node != barred]
         if not able:
             raise ImpossibleError(
@@ -82,7 +83,7 @@ class _Board:
         )
 
     def lead_by_least(self, where: TopicPartition) -> None:
-        """The replica that leads least of all leads this one, too."""
+        """Make the replica with the fewest leaders the preferred leader."""
         nodes = self.after[where]
         first = min(nodes, key=lambda node: self.led[node] - (node == nodes[0]))
         self.put(where, (first, *(node for node in nodes if node != first)))
@@ -92,7 +93,7 @@ class _Board:
 
 
 def add_brokers(assignment: Assignment, racks: Racks, new: Collection[int]) -> Changes:
-    """Give new brokers their fair share of replicas and of leaders, from those with the most."""
+    """Move a fair share of replicas and leaders to new brokers, from those with the most."""
     board = _Board(assignment, racks)
     share = sum(map(len, board.before.values())) // len(racks)
     leading = len(board.before) // len(racks)
@@ -118,7 +119,7 @@ def _stock(board: _Board) -> dict[int, _Stock]:
 def _take_one(
     board: _Board, stock: dict[int, _Stock], node: int, new: Collection[int], *, wants_lead: bool
 ) -> bool:
-    """Move one replica here from the fullest broker that has one to give."""
+    """Move one replica to this broker from the fullest broker that has a suitable one."""
     has_racks = len(set(board.racks.values())) > 1
 
     def fits(where: TopicPartition, donor: int) -> bool:
@@ -149,7 +150,7 @@ def _take_one(
 
 
 def _take_leads(board: _Board, node: int, share: int) -> None:
-    """Lead more of what lies here already, where the present first leads more than its share."""
+    """Become preferred leader of local replicas whose current one leads at least two more."""
     while board.led[node] < share:
         offers = [
             where
@@ -163,7 +164,7 @@ def _take_leads(board: _Board, node: int, share: int) -> None:
 
 
 def drain_broker(assignment: Assignment, racks: Racks, node: int) -> Changes:
-    """Empty a broker: each replica that it holds goes to the least full of the others."""
+    """Move all replicas of a broker to the other brokers with the fewest replicas."""
     board = _Board(assignment, racks)
     leaving = [where for where, nodes in board.before.items() if node in nodes]
     homes: dict[TopicPartition, int] = {}
@@ -179,7 +180,7 @@ def drain_broker(assignment: Assignment, racks: Racks, node: int) -> Changes:
 
 
 def _even_out(board: _Board, homes: dict[TopicPartition, int], barred: int) -> None:
-    """Send a replica elsewhere than first thought while that makes two brokers more equal."""
+    """Choose another target for a replica while that makes two brokers more equal."""
     is_changed = True
     while is_changed:
         is_changed = False
@@ -199,7 +200,7 @@ def _even_out(board: _Board, homes: dict[TopicPartition, int], barred: int) -> N
 def change_factor(
     assignment: Assignment, racks: Racks, partitions: Collection[TopicPartition], factor: int
 ) -> Changes:
-    """Give these partitions so many replicas; the first stays the first."""
+    """Set the number of replicas of these partitions; the first replica stays first."""
     if factor < 1:
         raise ImpossibleError(f"the replication factor must be at least 1, not {factor}")
     board = _Board(assignment, racks)
@@ -213,7 +214,7 @@ def change_factor(
 
 
 def _without_one(board: _Board, nodes: tuple[int, ...]) -> tuple[int, ...]:
-    """Without the follower whose rack others have, too, on the fullest broker."""
+    """Remove the follower on the fullest broker, preferably one whose rack has other replicas."""
 
     def without(gone: int) -> tuple[int, ...]:
         return tuple(node for node in nodes if node != gone)

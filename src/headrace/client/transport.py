@@ -1,4 +1,4 @@
-"""What both shells know of sockets: how to set them up, and how to name their troubles."""
+"""Socket options and error texts that both drivers use."""
 
 import errno
 import socket
@@ -14,7 +14,7 @@ _REASONS = {
 
 
 def describe_failure(error: Exception) -> str:
-    """A short reason, in words."""
+    """A short text of an error."""
     if isinstance(error, socket.gaierror):
         return f"the host name cannot be resolved ({error.strerror})"
     if isinstance(error, OSError) and error.errno in _REASONS:
@@ -25,6 +25,6 @@ def describe_failure(error: Exception) -> str:
 
 
 def tune(connection: socket.socket) -> None:
-    """Requests are whole when they are written: waiting for more only adds latency."""
+    """Send requests without delay: they are complete when they are written."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,4 +1,4 @@
-"""The plain values that go into the client and come out of it. Pure; nothing here does I/O."""
+"""The values that the client takes and returns. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ Headers = Sequence[Header]
 
 
 class Record(NamedTuple):
-    """One record as a consumer sees it."""
+    """One record, as a consumer sees it."""
 
     topic: str
     partition: int
@@ -21,16 +21,16 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Headers = ()
     is_append_time: bool = False
-    """Whether the broker set the timestamp when it appended, instead of the producer."""
+    """Whether the broker set the timestamp at the append, instead of the producer."""
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written."""
+    """The position of a written record."""
 
     topic: str
     partition: int
     offset: int
-    """-1 when the broker was not asked (acks=0), or no longer knows (a very late retry)."""
+    """-1 if the broker did not respond (acks=0), or no longer knows it (a very late retry)."""
     timestamp_ms: int
 
 
@@ -41,14 +41,14 @@ class AtTime(NamedTuple):
 
 
 Start = Literal["earliest", "latest"] | int | AtTime | datetime
-"""Where to begin: the log's start, its end, an offset, or a time."""
+"""The start of reading: the log start, the log end, an offset, or a time."""
 Until = Literal["end"] | int | AtTime | datetime | None
-"""Where to stop: the log's end as it is now, an offset or a time (exclusive), or never."""
+"""The end of reading: the current log end, an offset or a time (exclusive), or never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One broker as metadata names it."""
+    """One broker, from metadata."""
 
     node_id: int
     host: str
@@ -60,7 +60,7 @@ class Node:
 class PartitionInfo:
     index: int
     leader: int
-    """-1 while there is none."""
+    """-1 if there is none."""
     leader_epoch: int = -1
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
@@ -72,13 +72,13 @@ class ReplicaInfo:
     """The replicas of a partition: its leader, ISR, eligible and offline replicas."""
 
     leader: int
-    """-1 while there is none."""
+    """-1 if there is none."""
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     eligible: tuple[int, ...]
-    """Replicas outside of the ISR that can be elected (KIP-966)."""
+    """Replicas outside the ISR that can be elected (KIP-966)."""
     last_known: tuple[int, ...]
-    """Former eligible replicas that may have lost data."""
+    """Former eligible replicas that might have lost data."""
     offline: tuple[int, ...]
 
     def waits_for(self) -> tuple[int, ...]:
@@ -116,19 +116,19 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 leaves a number to the cluster's defaults."""
+    """A topic to create; -1 uses the default of the cluster."""
 
     name: str
     partitions: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict)
     assignment: Mapping[int, Sequence[int]] | None = None
-    """Brokers by partition; instead of the two numbers."""
+    """Brokers by partition, instead of the two numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """An offset that a leader named, with the timestamp of the record there, or -1."""
+    """An offset from a leader, with the timestamp of its record, or -1."""
 
     offset: int
     timestamp_ms: int
@@ -136,7 +136,7 @@ class ListedOffset:
 
 
 class ConfigResource(NamedTuple):
-    """What has settings: a topic, a broker (a name of "" means every broker), or a group."""
+    """A resource with settings: a topic, a broker ("" for all brokers), or a group."""
 
     kind: Literal["topic", "broker", "group"]
     name: str
@@ -147,12 +147,12 @@ class ConfigEntry:
     name: str
     value: str | None
     source: str
-    """Whence the value comes: "topic", "group", "broker", "cluster", "file" or "default"."""
+    """The source of the value: "topic", "group", "broker", "cluster", "file" or "default"."""
     is_read_only: bool = False
     is_sensitive: bool = False
     documentation: str | None = None
     synonyms: tuple[tuple[str, str | None, str], ...] = ()
-    """Name, value and source of each place that could have given the value, best first."""
+    """Name, value and source of all candidates for the value, strongest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,22 +183,22 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition on its way to other brokers."""
+    """A reassignment of a partition to other brokers."""
 
     replicas: tuple[int, ...]
-    """All that hold it now: those that stay, come and go."""
+    """All current replicas, including those to add and to remove."""
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas when it is done."""
+        """The replicas after the reassignment."""
         return tuple(node for node in self.replicas if node not in self.removing)
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """A producer that a partition's leader remembers."""
+    """A producer that a partition's leader knows."""
 
     producer_id: int
     producer_epoch: int

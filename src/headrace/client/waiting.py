@@ -1,4 +1,4 @@
-"""What a client waits for, and when to report it. Pure."""
+"""The reason why a client waits, and when to report it. Pure."""
 
 from typing import NamedTuple
 
