@@ -1,13 +1,13 @@
-"""Shipped to users: brokers as pytest fixtures, and simulated twins.
+"""Brokers and clusters for tests of applications, also as pytest fixtures.
 
     from headrace.testing import RunningBroker
 
     with RunningBroker.start() as broker:
         use(broker.address)
 
-Under pytest the fixtures `headrace_broker` (fresh for each test) and `headrace_session_broker`
-(one for the whole run) are there as soon as Headrace is installed; so is `headrace_cluster`, three
-brokers and a ZooKeeper, where the `cluster` extra is installed, too.
+If Headrace is installed, pytest has the fixtures `headrace_broker` (new for each test) and
+`headrace_session_broker` (one for the complete run). With the `cluster` extra, it also has
+`headrace_cluster`: three brokers and a ZooKeeper.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ __all__ = ["BrokerFailed", "ClusterBroker", "RunningBroker", "RunningCluster"]
 
 
 def __getattr__(name: str) -> Any:
-    # Not at once: every pytest run loads this package, and few want a cluster.
+    # Imported here: each pytest run loads this package, and few need a cluster.
     if name in ("ClusterBroker", "RunningCluster"):
         from headrace.testing import cluster
 

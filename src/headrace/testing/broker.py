@@ -1,11 +1,11 @@
-"""A broker in a separate process, for tests: started, stopped, killed, restarted.
+"""Runs a broker in a separate process for tests: start, stop, kill, restart.
 
-Owns the process, and the data directory where it made one itself. Must not import the broker: what
-is tested is what `headrace up` starts.
+Owns the process, and the data directory if it created one. Does not import the broker: it tests the
+processes that `headrace up` starts.
 
-1. `start` returns a broker that answers, or raises BrokerFailed with what the broker wrote.
-2. A restart keeps the port and the data, so that clients find it again.
-3. Nothing outlives the `with` block, the fixture, or the interpreter.
+1. `start` returns a broker that is ready, or raises BrokerFailed with the broker's output.
+2. A restart keeps the port and the data, so that clients reconnect.
+3. No process or file outlives the `with` block, the fixture, or the interpreter.
 """
 
 import atexit
@@ -32,21 +32,21 @@ TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 
 class BrokerFailed(Exception):
-    """A broker did not start or did not stop; the message ends with what it wrote."""
+    """A broker did not start or did not stop; the message ends with its output."""
 
 
 known_brokers: "weakref.WeakSet[LoggingProcess]" = weakref.WeakSet()
-"""Every broker of this interpreter that somebody still holds: whose log a report may want."""
+"""All broker objects that are still referenced: a test report can show their logs."""
 
 
 class LoggingProcess:
     address: str
-    """What a client takes as its bootstrap server, as in "127.0.0.1:40123"."""
+    """The bootstrap server for clients, for example "127.0.0.1:40123"."""
     log_path: Path
-    """What the broker writes to its standard output and error."""
+    """The standard output and error of the broker."""
 
     def log(self, since: int = 0) -> str:
-        """What the broker wrote, from the byte `since` on; the last 64 KiB of it."""
+        """The output of the broker from byte `since` on, at most the last 64 KiB."""
         try:
             with self.log_path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -63,7 +63,7 @@ class LoggingProcess:
 
 
 class RunningBroker(LoggingProcess, Faults):
-    """One `headrace up`. Use `RunningBroker.start()`, best in a `with` statement."""
+    """One `headrace up`. Use `RunningBroker.start()`, preferably in a `with` statement."""
 
     port: int
     pid: int
@@ -101,7 +101,7 @@ class RunningBroker(LoggingProcess, Faults):
         """Starts a broker on a free port, with its data in `data_dir` or a temporary directory.
 
         `settings` are those of `--set`, for example {"num.partitions": "3"}. `options` are other
-        options of `headrace up`, for example ["--adopt"]. Without a setting,
+        options of `headrace up`, for example ["--adopt"]. The default of
         group.initial.rebalance.delay.ms is 0.
         """
         owned = None
@@ -118,7 +118,7 @@ class RunningBroker(LoggingProcess, Faults):
         return broker
 
     def stop(self, timeout_s: float = 40.0) -> None:
-        """Asks the broker to stop cleanly (SIGTERM) and waits for it; the data stays."""
+        """Stops the broker cleanly (SIGTERM) and waits for it; the data stays."""
         process = self._process
         if process is None:
             return
@@ -135,14 +135,14 @@ class RunningBroker(LoggingProcess, Faults):
             raise BrokerFailed(self.told(f"ended with exit code {code}"))
 
     def kill(self) -> None:
-        """Ends the broker at once (SIGKILL), as a crash would; the data stays."""
+        """Kills the broker immediately (SIGKILL), like a crash; the data stays."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._ended()
 
     def restart(self, timeout_s: float = 40.0) -> None:
-        """Starts the broker again, on the same port and data; stops it first if it runs."""
+        """Restarts the broker on the same port and data; stops it first if it is running."""
         self.stop()
         self._launch(timeout_s)
 
@@ -159,7 +159,7 @@ class RunningBroker(LoggingProcess, Faults):
             self._process.send_signal(number)
 
     def close(self) -> None:
-        """Ends the broker, however it is, and removes its data if this object made the place."""
+        """Ends the broker in any state, and removes its data if this object created it."""
         self.kill()
         if self._owned is not None:
             shutil.rmtree(self._owned, ignore_errors=True)
@@ -186,7 +186,7 @@ class RunningBroker(LoggingProcess, Faults):
     def _launch(self, timeout_s: float) -> None:
         from headrace.ensemble.zookeeper import free_port
 
-        # Not one that the broker picks: others could be given it while the broker is down.
+        # Do not let the broker choose: another process could get its port while the broker is down.
         self.port = self.port or free_port()
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         ready = self.data_dir.with_name(self.data_dir.name + ".ready")

@@ -1,11 +1,11 @@
-"""A cluster in separate processes, for tests: its brokers can be killed, paused and restarted.
+"""Runs a complete cluster in separate processes for tests: kill, pause and restart brokers.
 
-Owns the processes and their directories. Must not import the broker: what is tested is what
+Owns the processes and their directories. Does not import the broker: it tests the processes that
 `headrace broker FILE` starts.
 
-1. Each broker has its own address (127.0.0.2, 127.0.0.3, ...), a port that it keeps, and a
-   directory that it shares with nobody.
-2. Nothing outlives the `with` block, the fixture, or the interpreter, however that ends.
+1. Each broker has its own IP address (127.0.0.2, 127.0.0.3, ...), a permanent port and its own
+   directory.
+2. No process or file outlives the `with` block, the fixture, or the interpreter, however it ends.
 """
 
 import atexit
@@ -27,12 +27,12 @@ from headrace.testing.links import ZOOKEEPER, Links, owner_of
 
 
 class ClusterBroker(LoggingProcess, Faults):
-    """One broker of a cluster: by `node_id`, at `address`."""
+    """One broker of a cluster, with `node_id` and `address`."""
 
     def __init__(
         self, node_id: int, directory: Path, settings: Mapping[str, str], internal_port: int | None
     ) -> None:
-        """With an internal port, other brokers connect there, to a proxy."""
+        """With an internal port, other brokers connect to a proxy on that port."""
         super().__init__()
         self.node_id = node_id
         self.host = host_of(node_id)
@@ -64,7 +64,7 @@ class ClusterBroker(LoggingProcess, Faults):
         return self._child.process.running
 
     def launch(self, *under: str) -> None:
-        """`under` is what to run it with, as in ("env", "TZ=UTC")."""
+        """`under` is a command to run it with, for example ("env", "TZ=UTC")."""
         self._child.run_module(self.faulty_command())
         self._child.start(when_orphaned=signal.SIGKILL, under=under)
 
@@ -75,11 +75,11 @@ class ClusterBroker(LoggingProcess, Faults):
             raise BrokerFailed(self.told(f"is not running: {error}")) from None
 
     def kill(self) -> None:
-        """Ends the broker at once (SIGKILL), as a crash would; the data stays."""
+        """Kills the broker immediately (SIGKILL), like a crash; the data stays."""
         self._child.process.kill()
 
     def stop(self, timeout_s: float = 40.0) -> None:
-        """Asks the broker to stop cleanly (SIGTERM) and waits for it; the data stays."""
+        """Stops the broker cleanly (SIGTERM) and waits for it; the data stays."""
         if not self._child.process.stop(timeout_s):
             raise BrokerFailed(self.told(f"did not stop within {timeout_s:g} s"))
         code = self._child.process.exit_code
@@ -87,7 +87,7 @@ class ClusterBroker(LoggingProcess, Faults):
             raise BrokerFailed(self.told(f"ended with exit code {code}"))
 
     def restart(self, timeout_s: float = 40.0) -> None:
-        """Starts the broker again, on the same port and data; stops it first if it runs."""
+        """Restarts the broker on the same port and data; stops it first if it is running."""
         if self.is_running:
             self.stop()
         self.launch()
@@ -107,7 +107,7 @@ class ClusterBroker(LoggingProcess, Faults):
 
 
 class RunningCluster:
-    """Brokers 1 to N and a ZooKeeper. Use `RunningCluster.start()`, best in a `with` statement."""
+    """Brokers 1 to N and a ZooKeeper. Use `RunningCluster.start()`, preferably with `with`."""
 
     brokers: dict[int, ClusterBroker]
     zookeeper: LocalZooKeeper
@@ -144,7 +144,7 @@ class RunningCluster:
         return ClusterBroker(node_id, place, own, None)
 
     def add_broker(self, settings: Mapping[str, str] | None = None) -> ClusterBroker:
-        """Starts one broker more, with the next id; clients need not be told of it."""
+        """Starts another broker with the next id; clients discover it automatically."""
         node_id = max(self.brokers, default=0) + 1
         self.brokers[node_id] = self._made(node_id, settings or {})
         self.start_brokers([node_id])
@@ -153,7 +153,7 @@ class RunningCluster:
     def _linked(
         self, links: Links, node_id: int, place: Path, settings: Mapping[str, str]
     ) -> ClusterBroker:
-        """A broker that others, and that itself ZooKeeper, can reach only through a proxy."""
+        """A broker with proxies for connections from other brokers and to ZooKeeper."""
         addresses = []
         for node in self.zookeeper.nodes:
             port = free_port(HOST)
@@ -193,10 +193,10 @@ class RunningCluster:
         links: bool = False,
         timeout_s: float = 60.0,
     ) -> Self:
-        """Starts ZooKeeper, then all brokers at once, and waits until they are ready.
+        """Starts ZooKeeper, then all brokers simultaneously, and waits until they are ready.
 
-        `settings` are for all brokers, for example {"min.insync.replicas": "2"}. `settings_of`
-        are for single brokers by their id, for example {2: {"broker.rack": "b"}}. With `links`, all
+        `settings` are for all brokers, for example {"min.insync.replicas": "2"}. `settings_of` are
+        for single brokers by their id, for example {2: {"broker.rack": "b"}}. With `links`, all
         connections between brokers and to ZooKeeper use proxies, which `cut` needs.
         """
         owned = None
@@ -222,7 +222,7 @@ class RunningCluster:
         return cluster
 
     def start_brokers(self, ids: Iterable[int] | None = None, timeout_s: float = 60.0) -> None:
-        """Starts those of these brokers (or of all) that do not run, together."""
+        """Starts these brokers (or all), except those that are running, simultaneously."""
         brokers = [self.brokers[each] for each in (self.brokers if ids is None else ids)]
         stopped = [broker for broker in brokers if not broker.is_running]
         for broker in stopped:
@@ -231,19 +231,19 @@ class RunningCluster:
             broker.wait_until_ready(timeout_s)
 
     def kill(self, *ids: int) -> None:
-        """Ends these brokers at once (SIGKILL), all before waiting for any; their data stays."""
+        """Kills these brokers (SIGKILL), all before waiting for any; their data stays."""
         for each in ids:
             os.kill(self.brokers[each].pid, signal.SIGKILL)
         for each in ids:
             self.brokers[each].kill()
 
     def stop(self, *ids: int) -> None:
-        """Asks these brokers to stop cleanly (SIGTERM), one after the other; their data stays."""
+        """Stops these brokers cleanly (SIGTERM) one by one; their data stays."""
         for each in ids:
             self.brokers[each].stop()
 
     def restart(self, *ids: int) -> None:
-        """Starts these brokers again on the same ports and data; stops those that run first."""
+        """Restarts these brokers on the same ports and data; stops running ones first."""
         self.stop(*(each for each in ids if self.brokers[each].is_running))
         self.start_brokers(ids)
 
@@ -270,7 +270,7 @@ class RunningCluster:
         self.links.heal()
 
     def close(self) -> None:
-        """Ends everything, however it is, and removes its data if this object made the place."""
+        """Ends everything in any state, and removes the data if this object created it."""
         atexit.unregister(self.close)
         for broker in self.brokers.values():
             broker.kill()

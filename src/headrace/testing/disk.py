@@ -1,14 +1,14 @@
-"""A disk in memory that crashes, loses power, tears writes, fills up and fails: `Files` for tests.
+"""A simulated disk for tests: `Files` in memory with crashes, power failures and errors.
 
-Every file and directory has two images: what the processes see (cached) and what has been synced
-(durable). Each change and each sync is one operation with a number; a test runs a workload once to
-count them, and then again with a crash or an error at each.
+Each file and directory has two states: the cached one, which processes see, and the durable one,
+which was synced. Each change and each sync is an operation with a number. A test runs a workload
+once to count the operations, and then again with a crash or an error at each of them.
 
-1. A kill keeps the cached image. A power cut keeps what was synced, and of what was not a random
-   subset: sectors of 512 bytes, sizes, names. What was never written reads as zeros. A rename
-   within a directory happened or did not, as on every journalling file system.
-2. The operation at which a crash happens may be done, undone, or done in part.
-3. Everything random comes from one seeded generator.
+1. A kill keeps the cached state. A power failure keeps synced data, and a random subset of the
+   rest: sectors of 512 bytes, sizes, names. Bytes that were never written read as zeros. A rename
+   within a directory is atomic, as on all journalling file systems.
+2. The operation at which a crash happens is done completely, partly, or not at all.
+3. All random choices come from one seeded generator.
 """
 
 import errno
@@ -23,7 +23,7 @@ SECTOR_SIZE = 512
 
 
 class SimulatedCrash(BaseException):
-    """The machine stops here. Not an Exception: nothing may handle it."""
+    """The machine stops here. Not an Exception, so that no code handles it."""
 
 
 _inodes = itertools.count(1)
@@ -50,43 +50,43 @@ class _Directory:
 
 
 class SimulatedFiles:
-    """An empty disk. `killed()` and `power_lost()` give the disk that the next process finds."""
+    """An empty disk. `killed()` and `power_lost()` return the disk for the next process."""
 
     def __init__(self, seed: int = 0, capacity: int | None = None) -> None:
         self.random = random.Random(seed)
         self.capacity = capacity
-        """How many bytes fit; None for no limit."""
+        """The size in bytes; None for no limit."""
         self.open_max: int | None = None
-        """How many files may be open at a time: beyond that, opening one is EMFILE."""
+        """The limit of open files: opening another one raises EMFILE."""
         self.wall_ms = 0
-        """What file times are set to."""
+        """The time for modification times."""
         self.operations = 0
-        """How many changes and syncs there were."""
+        """The number of changes and syncs."""
         self.crash_at = -1
         """The operation (counted from 1) at which the machine stops."""
         self.fail_at: dict[int, int] = {}
-        """Operation to the errno that it fails with."""
+        """Maps an operation to the errno that it fails with."""
         self.trace: list[str] = []
-        """Kind and path of every operation."""
+        """Kind and path of each operation."""
         self.failed: list[str] = []
         """Kind and path of the operations that failed because of `fail_at`."""
         self.uncached: set[str] = set()
-        """Paths that `pread_cached` would have to wait for."""
+        """Paths for which `pread_cached` returns None."""
         self.boots = 0
-        """How often the machine lost power."""
+        """The number of power failures."""
         self._root = _Directory()
         self._open: dict[int, tuple[_File, str]] = {}
         self._next_fd = 1000
         self._locks: set[str] = set()
 
-    # What a test asks for
+    # Calls of tests
 
     def killed(self) -> "SimulatedFiles":
-        """The disk after the process is gone: all that it wrote is there."""
+        """The disk after the process was killed: all its writes are there."""
         return self._successor(self._root)
 
     def power_lost(self, seed: int = 0) -> "SimulatedFiles":
-        """The disk after the power is back."""
+        """The disk after a power failure."""
         generator = random.Random(seed)
         successor = self._successor(_power_lost(self._root, generator))
         successor.boots += 1
@@ -100,7 +100,7 @@ class SimulatedFiles:
         return successor
 
     def patch(self, path: str, position: int, data: bytes) -> None:
-        """Change bytes behind everybody's back: bit rot."""
+        """Change bytes without an operation: bit rot."""
         file = self._file(path)
         file.cached[position : position + len(data)] = data
         file.durable = bytes(file.cached)
@@ -118,13 +118,13 @@ class SimulatedFiles:
         self._file(path).modified_ms = modified_ms
 
     def copied(self) -> "SimulatedFiles":
-        """A backup: another disk with everything that processes see on this one, synced."""
+        """A backup: another disk with the cached state of this one, synced."""
         return self._successor(_copied(self._root))
 
     # Operations
 
     def _operate(self, kind: str, path: str) -> None:
-        """Count an operation; crash or fail if it is its turn."""
+        """Count an operation; raise if a crash or an error is set for it."""
         self.operations += 1
         self.trace.append(f"{kind} {path}")
         if self.operations == self.crash_at:
@@ -135,7 +135,7 @@ class SimulatedFiles:
             raise OSError(code, os.strerror(code), path)
 
     def _is_done_anyway(self) -> bool:
-        """Whether the operation that crashed had its effect all the same."""
+        """Whether the operation at the crash had its effect nevertheless."""
         return self.operations == self.crash_at and self.random.random() < 0.5
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
@@ -173,7 +173,7 @@ class SimulatedFiles:
         try:
             self._operate("append", path)
         except (SimulatedCrash, OSError):
-            # A write that stops is a write of some length.
+            # An interrupted write writes a random part.
             file.cached += data[: self.random.randrange(len(data) + 1)]
             raise
         if self.capacity is not None:
@@ -351,7 +351,7 @@ class SimulatedFiles:
         self._locks.add(path)
         file = self._open[fd][0]
         file.cached[:] = holder.encode()
-        # A power loss does not tear it: random choices must not depend on a process id.
+        # Durable immediately: random choices must not depend on a process id.
         file.durable = bytes(file.cached)
         return fd
 
@@ -395,7 +395,7 @@ def _copied(directory: _Directory) -> _Directory:
 
 
 def _sync_tree(node: _File | _Directory, is_synced: Callable[[], bool]) -> None:
-    """Sync a directory and all below it; in a crash, any part of it."""
+    """Sync a directory and all below it; in a crash, a random part of it."""
     if isinstance(node, _File):
         if is_synced():
             node.durable = bytes(node.cached)
@@ -413,7 +413,7 @@ def _size_of(directory: _Directory) -> int:
 
 
 def _power_lost(directory: _Directory, generator: random.Random) -> _Directory:
-    """What is left of a directory: each name as it was synced, or as it became since."""
+    """The directory after a power failure: each name has its synced or its cached state."""
     survivor = _Directory()
     done: dict[int, _File | _Directory] = {}
     together = _renamed_together(directory)
@@ -436,7 +436,7 @@ def _power_lost(directory: _Directory, generator: random.Random) -> _Directory:
 
 
 def _renamed_together(directory: _Directory) -> dict[str, list[str]]:
-    """For each name that was part of a rename, those that share its fate."""
+    """For each renamed name, all names that change together with it."""
     groups: dict[str, list[str]] = {}
     for source, target in directory.renames:
         names = sorted({*groups.get(source, [source]), *groups.get(target, [target])})
@@ -445,7 +445,7 @@ def _renamed_together(directory: _Directory) -> dict[str, list[str]]:
 
 
 def _torn(file: _File, generator: random.Random) -> _File:
-    """What is left of a file: each sector, and its size, old or new."""
+    """The file after a power failure: each sector, and the size, is old or new."""
     survivor = _File()
     survivor.inode = file.inode
     survivor.modified_ms = file.modified_ms

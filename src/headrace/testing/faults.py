@@ -1,7 +1,7 @@
-"""Faults of a broker of a test, by name: a slow disk, a full disk, lost responses.
+"""Injects faults into a broker of a test: a slow disk, a full disk, lost responses.
 
-Owns the faults that are set. They survive a restart of the broker. `headrace.testing.faulty` is the
-other side, in the broker's process.
+Owns the current faults, which survive a restart of the broker. `headrace.testing.faulty` applies
+them in the broker's process.
 """
 
 import json
@@ -14,7 +14,7 @@ _TIMEOUT_S = 40.0
 
 
 class Faults:
-    """Mixin for a broker: `port` is where clients connect."""
+    """Mixin for a broker; clients connect to `port`."""
 
     port: int
 
@@ -28,18 +28,18 @@ class Faults:
 
     @contextmanager
     def slow_disk(self, seconds: float) -> Iterator[None]:
-        """Each write and each sync of a log file takes this much longer."""
+        """Delay each write and each sync of a log file by this time."""
         with self._fault("slow_disk", seconds):
             yield
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:
-        """Each write to a log file fails with ENOSPC: the broker rejects records."""
+        """Make each write to a log file fail with ENOSPC, so that the broker rejects records."""
         with self._fault("full_disk", True):
             yield
 
     def lose_responses(self) -> None:
-        """Each client that is connected now loses its next response, and its connection.
+        """Drop the next response, and the connection, of each client that is connected now.
 
         The broker executes the request. New connections work.
         """

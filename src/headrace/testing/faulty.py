@@ -3,7 +3,7 @@
     python -m headrace.testing.faulty NAME FAULTS COMMAND ...
 
 runs `headrace COMMAND ...` with these faults (JSON). A thread accepts other faults on the abstract
-Unix socket NAME, from processes of the same user. `headrace.testing.faults` is the other side.
+Unix socket NAME, from processes of the same user. `headrace.testing.faults` sends them.
 
 1. Without a fault the broker runs unchanged code: methods are replaced only while a fault is set.
 """
@@ -59,7 +59,7 @@ def _set_disk(delay_s: float, *, is_full: bool) -> None:
 
 
 def _lose_responses(ports: set[int]) -> None:
-    """Each connection to these ports that is open now ends instead of the next response."""
+    """Close each open connection to these ports instead of sending its next response."""
     doomed = set()
     for name in os.listdir("/proc/self/fd"):
         try:

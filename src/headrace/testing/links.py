@@ -1,8 +1,9 @@
-"""Networks that fail between the brokers of a test cluster, and between them and ZooKeeper.
+"""Network faults between the brokers of a test cluster, and between them and ZooKeeper.
 
-Owns a proxy for each way and the thread that they run in. A cut is silence, as of a pulled cable:
-connections stay open, new ones are taken, and nothing arrives until the cut is healed; then it all
-does. (A broker that is dead behind its proxy does not refuse connections, it ends them.)
+Owns a proxy per connection path, and the thread in which they run. During a cut, connections stay
+open and new ones are accepted, but no data passes until the cut is healed. Then all of it arrives,
+as after unplugging a cable. The proxy of a dead broker does not refuse connections, but closes
+them.
 """
 
 import asyncio
@@ -14,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 ZOOKEEPER = 0
-"""The end of a link that is no broker."""
+"""The end of a link that is not a broker."""
 _CHUNK_BYTES = 256 * 1024
 
 
 class Links:
-    """`cut(1, 2)`, `cut(1, ZOOKEEPER)`, `heal()`; `add` puts a proxy on a way."""
+    """`cut(1, 2)`, `cut(1, ZOOKEEPER)`, `heal()`; `add` creates a proxy."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -27,14 +28,14 @@ class Links:
         self._thread.start()
         self._cut: set[frozenset[int]] = set()
         self._healed = asyncio.Event()
-        # Every socket from its first moment on, so that none is left open at the end.
+        # All sockets, from their creation on, so that none is left open.
         self._sockets: set[socket.socket] = set()
         self._carriers: set[asyncio.Task[None]] = set()
 
     def add(
         self, host: str, port: int, target: tuple[str, int], ends: Callable[[int], tuple[int, int]]
     ) -> None:
-        """Listen, and pass on. `ends` tells whose a connection is by the port it comes from."""
+        """Listen and forward. `ends` maps the source port of a connection to its two ends."""
         listener = socket.create_server((host, port))
         listener.setblocking(False)
 
@@ -54,8 +55,8 @@ class Links:
         self._loop.call_soon_threadsafe(listen)
 
     def cut(self, one: int, *others: int) -> None:
-        """Nothing passes between the first and each of the others, either way."""
-        # At once, not when the loop comes to it: what is sent after this call is held.
+        """Block all data between the first and each of the others, in both directions."""
+        # Not through the loop: data that is sent after this call must be held back.
         self._cut.update(frozenset((one, other)) for other in others)
 
     def heal(self) -> None:
@@ -103,7 +104,7 @@ class Links:
                     sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     pumps.append(self._loop.create_task(self._pump(pair, source, sink)))
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-                # That an end is gone does not arrive through a cut, either.
+                # The end of a connection does not pass a cut either.
                 await self._pass(pair)
         finally:
             for pump in pumps:
@@ -125,7 +126,7 @@ class Links:
 
 
 def owner_of(port: int, pids: dict[int, int]) -> int:
-    """Which of these processes, by their keys, has the connection with this local port."""
+    """The key of the process that has the connection with this local port."""
     inodes = set()
     for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         fields = line.split()

@@ -1,7 +1,7 @@
-"""The pytest plugin: brokers as fixtures, and their logs in the report of a test that failed.
+"""The pytest plugin: brokers as fixtures, and their logs in reports of failed tests.
 
-Every pytest run loads it where Headrace is installed, so it imports nothing that pytest itself
-has not imported already, and starts nothing that no test asks for.
+If Headrace is installed, each pytest run loads it. So it imports only modules that pytest has
+already imported, and starts nothing that no test requests.
 """
 
 import re
@@ -22,9 +22,9 @@ _log_sizes = pytest.StashKey[dict[LoggingProcess, int]]()
 
 @pytest.fixture(scope="session")
 def headrace_settings() -> Mapping[str, str]:
-    """Settings of the brokers that the other fixtures start; override it to give some.
+    """Settings of the brokers of the other fixtures; override it to change them.
 
-    The shared broker needs them for the whole run: say `scope="session"` there, too.
+    The session broker uses them for the complete run, so an override needs `scope="session"`.
     """
     return {}
 
@@ -33,7 +33,7 @@ def headrace_settings() -> Mapping[str, str]:
 def headrace_broker(
     tmp_path: Path, headrace_settings: Mapping[str, str]
 ) -> Iterator[RunningBroker]:
-    """A fresh broker on a free port, with its data under `tmp_path`."""
+    """A new broker on a free port, with its data under `tmp_path`."""
     with RunningBroker.start(tmp_path / "headrace", settings=headrace_settings) as broker:
         yield broker
 
@@ -42,7 +42,7 @@ def headrace_broker(
 def headrace_session_broker(
     tmp_path_factory: pytest.TempPathFactory, headrace_settings: Mapping[str, str]
 ) -> Iterator[RunningBroker]:
-    """One broker for the whole run (per worker with pytest-xdist). See `headrace_topic`."""
+    """One broker for the complete run (per worker with pytest-xdist). See `headrace_topic`."""
     data_dir = tmp_path_factory.mktemp("headrace") / "session"
     with RunningBroker.start(data_dir, settings=headrace_settings) as broker:
         yield broker
@@ -62,9 +62,9 @@ def headrace_cluster(
 
 @pytest.fixture
 def headrace_topic(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a new topic with num.partitions partitions, which the test's end deletes.
+    """The name of a new topic with num.partitions partitions, deleted after the test.
 
-    The topic is on the broker or cluster that the test uses, or else on the session's broker.
+    The topic is on the broker or cluster that the test uses, otherwise on the session broker.
     """
     from headrace.client import connect
 
@@ -83,7 +83,7 @@ def headrace_topic(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    # A shared broker has told of other tests before this one: show only what comes now.
+    # A shared broker has logged lines of earlier tests: show only new ones.
     item.stash[_log_sizes] = {broker: broker.log_size() for broker in known_brokers}
 
 
@@ -95,8 +95,8 @@ def pytest_runtest_makereport(
     if report.failed:
         sizes = item.stash.get(_log_sizes, {})
         for broker in sorted(known_brokers, key=lambda broker: broker.address):
-            told = broker.log(since=sizes.get(broker, 0))
-            if told:
+            text = broker.log(since=sizes.get(broker, 0))
+            if text:
                 title = f"Headrace broker {broker.address}, from {broker.log_path}"
-                report.sections.append((title, told))
+                report.sections.append((title, text))
     return report
