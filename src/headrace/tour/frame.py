@@ -1,6 +1,6 @@
-"""One look at the tour, as rich draws it: what happens and why, brokers, partitions, clients, news.
+"""Draws one frame of the tour with rich: step, brokers, partitions, clients, measurements.
 
-Owns the layout. It reads the numbers and changes none.
+It reads the numbers and changes none.
 """
 
 import time
@@ -36,7 +36,7 @@ def frame(
     *,
     is_compact: bool,
 ) -> RenderableType:
-    """A low terminal shows the latest news first, clients in short, and no lines between."""
+    """A low terminal shows the latest messages first, short client rows, and no separators."""
     parts: list[RenderableType] = [
         Panel(Text(text), title=f"[bold]headrace tour · {title}[/bold]", border_style="cyan")
     ]

@@ -1,7 +1,7 @@
-"""The tour from first to last: starts the cluster, goes through the steps, clears up.
+"""Runs the tour: starts the cluster, runs the steps, cleans up.
 
-Owns the order and the end. Signals only cancel what runs on the loop, so that nothing is ever
-interrupted half-way: whatever happens, `Stage.close` runs once, whole, before the program ends.
+A signal only cancels the task on the loop. So `Stage.close` always runs once, completely, before
+the program ends.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from headrace.tour.watch import Watch
 
 BROKER_COUNT = 3
 READING_S = 5.0
-"""What a step has found stays on the screen for so long."""
+"""The time for which the results of a step stay on the screen."""
 _SHOW_S = 0.25
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -34,30 +34,30 @@ class Interrupted(Exception):
 
 
 def run(screen: Screen, *, is_fast: bool) -> bool:
-    """Whether everything was as it should be. Raises Interrupted and TourFailed."""
+    """Run the tour; returns whether all checks succeeded. Raises Interrupted and TourFailed."""
     with asyncio.Runner() as runner:
-        return runner.run(_run_until_told(screen, is_fast))
+        return runner.run(_run_until_signal(screen, is_fast))
 
 
-async def _run_until_told(screen: Screen, is_fast: bool) -> bool:
-    told: list[int] = []
+async def _run_until_signal(screen: Screen, is_fast: bool) -> bool:
+    received: list[int] = []
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
 
-    def tell(number: int) -> None:
-        if not told:
+    def interrupt(number: int) -> None:
+        if not received:
             task.cancel()
-        told.append(number)
+        received.append(number)
 
     for number in _SIGNALS:
-        loop.add_signal_handler(number, tell, number)
+        loop.add_signal_handler(number, interrupt, number)
     try:
         return await _on_stage(screen, is_fast)
     except asyncio.CancelledError:
-        raise Interrupted(told[0] if told else signal.SIGINT) from None
+        raise Interrupted(received[0] if received else signal.SIGINT) from None
     except BaseExceptionGroup as group:
-        # Of the steps, or of a client: the first is the reason of the others.
+        # The first exception, of a step or a client, caused the others.
         raise group.exceptions[0] from None
 
 
@@ -79,7 +79,7 @@ def _named(stage: Stage) -> str:
 
 
 async def _with_clients(stage: Stage, screen: Screen, is_fast: bool) -> bool:
-    # Whoever looks must not wait for long: what cannot be seen now can be seen later.
+    # The watch client must not wait long: it looks again soon.
     async with connect(stage.bootstrap, client_id="tour-watch", operation_timeout_ms=1_500) as eyes:
         store = await ZooKeeperStore.open(stage.zookeeper_address)
         try:

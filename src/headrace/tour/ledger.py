@@ -1,10 +1,10 @@
-"""What the tour counts: records offered, acknowledged and read, rates, and a state made of them.
+"""Counts the records of the tour: offered, acknowledged and read, with rates and a checksum.
 
-Pure: the time is an argument. Every number that the tour shows comes from here or from the brokers.
+Pure: the time is an argument. All numbers of the tour come from here or from the brokers.
 
-1. A record has a number. One that is acknowledged and never read is missing; one that stands in
-   the log at two offsets is counted as there twice.
-2. A tally takes each offset once, in order, so that reading something again changes nothing.
+1. Each record has a number. A record that is acknowledged but never read is missing. A record at
+   two offsets of the log is counted as `in_log_twice`.
+2. A tally counts each offset once, in order, so that reading an offset again changes nothing.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 class Rate:
-    """How much a second, over the last two."""
+    """The amount per second, over the last 2 s."""
 
     def __init__(self) -> None:
         self._events: deque[tuple[float, float]] = deque()
@@ -39,7 +39,7 @@ class Rate:
 
 
 class Tally:
-    """A consumer's state: of each key how many records there were, and the sum of their numbers."""
+    """The state of a consumer: per key, the count of records and the sum of their numbers."""
 
     def __init__(self) -> None:
         self.totals: dict[bytes, tuple[int, int]] = {}
@@ -50,7 +50,7 @@ class Tally:
         return sum(count for count, _ in self.totals.values())
 
     def apply(self, partition: int, offset: int, key: bytes, number: int) -> bool:
-        """Whether the record was new: offsets are kept with the state."""
+        """Apply a record; returns whether it was new: the offsets are part of the state."""
         if offset < self.next_offsets.get(partition, 0):
             return False
         self.next_offsets[partition] = offset + 1
@@ -59,7 +59,7 @@ class Tally:
         return True
 
     def digest(self) -> str:
-        """Equal states have equal digests, whatever the order in which they came about."""
+        """Equal states have equal digests, in any order of records."""
         rows = sorted((key.hex(), *total) for key, total in self.totals.items())
         return sha256(repr(rows).encode()).hexdigest()[:16]
 
@@ -69,10 +69,10 @@ class Ledger:
         self.offered = 0
         self.acknowledged = 0
         self.failed = 0
-        """Given up by the producer."""
+        """Records that the producer failed to deliver."""
         self.in_log_twice = 0
         self.longest_wait_s = 0.0
-        """Of a record for its acknowledgement; a step that wants its own sets it to zero."""
+        """The longest wait for an acknowledgement; a step resets it to 0."""
         self.last_wait_s = 0.0
         self.acknowledged_of: dict[int, int] = {}
         """By partition."""
@@ -80,7 +80,7 @@ class Ledger:
         self.acknowledged_rate = Rate()
         self.read_rate = Rate()
         self.bytes_rates: dict[int, Rate] = {}
-        """Acknowledged bytes, by the broker that led when they were."""
+        """Acknowledged bytes, by the leader at that time."""
         self.tally = Tally()
         self._offered_at: list[float] = []
         self._marks = bytearray()
@@ -88,12 +88,12 @@ class Ledger:
 
     @property
     def queue(self) -> int:
-        """Offered, and neither acknowledged nor given up."""
+        """Records that are offered, but neither acknowledged nor failed."""
         return self.offered - self.acknowledged - self.failed
 
     @property
     def missing(self) -> int:
-        """Acknowledged, and not read; what stays missing is lost."""
+        """Records that are acknowledged but not read; if they stay missing, they are lost."""
         return self.acknowledged - self._both
 
     @property
@@ -101,7 +101,7 @@ class Ledger:
         return self.tally.count
 
     def offer(self, now: float) -> int:
-        """The number of a new record."""
+        """Add a new record, and return its number."""
         self.offered += 1
         self.offered_rate.add(1, now)
         self._offered_at.append(now)
@@ -114,7 +114,7 @@ class Ledger:
         self.acknowledged += 1
         self.acknowledged_rate.add(1, now)
         self.acknowledged_of[partition] = self.acknowledged_of.get(partition, 0) + 1
-        # Of a partition that was made just now, it may not be known yet who leads.
+        # The leader of a new partition might be unknown.
         if leader >= 0:
             self.bytes_rates.setdefault(leader, Rate()).add(size_bytes, now)
         self.last_wait_s = now - self._offered_at[number]
@@ -126,7 +126,7 @@ class Ledger:
         self.failed += 1
 
     def take(self, partition: int, offset: int, key: bytes, number: int, now: float) -> None:
-        """A record as a member of the group read it."""
+        """Count a record that a member of the group has read."""
         if not self.tally.apply(partition, offset, key, number):
             return
         self.read_rate.add(1, now)
@@ -138,7 +138,7 @@ class Ledger:
 
 
 def whole(number: float) -> str:
-    """ "12 345"."""
+    """A number with thousands separators: "12 345"."""
     return f"{number:,.0f}".replace(",", " ")
 
 
@@ -147,13 +147,13 @@ def kilobytes(size_bytes: float) -> str:
 
 
 def bar(part: float, width: int) -> str:
-    """A bar that is so full, from 0 to 1."""
+    """A bar of which a part, from 0 to 1, is filled."""
     filled = round(min(max(part, 0.0), 1.0) * width)
     return "█" * filled + "░" * (width - filled)
 
 
 def curve(values: list[float], width: int) -> str:
-    """The last values as columns of different heights; the highest is the tallest."""
+    """The last values as columns; the highest value has full height."""
     shown = values[-width:]
     top = max(shown, default=0.0)
     if top <= 0:
@@ -162,7 +162,7 @@ def curve(values: list[float], width: int) -> str:
 
 
 def shares(counts: Mapping[int, int]) -> str:
-    """ "1: 34 %, 2: 66 %": who has how much of the whole."""
+    """The share of each in percent: "1: 34 %, 2: 66 %"."""
     total = sum(counts.values())
     if not total:
         return "none"

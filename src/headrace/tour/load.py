@@ -1,6 +1,6 @@
-"""The tour's clients: one producer that is offered so many records a second, and a group of two.
+"""The tour's clients: a producer with a fixed rate, and a consumer group of two members.
 
-Owns the pace and the counting. Errors that a client hands to its program are counted, not hidden.
+Errors that a client raises are counted, not hidden.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ def number_in(value: bytes) -> int:
 
 class Load:
     def __init__(self, bootstrap: str, ledger: Ledger, leader_of: Callable[[int], int]) -> None:
-        """`leader_of` a partition, by number: who gets the credit for an acknowledgement."""
+        """`leader_of` returns the leader of a partition, which gets the credit for a record."""
         self.rate = 0.0
-        """Records that are offered in a second."""
+        """Offered records per second."""
         self.errors = 0
-        """That clients have handed to the program."""
+        """Errors that clients have raised."""
         self.members = [Member("consumer A"), Member("consumer B")]
         self._bootstrap = bootstrap
         self._ledger = ledger
@@ -65,7 +65,7 @@ class Load:
         return number
 
     async def pace(self) -> None:
-        """Offer records by the clock, whether or not they can be sent."""
+        """Offer records at the current rate, whether or not they can be sent."""
         due = 0.0
         before = time.monotonic()
         while True:
@@ -96,8 +96,8 @@ class Load:
         self._under_way = waiting
 
     async def produce(self) -> None:
-        """Send what is offered, as fast as the brokers take it."""
-        # Small batches, so that the limit is felt evenly; partitions that are added are seen soon.
+        """Send offered records as fast as the brokers accept them."""
+        # Small batches make the throttling even; a low metadata age finds new partitions soon.
         async with self._connected() as client:
             producer = client.producer(
                 batch_bytes_max=16_384, request_bytes_max=32_768, buffer_bytes_max=1_000_000
@@ -115,7 +115,7 @@ class Load:
         self._under_way.append((number, delivery))
 
     async def consume(self, member: Member) -> None:
-        """Read what the group gives this member."""
+        """Read the partitions that the group assigns to this member."""
         while True:
             try:
                 async with self._connected() as client:
@@ -126,7 +126,7 @@ class Load:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _read(self, client: Client, member: Member) -> None:
-        # It is not closed: to leave the group takes brokers, and they may be gone by then.
+        # It is not closed: leaving the group needs brokers, which might not be running.
         consumer = client.group_consumer(
             GROUP, TOPIC, protocol="consumer", auto_commit_interval_ms=1_000
         )

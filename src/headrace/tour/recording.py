@@ -1,7 +1,6 @@
-"""A recording as one SVG: the frames that were kept, shown one after the other by CSS.
+"""Writes a recording as one SVG: frames that CSS shows one by one.
 
-Owns the file. rich draws each frame; here they are laid on top of each other. Where nothing moves,
-the last frame is seen.
+rich draws each frame; here they are stacked. Without animation, the last frame is visible.
 """
 
 import io
@@ -41,7 +40,7 @@ class Recording:
         size, _, body = text.partition("|")
         width, height = map(float, size.split())
         self._width, self._height = max(self._width, width), max(self._height, height)
-        # The clips at line ends are not taken along, and a space needs not be six characters.
+        # Drop the clips at line ends, and shorten spaces, which take six characters.
         body = re.sub(r' clip-path="[^"]*"', "", body).replace("&#160;", "\u00a0")
         self._frames.append(body)
 

@@ -1,6 +1,6 @@
-"""Where the tour is seen: a live screen, or plain lines for logs. Both can be recorded.
+"""The output of the tour: a live screen, or plain lines for logs. Both can be recorded.
 
-Owns the terminal: whatever ends the tour, it is left as it was found.
+It restores the terminal, however the tour ends.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROOMY_LINES = 34
 ROOMY_COLUMNS = 120
-"""So that tables stand side by side; they need more lines one above the other."""
+"""From this width on, tables are side by side; below, they need more lines."""
 ROOMY_LINES_STACKED = 46
 _HISTORY_S = 1.0
 _STATUS_S = 5.0
@@ -39,7 +39,7 @@ class Screen:
         self.text = ""
         self.news: list[str] = []
         self.history: list[float] = []
-        """Acknowledged records a second, second by second."""
+        """Acknowledged records per second, one value per second."""
         self._began = time.monotonic()
         self._status_due = self._history_due = self._began
         self._waits_for_keys = waits_for_keys
@@ -69,7 +69,7 @@ class Screen:
         self._show_news(text)
 
     def show(self, tour: "Tour") -> None:
-        """How things are now; called often."""
+        """Show the current state; called often."""
         self._tour = tour
         now = time.monotonic()
         if now >= self._history_due:
@@ -78,12 +78,12 @@ class Screen:
         self._show_state(tour, now)
 
     def keep(self) -> None:
-        """This moment belongs into the recording."""
+        """Add the current frame to the recording."""
         if self._recording is not None:
             self._recording.add(self.drawn())
 
     def drawn(self, *, is_compact: bool = False) -> "RenderableType":
-        # Not before it is needed: rich takes a while to load.
+        # Imported here, because rich takes long to load.
         from headrace.tour.frame import frame
 
         return frame(
@@ -124,7 +124,7 @@ class Screen:
 
 
 class LiveScreen(Screen):
-    """Tables and bars that change."""
+    """Live tables and bars."""
 
     def __init__(
         self, recording: "Recording | None" = None, *, waits_for_keys: bool = False

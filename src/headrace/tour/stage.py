@@ -1,10 +1,10 @@
-"""The tour's own cluster: child processes, and a directory that goes with them.
+"""The tour's cluster: child processes and a temporary directory.
 
-Owns the processes and the directory. Starting one never blocks the loop for long, and `close` may
-come at any time, also while something starts.
+Starting a process never blocks the loop for long. `close` can be called at any time, also during a
+start.
 
-1. Only processes that were started here are ended, and all of them are.
-2. Each broker has its own address, so that nothing takes its port while it is dead.
+1. All processes that were started here are ended, and no others.
+2. Each broker has its own IP address, so that no process takes its port while it is down.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from headrace.ensemble.child import Child
 from headrace.ensemble.zookeeper import HOST, START_S_MAX, ZooKeeperNode, free_port
 
 LIMIT_BYTES = 250_000
-"""What each broker lets the tour's producer write in a second."""
+"""The limit of bytes per second for the tour's producer, per broker."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SETTINGS = {
     "quota.producer.default": str(LIMIT_BYTES),
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "3",
-    # Members hear of new partitions with their next heartbeat.
+    # Members learn of new partitions with their next heartbeat.
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.heartbeat.interval.ms": "500",
 }
@@ -34,7 +34,7 @@ _SETTINGS = {
 
 class Stage:
     def __init__(self) -> None:
-        """Raises NotInstalled where there is no Java, or no ZooKeeper."""
+        """Raises NotInstalled if Java or ZooKeeper is missing."""
         self.directory = Path(tempfile.mkdtemp(prefix="headrace-tour-"))
         self.brokers: dict[int, BrokerProcess] = {}
         try:
@@ -63,7 +63,7 @@ class Stage:
             await self._ready(node_id)
 
     async def start_broker(self, node_id: int) -> float:
-        """A new one, or one that was killed, on its old data; how many seconds it took."""
+        """Start a new broker, or restart a killed one on its data; returns the seconds it took."""
         began = time.monotonic()
         self._launch(node_id)
         await self._ready(node_id)
@@ -86,22 +86,22 @@ class Stage:
         broker.start(when_orphaned=signal.SIGKILL)
 
     async def _ready(self, node_id: int) -> None:
-        # The thread ends by itself when the process is killed meanwhile.
+        # If the process is killed in the meantime, the thread ends.
         await asyncio.to_thread(self.brokers[node_id].wait_until_ready, START_S_MAX)
 
     def kill(self, node_id: int) -> None:
-        """kill -9, as a crash would."""
+        """Kill a broker with SIGKILL, like a crash."""
         self.brokers[node_id].process.kill()
 
     def pids(self) -> dict[str, int]:
-        """Of what runs, by name."""
+        """The pids of running processes, by name."""
         return {child.name: child.pid for child in self._children() if child.running}
 
     def _children(self) -> list[Child]:
         return [self.zookeeper.process, *(broker.process for broker in self.brokers.values())]
 
     def close(self) -> None:
-        """End everything, and leave no file."""
+        """End all processes, and remove all files."""
         for broker in self.brokers.values():
             broker.process.kill()
         self.zookeeper.process.kill()
@@ -109,7 +109,7 @@ class Stage:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used of a core; 0 if it is gone."""
+    """The CPU time of a process in seconds; 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

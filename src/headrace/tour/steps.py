@@ -1,6 +1,6 @@
-"""The eight steps: each does one thing to the cluster, waits for what follows, says what it saw.
+"""The eight steps: each changes the cluster, waits for the effect, and reports measurements.
 
-No number here is written down: a step measures, and says what it measured.
+All reported numbers are measured.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ PARTITION_COUNT = 6
 REPLICA_COUNT = 3
 FIRST_HOME = 2
 QUEUE_OF_NOTE = 400
-"""Below it records only wait for their batch."""
+"""With fewer records, each waits only for its batch."""
 
 
 class Step(NamedTuple):
@@ -73,7 +73,7 @@ async def bottleneck(tour: Tour) -> None:
     ledger = tour.ledger
     tour.load.rate = SURGE
     tour.say(f"the load rises from {whole(CALM)} to {whole(SURGE)} records/s")
-    # A client may save up a second of its limit: what it carries is seen after that.
+    # A client can save up one second of its quota: measure after that.
     await tour.until("the queue grows", lambda: ledger.queue > QUEUE_OF_NOTE)
     queue, count, began = ledger.queue, ledger.acknowledged, time.monotonic()
     await tour.rest(10)
@@ -137,7 +137,7 @@ async def without_replicas(tour: Tour) -> None:
     began = time.monotonic()
     tour.say(f"broker {victim} is killed; it has the only replica of partitions {_listed(lost)}")
     await tour.until("the partitions have no leader", lambda: watch.picture.without_leader == lost)
-    # What was acknowledged before has been counted by then.
+    # By then, earlier acknowledgements are counted.
     await asyncio.sleep(0.5)
     count = sum(ledger.acknowledged_of.get(index, 0) for index in lost)
     await tour.rest(8)
@@ -205,7 +205,7 @@ async def _raise_factor(tour: Tour) -> float:
         before, dict.fromkeys(tour.watch.picture.live), list(before), REPLICA_COUNT
     )
     await _move(tour, targets)
-    # Two of the three must have a record before it is acknowledged.
+    # Two of the three replicas must have a record before it is acknowledged.
     changes = [ConfigChange("min.insync.replicas", "2")]
     await tour.client.alter_configs(ConfigResource("topic", TOPIC), changes)
     return time.monotonic() - began

@@ -1,4 +1,4 @@
-"""What a step has at hand: the cluster, the clients, the eyes, and the screen to say things on."""
+"""The context of a step: cluster, clients, watch and screen."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ _LOOK_S = 0.02
 
 
 class TourFailed(Exception):
-    """What should have happened, and did not."""
+    """The message states the expected event that did not occur."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Tour:
     begin_reading: Callable[[], None] = lambda: None
     """Starts the members of the group."""
     per_second_before: float = 0.0
-    """What one partition carried at most."""
+    """The measured maximum with one partition."""
     replay_is_same: bool = False
 
     @property
@@ -42,15 +42,15 @@ class Tour:
         return not ledger.missing and not ledger.in_log_twice and self.replay_is_same
 
     def say(self, text: str) -> None:
-        """Something that happened or was measured just now."""
+        """Report an event or a measurement."""
         self.screen.say(text)
 
     async def rest(self, seconds: float) -> None:
-        """Let the audience look, and the numbers gather."""
+        """Wait, so that the user can read and the numbers change."""
         await asyncio.sleep(max(seconds / 8, 1.0) if self.is_fast else seconds)
 
     async def until(self, what: str, is_so: Callable[[], bool]) -> float:
-        """Wait for something; how many seconds it took."""
+        """Wait for a condition; returns the seconds it took."""
         began = time.monotonic()
         while not is_so():
             if time.monotonic() - began > WAIT_S_MAX:
@@ -59,12 +59,12 @@ class Tour:
         return time.monotonic() - began
 
     async def count(self) -> str:
-        """Offer nothing for a moment, let what is under way arrive, and compare."""
+        """Stop the producer, wait for records in flight, and compare the counts."""
         ledger, rate = self.ledger, self.load.rate
         self.load.rate = 0
         await self.until("what waits is acknowledged", lambda: ledger.queue == 0)
         read, since = ledger.read, time.monotonic()
-        # What nobody has read although readers are silent is lost.
+        # Records that are not read, although the consumers receive no more, are lost.
         while ledger.missing and time.monotonic() - since < SILENCE_S_MAX:
             await asyncio.sleep(_LOOK_S)
             if ledger.read > read:

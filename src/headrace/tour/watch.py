@@ -1,6 +1,6 @@
-"""The cluster as its brokers and ZooKeeper tell it: who leads, who is in sync, who is controller.
+"""Observes the cluster through its brokers and ZooKeeper: leaders, in-sync replicas, controller.
 
-Owns looking. What cannot be learnt at the moment stays as it was.
+Values that cannot be read at the moment stay unchanged.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ _LOOK_AT_OFFSETS_S = 0.5
 
 @dataclass(frozen=True)
 class Picture:
-    """What was seen last."""
+    """The last observed state."""
 
     controller: int = -1
     controller_epoch: int = -1
     live: tuple[int, ...] = ()
-    """Brokers, as the cluster knows them."""
+    """The registered brokers."""
     partitions: tuple[PartitionInfo, ...] = ()
 
     def leader_of(self, partition: int) -> int:
@@ -45,7 +45,7 @@ class Picture:
 
     @property
     def is_in_sync(self) -> bool:
-        """All lead, and all replicas are in sync."""
+        """Whether all partitions have a leader, and all replicas are in sync."""
         return all(
             part.leader >= 0 and len(part.isr) == len(part.replicas) for part in self.partitions
         )
@@ -56,7 +56,7 @@ class Watch:
         self.picture = Picture()
         self.high_watermarks: dict[int, int] = {}
         self.cpu: dict[int, float] = {}
-        """By broker: how much of a core it used since the look before."""
+        """By broker: the CPU usage in cores since the previous look."""
         self._stage = stage
         self._client = client
         self._store = store
@@ -65,7 +65,7 @@ class Watch:
         self._cpu_before: dict[int, tuple[float, float]] = {}
 
     def leader_of(self, partition: int) -> int:
-        """Who leads it, or did last."""
+        """The leader of a partition, or its last known leader."""
         return self._leaders.get(partition, -1)
 
     async def run(self) -> None:
@@ -89,7 +89,7 @@ class Watch:
         }
 
     async def run_offsets(self) -> None:
-        """Apart from the rest: a partition that nobody leads has to be waited for."""
+        """Separate from `run`, because the request waits for partitions without a leader."""
         while True:
             self._look_at_processes(time.monotonic())
             led = [part.index for part in self.picture.partitions if part.leader >= 0]
@@ -106,7 +106,7 @@ class Watch:
         for node_id, broker in self._stage.brokers.items():
             used = cpu_seconds(broker.process.pid) if broker.process.running else 0.0
             used_before, before = self._cpu_before.get(node_id, (used, now))
-            # A process that was started again begins at zero.
+            # After a restart, a process begins at zero.
             elapsed = now - before
             self.cpu[node_id] = max(used - used_before, 0.0) / elapsed if elapsed > 0 else 0.0
             self._cpu_before[node_id] = (used, now)
