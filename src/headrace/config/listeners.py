@@ -90,7 +90,7 @@ def check_listeners(listeners: tuple[Endpoint, ...]) -> None:
 
 
 def _share_a_port(one: str, other: str) -> bool:
-    """Whether two hosts differ, or are the wildcards of IPv4 and IPv6."""
+    """Whether two hosts can use one port: both specific and different, or both wildcards."""
     if one in ANY_HOSTS or other in ANY_HOSTS:
         return {one, other} == {"0.0.0.0", "::"}
     return one != other

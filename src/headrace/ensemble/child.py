@@ -120,7 +120,7 @@ class Child:
         if not self.running:
             return True
         self.send(signal.SIGTERM)
-        # A process that is paused does not receive SIGTERM.
+        # A paused process does not handle SIGTERM.
         self.send(signal.SIGCONT)
         if self.wait(seconds):
             return True

@@ -4,9 +4,9 @@ The first pass reads the dirty segments and stores the last offset of each key. 
 reads all segments from the start and returns the remaining part of each batch. Other modules read
 and write the batches, in the order of offsets.
 
-1. A record stays if no later record has its key. Records at or above `known_end_offset`, the end of
-   the first pass, always stay. Offsets, epochs, timestamps and headers of records that stay do not
-   change.
+1. A record stays if no later record has its key. At or above `known_end_offset`, the end of the
+   first pass, it stays whatever its key is. Offsets, epochs, timestamps and headers of records that
+   stay do not change.
 2. A tombstone is removed `delete.retention.ms` after the cleaning that removed older records of its
    key (KIP-534). A transaction marker is removed that long after the first cleaning that found its
    transaction empty. That cleaning itself never removes them: the older records must leave the disk

@@ -131,7 +131,7 @@ class _Recovery:
         if self._is_dropped(self.segments, 0):
             # The first checkpoint stores the producers. The segments are removed after that.
             self.is_changed = True
-        self._guess_epoch()
+        self._read_epoch()
         self.epochs.cut_start(start)
         self._drop_snapshots_beyond(self.end_offset)
         return LogState(
@@ -231,9 +231,9 @@ class _Recovery:
             known = facts.get(segment.base_offset)
             if known is None:
                 if not self._is_dropped([*below, *beyond], at):
-                    self._survey(segment)
+                    self._index_uncovered(segment)
             else:
-                self._believe(segment, known, is_last=segment is below[-1])
+                self._apply_facts(segment, known, is_last=segment is below[-1])
         self.end_offset = point
         if not below:
             self.producers = self._producers_at(point)
@@ -268,13 +268,13 @@ class _Recovery:
         self._scan([last, *beyond], 0, checked=True)
         return point
 
-    def _believe(self, segment: Segment, facts: SegmentFacts, *, is_last: bool) -> None:
+    def _apply_facts(self, segment: Segment, facts: SegmentFacts, *, is_last: bool) -> None:
         """Apply the checkpoint's facts about a segment."""
         if not is_last:
             segment.size = min(segment.size, facts.size)
         take_facts(segment, facts)
 
-    def _survey(self, segment: Segment) -> None:
+    def _index_uncovered(self, segment: Segment) -> None:
         """Index a sealed segment that the checkpoint does not cover (compaction created it)."""
         segment.start_indexes()
         segment.reindex(self.config.index_interval_bytes)
@@ -345,7 +345,7 @@ class _Recovery:
         return not checked or (is_synced and self.checkpoint is None)
 
     def _is_kept(self, segments: list[Segment], at: int) -> bool:
-        """Whether later segments were synced after a damaged one, which was then complete."""
+        """Whether a later segment is below Kafka's recovery point: then this one was complete."""
         return (
             self.checkpoint is None
             and at + 1 < len(segments)
@@ -467,7 +467,7 @@ class _Recovery:
             last.bytes_since_index = last.size
             self.unsettled = [segment for segment in self.unsettled if segment is not last]
 
-    def _guess_epoch(self) -> None:
+    def _read_epoch(self) -> None:
         """Read the epoch of an empty log from Kafka's file, because it has no batch."""
         if len(self.epochs) or self.checkpoint is not None:
             return
