@@ -1,7 +1,7 @@
-"""Which partitions of which topics: sets of them, and what can be done with two. Pure.
+"""Sets of partitions by topic, and operations on two of them. Pure.
 
 1. A topic without partitions is not in an assignment, so that equal ones compare equal.
-2. What is made of two assignments is new; neither is changed.
+2. The result of an operation is a new assignment; its operands do not change.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,13 +9,13 @@ from typing import TypeAlias
 from uuid import UUID
 
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
-"""By topic id. Nobody changes one that has been given away."""
+"""By topic id. Immutable once it is shared."""
 
 NOTHING: Assignment = {}
 
 
 def assignment_of(pairs: Iterable[tuple[UUID, Iterable[int]]]) -> Assignment:
-    """From what a peer says: a topic named twice has all that was said of it."""
+    """From the fields of a request. Entries of the same topic are merged."""
     gathered: dict[UUID, frozenset[int]] = {}
     for topic_id, partitions in pairs:
         held = frozenset(partitions) | gathered.get(topic_id, frozenset())
@@ -54,7 +54,7 @@ def size(one: Assignment) -> int:
 
 
 def in_order(one: Assignment) -> list[tuple[UUID, list[int]]]:
-    """As it is written and sent: the same for the same, whatever the order it came in."""
+    """In sorted order, for records and responses."""
     return [(id_, sorted(one[id_])) for id_ in sorted(one, key=_bytes)]
 
 

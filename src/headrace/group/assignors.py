@@ -1,12 +1,12 @@
-"""Who should read which partitions: the assignors that a broker offers. Pure functions.
+"""The broker-side assignors: assign partitions to members. Pure functions.
 
-1. Every partition of a subscribed topic has exactly one owner, who subscribes to that topic.
-2. The same question has the same answer, in whatever order members and topics are given.
-3. `uniform` is balanced: no partition could move to a member that has two or more fewer. Whoever
-   has something keeps it, unless balance asks for it.
-4. `range` gives each subscriber of a topic one run of neighbours, of sizes that differ by one at
-   most; topics with the same subscribers and as many partitions are cut in the same places.
-   Members stand in the order of what they have, so that few partitions move.
+1. Every partition of a subscribed topic has exactly one owner, which subscribes to that topic.
+2. The result does not depend on the order of members and topics.
+3. `uniform` is balanced: no partition could move to a member that has two or more fewer. A member
+   keeps its partitions unless balance requires a move.
+4. `range` gives each subscriber of a topic one contiguous range; sizes differ by at most one.
+   Topics with the same subscribers and the same number of partitions have the same ranges.
+   Members are sorted by the partitions that they own, so that few partitions move.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,14 +23,14 @@ RANGE = "range"
 class Subscriber(NamedTuple):
     topics: frozenset[UUID]
     held: Assignment
-    """What it has now, or was last meant to have."""
+    """Its current partitions, or its last target."""
     instance_id: str | None = None
 
 
 Assignor: TypeAlias = Callable[
     [Mapping[str, Subscriber], Mapping[UUID, int]], dict[str, Assignment]
 ]
-"""From members by id and numbers of partitions by topic to what each is to have."""
+"""Maps members by id and partition counts by topic to a target per member."""
 
 
 def assign_range(
@@ -56,9 +56,9 @@ def assign_range(
 
 
 def _place(member: Subscriber, member_id: str, topics: Iterable[UUID]) -> tuple[int, bool, str]:
-    """Whoever has the first partitions keeps the first; newcomers come last, by their names.
+    """Sort members by their first partition; new members are last, sorted by name.
 
-    Only topics with the same readers count: in others the order may be another.
+    Only topics with the same subscribers count: others can have a different order.
     """
     first = min((min(member.held[id_]) for id_ in topics if member.held.get(id_)), default=1 << 31)
     return first, member.instance_id is None, member.instance_id or member_id
@@ -78,14 +78,14 @@ def assign_uniform(
 def _assign_alike(
     members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
 ) -> dict[str, Assignment]:
-    """All members read the same topics: each keeps its share, and the rest is dealt out."""
+    """All members have the same topics: each keeps its share, and gets a part of the rest."""
     topics = next(iter(members.values())).topics
     counts = {id_: partition_counts[id_] for id_ in _sorted(partition_counts) if id_ in topics}
     quota, more = divmod(sum(counts.values()), len(members))
     free = {id_: set(range(count)) for id_, count in counts.items()}
     held = {member_id: _claimed(member.held, free) for member_id, member in members.items()}
     sizes = {member_id: sum(map(len, mine.values())) for member_id, mine in held.items()}
-    # Those who have most come first: they are the ones to have one more than the others.
+    # Members with the most partitions first: they keep one more than the others.
     order = sorted(members, key=lambda id_: (-sizes[id_], id_))
     for member_id in order:
         limit = quota + (more > 0)
@@ -107,7 +107,7 @@ def _assign_alike(
 
 
 def _claimed(held: Assignment, free: dict[UUID, set[int]]) -> dict[UUID, frozenset[int]]:
-    """What a member has of what is free; it is not free then."""
+    """Take the partitions of a member from the free ones."""
     claimed: dict[UUID, frozenset[int]] = {}
     for topic_id, indexes in held.items():
         available = free.get(topic_id)
@@ -122,7 +122,7 @@ def _claimed(held: Assignment, free: dict[UUID, set[int]]) -> dict[UUID, frozens
 def _trimmed(
     held: dict[UUID, frozenset[int]], limit: int, free: dict[UUID, set[int]]
 ) -> dict[UUID, frozenset[int]]:
-    """The first of what a member has; the rest is free again."""
+    """Keep the first partitions of a member and free the rest."""
     kept: dict[UUID, frozenset[int]] = {}
     for topic_id in _sorted(held):
         indexes = sorted(held[topic_id])
@@ -135,9 +135,9 @@ def _trimmed(
 
 
 class _Balance:
-    """Members with different subscriptions: deal out what is free, then move from rich to poor.
+    """For different subscriptions: assign free partitions, then move some to smaller members.
 
-    Each move goes from a member to one that has at least two fewer, so that it ends.
+    Each move goes to a member with at least two partitions fewer, so the algorithm ends.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class _Balance:
         return is_moved
 
     def _move_one(self, member_id: str) -> bool:
-        """From a member to whoever has least of those who may have something of it."""
+        """Move from a member to the smallest member that subscribes to one of its topics."""
         owned = self._owned[member_id]
         choices = [
             (self._load[poorest], poorest, topic_id)

@@ -99,8 +99,8 @@ class ClassicGroup(ClassicState):
     def _join_again(self, request: JoinRequest, ticket: int, now: Moment, outcome: Outcome) -> None:
         member = self.members.by_id[request.member_id]
         is_leader = member.member_id == self.members.leader
-        # A leader who joins a stable group has seen a change that the members' metadata does not
-        # show, such as new partitions. Others with nothing new have lost an answer: send it again.
+        # A leader that joins a stable group knows of a change that the members' metadata does not
+        # contain, such as new partitions. Other members with the same metadata lost a response.
         is_repeated = self.state is State.COMPLETING or (
             self.state is State.STABLE and not is_leader
         )
@@ -113,7 +113,7 @@ class ClassicGroup(ClassicState):
         member.session_timeout_ms = request.session_timeout_ms
         before = self.members.hold_join(member, ticket)
         if before is not None:
-            # Its former connection is gone, or it would not ask on another.
+            # A client sends one join at a time, so its previous connection is closed.
             reply = JoinReply(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id)
             outcome.replies.append((before, reply))
         self._rebalance(Event.JOIN, outcome, now)
@@ -182,7 +182,7 @@ class ClassicGroup(ClassicState):
         self._transition(event, now.wall_ms)
         timeout_ms = self.members.rebalance_timeout_ms()
         if self._is_initial:
-            # A new group gives more members the time to come.
+            # group.initial.rebalance.delay.ms: more members of a new group can join.
             delay_ms = self.limits.initial_rebalance_delay_ms
             self._is_joined_anew = False
             self._initial_ms_left = max(timeout_ms - delay_ms, 0)
@@ -209,7 +209,7 @@ class ClassicGroup(ClassicState):
             if member.join_ticket is None and member.instance_id is None:
                 self._remove(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome)
         if members and not members.elect_joined_leader():
-            # Only instances that have not come back: their sessions decide.
+            # Only instances are left, and none has rejoined: wait for their sessions.
             wait_ms = max(members.rebalance_timeout_ms(), _WAIT_FOR_INSTANCES_MS_MIN)
             self._set_join_deadline(now.ms + wait_ms)
             return
@@ -283,7 +283,7 @@ class ClassicGroup(ClassicState):
             member.sync_ticket = None
             self._restart_session(member, now)
 
-    # Staying, leaving
+    # Heartbeats, leaving
 
     def heartbeat(
         self, member_id: str, instance_id: str | None, generation: int, now: Moment
@@ -312,7 +312,7 @@ class ClassicGroup(ClassicState):
             del self.pending[member_id]
             return ErrorCode.NONE
         if member_id == NO_MEMBER and instance_id is not None:
-            # An administrator removes an instance without knowing its id.
+            # An administrator removes an instance by its name only.
             member_id = self.members.by_instance.get(instance_id, NO_MEMBER)
         error = self._member_error(member_id, instance_id)
         if error is ErrorCode.NONE:
@@ -322,9 +322,9 @@ class ClassicGroup(ClassicState):
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, now: Moment
     ) -> None:
-        """Refuse offsets of strangers and of generations that are over; else it is a heartbeat."""
+        """Reject offsets of other clients and of old generations. A commit is also a heartbeat."""
         if generation < 0 and self.state is State.EMPTY:
-            return  # Somebody without membership: an administrator, or a consumer by assignment.
+            return  # An administrator, or a consumer that assigns partitions to itself.
         error = self._member_error(member_id, instance_id)
         if error is ErrorCode.NONE and generation != self.generation:
             error = ErrorCode.ILLEGAL_GENERATION
@@ -335,7 +335,7 @@ class ClassicGroup(ClassicState):
         self._restart_session(self.members.by_id[member_id], now)
 
     def abandoned(self, ticket: int, now: Moment) -> Outcome:
-        """Nobody listens for this answer any more: its connection has ended."""
+        """The connection of a waiting request was closed."""
         outcome = Outcome()
         for member in self.members.all():
             if member.sync_ticket == ticket:
@@ -350,7 +350,7 @@ class ClassicGroup(ClassicState):
         return outcome
 
     def forget_pending(self, member_id: str, now: Moment) -> Outcome:
-        """Too many ids were handed out: this one counts no more."""
+        """The limit of unused member ids was exceeded: this one is invalid now."""
         outcome = Outcome()
         if self.pending.pop(member_id, None) is not None and self.state is State.PREPARING:
             self._rebalance(Event.LEAVE, outcome, now)
@@ -362,7 +362,7 @@ class ClassicGroup(ClassicState):
             return False
         self._unsynced.pop(member_id, None)
         if member.join_ticket is not None:
-            # A fenced instance must know who it was; any other is to come back without an id.
+            # A fenced instance gets its old id. Other members rejoin without an id.
             told = member_id if why is ErrorCode.FENCED_INSTANCE_ID else NO_MEMBER
             outcome.replies.append((member.join_ticket, JoinReply(why, told)))
         if member.sync_ticket is not None:
@@ -372,7 +372,7 @@ class ClassicGroup(ClassicState):
     # Time
 
     def ticked(self, now: Moment) -> Outcome:
-        """Do what is due. An alarm that is due afterwards wants another call."""
+        """Do everything that is due. Call it again if `alarm_ms` is due afterwards."""
         outcome = Outcome()
         if self._expire(outcome, now):
             self._rebalance(Event.EXPIRE, outcome, now)
@@ -396,7 +396,7 @@ class ClassicGroup(ClassicState):
         return outcome
 
     def _expire(self, outcome: Outcome, now: Moment) -> bool:
-        """Forget whose time is over; tells whether that concerns the generation."""
+        """Remove expired members and ids. Returns whether that affects the generation."""
         lapsed = [id_ for id_, deadline_ms in self.pending.items() if deadline_ms <= now.ms]
         for member_id in lapsed:
             del self.pending[member_id]
@@ -406,14 +406,14 @@ class ClassicGroup(ClassicState):
                 continue
             is_waiting = member.join_ticket is not None or member.sync_ticket is not None
             if is_waiting and not member.is_new:
-                member.deadline_ms = NEVER  # It begins anew when the wait ends.
+                member.deadline_ms = NEVER  # The session restarts when the wait ends.
             else:
                 self._remove(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome)
                 is_changed = True
         return is_changed
 
     def loaded(self, now: Moment) -> Outcome:
-        """The log has been read: members have a whole session to show that they are there."""
+        """The log is loaded: the session of each member restarts."""
         outcome = Outcome()
         for member in self.members.all():
             self._restart_session(member, now)
@@ -440,7 +440,7 @@ class ClassicGroup(ClassicState):
             del self._unsynced[member_id]
 
     def unloaded(self, error: ErrorCode) -> Outcome:
-        """This broker stops to speak for the group."""
+        """This broker is no longer the coordinator."""
         outcome = Outcome()
         for member in self.members.all():
             if member.join_ticket is not None:

@@ -41,18 +41,18 @@ class ClassicState:
         self.protocol: str | None = None
         self.members = Membership()
         self.topics: frozenset[str] | None = None
-        """What the members subscribe to, where that can be known."""
+        """The members' subscriptions, if they are known."""
         self.is_durable = False
-        """Whether the log has a record of this group, so that deleting it takes a tombstone."""
+        """Whether the log has a record of this group. If so, a deletion needs a tombstone."""
         self.alarm_ms = NEVER
-        """When `ticked` wants to be called."""
+        """When `ticked` must be called."""
         self.pending: dict[str, int] = {}
-        """Ids that were handed out (KIP-394), not yet come back, and when they lapse."""
+        """Member ids that were assigned (KIP-394) and not used yet, and when they expire."""
 
-    # What lasts
+    # Stored state
 
     def apply(self, value: GroupValue) -> None:
-        """Take over a generation: its members and assignments are so from now on."""
+        """Apply a generation with its members and assignments."""
         known = self.members.by_id
         members = [self._applied(stored, known, value.protocol) for stored in value.members]
         self.members = Membership(members, value.leader)
@@ -114,7 +114,7 @@ class ClassicState:
         if request.member_id == NO_MEMBER:
             return ErrorCode.NONE
         if request.member_id in self.pending:
-            # An id is handed out only to those who come without an instance name.
+            # Only members without an instance name get an id first.
             is_static = request.instance_id is not None
             return ErrorCode.UNKNOWN_MEMBER_ID if is_static else ErrorCode.NONE
         return self._member_error(request.member_id, request.instance_id)
@@ -159,17 +159,17 @@ class ClassicState:
         if members.metadata_bytes - replaced + asked > self.limits.metadata_bytes_max:
             return False
         if self.state is State.PREPARING:
-            # Counting those who have come back lets the last ones in be turned away, where the
-            # limit was lowered below the size of a group.
+            # Count only rejoined members: if the limit is lower than the size of the group, the
+            # last ones to rejoin are rejected.
             is_counted = member is not None and member.join_ticket is not None
             return is_counted or members.waiting_joins < self.limits.size_max
         return member is not None or len(members) < self.limits.size_max
 
-    # Questions
+    # Queries
 
     @property
     def is_vacant(self) -> bool:
-        """Nobody is in it, and the log has nothing of it."""
+        """It has no members, no pending ids and no record."""
         return self.state is State.EMPTY and not self.pending and not self.is_durable
 
     @property
@@ -177,16 +177,16 @@ class ClassicState:
         return self.state is State.EMPTY
 
     def check_fetch(self, member_id: str | None, generation: int) -> None:
-        """Anybody may read the offsets of a classic group."""
+        """Every client can fetch the offsets of a classic group."""
 
     def expires_since(self, commit_timestamp_ms: int) -> int | None:
-        """From when on an offset is kept for some time and no longer; None if it is in use."""
+        """The start of an offset's retention time; None if the offset is in use."""
         if self.protocol_type is None:
             return commit_timestamp_ms
         if self.state is State.EMPTY:
             has_time = self.state_timestamp_ms != NO_TIMESTAMP
             return self.state_timestamp_ms if has_time else commit_timestamp_ms
-        # Nobody reads what the group does not subscribe to; if that is unknown, all may be read.
+        # Offsets of other topics expire. If the subscriptions are unknown, all are in use.
         is_known = self.state is State.STABLE and self.topics is not None
         return commit_timestamp_ms if is_known else None
 
@@ -198,7 +198,7 @@ class ClassicState:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Unknown subscriptions count as all: nobody's offsets are deleted by a guess."""
+        """If the subscriptions are unknown, any topic is considered subscribed."""
         return self.uses_consumer_protocol if self.topics is None else topic in self.topics
 
     def _note_topics(self) -> None:

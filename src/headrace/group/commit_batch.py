@@ -1,10 +1,10 @@
-"""Offsets on their way into the log of one shard: a batch of many requests' records.  # HOT
+"""Builds one batch of records from many OffsetCommit requests of one shard.  # HOT
 
-Pure. It writes what records.py would, without an object for any key or value, and so must say the
-same: the tests hold it to that. Whether a commit is a member's is asked of the group before.
+Pure. It writes the same bytes as records.py, without an object per key or value; tests compare the
+two. The group checks the member before.
 
-1. A partition that was refused has no record, and what is refused here is refused for itself.
-2. Nothing is remembered before `apply`.
+1. A partition with an error has no record. An error of one partition does not affect others.
+2. Nothing is stored before `apply`.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class CommitBatch:
         self._values: list[bytes] = []
 
     def add(self, request: CommitRequest) -> None:
-        """Take a request, or raise and hold nothing of it."""
+        """Add a request, or raise and add nothing."""
         size: i64 = len(self._out)
         count = self.record_count
         try:
@@ -88,7 +88,7 @@ class CommitBatch:
         self.record_count += 1
 
     def _value_of(self, part: CommitPart, metadata: bytes, expire_ms: i64) -> bytes:
-        """Clients that choose a time know of no epoch, and no version has a place for both."""
+        """Clients that set a retention time send no epoch, and no version has both fields."""
         out = BytesWriter()
         put_i16(out, 3 if expire_ms == _NO_TIMESTAMP else 1)
         put_i64(out, part.offset)
@@ -101,13 +101,13 @@ class CommitBatch:
         return out.getvalue()
 
     def payload(self) -> bytes:
-        """The records, with offsets from 0 on, all of one timestamp."""
+        """The records, with offset deltas from 0 and one timestamp."""
         return self._out.getvalue()
 
     def apply(self, place: Callable[[str, str], dict[int, bytes]], offset: i64) -> None:
-        """Remember what was appended from this offset on.
+        """Apply the records, which were appended from this offset.
 
-        `place` says where the offsets of a group's topic are kept (`Shard.place`).
+        `place` returns the offsets of a group and topic (`Shard.place`).
         """
         at: i64 = 0
         for request in self.requests:
@@ -126,7 +126,7 @@ class CommitBatch:
 
 
 def _key_of(group: bytes, topic: bytes) -> bytes:
-    """All of a key but the partition, which comes last."""
+    """A key without the partition, which is its last field."""
     out = BytesWriter()
     put_i16(out, 1)
     put_string(out, group, False)

@@ -1,11 +1,11 @@
-"""Members of a consumer group that speak the classic protocol, while the group passes over. Pure.
+"""A consumer group with members that use the classic protocol, during a migration. Pure.
 
-They join, sync and send heartbeats as in a classic group, but nobody waits for anybody: a member
-is answered at once, and hears in its heartbeats when it should join again. No member leads.
+They join, sync and send heartbeats as in a classic group, but do not wait for each other: replies
+are immediate, and a heartbeat's reply requests a rejoin. No member is the leader.
 
 X1  a classic member's generation is its member epoch
-X2  one that is told to join again does so within its rebalance timeout, or is removed; so does one
-    that has joined and does not ask for its assignment
+X2  a member that must rejoin, or sync after a join, does so within its rebalance timeout, or is
+    removed
 """
 
 from typing import ClassVar
@@ -42,7 +42,7 @@ class ConsumerGroup(ConsumerCore):
     protocol_type = CONSUMER_PROTOCOL_TYPE
     uses_consumer_protocol = True
     pending: ClassVar[dict[str, int]] = {}
-    """Nothing is kept of an id that was handed out: anybody may come with one."""
+    """Assigned member ids are not kept: a client can join with any id."""
 
     # Joining
 
@@ -99,7 +99,7 @@ class ConsumerGroup(ConsumerCore):
         return subscription
 
     def _supports(self, request: JoinRequest) -> bool:
-        """Whether the classic members have a protocol in common with a newcomer."""
+        """Whether the classic members and a joining one share a protocol."""
         shared = {name for name, _ in request.protocols}
         for member_id, member in self.members.items():
             if member.classic is not None and member_id != request.member_id:
@@ -110,7 +110,7 @@ class ConsumerGroup(ConsumerCore):
         pairs = [(self.topics.id_of(name), indexes) for name, indexes in subscription.owned]
         return assignment_of((id_, indexes) for id_, indexes in pairs if id_ is not None)
 
-    # Asking for the assignment, staying, leaving
+    # Syncing, heartbeats, leaving
 
     def sync(self, request: SyncRequest, ticket: int, now: Moment) -> Outcome:
         error = self._classic_error(request.member_id, request.instance_id, request.generation)
@@ -169,7 +169,7 @@ class ConsumerGroup(ConsumerCore):
         for member_id, instance_id in leavers:
             holder = member_id
             if member_id == NO_MEMBER and instance_id is not None:
-                # An administrator removes an instance without knowing its id.
+                # An administrator removes an instance by its name only.
                 holder = self.by_instance.get(instance_id, NO_MEMBER)
             error = self._classic_error(holder, instance_id)
             errors.append(error)
@@ -190,7 +190,7 @@ class ConsumerGroup(ConsumerCore):
             return ErrorCode.ILLEGAL_GENERATION
         return ErrorCode.NONE
 
-    # What a classic group needs, and this one does not
+    # Not needed in a consumer group
 
     def abandoned(self, ticket: int, now: Moment) -> Outcome:
         return Outcome()
@@ -202,6 +202,6 @@ class ConsumerGroup(ConsumerCore):
         return Outcome()
 
     def append_failed(self, failed: Outcome, error: ErrorCode, now: Moment) -> Outcome:
-        """Nothing has changed, and whoever waits hears why."""
+        """Nothing has changed. Waiting requests get the error."""
         replies = [(ticket, failed_reply(reply, error)) for ticket, reply in failed.replies]
         return Outcome(replies=replies)

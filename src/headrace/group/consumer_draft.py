@@ -1,7 +1,7 @@
-"""A change of a consumer group in the making: records, and the group as they will leave it. Pure.
+"""A draft of a change to a consumer group: records, and a copy of the group after them. Pure.
 
-What is decided is put into a copy, so that later decisions see the earlier ones, while the group
-itself stays as it is until the log has taken the records.
+Each step is applied to the copy, so that later steps see earlier ones. The group itself does not
+change until the records are appended.
 """
 
 from uuid import UUID
@@ -44,7 +44,7 @@ class Draft(ConsumerState):
     # Members
 
     def set_member(self, member_id: str, value: ConsumerMemberValue) -> bool:
-        """Tells whether the member reads other topics than before."""
+        """Returns whether the member's subscription has changed."""
         before = self.members.get(member_id)
         if before == value:
             return False
@@ -59,13 +59,13 @@ class Draft(ConsumerState):
         self.put(CurrentKey(self.group_id, member_id), value)
 
     def remove(self, member_id: str) -> None:
-        """The order matters to Kafka, should it read them."""
+        """Kafka requires this order of records."""
         self.put(CurrentKey(self.group_id, member_id), None)
         self.put(TargetKey(self.group_id, member_id), None)
         self.put(ConsumerMemberKey(self.group_id, member_id), None)
 
     def replace(self, old_id: str, new_id: str) -> None:
-        """An instance has come back under another id, and has what it was to have."""
+        """An instance has a new member id and gets the target of the old one."""
         member, target = self.members[old_id], self.target_of(old_id)
         assigned = self.current_of(old_id).assigned
         self.remove(old_id)
@@ -76,9 +76,9 @@ class Draft(ConsumerState):
     # Topics
 
     def resolve(self, now: Moment, is_due: bool, later: str = "") -> bool:
-        """Find the topics that expressions mean: of new ones, and where it `is_due` of all.
+        """Match new regular expressions with the topics, and if `is_due` all of them.
 
-        One that is new can be left for `later`, if it means something. Tells whether others were.
+        If `later` is new, it is only validated. Returns whether other new ones were matched.
         """
         used = {member.regex for member in self.members.values() if member.regex}
         for regex in sorted(self.regexes.keys() - used):
@@ -98,7 +98,7 @@ class Draft(ConsumerState):
         return bool(new)
 
     def bump(self, is_needed: bool) -> None:
-        """Begin the next epoch, if that is needed or the topics are other ones."""
+        """Start the next epoch if it is needed or the topics have changed."""
         metadata_hash = self.topics.hash_of(self.subscribed)
         if is_needed or metadata_hash != self.metadata_hash:
             self.put(EpochKey(self.group_id), EpochValue(self.epoch + 1, metadata_hash))
@@ -106,7 +106,7 @@ class Draft(ConsumerState):
     # Assignments
 
     def assign(self) -> None:
-        """See that there is a target for the group's epoch."""
+        """Compute the target assignment of the group's epoch, unless it exists."""
         if self.epoch <= self.target_epoch:
             return
         known: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}

@@ -1,13 +1,13 @@
-"""One group of the newer protocol (KIP-848): what its members ask for, and what time does. Pure.
+"""Decisions of one group under the consumer protocol (KIP-848). Pure.
 
-Decisions change nothing: an Outcome's records are appended and applied, and then `applied` notes
-when its member was heard. Only those deadlines are soft state; they begin anew where the group
-is loaded. Members that speak the classic protocol are in consumer_classic.py.
+Decisions change nothing: an Outcome's records are appended and applied, and then `applied` restarts
+the member's session. Only deadlines are not stored; they restart when the group is loaded. Members
+that use the classic protocol are in consumer_classic.py.
 
-M1  a member is told only of partitions that nobody else has (`owners`, reconciliation.py)
-M2  an epoch that is neither a member's own nor, after a lost answer, its last one is fenced
-M3  a member that is silent for its session, or does not give up what it was told to within its
-    rebalance timeout, is removed, and the group's epoch grows
+M1  a member gets only partitions that no other member owns (`owners`, reconciliation.py)
+M2  an epoch that is neither a member's own nor, after a lost response, its last one is fenced
+M3  a member is removed, and the group's epoch grows, if it sends no heartbeat for its session or
+    does not revoke partitions within its rebalance timeout
 M4  `alarm_ms` is not later than the earliest deadline
 """
 
@@ -28,12 +28,12 @@ from headrace.group.topics import Topics
 from headrace.model.errors import ApiError, ErrorCode
 
 LEAVING_FOR_A_WHILE = -2
-"""Of a static member: its instance will be back (KIP-848, "static membership")."""
+"""Of a static member that leaves temporarily (KIP-848, "static membership")."""
 
 RESOLVE_MS_MAX = 10_000
 LARGE_GROUP_SIZE = 1_000
-"""From here on not every newcomer is a reason to assign all partitions anew at once: each time
-takes milliseconds, and a crowd that joins together is better served together."""
+"""In a larger group a new member does not cause a new assignment immediately: each one takes
+milliseconds, and members that join at the same time share one."""
 
 
 class ConsumerCore(ConsumerState):
@@ -42,7 +42,7 @@ class ConsumerCore(ConsumerState):
         self.alarm_ms = NEVER
         self._sessions: dict[str, int] = {}
         self._progress: dict[str, tuple[int, CurrentValue]] = {}
-        """By when a member must have got further than it was then."""
+        """The deadline by which a member must leave this state."""
         self._topics_seen = -1
         self._topics_resolved = -1
         self._refresh_ms = 0
@@ -80,7 +80,7 @@ class ConsumerCore(ConsumerState):
         )
 
     def _is_settled(self, request: BeatRequest, now: Moment) -> bool:
-        """Most heartbeats bring nothing new and change nothing: those cost little."""
+        """Whether a heartbeat contains and changes nothing new: most do, and must be cheap."""
         member_id = request.member_id
         known = self.members.get(member_id)
         return (
@@ -101,10 +101,10 @@ class ConsumerCore(ConsumerState):
         owned: Assignment | None,
         now: Moment,
     ) -> None:
-        """Whatever a member brings: a new subscription, an epoch, a target, its own next step.
+        """Draft a member's new subscription, the group's epoch and target, and the next step.
 
-        Who names topics, too, has those first, and what its new expression means with its next
-        heartbeat: so it is with Kafka, and librdkafka's own tests count on it.
+        A member with topic names and a new regular expression gets its named topics first, and the
+        matching ones with its next heartbeat, as with Kafka. librdkafka's tests require this.
         """
         is_changed = draft.set_member(member_id, value)
         if is_changed or self._is_refresh_due(now) or draft.is_unresolved(value):
@@ -124,12 +124,12 @@ class ConsumerCore(ConsumerState):
         )
 
     def _is_resolving_due(self, now: Moment) -> bool:
-        """Not sooner after the last time than looking at all topics is worth."""
+        """Limits how often all topics are matched."""
         is_stale = self._topics_resolved != self.topics.version
         return now.ms >= self._refresh_ms or (is_stale and now.ms >= self._resolve_ms)
 
     def _admit(self, request: BeatRequest, draft: Draft) -> None:
-        """See that whoever asks is a member, or may become one."""
+        """Check that the client is a member or can become one."""
         member_id, instance_id = request.member_id, request.instance_id
         holder = self.by_instance.get(instance_id) if instance_id is not None else None
         if request.member_epoch == 0:
@@ -163,7 +163,7 @@ class ConsumerCore(ConsumerState):
         current = self.current_of(request.member_id)
         if request.member_epoch == current.member_epoch:
             return
-        # An answer may have been lost; who then has nothing that it may not have goes on.
+        # A response was lost, possibly. The member continues if it owns only its own partitions.
         is_previous = request.member_epoch == current.previous_epoch < current.member_epoch
         owned = request.owned
         if is_previous and owned is not None and is_within(owned, current.assigned):
@@ -175,7 +175,7 @@ class ConsumerCore(ConsumerState):
         )
 
     def _check_not_full(self, request: BeatRequest) -> None:
-        """Turn strangers away from a full group before anything is done for them."""
+        """Reject new members of a full group before any other work."""
         is_known = request.member_id in self.members or request.instance_id in self.by_instance
         if request.member_epoch == 0 and not is_known:
             limits = self.limits
@@ -201,7 +201,7 @@ class ConsumerCore(ConsumerState):
     ) -> ConsumerMemberValue:
         before = known or ConsumerMemberValue(None, None, "", "", (), "", -1, None)
         timeout_ms = request.rebalance_timeout_ms
-        # Who comes anew says all that it reads; anybody else only what has changed.
+        # A new member sends its complete subscription, other members only changes.
         is_new = request.member_epoch == 0
         topics = () if is_new else before.topics
         regex = "" if is_new else before.regex
@@ -227,14 +227,14 @@ class ConsumerCore(ConsumerState):
         if request.member_epoch == LEAVING_FOR_A_WHILE:
             draft = Draft(self)
             current = self.current_of(member_id)
-            # It reads nothing more: what it was told to give up is free.
+            # It has stopped reading: partitions that it had to revoke are free.
             left = current._replace(member_epoch=LEAVING_FOR_A_WHILE, state=0, revoking={})
             draft.set_current(member_id, left)
             return Outcome(draft.records, member_id=member_id), reply
         return self._removed([member_id], now), reply
 
     def _removed(self, member_ids: list[str], now: Moment) -> Outcome:
-        """Without these members; if only classic ones are left, it is a classic group then."""
+        """Remove members. If only classic ones are left, convert the group."""
         draft = Draft(self)
         for member_id in member_ids:
             draft.remove(member_id)
@@ -247,13 +247,13 @@ class ConsumerCore(ConsumerState):
         return Outcome(draft.records)
 
     def given_way(self, member_id: str, now: Moment) -> Outcome:
-        """A classic member takes this one's place. Nothing, unless that makes a classic group."""
+        """A classic member replaces this one. Empty unless that converts the group."""
         draft = Draft(self)
         draft.remove(member_id)
         return self._downgraded(draft, now) or Outcome()
 
     def _downgraded(self, draft: Draft, now: Moment) -> Outcome | None:
-        """The group as a classic one, if that is what is left of it."""
+        """Convert to a classic group, if only classic members are left."""
         limits = self.limits
         has_room = len(draft.members) <= limits.classic.size_max
         if not (limits.can_downgrade and has_room and all(map(draft.uses_classic, draft.members))):
@@ -266,7 +266,7 @@ class ConsumerCore(ConsumerState):
     # Time
 
     def applied(self, outcome: Outcome, now: Moment) -> Outcome:
-        """The log has what was decided."""
+        """The records of a decision are applied."""
         if outcome.change is Change.CONVERTED:
             return self.loaded(now)
         member_id = outcome.member_id
@@ -314,7 +314,7 @@ class ConsumerCore(ConsumerState):
         self.alarm_ms = min(self.alarm_ms, deadline_ms)
 
     def ticked(self, now: Moment) -> Outcome:
-        """Remove whose time is over. They have another session if the log does not take that."""
+        """Remove expired members. They get another session if the append fails."""
         for member_id in [id_ for id_ in self._sessions if id_ not in self.members]:
             del self._sessions[member_id]
         for member_id in [id_ for id_ in self._progress if id_ not in self.members]:
@@ -335,7 +335,7 @@ class ConsumerCore(ConsumerState):
         return self._removed(late, now) if late else Outcome()
 
     def loaded(self, now: Moment) -> Outcome:
-        """The log has been read: members have a whole session to show that they are there."""
+        """The log is loaded: the session of each member restarts."""
         for member_id in self.members:
             self._restart_session(member_id, now)
             if self.current_of(member_id).state == UNREVOKED:
@@ -347,13 +347,13 @@ class ConsumerCore(ConsumerState):
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, now: Moment
     ) -> None:
-        """Refuse offsets of strangers, and of epochs that are over."""
+        """Reject offsets of other clients and of old epochs."""
         if generation < 0 and not self.members:
-            return  # An administrator, or a consumer that assigns to itself.
+            return  # An administrator, or a consumer that assigns partitions to itself.
         self._check_generation(member_id, generation)
 
     def check_fetch(self, member_id: str | None, generation: int) -> None:
-        """Whoever says who it is gets no offsets of an epoch that is over."""
+        """A request with a member id or epoch must match the current ones."""
         if member_id or generation >= 0:
             self._check_generation(member_id or "", generation)
 

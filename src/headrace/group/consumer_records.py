@@ -1,8 +1,8 @@
-"""The records of groups of the newer protocol (KIP-848), in Kafka's own formats. Pure.
+"""The records of consumer groups (KIP-848), in Kafka's formats. Pure.
 
-Keys 3 and 5 to 8 and 16 of __consumer_offsets. Key 4 held what is known of partitions; Kafka
-writes a hash of it into key 3 since 4.1, and so do we: key 4 is only read, and removed with its
-group.
+Keys 3, 5 to 8 and 16 of __consumer_offsets. Key 4 contained partition metadata; since 4.1 Kafka
+writes a hash of it into key 3 instead. Headrace does the same: it only reads key 4, and deletes it
+with its group.
 """
 
 from struct import Struct
@@ -42,9 +42,9 @@ _SMALLEST_PROTOCOL_BYTES = 3
 
 STABLE = 0
 UNREVOKED = 1
-"""It has been told to give partitions up, and still has them."""
+"""It must revoke partitions and has not confirmed that yet."""
 UNRELEASED = 2
-"""It waits for partitions that others have not given up yet."""
+"""It waits for partitions that other members have not revoked yet."""
 
 
 class EpochKey(NamedTuple):
@@ -54,11 +54,11 @@ class EpochKey(NamedTuple):
 class EpochValue(NamedTuple):
     epoch: int
     metadata_hash: int = 0
-    """Of the topics that the group reads: if they change, so does it."""
+    """A hash of the subscribed topics: it changes with them."""
 
 
 class PartitionsKey(NamedTuple):
-    """What Kafka before 4.1 wrote of the topics of a group."""
+    """Partition metadata, written by Kafka before 4.1."""
 
     group: str
 
@@ -69,7 +69,7 @@ class ConsumerMemberKey(NamedTuple):
 
 
 class ClassicSupport(NamedTuple):
-    """What a member that speaks the classic protocol brings along."""
+    """Fields of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]

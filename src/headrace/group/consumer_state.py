@@ -1,9 +1,9 @@
-"""What one group of the newer protocol is (KIP-848): epochs, members, who is to have what. Pure.
+"""The state of one consumer group (KIP-848): epochs, members, assignments. Pure.
 
-All of it is what the log says: `apply` takes one record after the other, in any order that leaves
-the last of each key, and is the only one that changes anything. consumer_machine.py decides.
+All of it is stored. `apply` is the only method that changes it; it accepts records in any order, if
+the last one of each key is last. consumer_machine.py contains the decisions.
 
-K1  `owners` has each partition once: with the member that was given it and has not given it back
+K1  `owners` contains a partition once: with the member that got it and has not revoked it
 K2  an instance name belongs to at most one member
 K3  group epoch >= assignment epoch >= every member's epoch
 """
@@ -39,7 +39,7 @@ _MEMBER_OVERHEAD_BYTES = 500
 
 
 class ConsumerStatus(StrEnum):
-    """Kafka's words, as tools print them."""
+    """Kafka's names, as tools print them."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -68,7 +68,7 @@ class ConsumerState:
         self._subscribed: frozenset[str] | None = None
 
     def copy_to(self, other: "ConsumerState") -> None:
-        """Let another, new one be as this one is."""
+        """Copy this state to a new object."""
         other.epoch, other.metadata_hash = self.epoch, self.metadata_hash
         other.target_epoch = self.target_epoch
         other.members, other.current = dict(self.members), dict(self.current)
@@ -80,7 +80,7 @@ class ConsumerState:
         other.has_partitions_record = self.has_partitions_record
         other._subscribed = self._subscribed
 
-    # What lasts
+    # Stored state
 
     def apply(self, key: ConsumerKey, value: ConsumerValue | bytes) -> None:
         match key:
@@ -142,7 +142,7 @@ class ConsumerState:
                     self.owners.setdefault(topic_id, {}).update(dict.fromkeys(indexes, member_id))
 
     def tombstones(self) -> list[GroupRecord]:
-        """What ends the group: its members first, itself last."""
+        """Tombstones of all records: of members first, of the group last."""
         group_id = self.group_id
         keys: list[ConsumerKey] = []
         keys += [CurrentKey(group_id, member_id) for member_id in self.current]
@@ -155,7 +155,7 @@ class ConsumerState:
         keys.append(EpochKey(group_id))
         return [GroupRecord(key, None) for key in keys]
 
-    # Questions
+    # Queries
 
     @property
     def state(self) -> ConsumerStatus:
@@ -178,12 +178,12 @@ class ConsumerState:
         return self.targets.get(member_id, NOTHING)
 
     def topics_of(self, member: ConsumerMemberValue) -> frozenset[str]:
-        """What a member reads, by name or by expression."""
+        """A member's topics, by name or by regular expression."""
         resolved = self.regexes.get(member.regex) if member.regex else None
         return frozenset(member.topics).union(() if resolved is None else resolved.topics)
 
     def is_unresolved(self, member: ConsumerMemberValue) -> bool:
-        """Whether it is still to be found out what its expression means."""
+        """Whether its regular expression is not matched yet."""
         return bool(member.regex) and member.regex not in self.regexes
 
     @property
@@ -202,7 +202,7 @@ class ConsumerState:
 
     @property
     def is_vacant(self) -> bool:
-        """The log has nothing of it."""
+        """It has no records."""
         return not (self.is_durable or self.members or self.current or self.targets or self.regexes)
 
     @property
@@ -210,12 +210,12 @@ class ConsumerState:
         return not self.members
 
     def expires_since(self, commit_timestamp_ms: int) -> int | None:
-        """Offsets of topics that nobody subscribes to are kept for some time after the commit."""
+        """Offsets of topics without subscribers expire some time after the commit."""
         return commit_timestamp_ms
 
     @property
     def assignor(self) -> str:
-        """What most of its members ask for, of what is offered."""
+        """The available assignor that most members prefer."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             if member.assignor in self.limits.assignors:

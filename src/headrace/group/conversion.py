@@ -1,8 +1,8 @@
-"""A living group passes from one protocol to the other: the records that say so. Pure.
+"""The records that convert a group from one protocol to the other. Pure.
 
-1. Every member is in the new group under its old id, with what it had, and keeps its timeouts.
-2. The new group's epoch, or generation, is the old one's: numbers never repeat within a group.
-3. A group whose members do not speak of topics as consumers do stays what it is.
+1. Every member keeps its id, its partitions and its timeouts.
+2. The epoch or generation stays the same: numbers never repeat within a group.
+3. A group whose members are not consumers is not converted.
 """
 
 from headrace.group.assignment import Assignment, assignment_of
@@ -34,7 +34,7 @@ from headrace.group.topics import Topics
 
 
 def consumer_records(group: ClassicState, topics: Topics) -> list[GroupRecord] | None:
-    """A classic group as one of the newer protocol; None where its members cannot be read."""
+    """A classic group as a consumer group; None if its metadata cannot be parsed."""
     if group.members and not group.uses_consumer_protocol:
         return None
     group_id, epoch = group.group_id, group.generation
@@ -44,13 +44,13 @@ def consumer_records(group: ClassicState, topics: Topics) -> list[GroupRecord] |
     taken: set[tuple[str, int]] = set()
     for member in group.members.all():
         if member.is_unaware:
-            continue  # It cannot come back under an id that it has not heard.
+            continue  # It does not know its id, so it cannot rejoin with it.
         subscription = subscription_of(member.protocols, group.protocol)
         given = read_assignment(member.assignment)
         if subscription is None or given is None:
             return None
-        # While a generation is made nobody has an assignment, but cooperative members have not
-        # given up what they read.
+        # During a rebalance no member has an assignment, but cooperative members still own their
+        # partitions.
         given = given or subscription.owned
         held = _held(given, taken, topics)
         support = ClassicSupport(member.session_timeout_ms, member.protocols)
@@ -76,7 +76,7 @@ def consumer_records(group: ClassicState, topics: Topics) -> list[GroupRecord] |
 def subscription_of(
     protocols: tuple[tuple[str, bytes], ...], chosen: str | None = None
 ) -> Subscription | None:
-    """What a classic member reads: all of its protocols say the same, or should."""
+    """A classic member's subscription. All of its protocols should contain the same."""
     for name, metadata in protocols:
         if chosen is None or name == chosen:
             return read_subscription(metadata)
@@ -86,7 +86,7 @@ def subscription_of(
 def _held(
     given: tuple[tuple[str, tuple[int, ...]], ...], taken: set[tuple[str, int]], topics: Topics
 ) -> Assignment:
-    """Of topics that there are, and what no other member has: a client's mistake ends here."""
+    """Without unknown topics, and without partitions of other members (an error of a client)."""
     pairs = []
     for name, indexes in given:
         topic_id = topics.id_of(name)
@@ -98,7 +98,7 @@ def _held(
 
 
 def classic_records(state: ConsumerState, wall_ms: int) -> list[GroupRecord] | None:
-    """A group whose members all speak the classic protocol, or that has none, as a classic one."""
+    """A consumer group without members of the consumer protocol, as a classic group."""
     members = Membership(_classic_member(state, id_) for id_ in state.members)
     protocol = members.chosen_protocol()
     if members and protocol is None:
@@ -131,7 +131,7 @@ def _classic_member(state: ConsumerState, member_id: str) -> Member:
 
 
 def classic_assignment(state: ConsumerState, member_id: str) -> bytes:
-    """What a classic member has, in the format that it reads."""
+    """A classic member's assignment, in the format of its version."""
     classic = state.members[member_id].classic
     subscription = None if classic is None else subscription_of(classic.protocols)
     held = state.current_of(member_id).assigned

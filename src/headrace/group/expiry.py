@@ -1,7 +1,7 @@
-"""Forgets offsets that nobody needs any more, from time to time and in slices.
+"""Deletes expired offsets, periodically and in slices.
 
-The wall clock decides, because commits are stamped with it; while it is in doubt, nothing expires
-(I31): a clock set wrong must not cost anybody an offset.
+Commits have timestamps of the wall clock, so it decides. While the wall clock is not trusted,
+nothing expires: a wrong clock must not delete offsets.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Expiry:
             await self.expire()
 
     async def expire(self) -> None:
-        """Look at every group once."""
+        """Check every group once."""
         if not self._is_time_trusted():
             return
         looked_at = 0

@@ -1,8 +1,8 @@
-"""The members of one classic group, and what they can agree on. Pure.
+"""The members of one classic group, and the protocols that they share. Pure.
 
-1. `supported[p]` is how many members support protocol p.
+1. `supported[p]` is the number of members that support protocol p.
 2. An instance name belongs to at most one member.
-3. The leader, if there is one, is a member.
+3. The leader, if any, is a member.
 """
 
 from collections.abc import Iterable, Mapping
@@ -55,7 +55,7 @@ class Member:
         self.is_new = False
         """It waits for its first generation, and cannot have sent a heartbeat."""
         self.is_unaware = False
-        """It has not heard its own id yet, so it cannot come back under it."""
+        """It does not know its own id yet, so it cannot rejoin with it."""
 
     def metadata(self, protocol: str | None) -> bytes:
         for name, metadata in self.protocols:
@@ -81,7 +81,7 @@ def metadata_bytes(protocols: Protocols) -> int:
 
 
 def member_from(value: MemberValue, protocol: str | None) -> Member:
-    """A member as the log remembers it: with the one protocol that was chosen."""
+    """A stored member. A record contains only the chosen protocol."""
     member = Member(
         value.member_id,
         value.instance_id,
@@ -112,7 +112,7 @@ class Membership:
         return len(self.by_id)
 
     def all(self) -> list[Member]:
-        """In the order in which they came."""
+        """In the order in which they joined."""
         return list(self.by_id.values())
 
     def add(self, member: Member) -> None:
@@ -145,7 +145,7 @@ class Membership:
         self._count(member, 1)
 
     def hold_join(self, member: Member, ticket: int | None) -> int | None:
-        """Let a join wait, or end its wait with None; returns the ticket that waited before."""
+        """Set the ticket of a waiting join, or None. Returns the previous ticket."""
         before = member.join_ticket
         self.waiting_joins += (ticket is not None) - (before is not None)
         member.join_ticket = ticket
@@ -161,11 +161,11 @@ class Membership:
                 self.supported.pop(name, None)
 
     def supports(self, protocols: Protocols) -> bool:
-        """Whether all members share one of these."""
+        """Whether all members support one of these."""
         return any(self.supported.get(name, 0) == len(self.by_id) for name, _ in protocols)
 
     def chosen_protocol(self, instead: Mapping[str, Protocols] | None = None) -> str | None:
-        """What most members like best of what all support; `instead` is for trying a change."""
+        """The shared protocol that most members prefer; `instead` tries a change."""
         lists = [(instead or {}).get(id_, member.protocols) for id_, member in self.by_id.items()]
         counts: dict[str, int] = {}
         for protocols in lists:
@@ -179,7 +179,7 @@ class Membership:
         return max(votes, key=lambda name: votes[name], default=None)
 
     def elect_joined_leader(self) -> bool:
-        """See that the leader is one who takes part in this rebalance; False if nobody does."""
+        """Elect a leader that has joined this rebalance. Returns False if no member has."""
         leader = self.by_id.get(self.leader or "")
         if leader is not None and leader.join_ticket is not None:
             return True
@@ -193,7 +193,7 @@ class Membership:
         return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0)
 
     def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
-        """What the leader is told, to make assignments from."""
+        """The members that the leader assigns partitions to."""
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.metadata(protocol))
             for member in self.by_id.values()

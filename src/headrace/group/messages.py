@@ -1,4 +1,4 @@
-"""What is asked of a group and what it answers, free of wire versions. Pure data."""
+"""Requests to a group and its replies, independent of wire versions. Pure data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ NO_GENERATION = -1
 NO_MEMBER = ""
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
-"""What a member supports, best first: the name of an assignor and the metadata it goes by."""
+"""Supported protocols, preferred first: the name of an assignor and its metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,30 +25,30 @@ class ClassicLimits:
     initial_rebalance_delay_ms: int = 3_000
     size_max: int = (1 << 31) - 1
     new_member_join_timeout_ms: int = 300_000
-    """A client that joins for the first time cannot send heartbeats yet; this is its session."""
+    """The session of a client that joins for the first time: it cannot send heartbeats yet."""
     metadata_bytes_max: int = 4 * 1024 * 1024
-    """Of all members together: a group whose record no log would take is refused at the door."""
+    """Of all members together. The record of a larger group could exceed max.message.bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLimits:
-    """What groups of the newer protocol (KIP-848) go by."""
+    """Limits of groups of the consumer protocol (KIP-848)."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     size_max: int = (1 << 31) - 1
     classic: ClassicLimits = field(default_factory=ClassicLimits)
-    """For members of such a group that speak the classic protocol."""
+    """For members of such a group that use the classic protocol."""
     assignors: tuple[str, ...] = ("uniform", "range")
-    """Those that are offered; the first one is taken where nobody asks for another."""
+    """Available assignors; the first one is the default."""
     can_upgrade: bool = True
     can_downgrade: bool = True
     metadata_bytes_max: int = 4 * 1024 * 1024
-    """Of all members together, so that strangers with new names do not fill the memory."""
+    """Of all members together. Limits memory against clients with many member ids."""
     refresh_ms: int = 600_000
-    """How often a group looks for changes of its topics, should it have missed one."""
+    """How often a group compares its topics, in case it has missed a change."""
     overrides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """The settings of single groups, by their names; it changes while the broker runs."""
+    """Settings by group id. They change while the broker runs."""
 
     def session_ms(self, group_id: str) -> int:
         return self._of(group_id, SESSION_TIMEOUT, self.session_timeout_ms)
@@ -62,7 +62,7 @@ class ConsumerLimits:
 
 @dataclass(frozen=True, slots=True)
 class BeatRequest:
-    """A heartbeat of the newer protocol; None is what has not changed since the last one."""
+    """A heartbeat of the consumer protocol. A field is None if it has not changed."""
 
     member_id: str
     member_epoch: int
@@ -78,7 +78,7 @@ class BeatRequest:
 
     @property
     def is_full(self) -> bool:
-        """It says everything: the member is new, or has missed an answer."""
+        """It contains all fields: the member is new, or has missed a response."""
         return self.member_epoch == 0 or (
             self.rebalance_timeout_ms != -1
             and (self.topics is not None or self.regex is not None)
@@ -92,7 +92,7 @@ class BeatReply:
     member_epoch: int
     heartbeat_interval_ms: int = 0
     assignment: Assignment | None = None
-    """What the member may read now; None if that has not changed."""
+    """The member's partitions; None if they have not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ class JoinRequest:
     protocol_type: str
     protocols: Protocols
     new_member_id: str
-    """The id that a member gets who comes without one: randomness is the caller's."""
+    """The id for a member without one. The caller provides it, because it is random."""
     needs_known_id: bool = True
-    """Joining takes two requests, so that a lost answer leaves no ghost (KIP-394)."""
+    """Joining takes two requests, so that a lost response leaves no unused member (KIP-394)."""
     can_skip_assignment: bool = True
 
 
@@ -149,25 +149,25 @@ class SyncReply:
 
 
 class Leaver(NamedTuple):
-    """Who is to leave: a member by its id, or an instance by its name."""
+    """A member to remove, by its id or by its instance name."""
 
     member_id: str
     instance_id: str | None = None
 
 
 class Change(Enum):
-    """What the records of an outcome do to a group."""
+    """The effect of an outcome on a group."""
 
     NOTHING = 0
     ASSIGNED = 1
     EMPTIED = 2
     REPLACED = 3
     HEARD = 4
-    """A member of a consumer group has shown that it is there."""
+    """A member of a consumer group has sent a heartbeat."""
     JOINED = 5
-    """The same, of one that speaks the classic protocol and is to ask for its assignment."""
+    """A member of a consumer group has joined by the classic protocol. SyncGroup must follow."""
     CONVERTED = 6
-    """The group is one of the other protocol now."""
+    """The group uses the other protocol now."""
 
 
 Reply: TypeAlias = JoinReply | SyncReply

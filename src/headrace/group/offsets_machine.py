@@ -1,12 +1,12 @@
-"""How far each group has read: committed offsets, and those of transactions that are open. Pure.
+"""Committed offsets of groups, and pending offsets of open transactions. Pure.
 
-It holds the offsets of all groups of one partition of __consumer_offsets. Commits are written by
-commit_batch.py, which puts them where `place` says.
+It contains the offsets of all groups of one partition of __consumer_offsets. commit_batch.py writes
+commits and applies them to the result of `place`.
 
-O1  what is fetched was applied; what is decided changes nothing until it is applied
-O2  offsets of an open transaction are not fetched; they count when its end marker commits them,
-    and only where no later record stands (compaction may have taken what lay between)
-O3  an offset with a transaction pending does not expire
+O1  a fetch returns applied offsets; a decision changes nothing until it is applied
+O2  offsets of an open transaction are not fetched; its marker commits them, unless a later record
+    exists (compaction might have removed records between)
+O3  an offset with a pending transaction does not expire
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ class CommittedOffset(NamedTuple):
     commit_timestamp_ms: int
     expire_timestamp_ms: int
     record_offset: int
-    """Where in the log it stands."""
+    """The offset of its record in the log."""
 
 
 class FetchedOffset(NamedTuple):
@@ -47,8 +47,8 @@ class FetchedOffset(NamedTuple):
 
 
 Partitions = dict[int, bytes]
-"""A committed offset as the log has it, after the offset of its record. Bytes are nothing that
-the collector of cycles has to look at: a million objects would hold up everybody for long."""
+"""By partition: the offset of the record, then its value as bytes. The garbage collector does not
+track bytes: a pass over a million objects would block the loop for long."""
 
 _RECORD_OFFSET = Struct(">q")
 
@@ -71,7 +71,7 @@ class Offsets:
         self.pending: dict[int, dict[OffsetKey, bytes]] = {}
         """By producer id, until the transaction ends."""
 
-    # What lasts
+    # Stored state
 
     def apply(
         self,
@@ -95,7 +95,7 @@ class Offsets:
         self.pending.setdefault(producer_id, {})[key] = committed
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> list[str]:
-        """A marker stands in the log; returns the groups that it concerns."""
+        """Apply a marker. Returns the groups with offsets in that transaction."""
         pending = self.pending.pop(producer_id, {})
         for key, committed in pending.items():
             known = self.by_group.get(key.group, {}).get(key.topic, {}).get(key.partition)
@@ -104,7 +104,7 @@ class Offsets:
         return list(dict.fromkeys(key.group for key in pending))
 
     def place(self, group: str, topic: str) -> Partitions:
-        """Where the offsets of a topic's partitions stand."""
+        """The offsets of a topic's partitions."""
         return self.by_group.setdefault(group, {}).setdefault(topic, {})
 
     def _drop(self, key: OffsetKey) -> None:
@@ -133,7 +133,7 @@ class Offsets:
         return [GroupRecord(key, None) for key in keys]
 
     def decide_deletion_of_topic(self, topic: str) -> list[GroupRecord]:
-        """The topic is gone: a new one of its name must not begin where the old one was read."""
+        """The topic was deleted: its offsets are wrong for a new topic of the same name."""
         keys: dict[OffsetKey, None] = {}
         for group, topics in self.by_group.items():
             for partition in topics.get(topic, ()):
@@ -143,7 +143,7 @@ class Offsets:
         return [GroupRecord(key, None) for key in keys]
 
     def decide_expiry(self, group: "Readers", wall_ms: int, kept_ms: int) -> list[GroupRecord]:
-        """What was kept for long enough after nobody needed it any more."""
+        """Offsets that are no longer in use and whose retention time has passed."""
         records: list[GroupRecord] = []
         for topic, partitions in self.by_group.get(group.group_id, {}).items():
             if group.is_subscribed_to(topic):
@@ -161,7 +161,7 @@ class Offsets:
                     records.append(GroupRecord(key, None))
         return records
 
-    # Questions
+    # Queries
 
     def get(self, group: str, topic: str, partition: int) -> CommittedOffset | None:
         topics = self.by_group.get(group)
@@ -210,7 +210,7 @@ class Offsets:
 
 
 class Readers(Protocol):
-    """A group, as far as its offsets' end is concerned."""
+    """The part of a group that the expiry of offsets needs."""
 
     @property
     def group_id(self) -> str: ...

@@ -1,7 +1,7 @@
-"""Member ids that were handed out and have not come back (KIP-394), over all groups.
+"""Member ids that were assigned and not used yet (KIP-394), of all groups.
 
-Anybody gets one for the asking, so they are bounded in number and in bytes, and the oldest go
-first: an honest client comes back within milliseconds.
+Every client gets one on request, so they are limited in number and in bytes. The oldest are deleted
+first: a normal client uses its id within milliseconds.
 """
 
 from headrace.group.coordinator_kind import LedShard
@@ -28,7 +28,7 @@ class PendingIds:
             self._bytes -= _size(group_id, member_id)
 
     def pop_surplus(self) -> tuple[LedShard, str, str] | None:
-        """The oldest, while there are too many; None when there are not."""
+        """The oldest id while a limit is exceeded, else None."""
         if len(self._led) <= COUNT_MAX and self._bytes <= BYTES_MAX:
             return None
         group_id, member_id = next(iter(self._led))

@@ -1,8 +1,8 @@
-"""From what a member has to what it is to have, one step at a time. Pure.
+"""The next step of a member from its current assignment to its target. Pure.
 
-R1  what a member is told to give up stays its own until it says that it has done so
-R2  what another member has is not given to anybody
-R3  a member's epoch grows only when it has nothing more to give up for it
+R1  a member owns a partition until it confirms the revocation
+R2  a partition that another member owns is not assigned
+R3  a member's epoch grows only when it has nothing left to revoke
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from headrace.group.assignment import NOTHING, Assignment, common, overlaps, tog
 from headrace.group.consumer_records import STABLE, UNRELEASED, UNREVOKED, CurrentValue
 
 Owners = Mapping[UUID, Mapping[int, str]]
-"""Who has a partition, or has not said yet that it gave it up."""
+"""The member that owns a partition or has not confirmed its revocation."""
 
 
 def reconciled(
@@ -23,7 +23,7 @@ def reconciled(
     owned: Assignment | None,
     owners: Owners,
 ) -> CurrentValue:
-    """A member's next step; `owned` is what it says that it has, if it says so."""
+    """A member's next step; `owned` contains the partitions that it reported, if any."""
     epoch = current.member_epoch
     if current.state == UNREVOKED:
         if owned is None or overlaps(owned, current.revoking):
@@ -42,7 +42,7 @@ def reconciled(
 
 
 def is_waiting(member_id: str, current: CurrentValue, target: Assignment, owners: Owners) -> bool:
-    """Whether others still have something of what a member is to have."""
+    """Whether other members still own partitions of this member's target."""
     wanted = without(target, current.assigned)
     return _free(wanted, member_id, owners) != wanted
 
@@ -55,7 +55,7 @@ def _stepped(
 
 
 def _free(wanted: Assignment, member_id: str, owners: Owners) -> Assignment:
-    """Without what others have. What the member itself had, and gave up, it may have again."""
+    """Without partitions of others. A member can get a partition again that it revoked."""
     free: dict[UUID, frozenset[int]] = {}
     for topic_id, indexes in wanted.items():
         held = owners.get(topic_id, {})

@@ -1,6 +1,6 @@
-"""The fields that records of __consumer_offsets are made of, as bytes. Pure.
+"""Encodes and decodes the fields of records of __consumer_offsets. Pure.
 
-Each exists twice in Kafka's formats: with a fixed length in front, and flexible (KIP-482).
+Each has two formats: with a fixed-size length, and flexible (KIP-482).
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,7 +45,7 @@ def topic_partitions(assignment: Assignment) -> bytes:
 
 
 def tagged(tag: int, raw: bytes) -> bytes:
-    """The one tagged field of a value, with their number in front."""
+    """The number of tagged fields, which is one, and the field."""
     return b"\x01" + uvarint(tag) + uvarint(len(raw)) + raw
 
 
@@ -82,7 +82,7 @@ def _read_topics(cursor: Cursor) -> Iterable[tuple[UUID, list[int]]]:
 
 
 def read_tagged(cursor: Cursor, tag: int) -> bytes | None:
-    """One tagged field of those that end a value; the others are a newer Kafka's."""
+    """One tagged field at the end of a value. Newer versions of Kafka write others."""
     found: bytes | None = None
     for _ in range(int(cursor.tag_count())):
         this = int(cursor.uvarint())

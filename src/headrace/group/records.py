@@ -1,14 +1,13 @@
-"""What the topic __consumer_offsets holds: Kafka's own keys and values, as bytes and as facts.
+"""Encodes and decodes the records of __consumer_offsets, in Kafka's formats.
 
-It owns the formats only; what a record means to a group is decided where it is applied. Keys
-begin with their version, which says what kind of record it is; values begin with a version of
-their own. Ours are the versions that every Kafka since 2.3 writes.
+A key starts with a version, which is the kind of the record; a value starts with its own version.
+Headrace writes the versions that every Kafka since 2.3 writes.
 
-1. `decode` of what `encode` wrote is what was given to it.
-2. A record of a kind that is not built here (share groups, whatever comes later) is a Foreign one,
-   never an error; what breaks its own format is CORRUPT_MESSAGE.
+1. `decode` is the inverse of `encode`.
+2. A record of an unsupported kind (such as share groups) has a ForeignKey and is not an error.
+   Invalid bytes of a supported kind are CORRUPT_MESSAGE.
 
-The records of the newer protocol are in consumer_records.py.
+The records of the consumer protocol are in consumer_records.py.
 """
 
 import struct
@@ -39,7 +38,7 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.wire.cursor import Cursor, MalformedRequest
 
 STRING_BYTES_MAX: Final = 32_767
-"""The longest text that these formats can hold."""
+"""The maximum size of a string in these formats."""
 
 NO_EPOCH = -1
 NO_TIMESTAMP = -1
@@ -49,7 +48,7 @@ _GROUP_KEY_VERSION = 2
 _VALUE_VERSION = 3
 _EXPIRING_OFFSET_VERSION = 1
 _NEWEST_VALUE_VERSION = 4
-"""Flexible: read where a newer Kafka wrote it."""
+"""Flexible. Only read: newer versions of Kafka write it."""
 
 _OFFSET_HEAD = Struct(">hqi")
 _TIMEOUTS = Struct(">ii")
@@ -75,7 +74,7 @@ class OffsetValue(NamedTuple):
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_TIMESTAMP
-    """Set only by clients of before 2019, which chose how long to keep an offset."""
+    """Set only by clients before 2019, which could set a retention time."""
 
 
 class GroupKey(NamedTuple):
@@ -103,7 +102,7 @@ class GroupValue(NamedTuple):
 
 
 class ForeignKey(NamedTuple):
-    """The key of a record that another kind of group wrote."""
+    """The key of an unsupported kind of record."""
 
     version: int
     data: bytes
@@ -114,7 +113,7 @@ Value: TypeAlias = OffsetValue | GroupValue | ConsumerValue | bytes
 
 
 class GroupRecord(NamedTuple):
-    """One fact about a group; without a value it is no longer so."""
+    """A key and its value; None is a tombstone."""
 
     key: Key
     value: Value
@@ -148,7 +147,7 @@ def encode_offset(value: OffsetValue) -> bytes:
     if value.expire_timestamp_ms == NO_TIMESTAMP:
         head = _OFFSET_HEAD.pack(_VALUE_VERSION, value.offset, value.leader_epoch)
         return b"".join((head, metadata, LONG.pack(value.commit_timestamp_ms)))
-    # Only version 1 has a time of expiry, and it has no place for an epoch.
+    # Only version 1 has an expiry time, and it has no epoch.
     return b"".join(
         (
             SHORT.pack(_EXPIRING_OFFSET_VERSION),
@@ -188,7 +187,7 @@ def _encode_group(value: GroupValue) -> bytes:
 def decode_key(raw: bytes) -> Key:
     try:
         if raw.startswith(_OFFSET_KEY_PREFIX):
-            # Most of any log: without a cursor it takes half the time.
+            # Most records are offsets: without a cursor this takes half the time.
             topic_at = 6 + _LENGTH_AT(raw, 2)[0]
             end = topic_at + _LENGTH_AT(raw, topic_at - 2)[0]
             if 6 <= topic_at <= end == len(raw) - 4:
@@ -235,9 +234,9 @@ def decode_offset(raw: bytes) -> OffsetValue:
 
 
 def is_plain_offset(raw_key: bytes, raw: bytes | None) -> bool:
-    """Whether a record is a committed offset as they are today, without metadata: most are.
+    """Whether a record is a committed offset of version 3 without metadata, as most are.
 
-    Its value is sound, and its key is if the part before the partition is (`decode_key`).
+    Its value is valid, and its key is if the part before the partition is (`decode_key`).
     """
     return (
         raw is not None
@@ -307,7 +306,7 @@ def _unreadable(part: str) -> ApiError:
 
 
 class GroupCodec:
-    """The records of __consumer_offsets, as the coordinator runtime writes and reads them."""
+    """The codec of __consumer_offsets for the coordinator runtime."""
 
     def encode(self, record: GroupRecord) -> tuple[bytes, bytes | None]:
         return encode_key(record.key), encode_value(record.value)

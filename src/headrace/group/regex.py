@@ -1,7 +1,7 @@
-"""Subscriptions by regular expression, in the syntax and time of RE2. Pure.
+"""Subscriptions by regular expression, with RE2. Pure.
 
-A pattern is matched against whole names, in time linear to their length; what it may take in
-memory is bounded, and so is its length. Whoever sends one that is too large hears of it.
+A pattern matches complete names, in linear time. Its length and memory are limited; a larger one
+gets an error.
 """
 
 from collections.abc import Iterable
@@ -13,8 +13,8 @@ _MEMORY_BYTES_MAX = 256 * 1024
 
 
 def matching(pattern: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The names that a pattern means, in order; INVALID_REGULAR_EXPRESSION if it means nothing."""
-    # Few groups need it, and a broker without them starts sooner.
+    """The matching names, sorted. Raises INVALID_REGULAR_EXPRESSION if the pattern is invalid."""
+    # Imported on first use, because few groups need it.
     import re2
 
     if len(pattern) > PATTERN_CHARACTERS_MAX:
@@ -24,7 +24,7 @@ def matching(pattern: str, names: Iterable[str]) -> tuple[str, ...]:
     options.never_capture = True
     options.log_errors = False
     try:
-        # Compiling it alone says what is wrong with it, which a set does not.
+        # Compile the pattern alone first: a set does not report the reason of an error.
         re2.compile(pattern, options)
         patterns = re2.Set.FullMatchSet(options)
         patterns.Add(pattern)

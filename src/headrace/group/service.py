@@ -176,7 +176,7 @@ class GroupService:
         return led.when_committed(errors)
 
     def beat(self, group_id: str, request: BeatRequest) -> BeatReply | Awaitable[BeatReply]:
-        """A heartbeat of the newer protocol (KIP-848), which does all there is to do in it."""
+        """A heartbeat of the consumer protocol (KIP-848): joins, leaves and reconciles as well."""
         if not self.settings.offers_consumer_protocol:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_VERSION,
@@ -207,7 +207,7 @@ class GroupService:
     ) -> list[CommitRequest]:
         """Commit the offsets of these requests; each request then has the codes of its response.
 
-        Returns those that can be answered now. `late` is called with the others when they can be.
+        Returns the requests that are complete. Calls `late` with the others when they are.
         A request waits if this broker becomes its coordinator (`ShardRegistry.settling`).
         """
         return self._commit_now(requests, late, may_wait=True)
@@ -257,7 +257,7 @@ class GroupService:
     def _append_commits(
         self, led: LedShard, batch: CommitBatch, late: Callable[[list[CommitRequest]], None]
     ) -> list[CommitRequest]:
-        """Returns those that can be answered now."""
+        """Returns the requests that are complete."""
         requests = batch.requests
         try:
             led.append_encoded(
@@ -280,7 +280,7 @@ class GroupService:
     def _append_one_by_one(
         self, led: LedShard, batch: CommitBatch, late: Callable[[list[CommitRequest]], None]
     ) -> list[CommitRequest]:
-        """Together they are too large for a batch: each has one of its own."""
+        """Together they exceed the batch size: write one batch per request."""
         answered: list[CommitRequest] = []
         for request in batch.requests:
             alone = CommitBatch(batch.wall_ms, batch.metadata_size_max)
@@ -309,7 +309,7 @@ class GroupService:
         member_id: str | None = None,
         member_epoch: int = NO_GENERATION,
     ) -> FetchedTopics | Awaitable[FetchedTopics]:
-        """Of the named partitions, or with None of all that have one."""
+        """Of these partitions, or with None of all partitions that have an offset."""
         led = self.shards.find(group_id)
         offsets = led.shard.offsets
         group = led.shard.find(group_id)
@@ -332,7 +332,7 @@ class GroupService:
         return led.when_committed(errors)
 
     def _clean(self, led: LedShard, records: list[GroupRecord]) -> None:
-        """Remove what is not needed. If that fails nobody waits for it, and it is tried again."""
+        """Delete state that is not needed. No request waits for it; a failure is retried later."""
         try:
             self._runtime.append_in_parts(led, records)
         except ApiError as error:
@@ -342,7 +342,7 @@ class GroupService:
                 error,
             )
 
-    # Groups as a whole
+    # Complete groups
 
     def delete_group(self, group_id: str) -> Awaitable[None] | None:
         led = self.shards.find(group_id)
@@ -350,7 +350,7 @@ class GroupService:
         return led.when_committed(None)
 
     def describe(self, group_id: str) -> GroupView | Awaitable[GroupView | None] | None:
-        """None if there is no such group, or it is one of the newer protocol."""
+        """None if the group does not exist or uses the consumer protocol."""
         led = self.shards.find(group_id)
         group = led.shard.find(group_id)
         return led.when_committed(view_of(group) if isinstance(group, ClassicGroup) else None)
@@ -358,7 +358,7 @@ class GroupService:
     def describe_consumer(
         self, group_id: str
     ) -> ConsumerGroupView | Awaitable[ConsumerGroupView | None] | None:
-        """None if there is no such group, or it is a classic one."""
+        """None if the group does not exist or is a classic one."""
         led = self.shards.find(group_id)
         group = led.shard.find(group_id)
         view = consumer_view_of(group) if isinstance(group, ConsumerGroup) else None
@@ -371,7 +371,7 @@ class GroupService:
     def list_groups(
         self, states: frozenset[str], types: frozenset[str]
     ) -> list[ListedGroup] | Awaitable[list[ListedGroup]]:
-        """All that this broker answers for; raises ApiError while any of them is loading."""
+        """All groups that this broker coordinates. Raises ApiError while a shard is loading."""
         listed: list[ListedGroup] = []
         for led in self.shards:
             led.check_active()
@@ -387,10 +387,10 @@ class GroupService:
 
 
 async def _with_a_pause(coming: BeatReply | Awaitable[BeatReply]) -> BeatReply:
-    """For a member that reads other topics now, and may do so again in a moment.
+    """Delay the reply to a member that has changed its subscription and might change it again.
 
-    librdkafka (2.15) never joins again when an assignment comes while its user unsubscribes and
-    subscribes anew. Kafka's answer takes longer than that.
+    librdkafka (2.15) never joins again if it gets an assignment while its user unsubscribes and
+    subscribes. Kafka's reply takes longer than that.
     """
     reply = coming if isinstance(coming, BeatReply) else await coming
     await asyncio.sleep(RESUBSCRIBED_PAUSE_S)

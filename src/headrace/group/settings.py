@@ -1,4 +1,4 @@
-"""The broker's settings that groups go by."""
+"""The broker's settings of the group coordinator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class GroupSettings:
 def group_settings(
     config: BrokerConfig, overrides: Mapping[str, Mapping[str, str]]
 ) -> GroupSettings:
-    """From a broker's settings, and those of single groups, which may change later."""
+    """From the broker's settings, and `overrides` of single groups, which can change later."""
     classic = ClassicLimits(
         session_timeout_ms_min=config.get_int("group.min.session.timeout.ms"),
         session_timeout_ms_max=config.get_int("group.max.session.timeout.ms"),
@@ -61,7 +61,7 @@ def group_settings(
         retention_ms=config.get_int("offsets.retention.minutes") * 60_000,
         retention_check_ms=config.get_int("offsets.retention.check.interval.ms"),
         topic_partitions=config.get_int("offsets.topic.num.partitions"),
-        # Kafka's default of three is for clusters; one broker alone is enough for itself.
+        # Kafka's default of three is for clusters; a single broker needs one replica.
         topic_replicas=(
             config.get_int("offsets.topic.replication.factor") if config.is_clustered else 1
         ),

@@ -44,7 +44,7 @@ from headrace.wire.offset_commit import CommitRequest
 CLASSIC_TYPE = "classic"
 CONSUMER_TYPE = "consumer"
 DEAD = "Dead"
-"""What tools call a group that does not exist."""
+"""The state that tools print for a group that does not exist."""
 
 _GROUP_ID_NOT_FOUND_SINCE = 9
 
@@ -81,7 +81,7 @@ class Shard:
         """Group and topic in the key of the last encoded offset: the next often has the same."""
         self._last_partitions: Partitions = {}
 
-    # What lasts
+    # Stored state
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -136,7 +136,7 @@ class Shard:
         return self.offsets.place(group_id, topic)
 
     def _apply_consumer(self, key: ConsumerKey, value: ConsumerValue | bytes) -> None:
-        """Whatever a group was before, what the log says of it now is what it is."""
+        """The last record determines the type of the group."""
         group = self.groups.get(key.group)
         if not isinstance(group, ConsumerGroup):
             if value is None:
@@ -172,7 +172,7 @@ class Shard:
         return self.groups.get(group_id)
 
     def find_or_make(self, group_id: str) -> Group:
-        """For a first member. Nothing lasts of it before it has a generation."""
+        """For a first member. A new group is not stored before it has a generation."""
         return self.groups.get(group_id) or self._make(group_id)
 
     def drop_if_vacant(self, group_id: str) -> None:
@@ -209,10 +209,10 @@ class Shard:
     def cancelled(self, group_id: str, ticket: int, now: Moment) -> Outcome:
         return self.groups[group_id].abandoned(ticket, now)
 
-    # Passing from one protocol to the other
+    # Conversion between the protocols
 
     def beat(self, group_id: str, request: BeatRequest, now: Moment) -> tuple[Outcome, BeatReply]:
-        """A heartbeat of the newer protocol, which may make the group, or convert a classic one."""
+        """A heartbeat of the consumer protocol; creates the group or converts a classic one."""
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group.beat(request, now)
@@ -253,10 +253,10 @@ class Shard:
         return records
 
     def before_join(self, group_id: str, request: JoinRequest, now: Moment) -> Outcome:
-        """What must be in the log before somebody joins by the classic protocol.
+        """The records to append before a member joins by the classic protocol.
 
-        A consumer group is a classic one again if nobody is in it, or if whoever joins takes the
-        place of the last member that speaks the newer protocol.
+        A consumer group is converted if it has no members, or if the joining member replaces the
+        last one that uses the consumer protocol.
         """
         group = self.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
@@ -273,7 +273,7 @@ class Shard:
     # Decisions
 
     def check_commit(self, request: CommitRequest, now: Moment) -> None:
-        """Refuse what is not a member's, where the group has members."""
+        """Reject commits of other clients if the group has members."""
         group = self.groups.get(request.group_id)
         if group is not None:
             group.check_commit(request.member_id, request.instance_id, request.generation, now)
@@ -311,7 +311,7 @@ class Shard:
         return records, errors
 
     def decide_expiry(self, group_id: str, wall_ms: int, kept_ms: int) -> list[GroupRecord]:
-        """Offsets whose time is over, and with the last of them an empty group itself."""
+        """Expired offsets, and the group itself if it is empty and has no other offsets."""
         group = self.groups.get(group_id)
         if group is None:
             return []
@@ -321,10 +321,10 @@ class Shard:
             records += group.tombstones()
         return records
 
-    # Questions
+    # Queries
 
     def list_groups(self, states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
-        """Both filters in lower case; an empty one lets all through."""
+        """Filters are in lower case; an empty filter matches all groups."""
         listed = (
             ListedGroup(group.group_id, group.protocol_type or "", group.state, type_of(group))
             for group in self.groups.values()

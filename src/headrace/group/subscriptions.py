@@ -1,8 +1,7 @@
-"""What members of type "consumer" tell each other through a classic group. Pure.
+"""The metadata and assignments of classic members with protocol type "consumer". Pure.
 
-The metadata is the clients' business. A broker looks into it for the topics, so that offsets of
-topics in use do not expire, and where a group passes from one protocol to the other. Versions
-only add fields behind those of the first one.
+Only clients need this format. A broker parses it to keep offsets of subscribed topics from
+expiring, and to convert groups between the protocols. New versions only append fields.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +24,7 @@ class Subscription(NamedTuple):
 
 
 def read_subscription(raw: bytes) -> Subscription | None:
-    """None if these bytes are not one."""
+    """None if the bytes are invalid."""
     cursor = Cursor(raw, 0, len(raw))
     try:
         version = int(cursor.read_i16())
@@ -41,7 +40,7 @@ def read_subscription(raw: bytes) -> Subscription | None:
 
 
 def read_assignment(raw: bytes) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
-    """The partitions that a member was given, by topic; None if these bytes do not say it."""
+    """A member's partitions by topic; None if the bytes are invalid."""
     if not raw:
         return ()
     cursor = Cursor(raw, 0, len(raw))
@@ -77,7 +76,7 @@ def _skip_bytes(cursor: Cursor) -> None:
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics of all members together; None if one of them cannot be read."""
+    """The topics of all members; None if the metadata of one is invalid."""
     topics: set[str] = set()
     try:
         for raw in metadata:

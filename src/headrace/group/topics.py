@@ -1,7 +1,7 @@
-"""The topics that there are, as groups see them.
+"""The topics of the cluster, for groups.
 
-`version` grows with every change that may concern a group: a topic made or deleted, or given more
-partitions. Leaders that move concern none.
+`version` grows with every change that can affect a group: a topic is created, deleted or gets more
+partitions. Leader changes do not affect groups.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class Topics:
         return self._image.topics
 
     def hash_of(self, names: Iterable[str]) -> int:
-        """A number that says which of these topics there are, and how large they are."""
+        """A hash of the existing ones of these topics, and their partition counts."""
         digest = blake2b(digest_size=8)
         for name in sorted(names):
             topic = self._image.topics.get(name)

@@ -26,7 +26,7 @@ class GroupView(NamedTuple):
 
 
 def view_of(group: ClassicState) -> GroupView:
-    """What a generation agreed on is shown once it has, and not while the next is made."""
+    """Protocol and metadata are shown only while the group is stable."""
     is_stable = group.state is State.STABLE
     protocol = group.protocol or "" if is_stable else ""
     return GroupView(

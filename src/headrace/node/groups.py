@@ -53,7 +53,7 @@ _AFTER_A_FAILOVER = {
 
 
 class PartitionLog(CommitListener):
-    """One partition, as the group coordinator's port asks for it."""
+    """The log of one partition, as a CoordinatorLog."""
 
     def __init__(self, partition: Partition, appends: AppendQueue, worker: Worker) -> None:
         self._partition = partition
@@ -91,7 +91,7 @@ class PartitionLog(CommitListener):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         offset = int(self._appends.append(self._partition, frame))
         if self._partition.has_long_polls() or self._partition.followers:
-            # This may be outside of a turn, and the fetches that wait for it must hear of it.
+            # This can be outside of an iteration of the server, and waiting fetches must be woken.
             asyncio.get_running_loop().call_soon(self._appends.deliver)
         return offset
 
