@@ -375,6 +375,10 @@ class SimulatedBroker:
         if self.process is not None:
             self.process.paused_until = self.world.now + seconds
 
+    def is_compaction_idle(self) -> bool:
+        compaction = None if self.broker is None else self.broker._compaction
+        return compaction is None or compaction._run is None
+
     def wipe(self) -> None:
         """Replace the disk with an empty one; the broker must not run."""
         assert not self.is_running

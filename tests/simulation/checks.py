@@ -32,6 +32,8 @@ class Checks:
         """By topic id, partition and epoch."""
         self._ends: dict[tuple[UUID, int, int], int] = defaultdict(int)
         self._unexplained: dict[TopicPartition, float] = {}
+        self._writes_by: dict[TopicPartition, tuple[int, float]] = {}
+        """A record created since the first time (ms) is acknowledged before the second (s)."""
 
     def check_now(self) -> None:
         """The rules I6 (for leaders), I9, I10 and I11."""
@@ -42,6 +44,7 @@ class Checks:
                 self._check_leader(broker.node_id, partition)
         self._check_controllers()
         self._check_starts()
+        self._check_writes()
 
     def _check_leader(self, node_id: int, partition: Partition) -> None:
         index, epoch = int(partition.index), int(partition.leader_epoch)
@@ -64,6 +67,12 @@ class Checks:
         if not set(state.isr) <= members(maximal):
             raise Violation(f"I9: {where}: {state.isr} is stored, {maximal} is considered")
         self._check_deleted(node_id, partition)
+        acked_to = self._cluster.history.acked_to[TopicPartition(partition.topic, index)]
+        if end < acked_to:
+            raise Violation(
+                f"I1: offset {acked_to - 1} of {where} was acknowledged, and the log of its leader "
+                f"{node_id} ends at {end} in epoch {epoch}"
+            )
 
     def _check_deleted(self, node_id: int, partition: Partition) -> None:
         history, where = (
@@ -90,6 +99,22 @@ class Checks:
                     )
                 self._controller_epoch = epoch
         self._written = len(ensemble.history)
+
+    # Writes through a leader that is cut off.
+
+    def expect_writes(self, where: TopicPartition, deadline: float) -> None:
+        """From now on a record must be acknowledged before a time."""
+        self._writes_by[where] = self._cluster.world.wall_ms(), deadline
+
+    def _check_writes(self) -> None:
+        world = self._cluster.world
+        for where, (since_ms, deadline) in list(self._writes_by.items()):
+            acked = reversed(self._cluster.history.acked)
+            newest = next((each for each in acked if each.partition == where), None)
+            if newest is not None and newest.timestamp > since_ms:
+                del self._writes_by[where]
+            elif world.now > deadline:
+                raise Violation(f"I32: no write to {where} was acknowledged in time after a cut")
 
     # Where logs start.
 

@@ -14,7 +14,7 @@ from tests.simulation.ensemble import Ensemble
 from tests.simulation.history import History
 from tests.simulation.moves import Mover
 from tests.simulation.network import Simulated
-from tests.simulation.operations import Throttler
+from tests.simulation.operations import Throttler, Trimmer
 from tests.simulation.topics import BRIEF, EVENTS, STATE, Topic
 from tests.simulation.world import Process, World
 
@@ -41,6 +41,8 @@ class Options:
     retention_ms: int = 0
     retention_bytes: int = 0
     """Of the topic of events; 0 for the default."""
+    keys: int = 8
+    """Of the compacted topic. With few of them, a later value soon hides a lost one."""
     restart_s_max: float = 5.0
     slow_replica: int = 0
     """A broker whose connections to others are slow."""
@@ -96,6 +98,10 @@ class Cluster:
         """A fault waits so long for a new leader, to kill it."""
         self.absent_until = 0.0
         """A broker that is down for minutes starts at this time."""
+        self.cut_off_at: dict[tuple[TopicPartition, str], float] = {}
+        """When a leader was cut off last, by partition and broker."""
+        self.trimmer: Trimmer | None = None
+        """The client that deletes records, if the options have one."""
         self.writers: list[Process] = []
         """The processes of producers."""
         self.log: list[str] = []
@@ -255,7 +261,7 @@ def _topics(options: Options) -> list[Topic]:
             "min.cleanable.dirty.ratio": "0.01",
             "delete.retention.ms": str(365 * 86_400_000),
         }
-        topics.append(Topic(STATE, 1, compacted, is_compacted=True))
+        topics.append(Topic(STATE, 1, compacted, is_compacted=True, keys=options.keys))
     if "recreation" in options.features:
         topics.append(Topic(BRIEF, 1, common, is_recreated=True, incarnation=None))
     return topics

@@ -65,8 +65,11 @@ class Ensemble:
         self.process.at(0, self._tick)
 
     def reaches(self, name: str) -> bool:
-        network = self.network
-        return not (self.is_down or network.is_cut(name, NAME) or network.is_cut(NAME, name))
+        """Whether a process and the ensemble exchange messages, in both directions."""
+        return self.passes(name, NAME) and self.passes(NAME, name)
+
+    def passes(self, source: str, target: str) -> bool:
+        return not (self.is_down or self.network.is_cut(source, target))
 
     def _tick(self) -> None:
         if not self.is_down:
@@ -121,9 +124,9 @@ class Ensemble:
 class _Pipe:
     """One direction of a connection: what is said arrives in order, and waits while it is cut."""
 
-    def __init__(self, ensemble: Ensemble, name: str, target: Process) -> None:
+    def __init__(self, ensemble: Ensemble, source: Process, target: Process) -> None:
         self._ensemble = ensemble
-        self._name = name
+        self._source = source
         self._target = target
         self._under_way: deque[tuple[float, Callable[[], object]]] = deque()
         self._is_pumping = False
@@ -144,7 +147,7 @@ class _Pipe:
     def _pump(self) -> None:
         self._is_pumping = False
         now = self._ensemble.world.now
-        if not self._ensemble.reaches(self._name):
+        if not self._ensemble.passes(self._source.name, self._target.name):
             self._is_pumping = True
             self._target.at(now + 0.02, self._pump)
             return
@@ -165,8 +168,8 @@ class SimulatedStore:
         self._state = SessionState.CONNECTED
         self._listeners: list[SessionListener] = []
         self._waiting: dict[asyncio.Future[Any], bool] = {}
-        self._out = _Pipe(ensemble, process.name, ensemble.process)
-        self._in = _Pipe(ensemble, process.name, process)
+        self._out = _Pipe(ensemble, process, ensemble.process)
+        self._in = _Pipe(ensemble, ensemble.process, process)
         self._connected_at = ensemble.world.now
         self._generation = 0
         self._is_closed = False
@@ -183,6 +186,10 @@ class SimulatedStore:
     @property
     def session_id(self) -> int:
         return self._session.session_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return int(self._ensemble.session_timeout_s * 1000)
 
     def on_session(self, listener: SessionListener) -> None:
         self._listeners.append(listener)
@@ -204,8 +211,12 @@ class SimulatedStore:
             known.heard_at = now
             if self._state is SessionState.SUSPENDED:
                 self._change(SessionState.CONNECTED)
-        elif now - self._connected_at >= ensemble.session_timeout_s * 0.6:
+            return
+        if now - self._connected_at >= ensemble.session_timeout_s * 0.6:
             self.suspend()
+        elif ensemble.passes(self._process.name, NAME) and self.session_id in ensemble.sessions:
+            # Only responses are held back: the ensemble receives signs of life.
+            ensemble.sessions[self.session_id].heard_at = now
 
     def suspend(self) -> None:
         """The connection broke: what was asked is in doubt, and watches are gone."""

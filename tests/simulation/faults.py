@@ -7,10 +7,13 @@ from headrace.model.topics import TopicPartition
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.bursts import Burst
 from tests.simulation.cluster import FEATURES, Cluster, Options
+from tests.simulation.cutoffs import cut_off
 from tests.simulation.ensemble import NAME as ZOOKEEPER
 from tests.simulation.machines import MACHINE_FAULTS, restart_later
+from tests.simulation.topics import EVENTS
 
-_LARGE_BATCH_BYTES = 150
+_ROOM_BYTES = range(95, 170)
+"""For a batch of one record, and not for a batch of several."""
 CALM_S = 15.0
 """Longer than a controller waits for replicas that may come back."""
 
@@ -246,10 +249,11 @@ def _depose(cluster: Cluster) -> str:
     """Cut a leader off until another leads. It writes a tail for clients, and truncates it.
 
     Often at the moment when everything is committed, and the next large batch begins a segment:
-    then the truncation removes complete segments, and reopens one that may be in compaction.
+    then the truncation removes complete segments, and reopens one that may be in compaction. The
+    next small batch of the new leader fits into that one.
     """
     where, generator = _pick_partition(cluster), cluster.world.random
-    last = cluster.world.now + (3.0 if generator.random() < 0.7 else 0.0)
+    last = cluster.world.now + (6.0 if generator.random() < 0.7 else 0.0)
     _cut_off(cluster, where, last)
     return f"cut the leader of {where} off"
 
@@ -261,16 +265,50 @@ def _cut_off(cluster: Cluster, where: TopicPartition, last: float) -> None:
         return
     log = leader.log
     room = leader.config.segment_bytes - log.active().size
-    is_at_end = leader.high_watermark == log.log_end_offset and room < _LARGE_BATCH_BYTES
-    if not is_at_end and world.now < last:
+    is_at_end = leader.high_watermark == log.log_end_offset and int(room) in _ROOM_BYTES
+    broker = cluster.brokers[int(leader.node_id) - 1]
+    # The next cleaning begins soon, and has the segment that is full now.
+    is_ready = is_at_end and broker.is_compaction_idle()
+    if not is_ready and world.now < last:
         cluster.ensemble.process.at(world.now + 0.002, _cut_off, cluster, where, last)
         return
-    name = cluster.brokers[int(leader.node_id) - 1].name
-    for other in (*(broker.name for broker in cluster.brokers if broker.name != name), ZOOKEEPER):
+    name = broker.name
+    for other in (*(each.name for each in cluster.brokers if each.name != name), ZOOKEEPER):
         network.cut(name, other)
         network.cut(other, name)
     seconds = world.random.uniform(1.0, 2.5) * max(cluster.options.session_timeout_s, 1.0)
     cluster.ensemble.process.at(world.now + seconds, network.heal)
+
+
+def _cut_off_leader(cluster: Cluster) -> str:
+    return cut_off(cluster, _pick_partition(cluster))
+
+
+def _delete_and_kill(cluster: Cluster) -> str:
+    """DeleteRecords at a leader that its followers do not hear, and kill -9 after the response."""
+    generator, network, trimmer = cluster.world.random, cluster.network, cluster.trimmer
+    where = TopicPartition(EVENTS, generator.randrange(cluster.options.partitions))
+    leader = cluster.leaders().get((where.topic, where.partition))
+    if trimmer is None or leader is None:
+        return ""
+    broker = cluster.brokers[int(leader.node_id) - 1]
+    for other in cluster.brokers:
+        if other is not broker:
+            network.cut(broker.name, other.name)
+
+    async def delete() -> None:
+        trimmer.leaders[where.partition] = (broker.host, int(leader.leader_epoch))
+        await trimmer.trim(where.partition)
+        cluster.ensemble.process.at(0, strike)
+
+    def strike() -> None:
+        cluster.note(f"kill {broker.name} after DeleteRecords")
+        broker.kill()
+        restart_later(cluster, broker)
+        network.heal()
+
+    trimmer.process.spawn(delete())
+    return f"delete records of {where} at {broker.name}"
 
 
 def _reboot(cluster: Cluster) -> str:
@@ -316,6 +354,8 @@ FAULTS: dict[str, Callable[[Cluster], str]] = {
     "lag": _lag,
     "diverge": _diverge,
     "depose": _depose,
+    "cut_off": _cut_off_leader,
+    "delete_and_kill": _delete_and_kill,
     "kill": _kill,
     "kill_all": _kill_all,
     "power": _lose_power,
@@ -347,10 +387,17 @@ THEMES: tuple[tuple[str, ...], ...] = (
     ("burst", "burst", "burst", "diverge", "elections", "reboot"),
 )
 """Faults that belong together: each needs the others to do harm."""
+_SCRIPTED = ("cut_off", "cut_off", "delete_and_kill")
+"""Each follows a script, and is the only fault of its seed."""
 
 
-def options_of(generator: Random, without: frozenset[str] = frozenset()) -> Options:
-    """A swarm: seeds differ in kind, and not only in detail. Some of them have a theme."""
+def options_of(
+    generator: Random, without: frozenset[str] = frozenset(), side: Random | None = None
+) -> Options:
+    """A swarm: seeds differ in kind, and not only in detail. Some of them have a theme.
+
+    The side generator chooses a script, so that seeds without one do not depend on scripts.
+    """
     options = Options(
         brokers=generator.choice((3, 3, 4, 4)),
         partitions=generator.choice((1, 2, 3)),
@@ -373,7 +420,7 @@ def options_of(generator: Random, without: frozenset[str] = frozenset()) -> Opti
         # Catching up takes many requests.
         options.settings["replica.fetch.max.bytes"] = "300"
         options.settings["replica.fetch.response.max.bytes"] = "300"
-    kinds = list(FAULTS)
+    kinds = [each for each in FAULTS if each not in _SCRIPTED]
     options.faults = tuple(
         sorted(generator.sample(kinds, generator.randint(2, len(kinds)))),
     )
@@ -391,11 +438,32 @@ def options_of(generator: Random, without: frozenset[str] = frozenset()) -> Opti
             options.segment_bytes = generator.choice((1000, 2000, 4096))
             options.session_timeout_s = options.fault_gap_s = 1.0
             options.partitions = 1
+            options.keys = 1000
+    if side is not None and side.random() < 0.1:
+        _choose_script(options, side)
     options.features = tuple(each for each in options.features if each not in without)
     options.faults = tuple(each for each in options.faults if each not in without) or ("kill",)
     if "retention" in without:
         options.retention_ms = options.retention_bytes = 0
     return options
+
+
+def _choose_script(options: Options, side: Random) -> None:
+    options.faults = (side.choice(_SCRIPTED),)
+    options.noise = True
+    options.slow_replica = 0
+    options.min_insync_replicas = 2
+    if "cut_off" in options.faults:
+        options.fault_s = 40.0
+        options.brokers = side.choice((3, 4))
+        options.partitions = side.choice((1, 2))
+        options.lag_ms_max = side.choice((500, 2000, 30_000))
+        options.fault_gap_s = 1.0
+    if "delete_and_kill" in options.faults:
+        options.features = tuple(dict.fromkeys((*options.features, "delete_records")))
+        options.retention_ms = options.retention_bytes = 0
+        options.partitions = 1
+        options.fault_gap_s = 2.5
 
 
 def _choose_retention(options: Options, generator: Random) -> None:

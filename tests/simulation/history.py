@@ -66,6 +66,8 @@ class History:
         deletion is undone if one of them is elected (an eligible leader replica, KIP-966)."""
         self.confined: dict[bytes, object] = {}
         """Values that were written to this incarnation of a topic, and to no other."""
+        self.acked_to: dict[TopicPartition, int] = defaultdict(int)
+        """Every leader has all offsets below: they were acknowledged."""
         self._skipped_to: dict[TopicPartition, int] = defaultdict(int)
         self._ends: dict[tuple[TopicPartition, int], Ends] = {}
 
@@ -73,6 +75,7 @@ class History:
         self, partition: TopicPartition, offset: int, content: Seen, timestamp: int
     ) -> None:
         self.acked.append(Acked(partition, offset, content, timestamp))
+        self.acked_to[partition] = max(self.acked_to[partition], offset + 1)
         self._note(partition, offset, content)
 
     def show(self, partition: TopicPartition, offset: int, content: Seen) -> None:

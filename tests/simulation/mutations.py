@@ -196,6 +196,18 @@ MUTATIONS = (
         "::test_delete_records_times_out_while_a_live_replica_starts_earlier",
     ),
     Mutation(
+        "finding-17",
+        "a leader does not act on silent followers",
+        "headrace/replication/contact_machine.py",
+        (
+            (
+                "        silent = sum(node in self._silent for node in others)\n",
+                "        silent = 0\n",
+            ),
+        ),
+        "tests/unit/test_contact_machine.py::test_leader_hands_over_when_all_followers_are_silent",
+    ),
+    Mutation(
         "B10",
         "a directory is served for another topic of the same name",
         "headrace/log/owner.py",

@@ -41,10 +41,11 @@ class Trimmer(Client):
         generator = self.world.random
         while not self.is_stopping:
             await asyncio.sleep(generator.uniform(0.5, 4.0))
-            await self._trim(generator.randrange(self._spec.partitions))
+            await self.trim(generator.randrange(self._spec.partitions))
         self.is_done = True
 
-    async def _trim(self, index: int) -> None:
+    async def trim(self, index: int) -> None:
+        """Delete records of a partition, once."""
         if index not in self.leaders:
             await self.refresh()
         if index not in self.leaders:

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Protocol
 
 from headrace.model.topics import TopicPartition
@@ -71,7 +72,7 @@ def run(
 
 def _run_noted(seed: int, options: Options | None, play: Play, without: frozenset[str]) -> Result:
     world = World(seed)
-    options = options or options_of(world.random, without)
+    options = options or options_of(world.random, without, Random(f"script of {seed}"))
     cluster = Cluster(world, options)
     try:
         with simulated_threads(world):
@@ -163,6 +164,7 @@ class _Run:
                 out_of_sync=cluster.out_of_sync,
             )
             self._operators.append(trimmer)
+            cluster.trimmer = trimmer
         if "recreation" in options.features:
             shared, brief = self._shared("recreator"), cluster.topics[BRIEF]
             self._operators.append(Recreator(*shared, topic=brief, replicas=options.replicas))

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.model.topics import NO_LEADER
+from headrace.model.topics import NO_LEADER, TopicPartition
 from headrace.testing.disk import SimulatedFiles
 from tests.simulation.cluster import Cluster, Options
+from tests.simulation.cutoffs import WRITES_S_MAX, cut_off_for
 from tests.simulation.scenario import run, run_checked
+from tests.simulation.topics import EVENTS
 from tests.simulation.world import World
 
 
@@ -108,6 +110,30 @@ def test_a_broker_that_lost_a_partition_and_restarts_first_waits_for_a_complete_
         "log.flush.offset.checkpoint.interval.ms": "600000",
     }
     run(1, Options(partitions=1, noise=False, faults=(), settings=settings), play)
+
+
+@pytest.mark.parametrize("direction", ["to", "from", "both"])
+@pytest.mark.parametrize("loss", ["followers", "store", "followers, store", "all"])
+def test_writes_continue_when_a_leader_is_cut_off(
+    caplog: pytest.LogCaptureFixture, loss: str, direction: str
+) -> None:
+    """The cut lasts longer than the time within which a write must be acknowledged."""
+    caplog.set_level(logging.CRITICAL)
+
+    def play(world: World, cluster: Cluster, running: "list[asyncio.Task[None]]") -> None:
+        assert run_checked(world, cluster, running, world.now + 60, cluster.is_in_full_sync)
+        run_checked(world, cluster, running, world.now + 2)
+        leader, begun = cluster.stored()[0].leader, world.wall_ms()
+        partition, seconds = TopicPartition(EVENTS, 0), WRITES_S_MAX + 5
+        assert cut_off_for(cluster, partition, loss, direction, seconds)
+        cut = set(cluster.network.cuts)
+        run_checked(world, cluster, running, world.now + WRITES_S_MAX + 1)
+        assert cluster.network.cuts == cut, "the cut was healed"
+        assert cluster.history.acked[-1].timestamp > begun
+        if loss != "store":
+            assert cluster.stored()[0].leader != leader
+
+    run(3, Options(partitions=1, lag_ms_max=30_000), play)
 
 
 @pytest.mark.parametrize("is_on", [True, False])
