@@ -1,9 +1,13 @@
 """The controller when its store, its session or its asker goes away, or another takes over."""
 
 import asyncio
+import logging
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from headrace.controller import membership
 from headrace.controller.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.coordination import layout
@@ -160,6 +164,47 @@ async def test_the_registration_of_a_former_life_is_waited_for(broker: Broker) -
     await start
     assert 5 in late.image.brokers
     await late.stop()
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_slow_store_lets_a_broker_wait_longer_for_the_former_session(
+    is_lost: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The ensemble expires no session while it is slow or has no leader."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(membership, "_SLOW_S", 0.02)
+
+    @scenario
+    async def check(broker: Broker) -> None:
+        former, store = broker.server.session(), broker.server.session()
+        await former.create("/brokers/ids/5", ephemeral=True)
+        sync, calls = store.sync, 0
+
+        async def slow_sync() -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 1 and is_lost:
+                raise ConnectionLost("no leader")
+            if calls == 1:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.Event().wait(), 0.2)
+            if calls == 3:
+                await former.close()
+            await sync()
+
+        monkeypatch.setattr(store, "sync", slow_sync)
+        late = Controller(store, 5, registration_wait_s=0.06)
+        monkeypatch.setattr(membership, "_STEP_S", 0.02)
+        await late.start(ENDPOINTS)
+        assert 5 in late.image.brokers
+        await late.stop()
+
+    check(tmp_path)
+    assert "waiting until it expires: broker=5" in caplog.text
+    assert "store is slow, waiting longer" in caplog.text
 
 
 @scenario

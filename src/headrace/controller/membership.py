@@ -16,6 +16,7 @@ from typing import NamedTuple
 from headrace.coordination import layout
 from headrace.coordination.layout import DirectoryHistory
 from headrace.coordination.port import (
+    ConnectionLost,
     Create,
     Delete,
     MultiFailed,
@@ -33,6 +34,9 @@ from headrace.model.cluster import BrokerInfo
 from headrace.model.errors import ApiError, ErrorCode
 
 _ATTEMPTS_MAX = 20
+_STEP_S = 1.0
+"""How often a broker that waits for another session checks that the store responds."""
+_SLOW_S = 0.5
 _log = logging.getLogger(__name__)
 
 
@@ -92,7 +96,8 @@ async def register(
     The session of a former process that is plainly dead is added to `former_sessions`.
     """
     path = layout.broker_path(node_id)
-    for _ in range(_ATTEMPTS_MAX):
+    attempts = 0
+    while attempts < _ATTEMPTS_MAX:
         # Read this node first: if the broker registers later elsewhere, the `multi` below fails.
         incarnation, history = await _next_incarnation(store, node_id, origin)
         gone = asyncio.Event()
@@ -106,8 +111,9 @@ async def register(
             if await _is_plainly_gone(store, node_id, stat.czxid, looks_dead):
                 former_sessions.append(stat.ephemeral_owner)
             else:
-                await _wait_until_gone(gone, node_id, wait_s)
+                await _wait_until_gone(store, gone, node_id, stat.ephemeral_owner, wait_s)
             continue
+        attempts += 1
         if history.lost_until > origin.last_epoch:
             _log.warning(
                 "data directory is older than the last registration, or is another one: "
@@ -174,14 +180,50 @@ async def _is_plainly_gone(store: Store, node_id: int, epoch: int, looks_dead: L
     return await looks_dead(former)
 
 
-async def _wait_until_gone(gone: asyncio.Event, node_id: int, wait_s: float) -> None:
-    try:
-        await asyncio.wait_for(gone.wait(), wait_s)
-    except TimeoutError:
-        raise ApiError(
-            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"A broker with id {node_id} is already registered. Stop it, or set another node.id.",
-        ) from None
+async def _wait_until_gone(
+    store: Store, gone: asyncio.Event, node_id: int, owner: int, wait_s: float
+) -> None:
+    """Wait as long as the session of a former process can last.
+
+    While the ensemble is slow or unreachable, sessions last longer, and a watch can be lost. The
+    caller then reads the registration again and waits again.
+    """
+    _log.info(
+        "broker id is registered by another session, waiting until it expires: "
+        "broker=%d session=%x wait_s=%.1f",
+        node_id,
+        owner,
+        wait_s,
+    )
+    left_s = wait_s
+    while left_s > 0:
+        step_s = min(left_s, _STEP_S)
+        try:
+            await asyncio.wait_for(gone.wait(), step_s)
+            return
+        except TimeoutError:
+            left_s -= step_s
+        if not await _is_responsive(store, step_s):
+            _log.warning("store is slow, waiting longer for the other session: broker=%d", node_id)
+            return
+    raise ApiError(
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        f"A broker with id {node_id} is already registered. Stop it, or set another node.id.",
+    )
+
+
+async def _is_responsive(store: Store, seconds: float) -> bool:
+    """Whether the store responds in time. If its connection is lost, waits until it is back."""
+    loop = asyncio.get_running_loop()
+    began, is_connected = loop.time(), True
+    while True:
+        try:
+            await store.sync()
+        except ConnectionLost:
+            is_connected = False
+            await asyncio.sleep(seconds)
+        else:
+            return is_connected and loop.time() - began <= max(seconds, _SLOW_S)
 
 
 async def elect(

@@ -259,6 +259,10 @@ class EmbeddedStore:
     def session_id(self) -> int:
         return self._session_id
 
+    @property
+    def session_timeout_ms(self) -> int:
+        return 0
+
     def on_session(self, listener: SessionListener) -> None:
         self._listeners.append(listener)
 

@@ -158,6 +158,10 @@ class Store(Protocol):
     @property
     def session_id(self) -> int: ...
 
+    @property
+    def session_timeout_ms(self) -> int:
+        """The negotiated timeout; 0 if a session ends with its process."""
+
     def on_session(self, listener: SessionListener) -> None:
         """Call `listener` on the loop at each state change, in order."""
 

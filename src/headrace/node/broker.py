@@ -112,7 +112,7 @@ class Broker:
         self._logs.open()
         self._refuse_other_kind()
         store = self._store = await self._outside.open_store(config, self._logs.path)
-        await repeated(lambda: self._claim_for(store), self._store_wait_s)
+        await repeated(lambda: self._claim_for(store), self._store_wait_s(store))
         controller = self._make_controller(store)
         worker = self._worker = self._outside.worker("files")
         appends = self._appends = AppendQueue(
@@ -162,7 +162,7 @@ class Broker:
         if controller.registered_ms:
             self._logs.trust.compare(controller.registered_ms)
         self._claim(controller.image.cluster_id)
-        _, stat = await repeated(lambda: store.get(CLUSTER_ID), self._store_wait_s)
+        _, stat = await repeated(lambda: store.get(CLUSTER_ID), self._store_wait_s(store))
         self._store_id = f"{stat.czxid}-{stat.created_ms}"
         await self._load(controller, appends, replicas, replication)
         groups.start()
@@ -173,10 +173,11 @@ class Broker:
         self.internal_address = by_name.pop(config.internal_listener, "")
         self.address = ",".join(by_name.values())
 
-    @property
-    def _store_wait_s(self) -> float:
+    def _store_wait_s(self, store: Store) -> float:
         """Longer than the session of this broker's former process can last."""
-        return 1 + self.config.get_int("zookeeper.session.timeout.ms") * 1.5 / 1000
+        wanted_ms = self.config.get_int("zookeeper.session.timeout.ms")
+        # The ensemble can set a longer timeout.
+        return 1 + max(wanted_ms, store.session_timeout_ms) * 1.5 / 1000
 
     async def _claim_for(self, store: Store) -> None:
         """Refuse another cluster's directory before that cluster hears of this broker."""
@@ -227,7 +228,7 @@ class Broker:
             ),
             check_topic_config=self._check_topic_config,
             check_broker_config=_check_broker_config,
-            registration_wait_s=self._store_wait_s,
+            registration_wait_s=self._store_wait_s(store),
             registered=self._logs.registered,
         )
 
