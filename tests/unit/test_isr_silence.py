@@ -88,3 +88,19 @@ def test_leader_without_session_and_followers_sends_its_clients_away() -> None:
         world.keeper.stop()
 
     run(scenario())
+
+
+def test_a_leader_removes_a_follower_that_never_fetched_before_its_lag_time() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2, 3))
+        world.keeper.lag_ms_max = 30_000
+        world.append("a")
+        world.fetched(2, 1)
+        world.answers = [granted]
+        for _ in range(8):
+            world.check((2,))
+            await world.settled()
+        assert world.committed() == (1, 2)
+        assert world.partition.high_watermark == 1
+
+    run(scenario())

@@ -198,3 +198,14 @@ def test_follower_that_fetches_again_is_not_unreached() -> None:
     leader.fetching = {2, 3}
     leader.run(CHECK_S)
     assert leader.silence.unreached == frozenset()
+
+
+def test_follower_that_never_fetched_is_silent_if_a_record_waits_for_it() -> None:
+    leader = Leader()
+    leader.fetching = {3}
+    assert leader.run(30, Action.REMOVE_SILENT) == []
+    leader.silence.expect(2, leader.now)
+    assert leader.run(SILENCE_S_MIN + 2 * CHECK_S, Action.REMOVE_SILENT) == [
+        SILENCE_S_MIN + CHECK_S
+    ]
+    assert leader.silence.unreached == {2}

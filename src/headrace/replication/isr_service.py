@@ -125,6 +125,11 @@ class IsrKeeper:
     def _check_silence(self) -> None:
         self._check_timer = self._loop.call_later(CHECK_S, self._check_silence)
         now = self._clock.monotonic()
+        for partition in self._partitions:
+            if partition.is_leader and _is_waiting(partition):
+                for member, _ in partition.isr:
+                    if member != self._node_id:
+                        self.silence.expect(member, now)
         if self.silence.check(self._image.brokers, now):
             for partition in self._partitions:
                 if partition.is_leader and partition.proposed is None:
@@ -140,7 +145,7 @@ class IsrKeeper:
             len(partition.replicas),
             min(int(partition.rules.min_insync_replicas), len(partition.replicas)),
             now,
-            is_waiting=bool(partition.high_watermark < partition.log.written_end_offset),
+            is_waiting=_is_waiting(partition),
         )
         if action is Action.HAND_OVER:
             _LOG.warning("followers are silent, handing over: partition=%s-%d", *key)
@@ -352,3 +357,8 @@ def _slots(reply: Message) -> dict[tuple[Any, int], Message]:
         for topic in reply.get("topics", ())
         for part in topic["partitions"]
     }
+
+
+def _is_waiting(partition: Partition) -> bool:
+    """Whether records wait to be committed."""
+    return bool(partition.high_watermark < partition.log.written_end_offset)

@@ -12,6 +12,8 @@ Without its response the ISR stays as it was.
 3. A broker hands over a partition at most once in AGAIN_S, so that leadership does not follow an
    unstable link. An attempt that the controller rejected is repeated after RETRY_S.
 4. Silent followers are removed only if records wait for them, and if min.insync.replicas remain.
+5. The silence of a follower that never sent a fetch begins when a record first waits for it. Kafka
+   gives such a follower all of replica.lag.time.max.ms.
 """
 
 from collections.abc import Collection
@@ -53,6 +55,10 @@ class FollowerSilence:
 
     def fetched(self, node_id: int, now: float) -> None:
         self._fetched[node_id] = now
+
+    def expect(self, node_id: int, now: float) -> None:
+        """A record waits for this follower. If it never sent a fetch, it is silent from now on."""
+        self._fetched.setdefault(node_id, now)
 
     def check(self, registered: Collection[int], now: float) -> bool:
         """Begin a check; returns whether any registered follower is silent."""
