@@ -7,8 +7,8 @@
 """
 
 from headrace.model.topics import TopicPartition
-from headrace.replication.contact_machine import AGAIN_S
 from headrace.replication.partition import Partition
+from headrace.replication.silence_machine import AGAIN_S
 from tests.simulation.cluster import Cluster
 from tests.simulation.ensemble import NAME as ZOOKEEPER
 

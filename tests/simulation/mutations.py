@@ -198,14 +198,14 @@ MUTATIONS = (
     Mutation(
         "finding-17",
         "a leader does not act on silent followers",
-        "headrace/replication/contact_machine.py",
+        "headrace.replication.silence_machine.py",
         (
             (
                 "        silent = sum(node in self._silent for node in others)\n",
                 "        silent = 0\n",
             ),
         ),
-        "tests/unit/test_contact_machine.py::test_leader_hands_over_when_all_followers_are_silent",
+        "tests/unit/test_silence_machine.py::test_leader_hands_over_when_all_followers_are_silent",
     ),
     Mutation(
         "B10",

@@ -7,7 +7,7 @@ before it (Kafka's LogValidator). The time index has rising timestamps only (Kaf
 import pytest
 
 from headrace.log.log import Log
-from headrace.replication.admission import AppendRules, admit
+from headrace.replication.append_rules import AppendRules, admit
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import (
     NOW_MS,

@@ -4,7 +4,6 @@ import errno
 
 import pytest
 
-from headrace.log.jobs import PASSING
 from headrace.log.log import Log
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.testing.disk import SimulatedCrash, SimulatedFiles
@@ -100,7 +99,7 @@ def test_a_truncation_that_fails_is_retried_or_takes_the_log_offline(
     for operation in range(1, operations_of(target, True) + 1):
         files = SimulatedFiles(operation)
         log = filled(files, is_settled=True)
-        before = answers(log)
+        before, began = answers(log), len(files.trace)
         files.fail_at = {files.operations + operation: code}
         with pytest.raises(OSError, match=r"\[Errno") as failed:
             truncate(log, target)
@@ -115,11 +114,48 @@ def test_a_truncation_that_fails_is_retried_or_takes_the_log_offline(
             check_both_ways(open_log(files.killed(), CONFIG), target)
         else:
             # Nothing has changed: the log works, and a second attempt succeeds.
-            assert code in PASSING or operation < 4
+            assert not [each for each in files.trace[began:] if each.startswith("rename ")]
             assert answers(log) == before
             truncate(log, target)
             check_both_ways(log, target)
     assert outcomes == {True, False}
+
+
+def failing(kind: str, ending: str, code: int) -> tuple[SimulatedFiles, Log]:
+    """A truncation inside the last segment, whose last step of this kind fails."""
+    files = SimulatedFiles()
+    log = filled(files, is_settled=True)
+    began = files.operations
+    truncate(log, COUNT - 1)
+    steps = [
+        number
+        for number, each in enumerate(files.trace[began:], 1)
+        if each.startswith(f"{kind} ") and each.endswith(ending)
+    ]
+    files = SimulatedFiles()
+    log = filled(files, is_settled=True)
+    files.fail_at = {files.operations + steps[-1]: code}
+    with pytest.raises(OSError, match=r"\[Errno"):
+        truncate(log, COUNT - 1)
+    files.fail_at = {}
+    return files, log
+
+
+def test_a_full_disk_at_the_snapshot_of_a_truncation_changes_nothing() -> None:
+    files, log = failing("create", ".snapshot", errno.ENOSPC)
+    assert not log.is_offline
+    assert values(log)[-1] == values(open_log(files.killed(), CONFIG))[-1] != f"{COUNT - 2}"
+    truncate(log, COUNT - 1)
+    check_both_ways(log, COUNT - 1)
+
+
+def test_producers_need_no_scan_after_a_truncation_that_failed_at_its_last_step() -> None:
+    """A scan would miss the sequences of batches that compaction has removed."""
+    files, log = failing("rename", "headrace-checkpoint", errno.EIO)
+    assert log.is_offline
+    found = open_log(files.killed(), CONFIG)
+    assert found.recovery_point == found.log_end_offset == COUNT - 1
+    check_both_ways(found, COUNT - 1)
 
 
 def test_a_replica_appends_nothing_between_a_failed_truncation_and_its_retry() -> None:

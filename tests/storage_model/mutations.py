@@ -90,7 +90,13 @@ MUTATIONS = (
     Mutation(
         "truncation-online",
         "the log stays online after a failed step of a truncation",
-        (Change(_TRUNCATION, "        log.go_offline(error)\n        raise\n", "        raise\n"),),
+        (
+            Change(
+                _TRUNCATION,
+                "        log.go_offline(error)\n        raise\n    log.recovery_point",
+                "        raise\n    log.recovery_point",
+            ),
+        ),
     ),
     Mutation(
         "truncation-unnamed",

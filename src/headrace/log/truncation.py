@@ -4,9 +4,10 @@ Rare, and waits for the disk. The log must have no running job and no staged bat
 
 1. A checkpoint with `discard_from` is durable before the first change, and one without it before
    the next append. In between, start-up finishes the truncation (`interrupted`).
-2. If the temporary file of the first checkpoint cannot be written, no record was removed, and the
-   caller can retry. If a later step fails, including the rename of that file, the log goes offline,
-   so that it is never used half-truncated.
+2. Until the first checkpoint is renamed, no record was removed, and the caller can try again,
+   unless a sync of records failed. If that rename or a later step fails, the log goes offline: it
+   is never used half-truncated.
+3. The producers' state at the new end is durable before that checkpoint, if the records are.
 """
 
 import logging
@@ -26,6 +27,7 @@ from headrace.log.scan import Walk
 from headrace.log.segment import Segment
 from headrace.log.snapshots import encode_snapshot
 from headrace.log.swap import START, TEMPORARY, offset_of
+from headrace.log.transactions import AbortedTransaction
 from headrace.record.batch import Batch
 
 if TYPE_CHECKING:
@@ -68,7 +70,13 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
     point = min(int(log.recovery_point), int(last.base_offset))
     checkpoint = upkeep.checkpoint_below(log, point)
     checkpoint = checkpoint._replace(epochs=[e for e in checkpoint.epochs if e[1] < offset])
-    with _discarding(log, checkpoint, offset) as final:
+    if log.recovery_point >= last.base_offset:
+        # Compaction can have removed batches that had sequences, so the producers' state must not
+        # depend on a scan, also if a later step fails.
+        _sync_kept(log, file)
+        kept_part = _part_of(log, last, position, aborted)
+        checkpoint = _covering(log, checkpoint, kept_part, offset, producers)
+    with _discarding(log, checkpoint, offset):
         for segment in reversed(removed):
             _remove(log, segment)
         _cut_snapshots(log, offset)
@@ -82,12 +90,8 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
         last.size = position
         last.reindex(log.config.index_interval_bytes)
         last.set_aborted(aborted)
-        if log.recovery_point >= last.base_offset:
-            # All remaining batches are synced. Compaction can have removed batches with sequences,
-            # so the state of producers must not depend on a scan.
-            final.append(_covering(log, checkpoint, last, offset, producers))
     if log.recovery_point > last.base_offset:
-        log.vouched = final[-1].segments[-1]
+        log.vouched = checkpoint.segments[-1]
     log.producers = producers
     log.epochs.cut_end(offset)
     gone = [last, *removed]
@@ -97,10 +101,32 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
     _LOG.info("log truncated: partition=%s offset=%d", log.partition, offset)
 
 
+def _sync_kept(log: "Log", file: LogFile) -> None:
+    """Sync the segment that will be truncated. A failed sync takes the log offline."""
+    try:
+        log.files.sync(file.fd)
+    except OSError as error:
+        log.go_offline(error)
+        raise
+
+
+def _part_of(log: "Log", segment: Segment, size: int, aborted: list[AbortedTransaction]) -> Segment:
+    """A segment as it will be after its truncation, with its indexes."""
+    part = Segment(log.files, log.cache, log.path, segment.base_offset, segment.created_ms)
+    part.size = size
+    part.first_timestamp = segment.first_timestamp
+    part.reindex(log.config.index_interval_bytes)
+    part.set_aborted(aborted)
+    return part
+
+
 def _covering(
     log: "Log", checkpoint: LogCheckpoint, last: Segment, offset: int, producers: ProducerTable
 ) -> LogCheckpoint:
-    """The checkpoint of a log whose last segment was truncated and synced."""
+    """Write the files, except the records, of a log that ends with this segment.
+
+    Returns its checkpoint.
+    """
     for path, data in last.derived_files():
         log.files.write_file(path, data, sync=False)
     if offset not in log.snapshots:
@@ -110,6 +136,7 @@ def _covering(
     epochs = [each for each in log.epochs.entries() if each[1] < offset]
     facts = [each for each in checkpoint.segments if each.base_offset < last.base_offset]
     facts += [upkeep.facts_of(last, last.size)] if offset > last.base_offset else []
+    last.forget()
     return checkpoint._replace(recovery_point=offset, epochs=epochs, segments=facts)
 
 
@@ -222,26 +249,20 @@ def _prepare(log: "Log") -> None:
 
 
 @contextmanager
-def _discarding(
-    log: "Log", checkpoint: LogCheckpoint, offset: int
-) -> Iterator[list[LogCheckpoint]]:
-    """Make the removal of offsets from here on atomic. If a step fails, the log goes offline.
-
-    The caller can append the final checkpoint to the list.
-    """
-    final = [checkpoint]
+def _discarding(log: "Log", checkpoint: LogCheckpoint, offset: int) -> Iterator[None]:
+    """Make the removal of offsets from here on atomic. If a step fails, the log goes offline."""
     path = f"{log.path}/{LOG_CHECKPOINT}"
     first = encode_log_checkpoint(checkpoint._replace(discard_from=offset))
     log.files.write_file(path + TEMPORARY, first, sync=True)
     try:
         log.files.rename(path + TEMPORARY, path)
         log.files.sync_directory(log.path)
-        yield final
-        log.files.replace_file(path, encode_log_checkpoint(final[-1]))
+        yield
+        log.files.replace_file(path, encode_log_checkpoint(checkpoint))
     except OSError as error:
         log.go_offline(error)
         raise
-    log.recovery_point = final[-1].recovery_point
+    log.recovery_point = checkpoint.recovery_point
     if log.vouched is not None and log.vouched.base_offset >= checkpoint.recovery_point:
         log.vouched = None
 
