@@ -1,0 +1,105 @@
+"""`kill -9` during the update of incremental views, on a Spark server of the run's own."""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+
+from headrace.client import Client, connect
+from headrace.testing import RunningBroker
+from tests.pipelines.conftest import TIMEOUT_S, Command, Pipeline
+from tests.pipelines.test_pipeline import COPYING, fill, left_behind, make_topics
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
+INCREMENTAL = """\
+CREATE STREAMING TABLE k_words AS SELECT text, length(text) AS size FROM STREAM(k_text);
+CREATE MATERIALIZED VIEW k_counts
+TBLPROPERTIES ('headrace.incremental.key' = 'text') AS
+SELECT text, count(*) AS n FROM k_words GROUP BY text;
+CREATE MATERIALIZED VIEW k_sizes
+TBLPROPERTIES ('headrace.incremental.key' = 'text', 'headrace.incremental.sums' = 'n') AS
+SELECT size, count(*) AS n FROM k_words GROUP BY size;
+"""
+_STOP_TIMEOUT_S = 120.0
+
+
+def kill_when(command: Command, path: Path, state: Path) -> None:
+    """Kill the command and Spark as soon as a path exists, and wait until both have ended."""
+    while not path.exists():
+        assert command.process.poll() is None, command.log.read_text()
+    for pid in (command.process.pid, *left_behind(state / "tmp")):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    command.process.wait()
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    while left_behind(state / "tmp"):
+        assert time.monotonic() < deadline, left_behind(state / "tmp")
+        time.sleep(0.1)
+
+
+def rows(table: Path) -> dict[object, int]:
+    files = [str(path) for path in table.resolve().glob("*.parquet")]
+    read = pyarrow.dataset.dataset(files).to_table()
+    keys = read.column("text" if "text" in read.column_names else "size").to_pylist()
+    return dict(zip(keys, read.column("n").to_pylist(), strict=True))
+
+
+def test_killed_update_leaves_complete_versions_and_the_next_run_is_right(
+    tmp_path: Path, broker: RunningBroker
+) -> None:
+    with connect(broker.address) as client:
+        make_topics(client)
+        check(client, Pipeline(tmp_path / "kills", broker.address))
+
+
+def check(client: Client, pipeline: Pipeline) -> None:
+    pipeline.write("a.py", COPYING.format("k"))
+    pipeline.write("b.sql", INCREMENTAL)
+    state = pipeline.directory / ".headrace"
+    warehouse = state / "warehouse"
+    sent: list[str] = []
+
+    def send(*words: str) -> None:
+        fill(client, words)
+        sent.extend(words)
+
+    def assert_tables(words: list[str]) -> None:
+        assert rows(warehouse / "k_counts") == Counter(words)
+        assert rows(warehouse / "k_sizes") == Counter(map(len, words))
+
+    send("one", "two", "three", "two")
+    kills: list[Callable[[], Path]] = [
+        # The changed rows are written; Spark evaluates the views' queries on them.
+        lambda: warehouse / "_versions" / "_rows" / "now" / "rows.parquet",
+        # The new version of the first or of the second view exists, and is not published.
+        lambda: next_version(warehouse / "k_counts"),
+        lambda: next_version(warehouse / "k_sizes"),
+    ]
+    for number, place in enumerate(kills):
+        with pipeline.start("run", "--watch", "--json") as watching:
+            first = watching.next_line()
+            assert first["state"] == "completed", first
+            assert_tables(sent)
+            before = list(sent)
+            path = place()
+            path.unlink(missing_ok=True)
+            send("two", "six", "eleven", "n" * (number + 1))
+            kill_when(watching, path, state)
+        assert_tables(before)
+    assert pipeline.result("run")["state"] == "completed"
+    assert_tables(sent)
+    tables = [rows(warehouse / name) for name in ("k_counts", "k_sizes")]
+    assert pipeline.result("run", "--full-refresh", "all")["state"] == "completed"
+    assert [rows(warehouse / name) for name in ("k_counts", "k_sizes")] == tables
+
+
+def next_version(view: Path) -> Path:
+    current = view.resolve()
+    return current.with_name(str(int(current.name) + 1))
