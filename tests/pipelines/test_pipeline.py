@@ -13,6 +13,8 @@ from typing import Self
 import pyarrow.dataset
 
 from headrace.client import Client
+from headrace.spark.pyspark_api import VERSION
+from headrace.spark.versions import READ_LIMITS_SINCE
 from headrace.testing import RunningBroker
 from tests.pipelines.conftest import Pipeline, flow
 
@@ -246,9 +248,10 @@ def test_runs_go_on_after_ctrl_c_without_a_broker_and_from_the_start(
     make_topics(client)
     fill(client, map(str, range(500)))
     text, each = COPYING.format("again"), '.option("maxOffsetsPerTrigger", "1").load()'
-    pipeline.write("a.py", text.replace(".load()", each))
+    has_limits = VERSION >= READ_LIMITS_SINCE
+    pipeline.write("a.py", text.replace(".load()", each) if has_limits else text)
     with pipeline.start("run") as command:
-        command.wait_until_logged("again_bronze: running, ")
+        command.wait_until_logged("again_bronze: running, " if has_limits else "again_bronze: run")
         assert command.interrupt() == 130
     assert "Traceback" not in command.log.read_text()
     assert pipeline.result("status")["last_run"]["state"] == "stopped"
@@ -263,6 +266,9 @@ def test_runs_go_on_after_ctrl_c_without_a_broker_and_from_the_start(
     fill(client, ["500"])
     pipeline.write("a.py", text)
     assert pipeline.result("run")["state"] == "completed"
+    if not has_limits:
+        # The run before only repeated the interrupted micro-batch.
+        assert pipeline.result("run")["state"] == "completed"
     assert sorted(map(int, ground(client))) == list(range(501))
 
     pipeline.write("b.sql", "CREATE MATERIALIZED VIEW again_one AS SELECT 1 AS one;")

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from headrace.client import Client, connect
 from headrace.pipelines.project import Project
+from headrace.spark.pyspark_api import VERSION
+from headrace.spark.versions import READ_LIMITS_SINCE
 from headrace.testing import RunningBroker
 from tests.pipelines.shop import Shop
 
@@ -51,7 +53,9 @@ def test_tables_are_what_the_events_say_whatever_else_comes(
     with connect(broker.address) as client:
         write_nasty(client)
         shop.run()
-        assert shop.lag(client) == 0
+        if VERSION >= READ_LIMITS_SINCE:
+            # Earlier versions commit a micro-batch to the group when they plan the next one.
+            assert shop.lag(client) == 0
         assert reasons(client) == [
             "the value is not a JSON object",
             "the value is not a JSON object",

@@ -6,10 +6,11 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyspark
 import pytest
 from pyspark import SparkContext
-from pyspark.sql import datasource
+from pyspark.sql import datasource, types
 
 from headrace.spark import pyspark_api
 from headrace.spark.pyspark_api import MODULES, VERSION
@@ -123,6 +124,12 @@ def test_spark_connect_can_drop_a_pipeline() -> None:
     command.pipeline_command.drop_dataflow_graph.dataflow_graph_id = "id"
     assert command.WhichOneof("command_type") == "pipeline_command"
     assert callable(SparkConnectClient.execute_command)
+
+
+def test_times_of_an_arrow_schema_are_in_utc() -> None:
+    schema = types.StructType().add("at", types.TimestampType()).add("n", types.LongType())
+    expected = pa.schema([("at", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+    assert pyspark_api.arrow_schema(schema) == expected
 
 
 def test_private_attributes_of_the_session_exist() -> None:

@@ -35,7 +35,7 @@ from headrace.pipelines.project import BOOTSTRAP
 from headrace.pipelines.tables import Tables
 from headrace.pipelines.versions import Versions
 from headrace.pipelines.written import missing_files, table_files
-from headrace.spark.pyspark_api import to_arrow_schema
+from headrace.spark.pyspark_api import arrow_schema
 
 KEY = "headrace.incremental.key"
 SUMS = "headrace.incremental.sums"
@@ -227,7 +227,7 @@ class Incremental:
         known = self._rows.get((rule.source, rule.key, new))
         if known is not None:
             return known
-        schema = _in_utc(to_arrow_schema(self._types(rule.source), timezone="UTC"))
+        schema = _in_utc(arrow_schema(self._types(rule.source)))
         if rule.key not in schema.names:
             raise NotIncremental(
                 f"{rule.view} has {KEY} = {rule.key}, which is not a column of {rule.source}. "

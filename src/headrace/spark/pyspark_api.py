@@ -14,6 +14,7 @@ import pyspark
 
 from headrace.spark.versions import (
     ARROW_STREAM_WRITER_SINCE,
+    ARROW_TIME_ZONE_SINCE,
     AUTO_CDC_SINCE,
     OLDEST,
     READ_LIMITS_SINCE,
@@ -74,7 +75,6 @@ if TYPE_CHECKING:
         SparkConnectGraphElementRegistry,
     )
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
-    from pyspark.sql.pandas.types import to_arrow_schema
 
 MODULES = {
     "AutoCdcFlow": "pyspark.pipelines.flow",
@@ -90,7 +90,6 @@ MODULES = {
     "create_dataflow_graph": "pyspark.pipelines.spark_connect_pipeline",
     "graph_element_registration_context": "pyspark.pipelines.graph_element_registry",
     "start_run": "pyspark.pipelines.spark_connect_pipeline",
-    "to_arrow_schema": "pyspark.sql.pandas.types",
 }
 """Names for pipelines, and the undocumented modules that have them."""
 
@@ -116,6 +115,14 @@ def drop_dataflow_graph(spark: Any, graph_id: str) -> None:
     spark.client.execute_command(command)
 
 
+def arrow_schema(schema: Any) -> Any:
+    """The Arrow schema of Spark's schema, with times in UTC."""
+    convert = import_module("pyspark.sql.pandas.types").to_arrow_schema
+    # Earlier versions have no such parameter, and times are in UTC.
+    given = {"timezone": "UTC"} if VERSION >= ARROW_TIME_ZONE_SINCE else {}
+    return convert(schema, **given)
+
+
 def connect_plan(frame: Any, spark: Any) -> Any:
     """The plan of a DataFrame of Spark Connect, as a message."""
     return frame._plan.plan(spark.client)
@@ -138,11 +145,11 @@ __all__ = [
     "SupportsTriggerAvailableNow",
     "TemporaryView",
     "add_pipeline_analysis_context",
+    "arrow_schema",
     "block_session_mutations",
     "connect_plan",
     "create_dataflow_graph",
     "drop_dataflow_graph",
     "graph_element_registration_context",
     "start_run",
-    "to_arrow_schema",
 ]
