@@ -48,20 +48,50 @@ def test_script_is_valid(shell: str, capsys: pytest.CaptureFixture[str], tmp_pat
     subprocess.run([shell, "-n", str(script)], check=True)
 
 
-def test_bash_completes_a_command_line(tmp_path: Path) -> None:
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """An environment in which `headrace` is a command."""
     command = tmp_path / "headrace"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m headrace "$@"\n')
     command.chmod(0o755)
+    return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("headrace to", ["topics", "tour"]),
+        ("headrace topics ", ["alter", "create", "delete", "describe", "list"]),
+        ("headrace consume --isolation ", ["read_committed", "read_uncommitted"]),
+        ("headrace up --data ./scr", ["./scratch"]),
+    ],
+)
+def test_fish_completes_a_command_line(
+    line: str, expected: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "scratch").touch()
+    done = subprocess.run(
+        ["fish", "-c", f'{SCRIPTS["fish"]}complete -C "{line}"'],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == expected
+
+
+def test_bash_completes_a_command_line(environment: dict[str, str]) -> None:
     script = SCRIPTS["bash"] + (
         "COMP_WORDS=(headrace up --zookeeper-p); COMP_CWORD=2; _headrace\n"
         'echo "${COMPREPLY[@]}"\n'
         "COMP_WORDS=(headrace topics ''); COMP_CWORD=2; _headrace\n"
         'echo "${COMPREPLY[@]}"\n'
     )
-    path = f"{tmp_path}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", script],
-        env={**os.environ, "PATH": path},
+        env=environment,
         capture_output=True,
         text=True,
         check=True,

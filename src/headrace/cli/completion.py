@@ -26,10 +26,15 @@ compdef _headrace headrace
 _FISH = """\
 function __headrace
     set -l words (commandline -opc)
-    set -l current (commandline -ct | string collect --allow-empty)
-    headrace completion words $words[2..-1] $current 2>/dev/null
+    set -l current (commandline -ct)
+    set -l found (headrace completion words $words[2..-1] "$current" 2>/dev/null)
+    if test (count $found) -gt 0
+        printf '%s\\n' $found
+    else
+        __fish_complete_path "$current"
+    end
 end
-complete -c headrace -a '(__headrace)'
+complete -c headrace -f -a '(__headrace)'
 """
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _HELP = """\
@@ -42,7 +47,9 @@ fish: run once:          headrace completion fish > ~/.config/fish/completions/h
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _HELP
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("shell", choices=(*SCRIPTS, "words"), metavar="{bash,zsh,fish}")
+    parser.add_argument(
+        "shell", choices=(*SCRIPTS, "words"), metavar="{bash,zsh,fish}", help="the shell"
+    )
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
@@ -56,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last of the words after `headrace` can become."""
+    """The completions of the last of the words after `headrace`."""
     from headrace.cli.main import COMMANDS, command_parser
 
     *before, current = words or [""]
