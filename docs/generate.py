@@ -1,4 +1,4 @@
-"""Writes docs/CLI.md and the generated parts of docs/COMPATIBILITY.md: APIs, gaps, settings.
+"""Writes docs/CLI.md and the generated parts of docs/COMPATIBILITY.md and docs/CLIENT.md.
 
 Text between a pair of marks is generated, the rest is written by hand. With --check nothing is
 written: the exit code is 1 if a page is out of date.
@@ -8,11 +8,16 @@ import argparse
 import ast
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 from headrace.cli.main import COMMANDS
+from headrace.client import options as client_options
 from headrace.config.features import MISSING
 from headrace.config.group import GROUP_SETTINGS
 from headrace.config.setting import LIST, Setting, render
@@ -20,18 +25,24 @@ from headrace.config.table import TOPIC_SETTINGS, broker_settings
 from headrace.wire.apis import APIS, Api
 
 PAGE = Path(__file__).with_name("COMPATIBILITY.md")
+CLIENT_PAGE = Path(__file__).with_name("CLIENT.md")
 CLI_PAGE = Path(__file__).with_name("CLI.md")
 HANDLERS = Path(__file__).parents[1] / "src" / "headrace" / "handlers"
 
 CLI_HEAD = """# Command line
 
-`headrace COMMAND [ACTION] --help` prints the same with the usage. `make docs` generates this page.
+`headrace COMMAND [ACTION] --help` prints the same. `make docs` generates this page.
+
+Commands that connect to a cluster take `--bootstrap-server HOST:PORT`: one broker, or several
+separated by commas. The default is the environment variable `HEADRACE_BOOTSTRAP`, else the address
+of the project (`headrace pipeline` only), else `localhost:9092`.
 
 Exit codes: 0 success, 1 failure, 2 wrong usage, 130 Ctrl-C, 141 closed pipe. `headrace status`
 returns 1 if the broker is not running, `headrace log check` returns 1 if it finds a problem.
 [PIPELINES.md](PIPELINES.md) has those of `headrace pipeline`.
 """
 
+USAGE_COLUMNS = 100
 _FOREVER = str(2**63 - 1)
 _UNLIMITED = str(2**31 - 1)
 
@@ -163,6 +174,36 @@ def _other_defaults() -> str:
     return _table(("setting", "Headrace", "Apache Kafka"), rows)
 
 
+def _client_options(name: str) -> str:
+    """The fields of a class in client/options.py, with their defaults and docstrings."""
+    tree = ast.parse(Path(client_options.__file__).read_text(encoding="utf-8"))
+    (found,) = [each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name]
+    defaults = {field.name: field.default for field in fields(getattr(client_options, name))}
+    rows = [
+        (f"`{field.target.id}`", _client_default(defaults[field.target.id]), str(text.value.value))
+        for field, text in pairwise(found.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    ]
+    return _table(("option", "default", "meaning"), rows)
+
+
+def _client_default(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"`{value!r}`"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+
+
+CLIENT_PARTS: dict[str, Callable[[], str]] = {
+    "client-options": partial(_client_options, "ClientOptions"),
+    "producer-options": partial(_client_options, "ProducerOptions"),
+    "consumer-options": partial(_client_options, "ConsumerOptions"),
+    "group-options": partial(_client_options, "GroupOptions"),
+}
 PARTS: dict[str, Callable[[], str]] = {
     "apis": _apis,
     "api-gaps": _api_gaps,
@@ -176,14 +217,15 @@ PARTS: dict[str, Callable[[], str]] = {
 }
 
 
-def generate(page: str) -> str:
+def generate(path: Path, parts: dict[str, Callable[[], str]]) -> str:
     """The page with its generated parts as they should be."""
-    for name, part in PARTS.items():
+    page = path.read_text(encoding="utf-8")
+    for name, part in parts.items():
         begin, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
         head, found_begin, rest = page.partition(begin)
         _, found_end, tail = rest.partition(end)
         if not found_begin or not found_end:
-            raise SystemExit(f"{PAGE.name} has no place for {name}: it needs {begin} and {end}.")
+            raise SystemExit(f"{path.name} has no place for {name}: it needs {begin} and {end}.")
         page = f"{head}{begin}\n{part()}\n{end}{tail}"
     return page
 
@@ -197,22 +239,46 @@ def _commands() -> Iterator[str]:
         parser = argparse.ArgumentParser(prog=f"headrace {name}", add_help=False)
         getattr(import_module(command.module), command.add_arguments)(parser)
         yield f"## headrace {name}\n\n{_sentence(command.summary)}.\n"
+        if not _nested(parser):
+            yield _usage(parser)
         yield from _arguments(parser)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
     nested = _nested(parser)
-    rows = [
-        f"| {_argument_name(action)} | {_help_text(action.help)} |"
+    shown = [
+        action
         for action in parser._actions
         if action.help != argparse.SUPPRESS
+        and "--bootstrap-server" not in action.option_strings
         and not isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
     ]
+    # Positional arguments first.
+    shown.sort(key=lambda action: bool(action.option_strings))
+    rows = [f"| {_argument_name(action)} | {_help_text(action.help)} |" for action in shown]
     if rows:
         yield "\n".join(("| argument | meaning |", "| --- | --- |", *rows)) + "\n"
     for summary, child in nested:
         yield f"### {child.prog}\n\n{_sentence(summary)}.\n"
+        yield _usage(child)
         yield from _arguments(child)
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """The usage as a block of code, without --help, and broken between arguments only."""
+    words = " ".join(parser.format_usage().split()).removeprefix("usage: ").replace("[-h] ", "")
+    joined = re.sub(
+        r"\[[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*\]", lambda m: m[0].replace(" ", "~"), words
+    )
+    lines = textwrap.wrap(
+        joined,
+        USAGE_COLUMNS,
+        initial_indent="    ",
+        subsequent_indent="        ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace("~", " ") + "\n"
 
 
 def _nested(parser: argparse.ArgumentParser) -> list[tuple[str, argparse.ArgumentParser]]:
@@ -241,7 +307,11 @@ def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--check"]):
         print("usage: python docs/generate.py [--check]", file=sys.stderr)
         return 2
-    pages = {PAGE: generate(PAGE.read_text(encoding="utf-8")), CLI_PAGE: cli_page()}
+    pages = {
+        PAGE: generate(PAGE, PARTS),
+        CLIENT_PAGE: generate(CLIENT_PAGE, CLIENT_PARTS),
+        CLI_PAGE: cli_page(),
+    }
     outdated = [
         page for page, text in pages.items() if not page.exists() or page.read_text() != text
     ]

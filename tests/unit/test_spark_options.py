@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.client.options import ClientOptions, ConsumerOptions, ProducerOptions
 from headrace.model.topics import TopicPartition
 from headrace.spark.option_values import Bound, OptionError, duration_ms
 from headrace.spark.options import (
@@ -64,7 +65,11 @@ def test_client_properties_go_to_the_client() -> None:
 @pytest.mark.parametrize(
     ("use", "options", "said"),
     [
-        ("batch", SERVER, "give one of the options subscribe, subscribePattern, assign"),
+        (
+            "batch",
+            SERVER,
+            "exactly one of subscribe, subscribePattern, assign is required; none given",
+        ),
         ("batch", {**READ, "assign": '{"a": [0]}'}, "'subscribe' and 'assign'"),
         ("batch", {"subscribe": "a"}, "'kafka.bootstrap.servers' is missing"),
         ("batch", {**READ, "kafka.bootstrap.servers": "a:b"}, "is not a broker address"),
@@ -78,16 +83,16 @@ def test_client_properties_go_to_the_client() -> None:
         ("stream", {**READ, "groupIdPrefix": ""}, "'groupIdPrefix' is empty"),
         ("batch", {**READ, "minPartitions": "0"}, "at least 1"),
         ("batch", {**READ, "failOnDataLoss": "maybe"}, "give true or false"),
-        ("batch", {**READ, "maxTriggerDelay": "1m"}, "is for spark.readStream only"),
-        ("stream", {**READ, "endingTimestamp": "1"}, "is for spark.read only"),
-        ("stream", {**READ, "pushFilters": "true"}, "is for spark.read only"),
+        ("batch", {**READ, "maxTriggerDelay": "1m"}, "applies to spark.readStream only"),
+        ("stream", {**READ, "endingTimestamp": "1"}, "applies to spark.read only"),
+        ("stream", {**READ, "pushFilters": "true"}, "applies to spark.read only"),
         ("stream", {**READ, "maxTriggerDelay": "soon"}, "give a duration"),
         (
             "stream",
             {**READ, "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
             "larger than 'maxOffsetsPerTrigger'",
         ),
-        ("batch", {**READ, "kafka.auto.offset.reset": "x"}, "said by 'startingOffsets'"),
+        ("batch", {**READ, "kafka.auto.offset.reset": "x"}, "use 'startingOffsets' instead"),
         ("batch", {**READ, "kafka.session.timeout.ms": "1"}, "unknown option 'kafka.session"),
         ("batch", {**READ, "path": "a"}, r"not by load\("),
         ("batch", {**SERVER, "subscribePattern": "("}, "is no regular expression"),
@@ -171,6 +176,24 @@ def test_the_page_on_spark_names_every_option() -> None:
     properties = {**CLIENT_PROPERTIES, **CONSUMER_PROPERTIES, **PRODUCER_PROPERTIES}
     named = [*READING, *WRITING, *(f"kafka.{name}" for name in properties), "kafka.group.id"]
     assert [name for name in named if f"`{name}`" not in page] == []
+
+
+def test_page_has_the_default_of_every_client_property() -> None:
+    page = (ROOT / "docs" / "SPARK.md").read_text()
+    tables = (
+        (CLIENT_PROPERTIES, ClientOptions(())),
+        (CONSUMER_PROPERTIES, ConsumerOptions()),
+        (PRODUCER_PROPERTIES, ProducerOptions()),
+    )
+    wrong = []
+    for properties, options in tables:
+        for name, (field, _) in properties.items():
+            default = str(getattr(options, field)) if field else "PLAINTEXT"
+            row = re.search(rf"^\| `kafka\.{re.escape(name)}` \| \w+ \| (.*) \|$", page, re.M)
+            shown = row[1].replace("`", "") if row else ""
+            if not shown.lower().startswith(default.lower() or "(empty)"):
+                wrong.append((name, default, shown))
+    assert wrong == []
 
 
 def test_a_query_with_a_name_may_write() -> None:

@@ -3,7 +3,12 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.connection import add_connection_arguments, add_json_argument, connected
+from headrace.cli.connection import (
+    add_connection_arguments,
+    add_json_argument,
+    connected,
+    sentence,
+)
 from headrace.cli.output import plural, print_json, print_table
 
 if TYPE_CHECKING:
@@ -19,7 +24,7 @@ _NAMED_MAX = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     summary = "show brokers, under-replicated and offline partitions"
-    describe = actions.add_parser("describe", help=summary, description=summary)
+    describe = actions.add_parser("describe", help=summary, description=sentence(summary))
     add_connection_arguments(describe)
     add_json_argument(describe)
 

@@ -9,6 +9,7 @@ from headrace.cli.connection import (
     add_json_argument,
     connected,
     name_and_value,
+    sentence,
 )
 from headrace.cli.failure import Failure
 from headrace.cli.output import print_json, print_table
@@ -34,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _action(actions: Any, name: str, summary: str, run: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=summary, description=sentence(summary)
+    )
     parser.set_defaults(run_action=run)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--topic", metavar="NAME", help="settings of this topic")

@@ -31,12 +31,17 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def sentence(summary: str) -> str:
+    return f"{summary[0].upper()}{summary[1:]}."
+
+
 def add_action(
     actions: Any, name: str, summary: str, run: Any, *, json: bool = True
 ) -> argparse.ArgumentParser:
     """One of a command's actions: `run(client, args)`, see `run_action`."""
-    sentence = summary[0].upper() + summary[1:] + "."
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=sentence)
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=summary, description=sentence(summary)
+    )
     parser.set_defaults(run_action=run)
     add_connection_arguments(parser)
     if json:

@@ -31,12 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="start",
         default="earliest",
-        metavar="PLACE",
+        metavar="POSITION",
         help=f"start position: {_PLACES} (default earliest)",
     )
     parser.add_argument(
         "--until",
-        metavar="PLACE",
+        metavar="POSITION",
         help="stop position, exclusive: end (the current end), an offset or a time "
         "(default: never)",
     )

@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     describe = add_action(
         actions, "describe", "show offsets, lag and owners of partitions", _describe
     )
-    describe.add_argument("groups", nargs="*", metavar="GROUP", help="default: all groups")
+    describe.add_argument(
+        "groups", nargs="*", metavar="GROUP", help="groups to describe (default: all)"
+    )
     members = add_action(actions, "members", "show members and their partitions", _members)
     members.add_argument("group", metavar="GROUP", help="the group")
     delete = add_action(actions, "delete", "delete groups without members", _delete)

@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     elect = actions.add_parser("elect", help=summary, description=summary)
     add_connection_arguments(elect)
     add_json_argument(elect)
-    elect.add_argument("--topic", metavar="TOPIC", help="default: all")
+    elect.add_argument("--topic", metavar="TOPIC", help="topic (default: all)")
     elect.add_argument(
-        "--partition", type=int, metavar="N", help="default: all partitions of the topic"
+        "--partition", type=int, metavar="N", help="partition (default: all of the topic)"
     )
     elect.add_argument(
         "--unclean",

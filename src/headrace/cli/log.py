@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from headrace.cli.connection import add_json_argument
+from headrace.cli.connection import add_json_argument, sentence
 from headrace.cli.failure import OUTPUT_ERRORS, Failure
 from headrace.cli.output import Progress, plural, print_json
 
@@ -13,7 +13,7 @@ from headrace.cli.output import Progress, plural, print_json
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     summary = "print a .log, .index, .timeindex, .txnindex or .snapshot file"
-    dump = actions.add_parser("dump", help=summary, description=summary)
+    dump = actions.add_parser("dump", help=summary, description=sentence(summary))
     dump.add_argument("file", metavar="FILE", help="the file to print")
     dump.add_argument(
         "--batches",
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(dump)
     dump.set_defaults(run_action=_dump)
     summary = "verify every checksum and index, and list the files that recovery has set aside"
-    check = actions.add_parser("check", help=summary, description=summary)
+    check = actions.add_parser("check", help=summary, description=sentence(summary))
     check.add_argument(
         "directory", metavar="DIR", help="a partition, a data directory, or a cluster's directory"
     )
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     accept = actions.add_parser(
         "accept-loss",
         help=summary,
-        description=f"{summary}. Stop its broker first. The remaining segments are kept.",
+        description=f"{sentence(summary)} Stop its broker first. The remaining segments are kept.",
     )
     accept.add_argument("directory", metavar="DIR", help="the partition's directory, such as d/t-0")
     accept.set_defaults(run_action=_accept_loss)

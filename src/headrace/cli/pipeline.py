@@ -19,6 +19,7 @@ from headrace.cli.connection import (
     add_json_argument,
     name_and_value,
     positive_number,
+    sentence,
 )
 from headrace.cli.failure import Failure
 from headrace.cli.output import print_json, print_table
@@ -56,10 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TABLE",
-        help="empty this table and fill it from the start, or 'all'; may be repeated",
+        help="empty this table and fill it from the start, or 'all'; can be repeated",
     )
     run.add_argument(
-        "--watch", action="store_true", help="run again and again on one server, until Ctrl-C"
+        "--watch", action="store_true", help="repeat the run when new records arrive, until Ctrl-C"
     )
     run.add_argument(
         "--interval",
@@ -70,29 +71,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_json_argument(run)
     _add_spark_arguments(run)
-    status = _add(actions, "status", "show the last run, and how far behind flows are", _status)
+    status = _add(actions, "status", "show the last run and the lag of each flow", _status)
     add_json_argument(status)
     history = _add(actions, "history", "list the last runs, oldest first", print_history)
     history.add_argument(
-        "--limit", type=positive_number, default=20, metavar="N", help="runs to list (default: 20)"
+        "--limit",
+        type=positive_number,
+        default=20,
+        metavar="N",
+        help="number of runs (default: 20)",
     )
     add_json_argument(history)
     add_show(actions)
-    graph = _add(actions, "graph", "draw what the last run or dry-run found", _graph)
+    graph = _add(actions, "graph", "draw the tables and flows of the last run or dry run", _graph)
     graph.add_argument(
         "--output", metavar="FILE", help="the SVG to write (default: in the project's .headrace)"
     )
     add_json_argument(graph)
-    dry_run = _add(actions, "dry-run", "check the definitions, and run nothing", _dry_run)
+    dry_run = _add(actions, "dry-run", "check the definitions without running a flow", _dry_run)
     add_json_argument(dry_run)
     _add_spark_arguments(dry_run)
 
 
 def _add(actions: Any, name: str, summary: str, run: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=summary, description=sentence(summary)
+    )
     parser.set_defaults(run_action=run)
     parser.add_argument(
-        "directory", nargs="?", default=".", metavar="DIR", help="the project (default: here)"
+        "directory",
+        nargs="?",
+        default=".",
+        metavar="DIR",
+        help="directory of the project (default: .)",
     )
     add_connection_arguments(parser, f"the project's own, else {FALLBACK}")
     return parser
@@ -101,13 +112,13 @@ def _add(actions: Any, name: str, summary: str, run: Any) -> argparse.ArgumentPa
 def _add_spark_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--remote", metavar="sc://HOST:PORT", help="use this Spark Connect server, which runs"
+        "--remote", metavar="sc://HOST:PORT", help="use this running Spark Connect server"
     )
     where.add_argument(
         "--master",
         default="local[*]",
         metavar="URL",
-        help="start a server on this master of Spark (default: local[*])",
+        help="start a Spark server on this master (default: local[*])",
     )
     parser.add_argument(
         "--pack",
@@ -124,14 +135,16 @@ def _add_spark_arguments(parser: argparse.ArgumentParser) -> None:
         type=name_and_value,
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of Spark's or of the project's, before its own; may be repeated",
+        help="a setting of Spark or of the project, instead of the project's own; can be repeated",
     )
     parser.add_argument(
         "--jars",
         metavar="PATH,...",
-        help="jars for Spark, as for a table format (default: the tested build, from Maven)",
+        help="jars for Spark, such as a table format (default: the tested build, from Maven)",
     )
-    parser.add_argument("--verbose", action="store_true", help="show errors whole, Java's too")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print complete errors, including Java's"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

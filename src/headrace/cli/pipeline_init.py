@@ -8,7 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.connection import FALLBACK, VARIABLE, add_connection_arguments, connected
+from headrace.cli.connection import (
+    FALLBACK,
+    VARIABLE,
+    add_connection_arguments,
+    connected,
+    sentence,
+)
 from headrace.cli.failure import Failure
 from headrace.env.extras import install_command
 
@@ -18,9 +24,13 @@ if TYPE_CHECKING:
 
 def add_init(actions: Any) -> None:
     summary = "create a project: one table, a table for a topic, or a sample"
-    parser: argparse.ArgumentParser = actions.add_parser("init", help=summary, description=summary)
+    parser: argparse.ArgumentParser = actions.add_parser(
+        "init", help=summary, description=sentence(summary)
+    )
     parser.set_defaults(run_action=_init)
-    parser.add_argument("name", metavar="NAME", help="its name, and the directory to create")
+    parser.add_argument(
+        "name", metavar="NAME", help="name of the project, and of the directory to create"
+    )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
         "--topic", metavar="T", help="read records of this topic, and write a schema for them"

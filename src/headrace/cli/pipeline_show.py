@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.connection import add_json_argument, positive_number
+from headrace.cli.connection import add_json_argument, positive_number, sentence
 from headrace.cli.failure import Failure
 from headrace.cli.output import plural, print_json, print_table, size_text
 
@@ -20,17 +20,23 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 def add_show(actions: Any) -> None:
     summary = "print rows of a table, or list the tables, without Spark"
-    parser = actions.add_parser("show", help=summary, description=summary)
+    parser = actions.add_parser("show", help=summary, description=sentence(summary))
     parser.set_defaults(run_action=_show)
-    parser.add_argument("table", nargs="?", metavar="TABLE", help="without it, list the tables")
+    parser.add_argument(
+        "table", nargs="?", metavar="TABLE", help="table to print (default: list all tables)"
+    )
     parser.add_argument(
         "--where", metavar="EXPR", help="only these rows, as in SQL: \"status = 'paid' AND n > 3\""
     )
     parser.add_argument(
-        "--limit", type=positive_number, default=20, metavar="N", help="rows (default: 20)"
+        "--limit",
+        type=positive_number,
+        default=20,
+        metavar="N",
+        help="number of rows (default: 20)",
     )
     parser.add_argument(
-        "--directory", default=".", metavar="DIR", help="the project (default: here)"
+        "--directory", default=".", metavar="DIR", help="directory of the project (default: .)"
     )
     add_json_argument(parser)
 

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     status = add_action(actions, "status", "show reassignments in progress", _status)
     status.add_argument(
-        "file", type=Path, nargs="?", metavar="PLAN", help="default: all reassignments in progress"
+        "file", type=Path, nargs="?", metavar="PLAN", help="only those of this plan (default: all)"
     )
     cancel = add_action(
         actions, "cancel", "cancel reassignments; partitions keep their former replicas", _cancel

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from headrace.cli.connection import add_json_argument
+from headrace.cli.connection import add_json_argument, sentence
 from headrace.cli.failure import Failure
 from headrace.cli.output import print_json
 
@@ -14,7 +14,7 @@ _OUTPUT = "env.tar.gz"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     summary = "build an archive with Python and Headrace for executors, and test that it starts"
-    pack = actions.add_parser("pack", help=summary, description=summary)
+    pack = actions.add_parser("pack", help=summary, description=sentence(summary))
     pack.add_argument(
         "-o", "--output", default=_OUTPUT, metavar="FILE", help=f"the archive (default: {_OUTPUT})"
     )
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PACKAGE",
-        help="an installed package that your code imports on executors; may be repeated",
+        help="an installed package that your code imports on executors; can be repeated",
     )
     add_json_argument(pack)
 

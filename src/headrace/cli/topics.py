@@ -24,14 +24,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create = add_action(actions, "create", "create topics", _create, json=False)
     create.add_argument("names", nargs="+", metavar="NAME", help="name of the new topic")
     create.add_argument(
-        "--partitions", type=int, default=-1, metavar="N", help="default: num.partitions"
+        "--partitions",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="number of partitions (default: num.partitions)",
     )
     create.add_argument(
         "--replication-factor",
         type=int,
         default=-1,
         metavar="N",
-        help="default: default.replication.factor",
+        help="replicas per partition (default: default.replication.factor)",
     )
     _add_config(create)
     create.add_argument(
@@ -40,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = add_action(actions, "list", "list topics", _list)
     listing.add_argument("--internal", action="store_true", help="also list internal topics")
     describe = add_action(actions, "describe", "show partitions, leaders and offsets", _describe)
-    describe.add_argument("names", nargs="*", metavar="NAME", help="default: all topics")
+    describe.add_argument(
+        "names", nargs="*", metavar="NAME", help="topics to describe (default: all)"
+    )
     alter = add_action(
         actions, "alter", "add partitions or replicas, change settings", _alter, json=False
     )

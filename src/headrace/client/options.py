@@ -1,4 +1,4 @@
-"""The options of clients, producers, consumers and group members, with defaults."""
+"""Settings of clients, producers, consumers and group members, with their defaults."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -22,7 +22,7 @@ class Address(NamedTuple):
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """Parse "host:port,host:port"; the port is optional, and an IPv6 address is in brackets."""
+    """Read "host:port,host:port"; the port is optional, and an IPv6 address is in brackets."""
     addresses = tuple(_parse_address(part.strip()) for part in text.split(",") if part.strip())
     if not addresses:
         raise ValueError("no broker address: use host:port, for example localhost:9092")
@@ -44,20 +44,27 @@ def _parse_address(text: str) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """Options for all connections of a client."""
+    """Settings of all connections of a client. docs/CLIENT.md has these rows."""
 
     bootstrap: tuple[Address, ...]
     client_id: str = "headrace"
+    """Name of the client, for quotas and in descriptions of groups."""
     connect_timeout_ms: float = 10_000
+    """Limit for one attempt to connect."""
     request_timeout_ms: float = 30_000
+    """Limit for one response; after it, the client disconnects and retries."""
     operation_timeout_ms: float = 60_000
-    """The time for which one call retries."""
+    """Limit for one call, including its retries."""
     metadata_age_ms_max: float = 300_000
+    """Age at which metadata is refreshed."""
     retry_backoff_ms: float = 50
+    """Pause before the first retry. It doubles with each further retry."""
     retry_backoff_ms_max: float = 1_000
+    """Longest pause before a retry."""
     topic_absent_ms: float = 1_000
-    """The time for which a topic can be unknown before that is an error."""
+    """Time that a topic must be missing from metadata before a call raises UnknownTopic."""
     response_bytes_max: int = 1 << 30
+    """Largest accepted response."""
 
     @property
     def bootstrap_text(self) -> str:
@@ -66,23 +73,32 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """Options of a producer: batching, acknowledgements and delivery."""
+    """Settings of a producer. docs/CLIENT.md has these rows."""
 
     acks: Acks = "all"
+    """Required acknowledgements: "all" in-sync replicas, 1 (the leader) or 0 (none)."""
     idempotent: bool = True
-    """Retries neither duplicate nor reorder records; requires acks="all"."""
+    """Retries neither duplicate nor reorder records. Requires acks="all"; else it is False."""
     linger_ms: float = 5
-    """The time that a batch waits for more records."""
+    """Time that a batch waits for records. A full one, or one that a call awaits, does not wait."""
     compression: Compression = "none"
+    """none, gzip, snappy, lz4 or zstd."""
     compression_level: int | None = None
+    """Level of gzip, lz4 or zstd; None is the codec's default."""
     partitioner: Literal["sticky", "round_robin"] = "sticky"
+    """Partition of records without a key: one per batch, or the next one for each record."""
     batch_bytes_max: int = 262_144
+    """Largest batch, before compression."""
     request_bytes_max: int = 1_048_576
+    """Largest request."""
     buffer_bytes_max: int = 33_554_432
+    """Limit for records that are not yet acknowledged; then `send` waits."""
     in_flight_max: int = 5
+    """Requests per broker without a response: 1 to 5 if idempotent, else up to 1,000."""
     delivery_timeout_ms: float = 120_000
+    """Limit for one record, from `send` to its acknowledgement."""
     create_topics: bool = True
-    """Whether the broker may create an unknown topic, if its configuration allows that."""
+    """Allow the broker to create an unknown topic (auto.create.topics.enable)."""
 
     def __post_init__(self) -> None:
         if self.acks not in ("all", 0, 1):
@@ -109,20 +125,26 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Options of fetching."""
+    """Settings of a consumer. docs/CLIENT.md has these rows."""
 
     isolation: Isolation = "read_uncommitted"
+    """read_committed omits records of aborted transactions."""
     wait_ms_max: int = 500
-    """The time that a leader can delay a fetch while it has less than fetch_bytes_min."""
+    """Time that a leader waits for fetch_bytes_min before it responds."""
     fetch_bytes_min: int = 1
+    """Bytes for which a leader waits."""
     fetch_bytes_max: int = 52_428_800
+    """Largest fetch response; its first batch can be larger."""
     partition_bytes_max: int = 1_048_576
+    """Largest part of one partition in a response; its first batch can be larger."""
     buffer_bytes_max: int = 67_108_864
-    """The limit of fetched bytes that were not taken; above it, nothing is fetched."""
+    """Limit for fetched bytes that `poll` has not returned; then fetching pauses."""
     out_of_range: Literal["earliest", "latest", "error"] = "error"
-    """The action if an offset is before the log start or after the log end."""
+    """Next offset if the log does not have the requested one; error raises OffsetOutOfRange."""
     rack: str = ""
+    """Rack of the client. Brokers with replica.selector.class name an in-sync follower there."""
     check_crcs: bool = True
+    """Check the CRC-32C of each batch."""
 
     def __post_init__(self) -> None:
         if self.isolation not in ("read_uncommitted", "read_committed"):
@@ -135,31 +157,30 @@ class ConsumerOptions:
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """Options of a group member."""
+    """Settings of a group member. docs/CLIENT.md has these rows."""
 
     protocol: Literal["classic", "consumer"] = "classic"
     """With "consumer" (KIP-848), the broker assigns the partitions."""
     instance_id: str | None = None
-    """A static member (KIP-345): a member that returns with this id gets its partitions back."""
+    """Id of a static member (KIP-345), which keeps its partitions through a restart."""
     assignors: tuple[str, ...] = (RANGE, ROUND_ROBIN)
-    """For the classic protocol, best first: all other clients support one of these two."""
+    """Classic protocol: range, roundrobin, or cooperative-sticky alone; preferred one first."""
     server_assignor: str | None = None
-    """For the consumer protocol: "uniform" or "range"; None uses the broker's default."""
+    """Consumer protocol: uniform or range; None is the broker's default."""
     session_timeout_ms: int = 45_000
-    """Classic: the time without a heartbeat after which a member is removed."""
+    """Classic protocol: a member without heartbeats is removed after this time."""
     heartbeat_interval_ms: int = 3_000
-    """Classic: the interval of heartbeats."""
+    """Classic protocol: interval of heartbeats."""
     max_poll_interval_ms: int = 300_000
-    """A member that does not poll for this time leaves the group.
-
-    A rebalance also waits this long for members to release partitions.
-    """
+    """Longest time between two polls, and to release partitions in a rebalance."""
     auto_commit: bool = True
+    """Commit offsets of returned records automatically."""
     auto_commit_interval_ms: float = 5_000
+    """Interval of automatic commits."""
     auto_offset_reset: Literal["earliest", "latest", "none"] = "earliest"
-    """The start position if the group has no offset, or one that is not in the log."""
+    """Start if the group has no valid offset; none raises NoOffset."""
     close_timeout_ms: float = 5_000
-    """The limit for the last commit and for leaving the group."""
+    """Limit for the last commit and for leaving the group."""
 
     def __post_init__(self) -> None:
         if self.protocol not in ("classic", "consumer"):
@@ -243,7 +264,7 @@ class GroupSettings(ConsumerSettings, total=False):
 
 
 def group_options(settings: GroupSettings) -> tuple[GroupOptions, ConsumerOptions]:
-    """Split the settings; an offset out of range is reset like a missing one."""
+    """Settings of the member and of its fetches. An invalid offset is reset as a missing one."""
     given: dict[str, Any] = dict(settings)
     names = {field.name for field in fields(GroupOptions)}
     options = GroupOptions(**{name: given.pop(name) for name in names & given.keys()})
@@ -253,7 +274,7 @@ def group_options(settings: GroupSettings) -> tuple[GroupOptions, ConsumerOption
 
 
 def producer_options(settings: ProducerSettings) -> ProducerOptions:
-    """An idempotent producer, unless it is disabled or acks is not "all"."""
+    """Settings of a producer, idempotent by default if acks is "all"."""
     if settings.get("acks", "all") != "all":
         settings = {"idempotent": False, **settings}
     return ProducerOptions(**settings)

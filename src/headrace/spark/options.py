@@ -1,10 +1,10 @@
-"""What may be said to the data source: the Kafka connector's options, and a few of our own. Pure.
+"""Options of the data source: those of the Kafka connector, and a few additional ones. Pure.
 
-Owns the list of options, which of them go with reading a batch, reading a stream and writing, and
-what each means to the client. docs/SPARK.md has the same list beside the connector's.
+Owns the list of options, their use (batch, stream, write), and their effect on the client.
+docs/SPARK.md has the same list, with the differences from the connector.
 
-1. An option is honoured or refused by name; none is ignored.
-2. Names are the connector's, in any case of letters, as Spark hands them over.
+1. An option applies or is rejected by name; none is ignored.
+2. Names are the connector's; upper and lower case are equal, because Spark changes them.
 """
 
 from collections.abc import Callable, Mapping
@@ -77,7 +77,7 @@ def _text(_name: str, text: str) -> str:
 
 def _plaintext(name: str, text: str) -> None:
     if text.strip().upper() != "PLAINTEXT":
-        raise OptionError(f"option {name!r} is {text!r}: only PLAINTEXT is there yet")
+        raise OptionError(f"option {name!r} is {text!r}: only PLAINTEXT is supported")
 
 
 CLIENT_PROPERTIES: dict[str, Setting] = {
@@ -123,14 +123,14 @@ PRODUCER_PROPERTIES: dict[str, Setting] = {
     "linger.ms": ("linger_ms", _number),
 }
 _REASONS = {
-    "kafka.auto.offset.reset": "where to begin is said by 'startingOffsets'",
+    "kafka.auto.offset.reset": "use 'startingOffsets' instead",
     "kafka.key.deserializer": "keys are bytes; decode the column 'key' instead",
     "kafka.value.deserializer": "values are bytes; decode the column 'value' instead",
     "kafka.key.serializer": "keys are written as bytes; encode the column 'key' instead",
     "kafka.value.serializer": "values are written as bytes; encode the column 'value' instead",
-    "kafka.enable.auto.commit": "finished batches are committed by themselves",
-    "kafka.interceptor.classes": "there are no interceptors",
-    "kafka.transactional.id": "there are no transactions yet",
+    "kafka.enable.auto.commit": "a stream commits each finished micro-batch",
+    "kafka.interceptor.classes": "the client has no interceptors",
+    "kafka.transactional.id": "transactions are not supported yet",
     "path": "topics are named by 'subscribe' and 'topic', not by load(...) or save(...)",
 }
 
@@ -255,7 +255,7 @@ def read_options(options: Mapping[str, str], use: Use | None) -> ReadOptions:
     for name, uses in READING.items():
         if use is not None and given.get(name) is not None and use not in uses:
             other = "spark.read" if use == "stream" else "spark.readStream"
-            raise OptionError(f"option {name!r} is for {other} only: leave it out here")
+            raise OptionError(f"option {name!r} applies to {other} only. Remove it.")
     topics, pattern, assigned = _subscription(given)
     starting = _bound(given, "starting", "latest" if use == "stream" else "earliest")
     ending = _bound(given, "ending", "latest")
@@ -316,8 +316,9 @@ def _subscription(
 ) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
     chosen = [name for name in _SUBSCRIPTIONS if given.get(name) is not None]
     if len(chosen) != 1:
-        said = " and ".join(map(repr, chosen)) or "none of them"
-        raise OptionError(f"give one of the options {', '.join(_SUBSCRIPTIONS)}; there is {said}")
+        given_names = " and ".join(map(repr, chosen)) or "none"
+        names = ", ".join(_SUBSCRIPTIONS)
+        raise OptionError(f"exactly one of {names} is required; {given_names} given")
     return (
         given.parsed("subscribe", read.topic_names, ()),
         given.parsed("subscribePattern", read.pattern),
