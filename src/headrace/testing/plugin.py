@@ -1,7 +1,7 @@
-"""The pytest plugin: brokers as fixtures, and their logs in reports of failed tests.
+"""The pytest plugin: brokers as fixtures, and their logs in the report of a failed test.
 
-If Headrace is installed, each pytest run loads it. So it imports only modules that pytest has
-already imported, and starts nothing that no test requests.
+Every pytest run loads it if Headrace is installed. So it imports only modules that pytest itself
+imports, and a broker starts only when a test uses its fixture.
 """
 
 import re
@@ -22,9 +22,9 @@ _log_sizes = pytest.StashKey[dict[LoggingProcess, int]]()
 
 @pytest.fixture(scope="session")
 def headrace_settings() -> Mapping[str, str]:
-    """Settings of the brokers of the other fixtures; override it to change them.
+    """Settings of the brokers that the other fixtures start; override it to set some.
 
-    The session broker uses them for the complete run, so an override needs `scope="session"`.
+    If the session's broker uses it, the override needs `scope="session"`.
     """
     return {}
 
@@ -62,9 +62,10 @@ def headrace_cluster(
 
 @pytest.fixture
 def headrace_topic(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a new topic with num.partitions partitions, deleted after the test.
+    """The name of a new topic with num.partitions partitions.
 
-    The topic is on the broker or cluster that the test uses, otherwise on the session broker.
+    The topic is on the broker or cluster of the test, which ends with it. Otherwise it is on the
+    session's broker, and is deleted after the test.
     """
     from headrace.client import connect
 
@@ -83,7 +84,7 @@ def headrace_topic(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    # A shared broker has logged lines of earlier tests: show only new ones.
+    # The log of a shared broker has lines of earlier tests: report only later lines.
     item.stash[_log_sizes] = {broker: broker.log_size() for broker in known_brokers}
 
 
