@@ -22,7 +22,7 @@ NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( 
 
 .PHONY: help demo test test-java test-spark test-spark-cluster \
 	test-spark-cluster-short test-spark-long test-spark-versions test-spark-oldest test-formats \
-	test-ecosystem churn bench bench-spark lint format sim fuzz-log torture docs clean
+	test-ecosystem churn bench bench-spark lint format sim fuzz-log torture docs dist clean
 .DELETE_ON_ERROR:
 
 help:
@@ -46,6 +46,7 @@ help:
 	@echo "make lint                check format, rules, types, imports and generated pages"
 	@echo "make format              format and fix with ruff"
 	@echo "make docs                generate the generated pages"
+	@echo "make dist                build sdist and wheels into dist/, check and try them; URL=(repository)"
 	@echo "make clean               delete everything that the commands created"
 
 demo: $(PACKAGE)
@@ -131,6 +132,9 @@ format: $(TOOLS)
 
 docs: $(TOOLS)
 	PYTHONPATH=src $(BIN)/python docs/generate.py
+
+dist: $(VENV)/bin/python
+	HEADRACE_URL=$(URL) $(BIN)/python -m release $(PYTHONS)
 
 clean:
 	rm -rf $(VENV) $(ECOSYSTEM) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -1,0 +1,1 @@
+"""Builds, checks and measures the files of a release: see `make dist`."""
