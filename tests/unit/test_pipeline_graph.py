@@ -1,5 +1,6 @@
 """A pipeline's graph: what depends on what, and how it is drawn."""
 
+from itertools import pairwise
 from xml.etree import ElementTree
 
 from headrace.pipelines.drawing import columns, svg, text
@@ -72,6 +73,19 @@ def test_the_picture_is_svg_and_names_everything() -> None:
     assert words[-1] == "sink, topic alerts, by to_topic"
     assert len([each for each in picture.iter() if "marker-end" in each.attrib]) == 6
     assert svg(Graph("empty"))
+
+
+def test_long_pipeline_is_drawn_from_top_to_bottom_within_a_page() -> None:
+    names = [f"table_number_{number}" for number in range(8)]
+    nodes = {name: Node(name, "table") for name in names}
+    flows = {b: Flow(b, b, (a,), "a.py", 1) for a, b in pairwise(names)}
+    picture = ElementTree.fromstring(svg(Graph("long", nodes, flows)))
+    assert int(picture.attrib["width"]) <= 830
+    boxes = [each.attrib for each in picture.iter() if "rx" in each.attrib]
+    assert len({box["x"] for box in boxes}) == 1
+    assert [int(box["y"]) for box in boxes] == sorted(int(box["y"]) for box in boxes)
+    short = ElementTree.fromstring(svg(Graph("short", dict(list(nodes.items())[:2]))))
+    assert int(short.attrib["width"]) <= 830
 
 
 def test_the_terminal_gets_a_tree() -> None:

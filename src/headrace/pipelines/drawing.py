@@ -1,15 +1,22 @@
-"""A pipeline as a picture: SVG for a page, a tree of text for the terminal. Pure."""
+"""Draws a pipeline: SVG for a page, a tree of text for the terminal. Pure.
+
+1. A diagram is drawn from left to right if it fits into 830 pixels, else from top to bottom.
+"""
 
 from collections.abc import Iterator
 from html import escape
+from typing import NamedTuple
 
 from headrace.pipelines.graph import Graph, Node
 
-_WIDTH, _HEIGHT = 190, 46
-_GAP_X, _GAP_Y = 70, 22
-_MARGIN = 20
-_LETTERS_MAX = 24
-# Light boxes and dark letters, on white: readable wherever the picture is put.
+_WIDTH_MIN, _HEIGHT = 120, 46
+_GAP_ALONG, _GAP_ACROSS = 44, 22
+"""Between nodes in the direction of the arrows, and between neighbours."""
+_MARGIN = 16
+_PAGE_WIDTH = 830
+_NAME_LETTERS_MAX, _ABOUT_LETTERS_MAX = 40, 56
+_NAME_LETTER_WIDTH, _ABOUT_LETTER_WIDTH = 7.6, 5.6
+# Light boxes and dark letters on white: legible on any background.
 _COLORS = {
     "topic": ("#fdf0d5", "#b7791f"),
     "source": ("#f1f1f1", "#6b7280"),
@@ -22,7 +29,7 @@ _WORDS = {"view": "materialized view", "table": "streaming table"}
 
 
 def edges(graph: Graph) -> list[tuple[str, str]]:
-    """From what is read to what is written, each pair once."""
+    """Pairs of a node that a flow reads and the node that it writes, each once."""
     pairs = [(read, flow.target) for flow in graph.flows.values() for read in flow.reads]
     return list(dict.fromkeys(pair for pair in pairs if set(pair) <= graph.nodes.keys()))
 
@@ -54,19 +61,49 @@ def _middle(reads: list[str], rows: dict[str, float], otherwise: float) -> float
     return sum(known) / len(known) if known else otherwise
 
 
+class _Layout(NamedTuple):
+    """The position of each node, and the size of the diagram."""
+
+    places: dict[str, tuple[int, int]]
+    box_width: int
+    width: int
+    height: int
+    is_vertical: bool
+
+
+def _layout(graph: Graph, *, is_vertical: bool) -> _Layout:
+    ranks = columns(graph)
+    box_width = max((_label_width(graph, node) for node in graph.nodes.values()), default=0)
+    size = (_HEIGHT, box_width) if is_vertical else (box_width, _HEIGHT)
+    along, across = size[0] + _GAP_ALONG, size[1] + _GAP_ACROSS
+    most = max(map(len, ranks), default=0)
+    places = {}
+    for number, rank in enumerate(ranks):
+        begin = _MARGIN + (most - len(rank)) * across // 2
+        for at, name in enumerate(rank):
+            place = (_MARGIN + number * along, begin + at * across)
+            places[name] = place[::-1] if is_vertical else place
+    length = 2 * _MARGIN + max(len(ranks) * along - _GAP_ALONG, 0)
+    breadth = 2 * _MARGIN + max(most * across - _GAP_ACROSS, 0)
+    width, height = (breadth, length) if is_vertical else (length, breadth)
+    return _Layout(places, box_width, width, height, is_vertical)
+
+
+def _label_width(graph: Graph, node: Node) -> int:
+    name, about = _labels(graph, node)
+    widest = max(len(name) * _NAME_LETTER_WIDTH, len(about) * _ABOUT_LETTER_WIDTH)
+    return max(_WIDTH_MIN, int(widest) + 20)
+
+
+def _labels(graph: Graph, node: Node) -> tuple[str, str]:
+    return _short(node.name, _NAME_LETTERS_MAX), _short(_about(graph, node), _ABOUT_LETTERS_MAX)
+
+
 def svg(graph: Graph) -> str:
-    placed = columns(graph)
-    tallest = max(map(len, placed), default=0)
-    places = {
-        name: (
-            _MARGIN + across * (_WIDTH + _GAP_X),
-            _MARGIN + (tallest - len(column)) * (_HEIGHT + _GAP_Y) // 2 + down * (_HEIGHT + _GAP_Y),
-        )
-        for across, column in enumerate(placed)
-        for down, name in enumerate(column)
-    }
-    width = 2 * _MARGIN + len(placed) * (_WIDTH + _GAP_X) - _GAP_X
-    height = 2 * _MARGIN + tallest * (_HEIGHT + _GAP_Y) - _GAP_Y
+    layout = _layout(graph, is_vertical=False)
+    if layout.width > _PAGE_WIDTH:
+        layout = min(layout, _layout(graph, is_vertical=True), key=lambda each: each.width)
+    width, height = layout.width, layout.height
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" font-family="system-ui, sans-serif">',
@@ -74,36 +111,43 @@ def svg(graph: Graph) -> str:
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" '
         'markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z" fill="#64748b"/></marker></defs>',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        *(_arrow(places[read], places[target]) for read, target in edges(graph)),
-        *(_box(node, _about(graph, node), places[name]) for name, node in graph.nodes.items()),
+        *(_arrow(layout, read, target) for read, target in edges(graph)),
+        *(_box(graph, layout, node) for node in graph.nodes.values()),
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _arrow(start: tuple[int, int], end: tuple[int, int]) -> str:
-    x1, y1 = start[0] + _WIDTH, start[1] + _HEIGHT // 2
-    x2, y2 = end[0], end[1] + _HEIGHT // 2
-    bend = max((x2 - x1) // 2, _GAP_X // 2)
+def _arrow(layout: _Layout, read: str, target: str) -> str:
+    (x1, y1), (x2, y2) = layout.places[read], layout.places[target]
+    if layout.is_vertical:
+        x1, y1, x2 = x1 + layout.box_width // 2, y1 + _HEIGHT, x2 + layout.box_width // 2
+        bend = max((y2 - y1) // 2, _GAP_ALONG // 2)
+        control = f"{x1} {y1 + bend} {x2} {y2 - bend}"
+    else:
+        x1, y1, y2 = x1 + layout.box_width, y1 + _HEIGHT // 2, y2 + _HEIGHT // 2
+        bend = max((x2 - x1) // 2, _GAP_ALONG // 2)
+        control = f"{x1 + bend} {y1} {x2 - bend} {y2}"
     return (
-        f'<path d="M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}" fill="none" '
+        f'<path d="M{x1} {y1}C{control} {x2} {y2}" fill="none" '
         'stroke="#64748b" marker-end="url(#tip)"/>'
     )
 
 
-def _box(node: Node, about: str, place: tuple[int, int]) -> str:
+def _box(graph: Graph, layout: _Layout, node: Node) -> str:
     fill, line = _COLORS.get(node.kind, _COLORS["source"])
-    x, y = place
+    x, y = layout.places[node.name]
+    name, about = _labels(graph, node)
     dashes = ' stroke-dasharray="4 3"' if node.kind == "temporary view" else ""
-    middle = x + _WIDTH // 2
+    middle = x + layout.box_width // 2
     return (
-        f"<g><title>{escape(f'{node.name}: {about}')}</title>"
-        f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6" fill="{fill}" '
-        f'stroke="{line}"{dashes}/>'
+        f"<g><title>{escape(f'{node.name}: {_about(graph, node)}')}</title>"
+        f'<rect x="{x}" y="{y}" width="{layout.box_width}" height="{_HEIGHT}" rx="6" '
+        f'fill="{fill}" stroke="{line}"{dashes}/>'
         f'<text x="{middle}" y="{y + 20}" text-anchor="middle" font-size="13" fill="#0f172a">'
-        f"{escape(_short(node.name, _LETTERS_MAX))}</text>"
+        f"{escape(name)}</text>"
         f'<text x="{middle}" y="{y + 36}" text-anchor="middle" font-size="10" fill="#475569">'
-        f"{escape(_short(about, _LETTERS_MAX + 8))}</text></g>"
+        f"{escape(about)}</text></g>"
     )
 
 
