@@ -23,6 +23,7 @@ from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
+from headrace.requests.topic_gate import TopicGate
 from headrace.runtime.exchange import Exchange, Peer
 from headrace.server.plane import _skip_header
 from headrace.testing.disk import SimulatedFiles
@@ -102,6 +103,7 @@ class SimulatedFront:
         self._outside = outside
         self._context = context
         self.appends = appends
+        gate = TopicGate(context.authorizer, context.image)
         self.fetch = FetchHandler(
             partitions,
             appends,
@@ -110,10 +112,13 @@ class SimulatedFront:
             lambda: process.world.random.randint(1, 0x7FFFFFFF),
             config.get_int("fetch.max.bytes"),
             1000,
+            gate,
         )
         self.sessions = sessions
-        self._produce = ProduceHandler(partitions, self.appends, outside.worker("check"))
-        self._commits = CommitHandler(context.image, self.appends, context.groups)
+        self._produce = ProduceHandler(partitions, self.appends, outside.worker("check"), gate)
+        self._commits = CommitHandler(
+            context.image, self.appends, context.groups, context.authorizer
+        )
         self._keep_up()
 
     def listen(self, name: str, host: str, port: int) -> int:

@@ -28,6 +28,7 @@ from headrace.wire.header import read_header
 from tests.unit.group_memory import MemoryLog, groups_over
 
 NODE = 1
+HOST = "127.0.0.1"
 Edit = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 
@@ -281,7 +282,7 @@ class Asker:
         header = read_header(frame)
         if header.api_key == OFFSET_COMMIT:
             return self._answer_commit(frame)
-        context = RequestContext(*header[:4], peer="127.0.0.1:1", listener=self.listener)
+        context = RequestContext(*header[:4], peer=f"{HOST}:1", listener=self.listener)
         context.is_internal = self.is_broker or APIS[header.api_key].is_internal
         answer = handle_frame(self.broker, context, frame, header.body_at)
         return asyncio.run(_result(answer)) if inspect.isawaitable(answer) else answer
@@ -290,9 +291,12 @@ class Asker:
         """OffsetCommit is a hot API, with its own handler."""
         header = read_header(frame)
         appends = AppendQueue(self.broker.clock, self.broker.worker, lambda: None)
-        handler = CommitHandler(self.broker.image, appends, self.broker.groups)
+        handler = CommitHandler(
+            self.broker.image, appends, self.broker.groups, self.broker.authorizer
+        )
         place = (header.correlation_id, header.api_version, frame, header.body_at, len(frame))
         peer = Peer()
+        peer.host = HOST
         handler.handle(peer, *place)
         appends.flush()
         (exchange,) = peer.completed

@@ -6,10 +6,12 @@ from headrace.client.fetch_codec import FetchLimits, PartitionFetch, TopicFetch,
 from headrace.client.produce_codec import PartitionBatch, TopicBatches, encode_produce
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.produce import ProduceHandler
+from headrace.requests.topic_gate import TopicGate
 from headrace.runtime.exchange import Peer
 from headrace.runtime.worker import Worker
 from headrace.wire.codec import decode_response
 from tests.storage.log_scenario import ManualClock, frame
+from tests.unit.authorization_rules import open_gate
 from tests.unit.replication_world import TOPIC, TOPIC_ID, Node, elect
 
 PRODUCE, FETCH = 0, 1
@@ -17,12 +19,13 @@ PRODUCER = 7
 
 
 class Leader:
-    def __init__(self) -> None:
+    def __init__(self, gate: TopicGate | None = None) -> None:
+        gate = gate or open_gate()
         self.node = Node(1, ManualClock())
         self.partition = self.node.add()
         elect(self.node, 1, isr=(1,))
         worker = cast("Worker", self.node.worker)
-        self.produce = ProduceHandler(self.node.table, self.node.appends, worker)
+        self.produce = ProduceHandler(self.node.table, self.node.appends, worker, gate)
         self.fetch = FetchHandler(
             self.node.table,
             self.node.appends,
@@ -31,6 +34,7 @@ class Leader:
             int,
             1 << 20,
             10,
+            gate,
         )
         self._peer = Peer()
 

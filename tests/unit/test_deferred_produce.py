@@ -11,7 +11,6 @@ from headrace.group.service import GroupService
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
-from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ErrorCode
 from headrace.replication.append_queue import TIMEOUT_MS_MAX
 from headrace.replication.produce_exchange import EXCHANGE_BYTES, PART_BYTES, ProduceExchange
@@ -21,6 +20,7 @@ from headrace.server.memory import RequestMemory
 from headrace.server.plane import Plane
 from headrace.wire.codec import decode_response
 from tests.storage.log_scenario import ManualClock, frame, topic_config
+from tests.unit.authorization_rules import open_gate
 from tests.unit.replication_world import TOPIC, Node, elect, epoch_of, state
 
 PRODUCE, VERSION = 0, 9
@@ -86,12 +86,15 @@ class Scene:
         self.partition = node.add()
         elect(node, 1, isr=(1, 2))
         worker = cast("Worker", node.worker)
+        gate = open_gate()
         self.plane = Plane(
             node.appends,
-            ProduceHandler(node.table, node.appends, worker),
-            FetchHandler(node.table, node.appends, node.reader, node._call_later, int, 1 << 20, 10),
+            ProduceHandler(node.table, node.appends, worker, gate),
+            FetchHandler(
+                node.table, node.appends, node.reader, node._call_later, int, 1 << 20, 10, gate
+            ),
             node.handler,
-            CommitHandler(ClusterImage("cluster"), node.appends, _no_groups),
+            CommitHandler(gate.image, node.appends, _no_groups, gate.authorizer),
             lambda *_: b"",
             worker,
             self.clock.monotonic,

@@ -13,6 +13,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.read_replicas import RackAwareReplicas
 from headrace.runtime.exchange import Peer
 from headrace.wire.codec import decode_response
+from tests.unit.authorization_rules import open_gate
 from tests.unit.fetcher_scene import FETCH, Scene
 from tests.unit.replication_world import TOPIC, TOPIC_ID, Node, epoch_of, state
 
@@ -57,7 +58,15 @@ class Racks(Scene):
 
 def reader_of(node: Node, choose: Callable[[Partition, bytes, int], int] | None) -> FetchHandler:
     handler = FetchHandler(
-        node.table, node.appends, node.reader, node._call_later, int, 1 << 20, 10, choose
+        node.table,
+        node.appends,
+        node.reader,
+        node._call_later,
+        int,
+        1 << 20,
+        10,
+        open_gate(),
+        choose,
     )
     node.deliveries.append(handler.retry_woken)
     return handler

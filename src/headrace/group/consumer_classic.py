@@ -81,7 +81,8 @@ class ConsumerGroup(ConsumerCore):
             ClassicSupport(request.session_timeout_ms, request.protocols),
         )
         self._check_room(member_id, value, draft)
-        self._advance(draft, member_id, value, self._owned(subscription), now)
+        owned = self._owned(subscription)
+        self._advance(draft, member_id, value, owned, now, request.can_describe)
         reply = JoinReply(
             ErrorCode.NONE,
             member_id,

@@ -26,6 +26,7 @@ from headrace.group.consumer_records import (
     TargetValue,
 )
 from headrace.group.consumer_state import ConsumerState
+from headrace.group.messages import CanDescribe
 from headrace.group.reconciliation import reconciled
 from headrace.group.records import GroupRecord
 from headrace.group.regex import matching
@@ -75,14 +76,19 @@ class Draft(ConsumerState):
 
     # Topics
 
-    def resolve(self, now: Moment, is_due: bool, later: str = "") -> bool:
-        """Match new regular expressions with the topics, and if `is_due` all of them.
-
-        If `later` is new, it is only validated. Returns whether other new ones were matched.
-        """
+    def drop_unused_regexes(self) -> set[str]:
+        """Delete the regular expressions of former members; returns those in use."""
         used = {member.regex for member in self.members.values() if member.regex}
         for regex in sorted(self.regexes.keys() - used):
             self.put(RegexKey(self.group_id, regex), None)
+        return used
+
+    def resolve(self, now: Moment, is_due: bool, later: str, can_describe: CanDescribe) -> bool:
+        """Match new regular expressions with the topics, or all expressions if it `is_due`.
+
+        A valid new expression can be left for `later`. Returns whether others are new.
+        """
+        used = self.drop_unused_regexes()
         new = used - self.regexes.keys()
         if later in new:
             matching(later, ())
@@ -90,7 +96,7 @@ class Draft(ConsumerState):
         wanted = sorted((used & self.regexes.keys()) | new if is_due else new)
         names = self.topics.names() if wanted else ()
         for regex in wanted:
-            resolved = matching(regex, names)
+            resolved = tuple(name for name in matching(regex, names) if can_describe(name))
             known = self.regexes.get(regex)
             if known is None or known.topics != resolved:
                 value = RegexValue(resolved, self.topics.version, now.wall_ms)

@@ -20,6 +20,7 @@ from headrace.group.conversion import classic_records
 from headrace.group.messages import (
     BeatReply,
     BeatRequest,
+    CanDescribe,
     Change,
     ConsumerLimits,
     Outcome,
@@ -65,7 +66,7 @@ class ConsumerCore(ConsumerState):
         before = draft.current_of(member_id)
         value = self._updated(draft.members.get(member_id), request)
         self._check_room(member_id, value, draft)
-        self._advance(draft, member_id, value, request.owned, now)
+        self._advance(draft, member_id, value, request.owned, now, request.can_describe)
         after = draft.current_of(member_id)
         is_told = request.is_full or after.assigned != before.assigned
         reply = self._reply(member_id, after, is_told)
@@ -100,6 +101,7 @@ class ConsumerCore(ConsumerState):
         value: ConsumerMemberValue,
         owned: Assignment | None,
         now: Moment,
+        can_describe: CanDescribe,
     ) -> None:
         """Draft a member's new subscription, the group's epoch and target, and the next step.
 
@@ -110,7 +112,8 @@ class ConsumerCore(ConsumerState):
         if is_changed or self._is_refresh_due(now) or draft.is_unresolved(value):
             has_names = any(self.topics.get(name) for name in value.topics)
             later = value.regex if is_changed and has_names else ""
-            has_found = draft.resolve(now, self._is_resolving_due(now), later)
+            is_due = self._is_resolving_due(now)
+            has_found = draft.resolve(now, is_due, later, can_describe)
             draft.bump(is_changed or has_found)
         if len(draft.members) <= LARGE_GROUP_SIZE or now.ms >= self._assign_ms:
             draft.assign()
@@ -242,7 +245,8 @@ class ConsumerCore(ConsumerState):
             downgraded = self._downgraded(draft, now)
             if downgraded is not None:
                 return downgraded
-        draft.resolve(now, False)
+        # A new expression is matched at its member's next heartbeat, with that member's rights.
+        draft.drop_unused_regexes()
         draft.bump(True)
         return Outcome(draft.records)
 

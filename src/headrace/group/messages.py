@@ -1,6 +1,6 @@
 """Requests to a group and its replies, independent of wire versions. Pure data."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -16,6 +16,13 @@ NO_MEMBER = ""
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """Supported protocols, preferred first: the name of an assignor and its metadata."""
+
+CanDescribe: TypeAlias = Callable[[str], bool]
+"""Whether a member is authorized to describe a topic."""
+
+
+def sees_all(_topic: str) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,8 @@ class BeatRequest:
     regex: str | None = None
     assignor: str | None = None
     owned: Assignment | None = None
+    can_describe: CanDescribe = field(default=sees_all, compare=False)
+    """Regular expressions match only topics that the member can describe."""
 
     @property
     def is_full(self) -> bool:
@@ -110,6 +119,7 @@ class JoinRequest:
     needs_known_id: bool = True
     """Joining takes two requests, so that a lost response leaves no unused member (KIP-394)."""
     can_skip_assignment: bool = True
+    can_describe: CanDescribe = field(default=sees_all, compare=False)
 
 
 class JoinedMember(NamedTuple):

@@ -3,6 +3,7 @@
 - Settings that the request omits return to their defaults.
 - Each resource has its own result. A resource that occurs twice is rejected and not changed.
 - Any broker accepts the request and forwards it to the controller.
+- Requires: AlterConfigs on the topic or group; for brokers, on the cluster.
 - Versions: 0 to 2.
 
 Gaps: client metrics are not supported.
@@ -25,7 +26,7 @@ refuse = refuse_altering
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    return await alter_each(broker, request, _replace)
+    return await alter_each(broker, context, request, _replace)
 
 
 def _replace(config: BrokerConfig, configs: list[Message]) -> Edits:

@@ -3,18 +3,22 @@
 - Responds when the reassignments have started. ListPartitionReassignments shows their progress.
 - Each partition has its own result. A partition that occurs twice rejects the complete request.
 - Any broker accepts the request and forwards it to the controller.
+- Requires: Alter on the cluster.
 - Versions: 0 and 1. Since 1, a request can forbid a change of the replication factor.
 """
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
+from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.deadline import Deadline
 from headrace.requests.replies import failure
+from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    check(broker, context, Operation.ALTER, CLUSTER)
     targets = {
         TopicPartition(topic["name"], part["partition_index"]): part["replicas"]
         for topic in request["topics"]

@@ -2,17 +2,21 @@
 
 - Succeeds if the directory is the one of this broker and has the replica: nothing moves.
 - Otherwise returns LOG_DIR_NOT_FOUND or REPLICA_NOT_AVAILABLE.
+- Requires: Alter on the cluster.
 - Versions: 1 and 2.
 
 Gaps: a broker has one directory.
 """
 
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
+from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    check(broker, context, Operation.ALTER, CLUSTER)
     results: dict[str, dict[int, int]] = {}
     for directory in request["dirs"]:
         is_ours = directory["path"] == broker.logs.path

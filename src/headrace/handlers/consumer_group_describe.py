@@ -2,12 +2,14 @@
 
 - Returns GROUP_ID_NOT_FOUND for a classic group.
 - Omits deleted topics.
+- Requires: Describe on the group and on each assigned topic.
 - Versions: 0 and 1. Since 1, the response contains the protocol of each member.
 """
 
 from headrace.group.assignment import Assignment, in_order
 from headrace.group.views import ConsumerGroupView, ConsumerMemberView
-from headrace.model.errors import ApiError
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.authorization import can_describe
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.group_requests import describe_each, not_found, refuse_each
 from headrace.requests.replies import now_or_later
@@ -22,14 +24,27 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         view = await now_or_later(broker.groups().describe_consumer(group_id))
         if view is None:
             raise not_found(broker, group_id, "consumer")
+        _check_topics(broker, context, view)
         return _described(broker, view)
 
     with_operations = request["include_authorized_operations"]
-    return await describe_each(request["group_ids"], describe, with_operations=with_operations)
+    return await describe_each(
+        broker, context, request["group_ids"], describe, with_operations=with_operations
+    )
 
 
 def refuse(request: Message, error: ApiError) -> Message:
     return refuse_each(request["group_ids"], error)
+
+
+def _check_topics(broker: BrokerContext, context: RequestContext, view: ConsumerGroupView) -> None:
+    names = broker.image.names_by_id
+    ids = {id_ for member in view.members for id_ in (*member.assigned, *member.target)}
+    if not all(can_describe(broker, context, names[id_]) for id_ in ids if id_ in names):
+        raise ApiError(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            "Members are assigned topics that this client is not allowed to describe.",
+        )
 
 
 def _described(broker: BrokerContext, view: ConsumerGroupView) -> Message:

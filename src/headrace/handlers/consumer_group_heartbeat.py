@@ -2,6 +2,8 @@
 
 - Member epoch 0 joins, -1 leaves, -2 leaves temporarily (static members).
 - A field that the member omits has not changed.
+- Requires: Read on the group, and Describe on each named topic. A regular expression matches only
+  topics with Describe.
 - Versions: 0 and 1. In 0 the coordinator generates a missing member id. Since 1 the member
   generates it (KIP-1082) and can subscribe by a regular expression.
 
@@ -10,15 +12,18 @@ GROUP_ID_NOT_FOUND, which stops clients.
 """
 
 from collections.abc import Awaitable
+from functools import partial
 from uuid import uuid4
 
 from headrace.group.assignment import Assignment, assignment_of, in_order
 from headrace.group.consumer_machine import LEAVING_FOR_A_WHILE
 from headrace.group.messages import BeatReply, BeatRequest
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.authorization import can_describe, check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.group_requests import check_instance_id, host_of
 from headrace.requests.replies import failure, then
+from headrace.security.authorizer import Operation, group_resource
 from headrace.wire.codec import Message
 
 _OWN_IDS_SINCE = 1
@@ -30,10 +35,13 @@ _CLIENT_ID_CHARACTERS_MAX = 255
 def handle(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Message | Awaitable[Message]:
+    check(broker, context, Operation.READ, group_resource(request["group_id"]))
     _check(request, context.api_version)
     service = broker.groups()
     _check_assignor(request["server_assignor"], service.settings.consumer.assignors)
     topics = request["subscribed_topic_names"]
+    if not all(can_describe(broker, context, name) for name in set(topics or ())):
+        raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     owned = request["topic_partitions"]
     beat = BeatRequest(
         member_id=request["member_id"] or str(uuid4()),
@@ -47,6 +55,7 @@ def handle(
         regex=request.get("subscribed_topic_regex"),
         assignor=request["server_assignor"],
         owned=None if owned is None else _assignment(owned),
+        can_describe=partial(can_describe, broker, context),
     )
     return then(service.beat(request["group_id"], beat), _message)
 

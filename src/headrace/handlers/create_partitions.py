@@ -3,13 +3,16 @@
 - Each topic has its own result. A topic that occurs twice is rejected and not changed.
 - Responds when the controller's broker has opened its logs of the new partitions.
 - Any broker accepts the request and forwards it to the controller.
+- Requires: Alter on the topic.
 - Versions: 0 to 3.
 """
 
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.deadline import Deadline
 from headrace.requests.replies import failure, repeated
+from headrace.security.authorizer import Operation, topic_resource
 from headrace.wire.codec import Message
 
 
@@ -23,6 +26,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
             continue
         results[name] = {"name": name}
         try:
+            check(broker, context, Operation.ALTER, topic_resource(name))
             if name in twice:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains this topic twice.")
             await _extend(broker, deadline, topic, request["validate_only"])

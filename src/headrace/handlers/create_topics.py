@@ -4,6 +4,8 @@
 - -1 partitions or replicas mean the broker's default, in every version.
 - Any broker accepts the request and forwards it to the controller, which decides.
 - Brokers can create internal topics on the inter-broker listener.
+- Requires: Create on the cluster or the topic; for settings in the response, DescribeConfigs on the
+  topic.
 - Versions: 2 to 7. Since 5, the response contains the settings of the topic, since 7 its id.
 """
 
@@ -11,24 +13,29 @@ from headrace.config.changes import check_topic_config, collect
 from headrace.config.describe import describe_topic
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicState, check_topic_name
+from headrace.requests.authorization import check, is_allowed
 from headrace.requests.config_resources import check_values
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.deadline import Deadline
 from headrace.requests.replies import failure, repeated
 from headrace.runtime.side_by_side import side_by_side
+from headrace.security.authorizer import CLUSTER, Operation, topic_resource
 from headrace.wire.codec import Message
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     twice = repeated(topic["name"] for topic in request["topics"])
     deadline = Deadline(broker.clock, request["timeout_ms"])
+    may_create_all = is_allowed(broker, context, Operation.CREATE, CLUSTER)
 
     async def slot(topic: Message) -> Message:
         try:
+            if not may_create_all:
+                check(broker, context, Operation.CREATE, topic_resource(topic["name"]))
             if topic["name"] in twice:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains this topic twice.")
             made = await _create(broker, context, deadline, topic, request["validate_only"])
-            return _created(broker, made, request["validate_only"])
+            return _created(broker, context, made, request["validate_only"])
         except ApiError as error:
             return _failed(topic["name"], error)
 
@@ -80,11 +87,16 @@ def _assignment(topic: Message) -> dict[int, list[int]] | None:
     return by_index
 
 
-def _created(broker: BrokerContext, topic: TopicState, is_validate_only: bool) -> Message:
+def _created(
+    broker: BrokerContext, context: RequestContext, topic: TopicState, is_validate_only: bool
+) -> Message:
+    # A topic that was only validated has no id.
+    created = {"name": topic.name, "topic_id": None if is_validate_only else topic.topic_id}
+    if not is_allowed(broker, context, Operation.DESCRIBE_CONFIGS, topic_resource(topic.name)):
+        denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return {**created, "configs": (), "topic_config_error_code": denied}
     return {
-        "name": topic.name,
-        # What was only tried has no id.
-        "topic_id": None if is_validate_only else topic.topic_id,
+        **created,
         "num_partitions": len(topic.partitions),
         "replication_factor": len(topic.partitions[0].replicas),
         "configs": [

@@ -4,6 +4,7 @@
 - Responds when the log of every replica in the ISR or on a live broker durably starts at the offset
   or later. After timeout_ms the response is REQUEST_TIMED_OUT; the deletion continues.
 - Requires `delete` in cleanup.policy (POLICY_VIOLATION). Rejects internal topics (INVALID_TOPIC).
+- Requires: Delete on the topic.
 - Versions: 0 to 2.
 """
 
@@ -12,9 +13,11 @@ import asyncio
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import INTERNAL_TOPICS
 from headrace.replication.partition import Partition
+from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.deadline import Deadline
 from headrace.requests.lookup import led_partition
+from headrace.security.authorizer import Operation, topic_resource
 from headrace.wire.codec import Message
 
 _NO_LOW_WATERMARK = -1
@@ -29,7 +32,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     deadline = Deadline(broker.clock, request["timeout_ms"])
     # Start every deletion before waiting for any: all of them share the deadline.
     started = [
-        [_start(broker, topic["name"], part) for part in topic["partitions"]]
+        [_start(broker, context, topic["name"], part) for part in topic["partitions"]]
         for topic in request["topics"]
     ]
     topics = []
@@ -70,10 +73,14 @@ def _failed(index: int, error: ApiError) -> Message:
     }
 
 
-def _start(broker: BrokerContext, topic: str, part: Message) -> Deletion | ApiError:
-    if topic in INTERNAL_TOPICS:
-        return ApiError(ErrorCode.INVALID_TOPIC, f"Cannot delete records: {topic} is internal.")
+def _start(
+    broker: BrokerContext, context: RequestContext, topic: str, part: Message
+) -> Deletion | ApiError:
     try:
+        check(broker, context, Operation.DELETE, topic_resource(topic))
+        if topic in INTERNAL_TOPICS:
+            message = f"Cannot delete records: {topic} is internal."
+            return ApiError(ErrorCode.INVALID_TOPIC, message)
         partition = led_partition(broker, topic, part["partition_index"])
         if "delete" not in partition.config.cleanup_policy:
             message = f"Cannot delete records: cleanup.policy of {topic} lacks 'delete'."

@@ -3,6 +3,8 @@
 - Each topic has its own result. A topic that occurs twice, or by both name and id, is not deleted.
 - Rejects the request if delete.topic.enable is false.
 - Any broker accepts the request and forwards it to the controller.
+- Requires: Delete on the cluster or the topic. The name of a denied id is returned with Describe
+  only.
 - Versions: 1 to 6. Since 3, that rejection is TOPIC_DELETION_DISABLED, before it INVALID_REQUEST.
 """
 
@@ -11,10 +13,12 @@ from uuid import UUID
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicState
+from headrace.requests.authorization import check, is_allowed
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.deadline import Deadline
 from headrace.requests.lookup import named_topic, topic_with_id
 from headrace.requests.replies import failure, repeated
+from headrace.security.authorizer import CLUSTER, Operation, topic_resource
 from headrace.wire.codec import Message
 
 _DELETION_DISABLED_SINCE = 3
@@ -29,7 +33,7 @@ def handle(
             ErrorCode.TOPIC_DELETION_DISABLED if is_known else ErrorCode.INVALID_REQUEST,
             "Topics cannot be deleted: delete.topic.enable is false.",
         )
-    return _delete_all(broker, request)
+    return _delete_all(broker, context, request)
 
 
 def refuse(request: Message, error: ApiError) -> Message:
@@ -47,9 +51,9 @@ def _asked(request: Message) -> list[tuple[str | None, UUID | None]]:
     return [(name, None) for name in request["topic_names"]]
 
 
-async def _delete_all(broker: BrokerContext, request: Message) -> Message:
+async def _delete_all(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     asked = _asked(request)
-    found = [_find(broker, name, topic_id) for name, topic_id in asked]
+    found = [_find(broker, context, name, topic_id) for name, topic_id in asked]
     twice = repeated(topic.name for topic in found if isinstance(topic, TopicState))
     deadline = Deadline(broker.clock, request["timeout_ms"])
     slots: list[Message] = []
@@ -58,6 +62,9 @@ async def _delete_all(broker: BrokerContext, request: Message) -> Message:
         try:
             if isinstance(topic, ApiError):
                 raise topic
+            if is_allowed(broker, context, Operation.DESCRIBE, topic_resource(topic.name)):
+                slot.update(name=topic.name)
+            _check_deletion(broker, context, topic.name)
             slot.update(name=topic.name, topic_id=topic.topic_id)
             if topic.name in twice:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains this topic twice.")
@@ -70,7 +77,14 @@ async def _delete_all(broker: BrokerContext, request: Message) -> Message:
     return {"responses": slots}
 
 
-def _find(broker: BrokerContext, name: str | None, topic_id: UUID | None) -> TopicState | ApiError:
+def _check_deletion(broker: BrokerContext, context: RequestContext, name: str) -> None:
+    if not is_allowed(broker, context, Operation.DELETE, CLUSTER):
+        check(broker, context, Operation.DELETE, topic_resource(name))
+
+
+def _find(
+    broker: BrokerContext, context: RequestContext, name: str | None, topic_id: UUID | None
+) -> TopicState | ApiError:
     try:
         if (name is None) == (topic_id is None):
             raise ApiError(
@@ -78,6 +92,7 @@ def _find(broker: BrokerContext, name: str | None, topic_id: UUID | None) -> Top
             )
         if topic_id is not None:
             return topic_with_id(broker, topic_id)
+        _check_deletion(broker, context, name or "")
         return named_topic(broker, name or "")
     except ApiError as error:
         return error

@@ -1,18 +1,15 @@
 """DescribeCluster, versions 0 to 2: list the brokers and the controller.
 
 - Lists brokers that have the listener of the request.
+- Requires: nothing; Describe on the cluster for the authorized operations.
 - Versions: 0 to 2. Since 1, a client can request controllers (KIP-919). Every controller is a
   broker, so this returns MISMATCHED_ENDPOINT_TYPE, on which the client requests brokers. Since 2, a
   client can request fenced brokers, of which Headrace has none.
 """
 
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.requests.cluster_view import (
-    CLUSTER_OPERATIONS,
-    OPERATIONS_NOT_ASKED,
-    brokers_on,
-    controller_for,
-)
+from headrace.requests.authorization import cluster_operations
+from headrace.requests.cluster_view import brokers_on, controller_for
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure
 from headrace.wire.codec import Message
@@ -29,7 +26,6 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
         )
     if endpoint_type != _BROKERS:
         raise ApiError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)
-    ask_operations = request["include_cluster_authorized_operations"]
     listed = brokers_on(broker.image.brokers, context.listener)
     return {
         "endpoint_type": _BROKERS,
@@ -39,8 +35,8 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
             {"broker_id": info.node_id, "host": place.host, "port": place.port, "rack": info.rack}
             for info, place in listed
         ],
-        "cluster_authorized_operations": (
-            CLUSTER_OPERATIONS if ask_operations else OPERATIONS_NOT_ASKED
+        "cluster_authorized_operations": cluster_operations(
+            broker, context, request["include_cluster_authorized_operations"]
         ),
     }
 

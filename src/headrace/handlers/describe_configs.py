@@ -2,6 +2,7 @@
 
 - A broker with an empty name stands for the settings of all brokers.
 - A resource that occurs twice has one result, because results are large.
+- Requires: DescribeConfigs on the topic or group; for brokers, on the cluster.
 - Versions: 1 to 4. Since 3, the response contains types and, on request, documentation.
 
 Gaps: loggers and client metrics are not supported.
@@ -22,6 +23,7 @@ from headrace.requests.config_resources import (
     GROUP,
     TOPIC,
     check_group,
+    check_resource,
     check_topic,
     node_named,
     resource_key,
@@ -29,6 +31,7 @@ from headrace.requests.config_resources import (
 )
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure
+from headrace.security.authorizer import Operation
 from headrace.wire.codec import Message
 
 
@@ -40,6 +43,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     for (resource_type, name), resource in resources.items():
         slot = {"resource_type": resource_type, "resource_name": name}
         try:
+            check_resource(broker, context, Operation.DESCRIBE_CONFIGS, resource)
             rows = _rows(broker, resource_type, name, resource["configuration_keys"] or None)
             slot["configs"] = [_config(row, with_synonyms, with_documentation) for row in rows]
         except ApiError as error:

@@ -2,6 +2,7 @@
 
 - A group that does not exist is "Dead". So is a group of the consumer protocol.
 - Metadata of members is returned when the generation is stable.
+- Requires: Describe on the group.
 - Versions: 0 to 6. Since 6, such a group also gets GROUP_ID_NOT_FOUND (KIP-1043).
 """
 
@@ -24,7 +25,9 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         return _described(view)
 
     with_operations = request.get("include_authorized_operations", False)
-    return await describe_each(request["groups"], describe, with_operations=with_operations)
+    return await describe_each(
+        broker, context, request["groups"], describe, with_operations=with_operations
+    )
 
 
 def refuse(request: Message, error: ApiError) -> Message:

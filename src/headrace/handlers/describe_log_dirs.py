@@ -2,6 +2,7 @@
 
 - Null requests all partitions.
 - Omits requested partitions that are not on this broker, as Kafka does.
+- Requires: Describe on the cluster.
 - Versions: 1 to 5. Since 3, the response has an error of its own, since 4 the size and free space.
 
 Gaps: a broker has one directory, which is never cordoned.
@@ -13,7 +14,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
+from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    check(broker, context, Operation.DESCRIBE, CLUSTER)
     path = broker.logs.path
     result: Message = {"log_dir": path}
     try:

@@ -2,21 +2,24 @@
 
 - Only the leader of a partition responds (NOT_LEADER_OR_FOLLOWER).
 - A partition that occurs twice has one result.
+- Requires: Read on the topic.
 - Versions: 0.
 """
 
 from headrace.model.errors import ApiError
 from headrace.model.topics import check_topic_name
+from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.lookup import led_partition
 from headrace.requests.replies import failure
+from headrace.security.authorizer import Operation, topic_resource
 from headrace.wire.codec import Message
 
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     topics = []
     for name, indexes in _asked(request).items():
-        slots = [_describe(broker, name, index) for index in indexes]
+        slots = [_describe(broker, context, name, index) for index in indexes]
         topics.append({"name": name, "partitions": slots})
     return {"topics": topics}
 
@@ -41,8 +44,9 @@ def _asked(request: Message) -> dict[str, dict[int, None]]:
     return asked
 
 
-def _describe(broker: BrokerContext, name: str, index: int) -> Message:
+def _describe(broker: BrokerContext, context: RequestContext, name: str, index: int) -> Message:
     try:
+        check(broker, context, Operation.READ, topic_resource(name))
         check_topic_name(name)
         partition = led_partition(broker, name, index)
     except ApiError as error:

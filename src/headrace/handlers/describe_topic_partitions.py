@@ -4,6 +4,7 @@
   if more follow, a cursor.
 - A partition without a leader has an empty ISR, as in Kafka: its last ISR is among the eligible
   replicas. Replicas that restarted without proof that they kept their data are the last known ones.
+- Requires: Describe on the topic.
 - Versions: 0.
 """
 
@@ -16,16 +17,19 @@ from headrace.model.topics import (
     TopicState,
     check_topic_name,
 )
-from headrace.requests.cluster_view import TOPIC_OPERATIONS, partition_message
+from headrace.requests.authorization import TOPIC_OPERATIONS, allowed_operations, can_describe
+from headrace.requests.cluster_view import partition_message
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.lookup import named_topic
+from headrace.security.authorizer import topic_resource
 from headrace.wire.codec import Message
 
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     first, first_index = _start(request)
     asked = {topic["name"] for topic in request["topics"]}
-    names = sorted(name for name in asked or broker.image.topics if name >= first)
+    visible = {name for name in asked or broker.image.topics if can_describe(broker, context, name)}
+    names = sorted(name for name in asked or visible if name >= first)
     if asked and first and first not in asked:
         raise ApiError(
             ErrorCode.INVALID_REQUEST, "The cursor's topic is not one of the requested topics."
@@ -36,6 +40,9 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     for name in names:
         if left == 0:
             return _page(slots, name, 0)
+        if name not in visible:
+            slots.append(_denied(name))
+            continue
         start = first_index if name == first else 0
         slot, index_end = _describe(broker, context, name, start, left)
         slots.append(slot)
@@ -67,6 +74,16 @@ def _page(slots: list[Message], name: str, index: int) -> Message:
     return {"topics": slots, "next_cursor": {"topic_name": name, "partition_index": index}}
 
 
+def _denied(name: str) -> Message:
+    """The same for a topic that exists and for one that does not."""
+    return {
+        "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        "name": name,
+        "is_internal": name in INTERNAL_TOPICS,
+        "partitions": [],
+    }
+
+
 def _describe(
     broker: BrokerContext, context: RequestContext, name: str, start: int, count_max: int
 ) -> tuple[Message, int]:
@@ -92,7 +109,9 @@ def _describe(
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "partitions": partitions,
-        "topic_authorized_operations": TOPIC_OPERATIONS,
+        "topic_authorized_operations": allowed_operations(
+            broker, context, topic_resource(name), TOPIC_OPERATIONS
+        ),
     }, start + len(states)
 
 

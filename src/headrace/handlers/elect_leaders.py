@@ -4,6 +4,7 @@
 - An unclean election of a partition without a leader chooses the live replica with the greatest
   last leader epoch and log end offset.
 - Any broker accepts the request and forwards it to the controller.
+- Requires: Alter on the cluster.
 - Versions: 0 to 2. 0 elects preferred replicas only.
 """
 
@@ -11,14 +12,17 @@ from collections.abc import Mapping
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
+from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.deadline import Deadline
+from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
 _PREFERRED, _UNCLEAN = 0, 1
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    check(broker, context, Operation.ALTER, CLUSTER)
     kind = request.get("election_type", _PREFERRED)
     if kind not in (_PREFERRED, _UNCLEAN):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {kind}.")

@@ -2,9 +2,10 @@
 
 - Contains the frame of the client's request. The response contains the frame of the response.
 - Accepts the APIs of requests/forwarding.py only (INVALID_REQUEST).
+- The request is authorized with the client's principal and address, which the Envelope contains.
 - Versions: 0.
 
-Gaps: the principal is ignored, because users are not supported yet.
+Gaps: the principal is text, such as User:ANONYMOUS, not Kafka's DefaultPrincipalData.
 """
 
 from inspect import isawaitable
@@ -39,9 +40,17 @@ async def _open(broker: BrokerContext, context: RequestContext, request: Message
         address_text(request["client_host_address"]),
         context.listener,
         is_forwarded=True,
+        principal=_principal(request["request_principal"]),
     )
     answer = handle_frame(broker, client, frame, header.body_at)
     return await answer if isawaitable(answer) else answer
+
+
+def _principal(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "The principal is not UTF-8.") from None
 
 
 def refuse(request: Message, error: ApiError) -> Message:

@@ -4,6 +4,7 @@
 - An offset inside a batch returns the complete batch; clients skip the first records.
 - The first batch is returned complete, whatever the limits are (KIP-74).
 - A long poll counts only records that its reader can see.
+- Requires: Read on the topic.
 - Versions: 4 to 18. Since 7, sessions (KIP-227). Since 11, a consumer that sends its rack can be
   directed to a replica there (KIP-392). Since 12, the response reports divergence (KIP-595). Since
   13, topic ids.
@@ -23,6 +24,7 @@ from headrace.replication.append_queue import AppendQueue
 from headrace.replication.fetch_reader import FetchReader, divergence, epoch_error
 from headrace.replication.partition import Partition
 from headrace.requests.fetch_sessions import Session, SessionCache
+from headrace.requests.topic_gate import READ, TopicGate
 from headrace.runtime.exchange import Exchange, Peer, Timer
 from headrace.wire.fetch import (
     TOPIC_IDS_SINCE,
@@ -80,11 +82,13 @@ class FetchHandler:
         random_id: Callable[[], int],
         response_bytes_max: i64,
         session_slots_max: i64,
+        gate: TopicGate,
         choose: Callable[[Partition, bytes, int], int] | None = None,
     ) -> None:
         """`choose` returns the follower to read from, for a rack and an offset, or -1 for this
         leader. Without it consumers read from leaders only.
         """
+        self.gate = gate
         self.partitions = partitions
         self.appends = appends
         self.reader = reader
@@ -227,6 +231,8 @@ class FetchHandler:
         for part in exchange.parts:
             result = FetchResult(part.key, part.index)
             try:
+                if not self.gate.allows(exchange.peer, READ, part.key, by_id):
+                    raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 self._read(result, part, request, by_id, budget - total, total == 0)
             except ApiError as error:
                 result.error = error.code

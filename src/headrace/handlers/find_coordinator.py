@@ -3,6 +3,7 @@
 - The first request creates __consumer_offsets and waits for it, so that clients need not retry.
 - A response that would name a coordinator whose connection was just lost waits for the election, at
   most 0.3 s.
+- Requires: Describe on the group.
 - Versions: 0 to 6. Since 4, a request contains several keys, each with its own error.
 
 Gaps: transactions (type 1) and share groups (type 2) are not supported. A transactional id gets the
@@ -11,9 +12,11 @@ same fatal error as from InitProducerId; librdkafka retries most other errors fo
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import OFFSETS_TOPIC, TopicPartition
+from headrace.requests.authorization import check, is_allowed
 from headrace.requests.cluster_view import endpoint_of, leads_in_vain
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure
+from headrace.security.authorizer import Operation, group_resource
 from headrace.wire.codec import Message
 
 GROUP = 0
@@ -25,11 +28,11 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     key_type = request.get("key_type", GROUP)
     if "key" in request:
         if key_type == GROUP:
-            await _wait_for_leaders(broker, [request["key"]])
+            await _wait_for_leaders(broker, context, [request["key"]])
         return await _coordinator(broker, context, key_type, request["key"])
     keys = dict.fromkeys(request["coordinator_keys"])
     if key_type == GROUP:
-        await _wait_for_leaders(broker, list(keys))
+        await _wait_for_leaders(broker, context, list(keys))
     found = {key: await _coordinator(broker, context, key_type, key) for key in keys}
     return {"coordinators": [{"key": key, **slot} for key, slot in found.items()]}
 
@@ -40,9 +43,15 @@ def refuse(request: Message, error: ApiError) -> Message:
     return {**slot, "coordinators": [{"key": key, **slot} for key in keys]}
 
 
-async def _wait_for_leaders(broker: BrokerContext, keys: list[str]) -> None:
+async def _wait_for_leaders(
+    broker: BrokerContext, context: RequestContext, keys: list[str]
+) -> None:
     shards = broker.groups().shards
-    partitions = (TopicPartition(OFFSETS_TOPIC, shards.partition_of(key)) for key in keys)
+    partitions = (
+        TopicPartition(OFFSETS_TOPIC, shards.partition_of(key))
+        for key in keys
+        if is_allowed(broker, context, Operation.DESCRIBE, group_resource(key))
+    )
     waiting = broker.hold(partitions, len(keys))
     if waiting is not None:
         await waiting
@@ -61,6 +70,7 @@ async def _coordinator(
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Coordinator type {key_type} is not supported."
             )
+        check(broker, context, Operation.DESCRIBE, group_resource(key))
         shards = broker.groups().shards
         node_id = await shards.coordinator_of(key)
         if node_id == broker.node_id and leads_in_vain(

@@ -3,6 +3,7 @@
 - Each resource has its own result and changes completely or not at all.
 - A resource that occurs twice is rejected.
 - Any broker accepts the request and forwards it to the controller.
+- Requires: AlterConfigs on the topic or group; for brokers, on the cluster.
 - Versions: 0 and 1.
 
 Gaps: loggers and client metrics are not supported.
@@ -23,7 +24,7 @@ refuse = refuse_altering
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    return await alter_each(broker, request, _change)
+    return await alter_each(broker, context, request, _change)
 
 
 def _change(config: BrokerConfig, configs: list[Message]) -> Edits:

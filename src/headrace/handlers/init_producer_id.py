@@ -2,6 +2,7 @@
 
 - A producer that sends its current id (KIP-360) also gets a new one, as in Kafka: without a
   transactional id nothing connects the two.
+- Requires: IdempotentWrite on the cluster, or Write on any topic.
 - Versions: 0 to 5. Since 3, a producer can send its current id. Kafka marks 6 (KIP-939) unstable.
 
 Gaps: transactions are not supported. A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -10,7 +11,9 @@ retries almost any other error forever.
 """
 
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.authorization import is_allowed
 from headrace.requests.context import BrokerContext, RequestContext
+from headrace.security.authorizer import ANY_TOPIC, CLUSTER, Operation
 from headrace.wire.codec import Message
 
 _NONE = -1
@@ -21,6 +24,10 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         raise ApiError(ErrorCode.INVALID_REQUEST, "transactional_id must not be empty.")
     if request["transactional_id"] is not None:
         raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not is_allowed(broker, context, Operation.IDEMPOTENT_WRITE, CLUSTER) and not is_allowed(
+        broker, context, Operation.WRITE, ANY_TOPIC
+    ):
+        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     shown = request.get("producer_id", _NONE), request.get("producer_epoch", _NONE)
     if (shown[0] == _NONE) != (shown[1] == _NONE):
         raise ApiError(

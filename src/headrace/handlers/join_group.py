@@ -3,18 +3,21 @@
 - The group's leader receives all members, the others none.
 - If the rebalance timeout is 0, the session timeout is used for both. kafkajs's own tests send 0;
   Apache Kafka 4 removes such a member before it can sync.
+- Requires: Read on the group.
 - Versions: 0 to 9. 0 has no rebalance timeout; the session timeout is used. Since 4, a new dynamic
   member first gets a member id and MEMBER_ID_REQUIRED (KIP-394). Since 5, static members send their
   instance id. Since 9, the response can skip the assignment (KIP-814).
 """
 
 from collections.abc import Awaitable
+from functools import partial
 from uuid import uuid4
 
 from headrace.group.messages import JoinReply, JoinRequest
 from headrace.model.errors import ApiError
+from headrace.requests.authorization import can_describe
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.group_requests import check_instance_id, check_not_empty, host_of
+from headrace.requests.group_requests import check_instance_id, check_member, host_of
 from headrace.requests.replies import then
 from headrace.wire.codec import Message
 
@@ -28,7 +31,7 @@ _CLIENT_ID_CHARACTERS_MAX = 255
 def handle(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Message | Awaitable[Message]:
-    check_not_empty(request["group_id"])
+    check_member(broker, context, request["group_id"])
     instance_id = request.get("group_instance_id")
     check_instance_id(instance_id)
     client_id = (context.client_id or "")[:_CLIENT_ID_CHARACTERS_MAX]
@@ -49,6 +52,7 @@ def handle(
         new_member_id=f"{instance_id or client_id}-{uuid4()}",
         needs_known_id=context.api_version >= _KNOWN_ID_NEEDED_SINCE,
         can_skip_assignment=context.api_version >= _SKIPPING_SINCE,
+        can_describe=partial(can_describe, broker, context),
     )
     answer = broker.groups().join(request["group_id"], join)
     return then(answer, lambda reply: _message(reply, context.api_version))

@@ -1,5 +1,6 @@
 """LeaveGroup, versions 0 to 5: remove members without waiting for their sessions to expire.
 
+- Requires: Read on the group.
 - Versions: 0 to 5. Up to 2, a request contains one member. Since 3, it contains several members,
   also by instance id alone, each with its own error.
 """
@@ -9,7 +10,7 @@ from collections.abc import Awaitable
 from headrace.group.messages import Leaver
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.group_requests import check_not_empty
+from headrace.requests.group_requests import check_member
 from headrace.requests.replies import then
 from headrace.wire.codec import Message
 
@@ -17,7 +18,7 @@ from headrace.wire.codec import Message
 def handle(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Message | Awaitable[Message]:
-    check_not_empty(request["group_id"])
+    check_member(broker, context, request["group_id"])
     if "members" not in request:
         alone = [Leaver(request["member_id"])]
         answer = broker.groups().leave(request["group_id"], alone)

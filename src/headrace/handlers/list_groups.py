@@ -1,6 +1,7 @@
 """ListGroups, versions 0 to 5: list the groups of this coordinator.
 
 - Filters ignore case.
+- Requires: Describe on the cluster. Without it, groups with Describe are listed.
 - Versions: 0 to 5. Since 4, a request can filter by state, since 5 also by type.
 """
 
@@ -8,8 +9,10 @@ from collections.abc import Awaitable
 
 from headrace.group.shard_machine import ListedGroup
 from headrace.model.errors import ApiError
+from headrace.requests.authorization import is_allowed
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import then
+from headrace.security.authorizer import CLUSTER, Operation, group_resource
 from headrace.wire.codec import Message
 
 
@@ -20,7 +23,13 @@ def handle(
         frozenset(word.strip().lower() for word in request.get(name, ()))
         for name in ("states_filter", "types_filter")
     )
-    return then(broker.groups().list_groups(states, types), _message)
+    sees_all = is_allowed(broker, context, Operation.DESCRIBE, CLUSTER)
+
+    def is_visible(group_id: str) -> bool:
+        return sees_all or is_allowed(broker, context, Operation.DESCRIBE, group_resource(group_id))
+
+    listed = broker.groups().list_groups(states, types)
+    return then(listed, lambda groups: _message([g for g in groups if is_visible(g.group_id)]))
 
 
 def refuse(request: Message, error: ApiError) -> Message:

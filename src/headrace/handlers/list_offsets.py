@@ -5,6 +5,7 @@
 - A worker thread decodes large and compressed batches.
 - If this broker's image names a leader whose connection was just lost, the response waits for the
   election, at most 0.3 s.
+- Requires: Describe on the topic.
 - Versions: 1 to 11. Since 7, timestamp -3 (maximum timestamp), since 8 -4 (earliest local), since 9
   -5 (latest tiered), since 11 -6 (earliest pending upload).
 
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
+from headrace.requests.authorization import can_describe
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.lookup import NO_EPOCH, led_partition
 from headrace.requests.replies import repeated
@@ -51,9 +53,15 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         for topic in request["topics"]
         for partition in topic["partitions"]
     )
+    denied = {
+        topic["name"]
+        for topic in request["topics"]
+        if not can_describe(broker, context, topic["name"])
+    }
     partitions = [
         TopicPartition(topic["name"], asked["partition_index"])
         for topic in request["topics"]
+        if topic["name"] not in denied
         for asked in topic["partitions"]
     ]
     elected = broker.hold(partitions, len(partitions))
@@ -66,6 +74,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         for asked in topic["partitions"]:
             index = asked["partition_index"]
             try:
+                if topic["name"] in denied:
+                    raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 if (topic["name"], index) in twice:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
                 _check_special(asked["timestamp"], context.api_version)

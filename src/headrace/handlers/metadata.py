@@ -8,6 +8,7 @@
 - A broker that is cut off from ZooKeeper and most of its followers neither lists itself nor names
   itself as a leader.
 - Null topics mean all topics. An empty array means all topics in version 0, and no topics later.
+- Requires: Describe on the topic; to create it, also Create on the cluster or the topic.
 - Versions: 0 to 13. Since 12, topics can be requested by id. 13 has an error for the complete
   response, which only an internal failure sets.
 """
@@ -17,16 +18,22 @@ from uuid import UUID
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import INTERNAL_TOPICS, TopicPartition, TopicState, check_topic_name
-from headrace.requests.cluster_view import (
-    CLUSTER_OPERATIONS,
-    OPERATIONS_NOT_ASKED,
+from headrace.requests.authorization import (
     TOPIC_OPERATIONS,
+    allowed_operations,
+    can_describe,
+    check,
+    cluster_operations,
+    is_allowed,
+)
+from headrace.requests.cluster_view import (
     brokers_on,
     controller_for,
     partition_message,
 )
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.lookup import named_topic, topic_with_id
+from headrace.security.authorizer import CLUSTER, Operation, topic_resource
 from headrace.wire.codec import Message
 
 _TOPIC_IDS_ASKED_SINCE = 12
@@ -41,20 +48,25 @@ def handle(
     ids: list[UUID] = []
     if topics is not None and (topics or context.api_version > 0):
         names, ids = _asked(topics, context.api_version)
-    is_missing = any(name not in broker.image.topics for name in names or ())
+    image = broker.image
+    is_missing = any(name not in image.topics for name in names or ())
     if names and is_missing and not ids and _may_create(broker, request):
         return _create_and_reply(broker, context, request, names)
 
     def reply() -> Message:
         if names is None:
-            slots = [_topic(broker, context, topic) for topic in broker.image.topics.values()]
+            slots = [
+                _topic(broker, context, topic)
+                for topic in image.topics.values()
+                if can_describe(broker, context, topic.name)
+            ]
         elif ids:
             slots = [_by_id(broker, context, topic_id) for topic_id in ids]
         else:
             slots = [_by_name(broker, context, name) for name in names]
         return _reply(broker, context, request, slots)
 
-    waiting = broker.hold(_partitions(broker, names, ids), len(topics or ()))
+    waiting = broker.hold(_partitions(broker, context, names, ids), len(topics or ()))
     if waiting is None:
         return reply()
 
@@ -66,7 +78,7 @@ def handle(
 
 
 def _partitions(
-    broker: BrokerContext, names: list[str] | None, ids: list[UUID]
+    broker: BrokerContext, context: RequestContext, names: list[str] | None, ids: list[UUID]
 ) -> Iterator[TopicPartition]:
     """The partitions of the requested topics (None: all), also if the image changes in between."""
     image = broker.image
@@ -74,8 +86,9 @@ def _partitions(
         names = [image.names_by_id.get(topic_id, "") for topic_id in ids]
     for name in list(image.topics) if names is None else names:
         topic = image.topics.get(name)
-        for index in range(len(topic.partitions) if topic is not None else 0):
-            yield TopicPartition(name, index)
+        if topic is not None and can_describe(broker, context, name):
+            for index in range(len(topic.partitions)):
+                yield TopicPartition(name, index)
 
 
 def refuse(request: Message, error: ApiError) -> Message:
@@ -119,7 +132,10 @@ async def _create_and_reply(
     slots = []
     for name in names:
         try:
+            check(broker, context, Operation.DESCRIBE, topic_resource(name))
             if name not in broker.image.topics and name not in INTERNAL_TOPICS:
+                if not is_allowed(broker, context, Operation.CREATE, CLUSTER):
+                    check(broker, context, Operation.CREATE, topic_resource(name))
                 await _create(broker, name)
             slots.append(_by_name(broker, context, name))
         except ApiError as error:
@@ -140,6 +156,7 @@ async def _create(broker: BrokerContext, name: str) -> None:
 
 def _by_name(broker: BrokerContext, context: RequestContext, name: str) -> Message:
     try:
+        check(broker, context, Operation.DESCRIBE, topic_resource(name))
         if name not in broker.image.topics:
             check_topic_name(name)
         return _topic(broker, context, named_topic(broker, name))
@@ -149,7 +166,9 @@ def _by_name(broker: BrokerContext, context: RequestContext, name: str) -> Messa
 
 def _by_id(broker: BrokerContext, context: RequestContext, topic_id: UUID) -> Message:
     try:
-        return _topic(broker, context, topic_with_id(broker, topic_id))
+        topic = topic_with_id(broker, topic_id)
+        check(broker, context, Operation.DESCRIBE, topic_resource(topic.name))
+        return _topic(broker, context, topic)
     except ApiError as error:
         return {"error_code": error.code, "name": None, "topic_id": topic_id}
 
@@ -198,8 +217,10 @@ def _reply(
         brokers = {node: info for node, info in brokers.items() if node != broker.node_id}
     if request.get("include_topic_authorized_operations"):
         for slot in slots:
-            slot["topic_authorized_operations"] = TOPIC_OPERATIONS
-    ask_cluster = request.get("include_cluster_authorized_operations")
+            if slot.get("error_code") != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                slot["topic_authorized_operations"] = allowed_operations(
+                    broker, context, topic_resource(slot["name"] or ""), TOPIC_OPERATIONS
+                )
     listed = brokers_on(brokers, context.listener)
     return {
         "brokers": [
@@ -209,7 +230,7 @@ def _reply(
         "cluster_id": broker.image.cluster_id,
         "controller_id": controller_for(broker, listed),
         "topics": slots,
-        "cluster_authorized_operations": (
-            CLUSTER_OPERATIONS if ask_cluster else OPERATIONS_NOT_ASKED
+        "cluster_authorized_operations": cluster_operations(
+            broker, context, request.get("include_cluster_authorized_operations", False)
         ),
     }

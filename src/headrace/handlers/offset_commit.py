@@ -3,6 +3,7 @@
 - Stores metadata and leader epoch unchanged.
 - An unknown partition has its own error; the other partitions are committed.
 - All commits of one loop iteration are one write.
+- Requires: Read on the group and on the topic.
 - Versions: 2 to 9. Up to 4, a client can set the retention time of its offsets. Since 6, it sends
   the leader epoch, and since 7 its instance id.
 
@@ -19,11 +20,13 @@ from mypy_extensions import i64
 from headrace.model.errors import ErrorCode
 from headrace.replication.append_queue import AppendQueue
 from headrace.runtime.exchange import Exchange, Peer
+from headrace.security.authorizer import Operation, group_resource, topic_resource
 from headrace.wire.offset_commit import CommitRequest, read_offset_commit, write_offset_commit
 
 if TYPE_CHECKING:
     from headrace.group.service import GroupService
     from headrace.model.cluster import ClusterImage
+    from headrace.security.authorizer import Authorizer
 
 WORK: Final = 10
 BYTES_PER_WORK: Final = 4
@@ -35,8 +38,13 @@ Waiting = dict[CommitRequest, Exchange]
 @final
 class CommitHandler:
     def __init__(
-        self, image: "ClusterImage", appends: AppendQueue, groups: "Callable[[], GroupService]"
+        self,
+        image: "ClusterImage",
+        appends: AppendQueue,
+        groups: "Callable[[], GroupService]",
+        authorizer: "Authorizer",
     ) -> None:
+        self.authorizer = authorizer
         self.image = image
         self.appends = appends
         self.groups = groups
@@ -49,7 +57,7 @@ class CommitHandler:
         request = read_offset_commit(data, at, end, version)
         exchange = Exchange(peer, correlation_id, version)
         peer.exchanges.append(exchange)
-        if not self._knows_any(request):
+        if not self._is_allowed(peer, request) or not self._knows_any(request):
             self._answer(exchange, request)
             return
         # Whoever asks next on this connection sees what is committed here.
@@ -58,10 +66,27 @@ class CommitHandler:
             self.appends.at_end(self._carry_out)
         self.waiting[request] = exchange
 
+    def _is_allowed(self, peer: Peer, request: CommitRequest) -> bool:
+        """Whether the group is allowed; denied topics are rejected."""
+        if peer.is_internal:
+            return True
+        allows = self.authorizer.allows
+        principal, host = peer.principal, peer.host
+        if not allows(principal, host, Operation.READ, group_resource(request.group_id)):
+            request.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return False
+        for topic in request.topics:
+            if not allows(principal, host, Operation.READ, topic_resource(topic.name)):
+                for part in topic.parts:
+                    part.code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return True
+
     def _knows_any(self, request: CommitRequest) -> bool:
-        """Whether there is anything to commit; partitions that do not exist are refused."""
+        """Whether there is anything to commit; unknown partitions are rejected."""
         is_any = False
         for topic in request.topics:
+            if topic.parts and topic.parts[0].code != 0:
+                continue
             state = self.image.topics.get(topic.name)
             count: i64 = 0 if state is None else len(state.partitions)
             for part in topic.parts:

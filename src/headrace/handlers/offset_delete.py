@@ -1,30 +1,49 @@
 """OffsetDelete, version 0: delete committed offsets.
 
 - Rejects topics that an active group subscribes to (GROUP_SUBSCRIBED_TO_TOPIC).
+- Requires: Delete on the group, and Read on the topic.
 - Versions: 0.
 """
 
 from collections.abc import Awaitable
 
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.authorization import check, is_allowed
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.group_requests import check_not_empty
 from headrace.requests.replies import then
+from headrace.security.authorizer import Operation, group_resource, topic_resource
 from headrace.wire.codec import Message
 
 
 def handle(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Message | Awaitable[Message]:
+    check(broker, context, Operation.DELETE, group_resource(request["group_id"]))
     check_not_empty(request["group_id"])
+    denied = {
+        topic["name"]
+        for topic in request["topics"]
+        if not is_allowed(broker, context, Operation.READ, topic_resource(topic["name"]))
+    }
     asked = [
         (topic["name"], each["partition_index"])
         for topic in request["topics"]
         for each in topic["partitions"]
     ]
-    known = [pair for pair in asked if broker.image.partition(*pair) is not None]
+    known = [
+        pair
+        for pair in asked
+        if pair[0] not in denied and broker.image.partition(*pair) is not None
+    ]
     answer = broker.groups().delete_offsets(request["group_id"], known)
-    return then(answer, lambda errors: _message(request, dict(zip(known, errors, strict=True))))
+    refused = dict.fromkeys(
+        (pair for pair in asked if pair[0] in denied), ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    )
+    return then(
+        answer,
+        lambda errors: _message(request, refused | dict(zip(known, errors, strict=True))),
+    )
 
 
 def refuse(request: Message, error: ApiError) -> Message:

@@ -1,6 +1,7 @@
 """OffsetFetch, versions 1 to 9: return committed offsets.
 
 - A partition without an offset has -1 and no error.
+- Requires: Describe on the group and on the topic.
 - Versions: 1 to 9. Since 2, null topics request all topics with an offset. Since 7, a client can
   require stable offsets, without open transactions. Since 8, a request contains several groups,
   each with its own error. Since 9, a member of a consumer-protocol group sends its epoch, which is
@@ -14,8 +15,10 @@ from collections.abc import Awaitable
 from headrace.group.messages import NO_GENERATION
 from headrace.group.service import FetchedTopics
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.authorization import can_describe, check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import now_or_later, then
+from headrace.security.authorizer import Operation, group_resource
 from headrace.wire.codec import Message
 
 _NO_OFFSET: Message = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
@@ -25,26 +28,31 @@ def handle(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Message | Awaitable[Message]:
     if "groups" in request:
-        return _handle_groups(broker, request)
+        return _handle_groups(broker, context, request)
+    topics = request["topics"]
+    check(broker, context, Operation.DESCRIBE, group_resource(request["group_id"]))
     answer = broker.groups().fetch_offsets(
-        request["group_id"], _asked(request["topics"]), request.get("require_stable", False)
+        request["group_id"], _asked(broker, context, topics), request.get("require_stable", False)
     )
-    return then(answer, lambda fetched: {"topics": _topics(fetched)})
+    return then(answer, lambda fetched: {"topics": _topics(broker, context, topics, fetched)})
 
 
-async def _handle_groups(broker: BrokerContext, request: Message) -> Message:
+async def _handle_groups(
+    broker: BrokerContext, context: RequestContext, request: Message
+) -> Message:
     slots = []
     for group in request["groups"]:
         slot: Message = {"group_id": group["group_id"]}
         try:
+            check(broker, context, Operation.DESCRIBE, group_resource(group["group_id"]))
             fetched = broker.groups().fetch_offsets(
                 group["group_id"],
-                _asked(group["topics"]),
+                _asked(broker, context, group["topics"]),
                 request["require_stable"],
                 group.get("member_id"),
                 group.get("member_epoch", NO_GENERATION),
             )
-            slot["topics"] = _topics(await now_or_later(fetched))
+            slot["topics"] = _topics(broker, context, group["topics"], await now_or_later(fetched))
         except ApiError as error:
             slot["error_code"] = _told(error)
         slots.append(slot)
@@ -57,17 +65,18 @@ def refuse(request: Message, error: ApiError) -> Message:
         slots = [{"group_id": group["group_id"], "error_code": code} for group in request["groups"]]
         return {"groups": slots}
     # Version 1 has no error for the whole.
-    topics = [
-        {
-            "name": topic["name"],
-            "partitions": [
-                {"partition_index": index, "error_code": code, **_NO_OFFSET}
-                for index in topic["partition_indexes"]
-            ],
-        }
-        for topic in request["topics"] or ()
-    ]
+    topics = [_refused(topic, code) for topic in request["topics"] or ()]
     return {"error_code": code, "topics": topics}
+
+
+def _refused(topic: Message, code: ErrorCode) -> Message:
+    return {
+        "name": topic["name"],
+        "partitions": [
+            {"partition_index": index, "error_code": code, **_NO_OFFSET}
+            for index in topic["partition_indexes"]
+        ],
+    }
 
 
 def _told(error: ApiError) -> ErrorCode:
@@ -77,13 +86,36 @@ def _told(error: ApiError) -> ErrorCode:
     return error.code
 
 
-def _asked(topics: list[Message] | None) -> list[tuple[str, list[int]]] | None:
+def _asked(
+    broker: BrokerContext, context: RequestContext, topics: list[Message] | None
+) -> list[tuple[str, list[int]]] | None:
+    """The requested partitions of topics that the principal can describe; None: all topics."""
     if topics is None:
         return None
-    return [(topic["name"], topic["partition_indexes"]) for topic in topics]
+    return [
+        (topic["name"], topic["partition_indexes"])
+        for topic in topics
+        if can_describe(broker, context, topic["name"])
+    ]
 
 
-def _topics(fetched: FetchedTopics) -> list[Message]:
+def _topics(
+    broker: BrokerContext,
+    context: RequestContext,
+    requested: list[Message] | None,
+    fetched: FetchedTopics,
+) -> list[Message]:
+    """The fetched topics, and an error for each requested one that was denied."""
+    denied = [
+        _refused(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        for topic in requested or ()
+        if not can_describe(broker, context, topic["name"])
+    ]
+    visible = [each for each in fetched if can_describe(broker, context, each[0])]
+    return _found(visible) + denied
+
+
+def _found(fetched: FetchedTopics) -> list[Message]:
     return [
         {
             "name": topic,

@@ -7,6 +7,7 @@
   response has the last epoch and the log end offset.
 - If this broker's image names a leader whose connection was just lost, the response waits for the
   election, at most 0.3 s.
+- Requires: Describe on the topic, or ClusterAction on the cluster.
 - Versions: 2 to 4. Since 3, a request contains the replica id.
 """
 
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING
 from headrace.controller.caller import ASKS_AS_CONTROLLER
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
+from headrace.requests.authorization import can_describe, is_allowed
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.lookup import hosted_partition, led_partition
+from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
 if TYPE_CHECKING:
@@ -30,28 +33,42 @@ def handle(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Message | Awaitable[Message]:
     is_any_replica = request.get("replica_id") == ASKS_AS_CONTROLLER
+    denied = _denied(broker, context, request)
     partitions = [
         TopicPartition(topic["topic"], asked["partition"])
         for topic in request["topics"]
+        if topic["topic"] not in denied
         for asked in topic["partitions"]
     ]
     elected = None if is_any_replica else broker.hold(partitions, len(partitions))
     if elected is None:
-        return _reply(broker, request, is_any_replica)
+        return _reply(broker, request, denied, is_any_replica)
 
     async def reply_later() -> Message:
         await elected
-        return _reply(broker, request, is_any_replica)
+        return _reply(broker, request, denied, is_any_replica)
 
     return reply_later()
 
 
-def _reply(broker: BrokerContext, request: Message, is_any_replica: bool) -> Message:
+def _denied(broker: BrokerContext, context: RequestContext, request: Message) -> set[str]:
+    """The topics that the principal cannot describe, unless it acts for the cluster."""
+    names = {topic["topic"] for topic in request["topics"]}
+    if is_allowed(broker, context, Operation.CLUSTER_ACTION, CLUSTER):
+        return set()
+    return {name for name in names if not can_describe(broker, context, name)}
+
+
+def _reply(
+    broker: BrokerContext, request: Message, denied: set[str], is_any_replica: bool
+) -> Message:
     topics = []
     for topic in request["topics"]:
         slots = []
         for asked in topic["partitions"]:
             try:
+                if topic["topic"] in denied:
+                    raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 epoch, end_offset = _answer(broker, topic["topic"], asked, is_any_replica)
                 slots.append(
                     {

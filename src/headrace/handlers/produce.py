@@ -8,6 +8,7 @@
 - With acks=all, waits for followers up to timeout_ms. A waiting request keeps its partition results
   only. The wait ends when the client disconnects, or with NOT_ENOUGH_REPLICAS_AFTER_APPEND when the
   ISR shrinks below min.insync.replicas.
+- Requires: Write on the topic.
 - Versions: 0 to 13. 0 to 2 are advertised and rejected (KAFKA-18659). Since 13, topic ids.
 
 Gaps: transactions; a transactional producer gets a fatal error. With acks=all a timeout_ms above
@@ -25,6 +26,7 @@ from headrace.replication.append_queue import ACKS_ALL, AppendQueue
 from headrace.replication.append_rules import admit, is_packed_anew
 from headrace.replication.partition import Partition
 from headrace.replication.produce_exchange import ProduceExchange
+from headrace.requests.topic_gate import WRITE, TopicGate
 from headrace.runtime.exchange import Peer
 from headrace.wire.cursor import MalformedRequest
 from headrace.wire.produce import OLDEST, TOPIC_IDS_SINCE, ProducePart, read_produce
@@ -49,8 +51,13 @@ _VERDICTS: Final = frozenset(
 @final
 class ProduceHandler:
     def __init__(
-        self, partitions: "PartitionTable", appends: AppendQueue, worker: "Worker"
+        self,
+        partitions: "PartitionTable",
+        appends: AppendQueue,
+        worker: "Worker",
+        gate: TopicGate,
     ) -> None:
+        self.gate = gate
         self.partitions = partitions
         self.appends = appends
         self.worker = worker
@@ -115,6 +122,9 @@ class ProduceHandler:
 
     def _find(self, exchange: ProduceExchange, part: ProducePart) -> Partition | None:
         by_id = exchange.version >= TOPIC_IDS_SINCE
+        if not self.gate.allows(exchange.peer, WRITE, part.key, by_id):
+            part.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return None
         partition = self.partitions.find(part.key, part.index, by_id)
         if partition is not None and partition.is_leader and not partition.is_internal:
             return partition

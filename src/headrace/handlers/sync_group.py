@@ -1,6 +1,7 @@
 """SyncGroup, versions 0 to 5: distribute the assignments of the group's leader.
 
 - Every member receives its own assignment, as the leader sent it.
+- Requires: Read on the group.
 - Versions: 0 to 5. Since 3, static members send their instance id. Since 5, both sides send the
   protocol; a request without it gets INCONSISTENT_GROUP_PROTOCOL.
 """
@@ -10,7 +11,7 @@ from collections.abc import Awaitable
 from headrace.group.messages import SyncReply, SyncRequest
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.group_requests import check_not_empty
+from headrace.requests.group_requests import check_member
 from headrace.requests.replies import then
 from headrace.wire.codec import Message
 
@@ -20,7 +21,7 @@ _PROTOCOL_NAMED_SINCE = 5
 def handle(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Message | Awaitable[Message]:
-    check_not_empty(request["group_id"])
+    check_member(broker, context, request["group_id"])
     names = request.get("protocol_type"), request.get("protocol_name")
     if context.api_version >= _PROTOCOL_NAMED_SINCE and None in names:
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

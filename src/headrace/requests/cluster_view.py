@@ -8,19 +8,8 @@ from headrace.model.topics import NO_LEADER, PartitionState
 from headrace.requests.context import BrokerContext
 from headrace.wire.codec import Message
 
-OPERATIONS_NOT_ASKED = -(2**31)
 NOT_REGISTERED = -1
 NO_CONTROLLER = -1
-
-
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-# The numbers of read, write, create, delete, alter, describe, cluster action, describe configs,
-# alter configs and idempotent write are 3 to 12 in that order. Every client has all of them.
-TOPIC_OPERATIONS = _bits(3, 4, 5, 6, 7, 8, 10, 11)
-CLUSTER_OPERATIONS = _bits(5, 7, 8, 9, 10, 11, 12)
 
 
 def endpoint_of(info: BrokerInfo, listener: str) -> Endpoint | None:

@@ -10,9 +10,11 @@ from typing import NamedTuple
 from headrace.config.broker import BrokerConfig
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import check_topic_name
-from headrace.requests.context import BrokerContext
+from headrace.requests.authorization import check
+from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.lookup import named_topic
 from headrace.requests.replies import failure, repeated
+from headrace.security.authorizer import CLUSTER, Operation, group_resource, topic_resource
 from headrace.wire.codec import Message
 
 TOPIC = 2
@@ -37,6 +39,7 @@ class Edits(NamedTuple):
 
 async def alter_each(
     broker: BrokerContext,
+    context: RequestContext,
     request: Message,
     edits: Callable[[BrokerConfig, list[Message]], Edits],
 ) -> Message:
@@ -45,6 +48,7 @@ async def alter_each(
     slots = []
     for resource in request["resources"]:
         try:
+            check_resource(broker, context, Operation.ALTER_CONFIGS, resource)
             if resource_key(resource) in twice:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST, "The request contains this resource twice."
@@ -60,6 +64,22 @@ async def alter_each(
 
 def refuse_altering(request: Message, error: ApiError) -> Message:
     return {"responses": [_altered(resource, error) for resource in request["resources"]]}
+
+
+def check_resource(
+    broker: BrokerContext, context: RequestContext, operation: Operation, resource: Message
+) -> None:
+    """Check the permission for the settings of a resource; those of brokers belong to the cluster.
+
+    Resources of other types are not checked here: they are rejected as unknown.
+    """
+    resource_type, name = resource_key(resource)
+    if resource_type == TOPIC:
+        check(broker, context, operation, topic_resource(name))
+    elif resource_type == BROKER:
+        check(broker, context, operation, CLUSTER)
+    elif resource_type == GROUP:
+        check(broker, context, operation, group_resource(name))
 
 
 def resource_key(resource: Message) -> tuple[int, str]:

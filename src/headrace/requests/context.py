@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.security.authorizer import ANONYMOUS, AllowAll
+
 if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
     from headrace.controller.service import Controller
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.model.topics import TopicPartition
     from headrace.replication.partition import Partition
     from headrace.runtime.worker import Worker
+    from headrace.security.authorizer import Authorizer
 
 
 @dataclass(slots=True)
@@ -30,6 +33,12 @@ class RequestContext:
     """Whether another broker sent it, on the inter-broker listener."""
     is_forwarded: bool = False
     """Whether it is a client's request that another broker forwarded in an Envelope."""
+    principal: str = ANONYMOUS
+
+    @property
+    def host(self) -> str:
+        """The address of the client, without the port."""
+        return self.peer if self.is_forwarded else self.peer.rpartition(":")[0].strip("[]")
 
 
 async def _is_open(_topic: str) -> None:
@@ -70,3 +79,4 @@ class BrokerContext:
     """Whether the connection to a broker was just lost: see Holds.was_lost."""
     is_cut_off: "Callable[[], bool]" = field(default=_never)
     """Whether this broker is isolated, so that another one probably leads its partitions."""
+    authorizer: "Authorizer" = field(default_factory=AllowAll)

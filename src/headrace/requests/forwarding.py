@@ -39,7 +39,6 @@ FORWARDED = frozenset(
         INCREMENTAL_ALTER_CONFIGS,
     )
 )
-PRINCIPAL = b"User:ANONYMOUS"
 _TIMEOUT_MS_DEFAULT = 30_000
 _RETRY_S = 0.05
 
@@ -106,7 +105,7 @@ async def _forward(
     """The controller's response frame; None if no controller is available."""
     envelope = {
         "request_data": frame,
-        "request_principal": PRINCIPAL,
+        "request_principal": context.principal.encode(),
         "client_host_address": address_bytes(context.peer),
     }
     try:

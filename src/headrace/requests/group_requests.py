@@ -3,8 +3,10 @@
 from collections.abc import Awaitable, Callable, Iterable
 
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.authorization import GROUP_OPERATIONS, allowed_operations, check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure
+from headrace.security.authorizer import Operation, group_resource
 from headrace.wire.apis import (
     CONSUMER_GROUP_HEARTBEAT,
     JOIN_GROUP,
@@ -13,9 +15,6 @@ from headrace.wire.apis import (
     SYNC_GROUP,
 )
 from headrace.wire.codec import Message
-
-OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
-"""Read, delete and describe. Every client is authorized for all of them."""
 
 _INSTANCE_ID_CHARACTERS_MAX = 249
 _WAITING = frozenset({JOIN_GROUP, SYNC_GROUP, LEAVE_GROUP, OFFSET_FETCH, CONSUMER_GROUP_HEARTBEAT})
@@ -31,7 +30,13 @@ def until_settled(
     if context.api_key not in _WAITING:
         return None
     groups = request.get("groups", (request,))
-    return broker.groups().shards.settling([group["group_id"] for group in groups])
+    return broker.groups().shards.settling([each["group_id"] for each in groups])
+
+
+def check_member(broker: BrokerContext, context: RequestContext, group_id: str) -> None:
+    """Check the permission of a member to take part in a group, and that the group has a name."""
+    check(broker, context, Operation.READ, group_resource(group_id))
+    check_not_empty(group_id)
 
 
 def check_not_empty(group_id: str) -> None:
@@ -49,6 +54,8 @@ def check_instance_id(instance_id: str | None) -> None:
 
 
 async def describe_each(
+    broker: BrokerContext,
+    context: RequestContext,
     group_ids: Iterable[str],
     describe: Callable[[str], Awaitable[Message]],
     *,
@@ -58,9 +65,12 @@ async def describe_each(
     slots = []
     for group_id in dict.fromkeys(group_ids):
         try:
+            check(broker, context, Operation.DESCRIBE, group_resource(group_id))
             slot = await describe(group_id)
             if with_operations:
-                slot["authorized_operations"] = OPERATIONS
+                slot["authorized_operations"] = allowed_operations(
+                    broker, context, group_resource(group_id), GROUP_OPERATIONS
+                )
         except ApiError as error:
             slot = {"group_id": group_id, **failure(error)}
         slots.append(slot)
@@ -81,4 +91,4 @@ def not_found(broker: BrokerContext, group_id: str, kind: str) -> ApiError:
 
 def host_of(context: RequestContext) -> str:
     """The address of a member in Java's format, which Kafka's tools show."""
-    return "/" + context.peer.rpartition(":")[0].strip("[]")
+    return f"/{context.host}"

@@ -10,6 +10,8 @@ from typing import Protocol, final
 
 from mypy_extensions import i64, mypyc_attr
 
+from headrace.security.authorizer import ANONYMOUS
+
 
 class Timer(Protocol):
     def cancel(self) -> None: ...
@@ -41,6 +43,15 @@ class Peer:
         """The cost of its requests since other connections were served, in about microseconds."""
         self.refusals: dict[tuple[bytes, int], Refusal] = {}
         """By topic and partition, until another batch is staged there: mostly empty."""
+        self.is_internal = False
+        """Whether it is of another broker, on the inter-broker listener."""
+        self.principal = ANONYMOUS
+        self.host = ""
+        """The address of the client, without the port."""
+        self.rights_version: i64 = -1
+        """The version of the rules that gave the rights below: see requests/topic_gate.py."""
+        self.rights_by_name: dict[bytes, int] = {}
+        self.rights_by_id: dict[bytes, int] = {}
 
     def fail(self, reason: str) -> None:
         """Close the connection: no response can report the error."""

@@ -75,7 +75,7 @@ class Connection(Peer):
         self.name = name
         self.listener = listener
         self.is_internal = is_internal
-        """Of another broker, on the listener that is theirs alone."""
+        self.host = name.rpartition(":")[0].strip("[]")
         self.events: i64 = EPOLLIN | EPOLLRDHUP
         self.input = b""
         self.input_at: i64 = 0

@@ -21,6 +21,7 @@ from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.read_replicas import RACK_AWARE, RackAwareReplicas
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
+from headrace.requests.topic_gate import TopicGate
 from headrace.runtime.worker import Worker
 from headrace.server.connection import EPOLLIN, Connection
 from headrace.server.listener import Admission, Listener, bind
@@ -53,6 +54,7 @@ class Server:
         self._appends = appends
         self._read_worker = reader.worker
         self._check_worker = Worker("check", self._loop)
+        gate = TopicGate(broker.authorizer, broker.image)
         is_rack_aware = config.get_optional_str("replica.selector.class") == RACK_AWARE
         self.fetch = FetchHandler(
             partitions,
@@ -62,15 +64,16 @@ class Server:
             lambda: random.randint(1, 0x7FFFFFFF),
             config.get_int("fetch.max.bytes"),
             config.get_int("max.incremental.fetch.session.cache.slots"),
+            gate,
             RackAwareReplicas(broker.node_id, broker.image).choose if is_rack_aware else None,
         )
         quota = config.get_int("quota.producer.default")
         self.plane = Plane(
             appends,
-            ProduceHandler(partitions, appends, self._check_worker),
+            ProduceHandler(partitions, appends, self._check_worker, gate),
             self.fetch,
             sessions,
-            CommitHandler(broker.image, appends, broker.groups),
+            CommitHandler(broker.image, appends, broker.groups, broker.authorizer),
             self._cold,
             self._read_worker,
             self._clock.monotonic,
@@ -153,6 +156,7 @@ class Server:
             connection.name,
             connection.listener,
             connection.is_internal,
+            principal=connection.principal,
         )
         return handle_frame(self._broker, context, frame, header.body_at)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import headrace.handlers
-from headrace.wire.apis import APIS, Api
+from headrace.wire.apis import API_VERSIONS, APIS, Api
 
 HANDLERS = Path(str(headrace.handlers.__file__)).parent
 # Code of the write path that is still in this package, and belongs to replication/ and server/.
@@ -63,3 +63,9 @@ def test_head_has_bullets_with_the_versions_last_and_then_the_gaps(api: Api) -> 
     last = bullets[bullets.rindex("\n- ") + 1 :] if "\n- " in bullets else bullets
     assert re.match(rf"- Versions: {versions(api)}[.,]", last)
     assert [text.startswith("Gaps: ") for text in gaps] in ([], [True])
+
+
+@each_api
+def test_head_states_the_required_permission(api: Api) -> None:
+    asks_nothing = api.is_internal or api.key == API_VERSIONS
+    assert ("\n- Requires: " in head_of(api)) is not asks_nothing

@@ -34,7 +34,9 @@ class Door:
         self.log = MemoryLog()
         self.groups = groups_over(self.log, client.broker.image)
         self.appends = AppendQueue(client.broker.clock, client.broker.worker, self.deliver)
-        self.handler = CommitHandler(client.broker.image, self.appends, lambda: self.groups)
+        self.handler = CommitHandler(
+            client.broker.image, self.appends, lambda: self.groups, client.broker.authorizer
+        )
 
     def deliver(self) -> None:
         self.delivered += 1

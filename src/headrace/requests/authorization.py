@@ -1,0 +1,78 @@
+"""Asks the authorizer on behalf of a request.
+
+A request on the inter-broker listener is a broker's own and needs no permission. A request that
+another broker forwarded is checked as its client's, here on the controller.
+"""
+
+from collections.abc import Iterable
+
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.security.authorizer import CLUSTER, Operation, Resource, ResourceType, topic_resource
+
+OPERATIONS_NOT_REQUESTED = -(2**31)
+TOPIC_OPERATIONS = (
+    Operation.READ,
+    Operation.WRITE,
+    Operation.CREATE,
+    Operation.DELETE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)
+GROUP_OPERATIONS = (Operation.READ, Operation.DELETE, Operation.DESCRIBE)
+CLUSTER_OPERATIONS = (
+    Operation.CREATE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.CLUSTER_ACTION,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+    Operation.IDEMPOTENT_WRITE,
+)
+_DENIED = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+
+
+def is_allowed(
+    broker: BrokerContext, context: RequestContext, operation: Operation, resource: Resource
+) -> bool:
+    return context.is_internal or broker.authorizer.allows(
+        context.principal, context.host, operation, resource
+    )
+
+
+def check(
+    broker: BrokerContext, context: RequestContext, operation: Operation, resource: Resource
+) -> None:
+    """Raise the error of the resource's type if the operation is denied."""
+    if not is_allowed(broker, context, operation, resource):
+        raise ApiError(_DENIED[resource.type])
+
+
+def can_describe(broker: BrokerContext, context: RequestContext, name: str) -> bool:
+    return is_allowed(broker, context, Operation.DESCRIBE, topic_resource(name))
+
+
+def allowed_operations(
+    broker: BrokerContext,
+    context: RequestContext,
+    resource: Resource,
+    operations: Iterable[Operation],
+) -> int:
+    """A bit per allowed operation, at the position of its number."""
+    return sum(1 << each for each in operations if is_allowed(broker, context, each, resource))
+
+
+def cluster_operations(broker: BrokerContext, context: RequestContext, is_requested: bool) -> int:
+    """The bits of the cluster; 0 if the principal cannot describe the cluster."""
+    if not is_requested:
+        return OPERATIONS_NOT_REQUESTED
+    if not is_allowed(broker, context, Operation.DESCRIBE, CLUSTER):
+        return 0
+    return allowed_operations(broker, context, CLUSTER, CLUSTER_OPERATIONS)

@@ -1,0 +1,64 @@
+"""Permissions for topics on the hot path: one cached look-up per connection and topic.  # HOT
+
+Produce and Fetch ask per partition. The answers for a topic are kept on the connection, for the
+version of the rules that gave them.
+
+1. A topic that does not exist is checked by its name, so that a response does not show which exist.
+2. An unknown topic id is not denied: the handler returns UNKNOWN_TOPIC_ID.
+"""
+
+from typing import TYPE_CHECKING, Final, final
+from uuid import UUID
+
+from mypy_extensions import i64
+
+from headrace.runtime.exchange import Peer
+from headrace.security.authorizer import Operation, topic_resource
+
+if TYPE_CHECKING:
+    from headrace.model.cluster import ClusterImage
+    from headrace.security.authorizer import Authorizer
+
+READ: Final = 1
+WRITE: Final = 2
+TOPICS_MAX: Final = 1000
+
+
+@final
+class TopicGate:
+    def __init__(self, authorizer: "Authorizer", image: "ClusterImage") -> None:
+        self.authorizer = authorizer
+        self.image = image
+
+    def allows(self, peer: Peer, right: i64, key: bytes, by_id: bool) -> bool:
+        """Whether a connection is allowed READ or WRITE on a topic, given by name or id."""
+        if peer.is_internal:
+            return True
+        version: i64 = self.authorizer.version
+        if peer.rights_version != version:
+            peer.rights_version = version
+            peer.rights_by_name = {}
+            peer.rights_by_id = {}
+        known = peer.rights_by_id if by_id else peer.rights_by_name
+        rights = known.get(key)
+        if rights is None:
+            rights = self._ask(peer, key, by_id, known)
+        return rights & right != 0
+
+    def _ask(self, peer: Peer, key: bytes, by_id: bool, known: dict[bytes, int]) -> int:
+        if by_id:
+            name = self.image.names_by_id.get(UUID(bytes=key))
+            if name is None:
+                return READ | WRITE
+        else:
+            name = key.decode("utf-8", "replace")
+        resource = topic_resource(name)
+        rights = 0
+        if self.authorizer.allows(peer.principal, peer.host, Operation.READ, resource):
+            rights |= READ
+        if self.authorizer.allows(peer.principal, peer.host, Operation.WRITE, resource):
+            rights |= WRITE
+        if len(known) >= TOPICS_MAX:
+            known.clear()
+        known[key] = rights
+        return rights

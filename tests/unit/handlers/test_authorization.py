@@ -1,0 +1,252 @@
+"""Every API asks the authorizer; a denied request gets the error that Kafka returns."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.topics import TopicPartition
+from headrace.security.authorizer import (
+    ANONYMOUS,
+    ANY_TOPIC,
+    CLUSTER,
+    Operation,
+    Resource,
+)
+from headrace.wire import apis
+from headrace.wire.apis import APIS
+from headrace.wire.codec import Message, decode_response
+from headrace.wire.schema import load_shape
+from tests.unit.authorization_rules import (
+    ABSENT,
+    CLUSTER_DENIED,
+    GROUP,
+    OPEN,
+    SECRET,
+    SECRETS,
+    Rules,
+    ask,
+    create_topic,
+    denying_broker,
+    named,
+    partition_errors,
+    rules,
+)
+from tests.unit.handler_fakes import HOST, Asker, asker
+from tests.wire.messages import random_message
+
+NOT_ASKING = {apis.API_VERSIONS} | {api.key for api in APIS.values() if api.is_internal}
+# tests/unit/requests/test_topic_gate.py tests these two.
+HOT = {apis.PRODUCE, apis.FETCH}
+
+
+@pytest.fixture
+def client() -> Asker:
+    return denying_broker()
+
+
+def test_every_api_asks_except_handshake_and_brokers_own() -> None:
+    """A request of an API with random contents asks at least one question."""
+    silent = set()
+    for api in APIS.values():
+        if api.key in NOT_ASKING | HOT:
+            continue
+        client = asker()
+        client.add_topic(OPEN)
+        client.broker.authorizer = Rules()
+        rng = Random(f"questions of {api.name}")
+        for _ in range(20):
+            shape = load_shape(api.schema, api.version_max, "request")
+            with suppress(ApiError):  # A bad cursor without a topic for the error.
+                client.ask(api.key, api.version_max, _about_topics(random_message(rng, shape)))
+        if not rules(client).questions:
+            silent.add(api.name)
+    assert silent == set()
+
+
+def _about_topics(request: Message) -> Message:
+    for resource in request.get("resources", ()):
+        resource["resource_type"] = 2
+    return request
+
+
+def test_requests_of_brokers_ask_nothing(client: Asker) -> None:
+    client.is_broker = True
+    rules(client).deny(Operation.CREATE, CLUSTER, *SECRETS)
+    reply = create_topic(client, ABSENT)
+    assert reply["error_code"] == ErrorCode.NONE
+    assert rules(client).questions == []
+
+
+def test_question_has_principal_and_host(client: Asker) -> None:
+    ask(client, apis.LIST_PARTITION_REASSIGNMENTS, timeout_ms=1, topics=None)
+    assert rules(client).questions == [(ANONYMOUS, HOST, Operation.DESCRIBE, CLUSTER)]
+
+
+def test_forwarded_request_is_authorized_as_its_client(client: Asker) -> None:
+    rules(client).deny(Operation.ALTER, CLUSTER)
+    body: dict[str, Any] = {"timeout_ms": 1, "topics": [], "allow_replication_factor_change": True}
+    frame = client.frame(apis.ALTER_PARTITION_REASSIGNMENTS, 1, body)
+    reply = ask(
+        client,
+        apis.ENVELOPE,
+        request_data=frame,
+        request_principal=b"User:miller",
+        client_host_address=bytes([10, 0, 0, 7]),
+    )
+    assert reply["error_code"] == ErrorCode.NONE
+    assert rules(client).questions == [("User:miller", "10.0.0.7", Operation.ALTER, CLUSTER)]
+    _, denied = decode_response(apis.ALTER_PARTITION_REASSIGNMENTS, 1, reply["response_data"])
+    assert denied["error_code"] == CLUSTER_DENIED
+
+
+@pytest.mark.parametrize("api_key", [apis.METADATA, apis.DESCRIBE_CLUSTER])
+def test_operations_of_the_cluster_need_describe_cluster(client: Asker, api_key: int) -> None:
+    version = {apis.METADATA: 10, apis.DESCRIBE_CLUSTER: 2}[api_key]
+    body: dict[str, Any] = {"include_cluster_authorized_operations": True}
+    if api_key == apis.METADATA:
+        body |= {"topics": [], "include_topic_authorized_operations": False}
+        body |= {"allow_auto_topic_creation": False}
+    else:
+        body |= {"endpoint_type": 1, "include_fenced_brokers": False}
+    before = ask(client, api_key, version, **body)
+    assert before["cluster_authorized_operations"] == 8096
+    rules(client).deny(Operation.ALTER, CLUSTER)
+    assert ask(client, api_key, version, **body)["cluster_authorized_operations"] == 8096 - 128
+    rules(client).deny(Operation.DESCRIBE, CLUSTER)
+    denied = ask(client, api_key, version, **body)
+    assert (denied["cluster_authorized_operations"], len(denied["brokers"])) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("denied", "code"),
+    [
+        ({(Operation.IDEMPOTENT_WRITE, CLUSTER)}, ErrorCode.NONE),
+        ({(Operation.WRITE, ANY_TOPIC)}, ErrorCode.NONE),
+        ({(Operation.WRITE, ANY_TOPIC), (Operation.IDEMPOTENT_WRITE, CLUSTER)}, CLUSTER_DENIED),
+    ],
+)
+def test_init_producer_id_needs_idempotent_write_or_write_on_any_topic(
+    client: Asker, denied: set[tuple[Operation, Resource]], code: ErrorCode
+) -> None:
+    rules(client).denied = denied
+    body: dict[str, Any] = {"transactional_id": None, "transaction_timeout_ms": 1}
+    reply = ask(client, apis.INIT_PRODUCER_ID, producer_id=-1, producer_epoch=-1, **body)
+    assert (reply["error_code"], reply["producer_id"] >= 0) == (code, code == ErrorCode.NONE)
+
+
+RESOURCES = [(2, SECRET), (2, ABSENT), (4, "1"), (32, "hidden"), (2, OPEN), (32, "other")]
+CONFIGS_DENIED = [29, 29, 31, 30, 0, 0]
+
+
+def _configs(client: Asker, api_key: int, name: str, **body: Any) -> list[Message]:
+    fields: dict[int, dict[str, Any]] = {
+        apis.DESCRIBE_CONFIGS: {"configuration_keys": None},
+        apis.ALTER_CONFIGS: {"configs": []},
+        apis.INCREMENTAL_ALTER_CONFIGS: {"configs": []},
+    }
+    resources = [
+        {"resource_type": kind, "resource_name": resource, **fields[api_key]}
+        for kind, resource in RESOURCES
+    ]
+    reply = ask(client, api_key, resources=resources, **body)
+    found: list[Message] = reply[name]
+    return found
+
+
+def test_describe_configs_needs_describe_configs_of_the_resource(client: Asker) -> None:
+    rules(client).deny(Operation.DESCRIBE_CONFIGS, CLUSTER, GROUP, *SECRETS)
+    body: dict[str, Any] = {"include_synonyms": False, "include_documentation": False}
+    results = _configs(client, apis.DESCRIBE_CONFIGS, "results", **body)
+    assert [slot["error_code"] for slot in results] == CONFIGS_DENIED
+    assert [bool(slot["configs"]) for slot in results] == [code == 0 for code in CONFIGS_DENIED]
+
+
+@pytest.mark.parametrize("api_key", [apis.ALTER_CONFIGS, apis.INCREMENTAL_ALTER_CONFIGS])
+def test_alter_configs_needs_alter_configs_of_the_resource(client: Asker, api_key: int) -> None:
+    rules(client).deny(Operation.ALTER_CONFIGS, CLUSTER, GROUP, *SECRETS)
+    results = _configs(client, api_key, "responses", validate_only=False)
+    assert [slot["error_code"] for slot in results] == CONFIGS_DENIED
+    assert client.broker.image.broker_configs == {}
+
+
+def test_list_config_resources_needs_describe_configs_of_the_cluster(client: Asker) -> None:
+    rules(client).deny(Operation.DESCRIBE_CONFIGS, CLUSTER)
+    reply = ask(client, apis.LIST_CONFIG_RESOURCES, resource_types=[])
+    assert (reply["error_code"], reply["config_resources"]) == (CLUSTER_DENIED, [])
+
+
+def test_alter_replica_log_dirs_needs_alter_cluster(client: Asker) -> None:
+    rules(client).deny(Operation.ALTER, CLUSTER)
+    topics = [{"name": name, "partitions": [0]} for name in (OPEN, ABSENT)]
+    reply = ask(client, apis.ALTER_REPLICA_LOG_DIRS, dirs=[{"path": "/", "topics": topics}])
+    assert partition_errors(reply["results"], "topic_name") == {OPEN: 31, ABSENT: 31}
+
+
+def test_elect_leaders_needs_alter_cluster(client: Asker) -> None:
+    rules(client).deny(Operation.ALTER, CLUSTER)
+    wanted = [{"topic": OPEN, "partitions": [0]}]
+    body: dict[str, Any] = {"election_type": 0, "topic_partitions": wanted, "timeout_ms": 1000}
+    reply = ask(client, apis.ELECT_LEADERS, **body)
+    (topic,) = reply["replica_election_results"]
+    assert reply["error_code"] == CLUSTER_DENIED
+    assert topic["partition_result"][0]["error_code"] == CLUSTER_DENIED
+
+
+def test_alter_partition_reassignments_needs_alter_cluster(client: Asker) -> None:
+    rules(client).deny(Operation.ALTER, CLUSTER)
+    topics = named("partition_index", replicas=[1])
+    body: dict[str, Any] = {
+        "timeout_ms": 1000,
+        "allow_replication_factor_change": True,
+        "topics": topics,
+    }
+    reply = ask(client, apis.ALTER_PARTITION_REASSIGNMENTS, **body)
+    assert reply["error_code"] == CLUSTER_DENIED
+    assert set(partition_errors(reply["responses"]).values()) == {31}
+
+
+def _cluster_requests() -> Iterator[tuple[int, dict[str, Any], str]]:
+    yield apis.DESCRIBE_LOG_DIRS, {"topics": None}, "results"
+    yield apis.LIST_PARTITION_REASSIGNMENTS, {"timeout_ms": 1, "topics": None}, "topics"
+
+
+@pytest.mark.parametrize(("api_key", "body", "results"), list(_cluster_requests()))
+def test_views_of_the_cluster_need_describe_cluster(
+    client: Asker, api_key: int, body: dict[str, Any], results: str
+) -> None:
+    rules(client).deny(Operation.DESCRIBE, CLUSTER)
+    reply = ask(client, api_key, **body)
+    assert (reply["error_code"], reply[results]) == (CLUSTER_DENIED, [])
+
+
+def _waiting_requests() -> Iterator[tuple[int, dict[str, Any]]]:
+    offsets = named("partition_index", current_leader_epoch=-1, timestamp=-1)
+    yield apis.LIST_OFFSETS, {"replica_id": -1, "isolation_level": 0, "topics": offsets}
+    part = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}
+    epochs = [{"topic": name, "partitions": [part]} for name in (SECRET, OPEN, ABSENT)]
+    yield apis.OFFSET_FOR_LEADER_EPOCH, {"replica_id": -1, "topics": epochs}
+    names = [{"topic_id": None, "name": name} for name in (SECRET, OPEN, ABSENT)]
+    operations = {"include_topic_authorized_operations": False}
+    yield apis.METADATA, {"topics": names, "allow_auto_topic_creation": False, **operations}
+    yield apis.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": ["hidden"]}
+
+
+@pytest.mark.parametrize(("api_key", "body"), list(_waiting_requests()))
+def test_response_does_not_wait_for_leaders_of_denied_topics(
+    client: Asker, api_key: int, body: dict[str, Any]
+) -> None:
+    """A wait would show that the topic exists."""
+    rules(client).deny(Operation.DESCRIBE, GROUP, *SECRETS)
+    rules(client).deny(Operation.CLUSTER_ACTION, CLUSTER)
+    held: list[str] = []
+
+    def hold(partitions: Iterable[TopicPartition], _names: int) -> None:
+        held.extend(partition.topic for partition in partitions)
+
+    client.broker.hold = hold
+    ask(client, api_key, **body)
+    assert held == ([] if api_key == apis.FIND_COORDINATOR else [OPEN])

@@ -1,0 +1,210 @@
+"""Requests about groups that the principal is not allowed to use."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.model.errors import ErrorCode
+from headrace.requests.authorization import OPERATIONS_NOT_REQUESTED
+from headrace.security.authorizer import (
+    CLUSTER,
+    Operation,
+    topic_resource,
+)
+from headrace.wire import apis
+from headrace.wire.codec import Message
+from tests.unit.authorization_rules import (
+    ABSENT,
+    GROUP,
+    GROUP_DENIED,
+    OPEN,
+    SECRET,
+    SECRETS,
+    TOPIC_DENIED,
+    ask,
+    by_name,
+    denying_broker,
+    named,
+    partition_errors,
+    rules,
+)
+from tests.unit.handler_fakes import Asker
+
+
+@pytest.fixture
+def client() -> Asker:
+    return denying_broker()
+
+
+def commit(client: Asker, group_id: str = "hidden", *topics: str) -> dict[str, int]:
+    part = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    reply = ask(
+        client,
+        apis.OFFSET_COMMIT,
+        group_id=group_id,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[{"name": name, "partitions": [part]} for name in topics or (OPEN,)],
+    )
+    return partition_errors(reply["topics"])
+
+
+def beat(client: Asker, **fields: Any) -> Message:
+    request = {
+        "group_id": "hidden",
+        "member_id": "m",
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 1000,
+        "subscribed_topic_names": [OPEN, SECRET],
+        "topic_partitions": [],
+    }
+    return ask(client, apis.CONSUMER_GROUP_HEARTBEAT, **{**request, **fields})
+
+
+def test_offset_commit_needs_read_group_and_topic(client: Asker) -> None:
+    rules(client).deny(Operation.READ, *SECRETS)
+    assert commit(client, "g", SECRET, OPEN, ABSENT) == {SECRET: 29, OPEN: 0, ABSENT: 29}
+    rules(client).deny(Operation.READ, GROUP)
+    assert commit(client, "hidden", SECRET, OPEN) == {SECRET: 30, OPEN: 30}
+
+
+def _fetched(client: Asker, topics: list[Message] | None) -> Message:
+    group = {"group_id": "hidden", "member_id": None, "member_epoch": -1, "topics": topics}
+    reply = ask(client, apis.OFFSET_FETCH, groups=[group], require_stable=False)
+    (slot,) = reply["groups"]
+    assert isinstance(slot, dict)
+    return slot
+
+
+def test_offset_fetch_needs_describe_group_and_topic(client: Asker) -> None:
+    assert commit(client, "hidden", SECRET, OPEN) == {SECRET: 0, OPEN: 0}
+    rules(client).deny(Operation.DESCRIBE, *SECRETS)
+    requested = [{"name": name, "partition_indexes": [0]} for name in (SECRET, OPEN, ABSENT)]
+    slot = _fetched(client, requested)
+    assert partition_errors(slot["topics"]) == {SECRET: 29, OPEN: 0, ABSENT: 29}
+    offsets = {
+        topic["name"]: topic["partitions"][0]["committed_offset"] for topic in slot["topics"]
+    }
+    assert offsets == {SECRET: -1, OPEN: 1, ABSENT: -1}
+    assert partition_errors(_fetched(client, None)["topics"]) == {OPEN: 0}
+    rules(client).deny(Operation.DESCRIBE, GROUP)
+    denied = _fetched(client, requested)
+    assert (denied["error_code"], denied["topics"]) == (GROUP_DENIED, [])
+
+
+@pytest.mark.parametrize("version", [1, 7])
+def test_offset_fetch_of_one_group_is_denied_as_a_whole(client: Asker, version: int) -> None:
+    rules(client).deny(Operation.DESCRIBE, GROUP)
+    topics = [{"name": OPEN, "partition_indexes": [0]}]
+    body: dict[str, Any] = {"group_id": "hidden", "topics": topics}
+    reply = ask(client, apis.OFFSET_FETCH, version, require_stable=False, **body)
+    assert partition_errors(reply["topics"]) == {OPEN: 30}
+    assert reply.get("error_code", GROUP_DENIED) == GROUP_DENIED
+
+
+@pytest.mark.parametrize("version", [3, 6])
+def test_find_coordinator_needs_describe_group(client: Asker, version: int) -> None:
+    rules(client).deny(Operation.DESCRIBE, GROUP)
+    keys = {"key": "hidden"} if version < 4 else {"coordinator_keys": ["hidden", "other"]}
+    reply = ask(client, apis.FIND_COORDINATOR, version, key_type=0, **keys)
+    if version < 4:
+        assert reply["error_code"] == GROUP_DENIED
+    else:
+        assert by_name(reply["coordinators"], "key") == {"hidden": 30, "other": 0}
+
+
+def _member_requests() -> Iterator[tuple[int, dict[str, Any]]]:
+    member = {"group_id": "hidden", "member_id": "m", "group_instance_id": None}
+    classic = {"protocol_type": "consumer", "protocol_name": "range"}
+    join = {"session_timeout_ms": 9000, "rebalance_timeout_ms": 9000, "reason": None}
+    yield apis.JOIN_GROUP, {**member, **join, "protocol_type": "consumer", "protocols": []}
+    yield apis.SYNC_GROUP, {**member, **classic, "generation_id": 1, "assignments": []}
+    yield apis.HEARTBEAT, {**member, "generation_id": 1}
+    yield apis.LEAVE_GROUP, {"group_id": "hidden", "members": []}
+
+
+@pytest.mark.parametrize(("api_key", "body"), list(_member_requests()))
+def test_member_requests_need_read_group(client: Asker, api_key: int, body: dict[str, Any]) -> None:
+    allowed = ask(client, api_key, **body)
+    assert allowed["error_code"] != GROUP_DENIED
+    rules(client).deny(Operation.READ, GROUP)
+    assert ask(client, api_key, **body)["error_code"] == GROUP_DENIED
+
+
+def test_consumer_heartbeat_needs_read_group_and_describe_of_named_topics(client: Asker) -> None:
+    rules(client).deny(Operation.DESCRIBE, topic_resource(SECRET))
+    denied = beat(client)
+    assert (denied["error_code"], denied["assignment"]) == (TOPIC_DENIED, None)
+    assert beat(client, subscribed_topic_names=[OPEN])["error_code"] == ErrorCode.NONE
+    rules(client).deny(Operation.READ, GROUP)
+    assert beat(client, subscribed_topic_names=[OPEN])["error_code"] == GROUP_DENIED
+
+
+def test_regular_expression_matches_only_describable_topics(client: Asker) -> None:
+    rules(client).deny(Operation.DESCRIBE, topic_resource(SECRET))
+    reply = beat(client, subscribed_topic_names=None, subscribed_topic_regex=".*e.*")
+    assigned = {each["topic_id"] for each in reply["assignment"]["topic_partitions"]}
+    assert assigned == {client.broker.image.topics[OPEN].topic_id}
+
+
+def test_describe_groups_needs_describe_group(client: Asker) -> None:
+    assert commit(client, "hidden") == commit(client, "other")
+    rules(client).deny(Operation.DESCRIBE, GROUP)
+    body: dict[str, Any] = {"groups": ["hidden", "other"], "include_authorized_operations": True}
+    slots = ask(client, apis.DESCRIBE_GROUPS, 5, **body)["groups"]
+    assert by_name(slots, "group_id") == {"hidden": 30, "other": 0}
+    operations = by_name(slots, "group_id", "authorized_operations")
+    assert operations == {"hidden": OPERATIONS_NOT_REQUESTED, "other": 328}
+
+
+def test_consumer_group_describe_needs_describe_group_and_assigned_topics(client: Asker) -> None:
+    beat(client)
+    body: dict[str, Any] = {"group_ids": ["hidden"], "include_authorized_operations": False}
+
+    def described() -> tuple[int, int]:
+        (slot,) = ask(client, apis.CONSUMER_GROUP_DESCRIBE, **body)["groups"]
+        return slot["error_code"], len(slot["members"])
+
+    assert described() == (ErrorCode.NONE, 1)
+    rules(client).deny(Operation.DESCRIBE, topic_resource(SECRET))
+    assert described() == (TOPIC_DENIED, 0)
+    rules(client).deny(Operation.DESCRIBE, GROUP)
+    assert described() == (GROUP_DENIED, 0)
+
+
+def test_list_groups_shows_describable_groups_or_all_with_describe_cluster(client: Asker) -> None:
+    assert commit(client, "hidden") == commit(client, "other")
+    rules(client).deny(Operation.DESCRIBE, GROUP)
+
+    def listed() -> set[str]:
+        reply = ask(client, apis.LIST_GROUPS, states_filter=[], types_filter=[])
+        assert reply["error_code"] == ErrorCode.NONE
+        return {group["group_id"] for group in reply["groups"]}
+
+    assert listed() == {"hidden", "other"}
+    rules(client).deny(Operation.DESCRIBE, CLUSTER)
+    assert listed() == {"other"}
+
+
+def test_delete_groups_needs_delete_group(client: Asker) -> None:
+    assert commit(client, "hidden") == commit(client, "other")
+    rules(client).deny(Operation.DELETE, GROUP)
+    reply = ask(client, apis.DELETE_GROUPS, groups_names=["hidden", "other", "none"])
+    assert by_name(reply["results"], "group_id") == {"hidden": 30, "other": 0, "none": 69}
+    assert _fetched(client, None)["topics"] != []
+
+
+def test_offset_delete_needs_delete_group_and_read_topic(client: Asker) -> None:
+    commit(client, "hidden", SECRET, OPEN)
+    rules(client).deny(Operation.READ, *SECRETS)
+    body: dict[str, Any] = {"group_id": "hidden", "topics": named("partition_index")}
+    reply = ask(client, apis.OFFSET_DELETE, **body)
+    assert partition_errors(reply["topics"]) == {SECRET: 29, OPEN: 0, ABSENT: 29}
+    assert partition_errors(_fetched(client, None)["topics"]) == {SECRET: 0}
+    rules(client).deny(Operation.DELETE, GROUP)
+    assert ask(client, apis.OFFSET_DELETE, **body) == {
+        "error_code": GROUP_DENIED,
+        "throttle_time_ms": 0,
+        "topics": [],
+    }
