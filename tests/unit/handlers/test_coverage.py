@@ -10,15 +10,6 @@ import headrace.handlers
 from headrace.wire.apis import API_VERSIONS, APIS, Api
 
 HANDLERS = Path(str(headrace.handlers.__file__)).parent
-# Code of the write path that is still in this package, and belongs to replication/ and server/.
-NOT_APIS = {
-    "partitions",
-    "produce_exchange",
-    "read_replicas",
-    "replica_fetch",
-    "replica_sessions",
-    "turn",
-}
 
 each_api = pytest.mark.parametrize("api", APIS.values(), ids=lambda api: str(api.name))
 
@@ -37,7 +28,7 @@ def versions(api: Api) -> str:
 
 def test_package_has_one_module_per_api_and_nothing_else() -> None:
     modules = {path.stem for path in HANDLERS.glob("*.py")} - {"__init__"}
-    assert modules - NOT_APIS == {api.schema for api in APIS.values()}
+    assert modules == {api.schema for api in APIS.values()}
     assert [path.name for path in HANDLERS.iterdir() if path.is_dir()] in ([], ["__pycache__"])
 
 
