@@ -1,4 +1,4 @@
-"""Writes docs/CLI.md and the generated parts of docs/COMPATIBILITY.md and docs/CLIENT.md.
+"""Writes docs/CLI.md and the generated parts of COMPATIBILITY.md, CLIENT.md, ARCHITECTURE.md.
 
 Text between a pair of marks is generated, the rest is written by hand. With --check nothing is
 written: the exit code is 1 if a page is out of date.
@@ -27,7 +27,9 @@ from headrace.wire.apis import APIS, Api
 PAGE = Path(__file__).with_name("COMPATIBILITY.md")
 CLIENT_PAGE = Path(__file__).with_name("CLIENT.md")
 CLI_PAGE = Path(__file__).with_name("CLI.md")
-HANDLERS = Path(__file__).parents[1] / "src" / "headrace" / "handlers"
+MODULES_PAGE = Path(__file__).with_name("ARCHITECTURE.md")
+PACKAGE = Path(__file__).parents[1] / "src" / "headrace"
+HANDLERS = PACKAGE / "handlers"
 
 CLI_HEAD = """# Command line
 
@@ -198,6 +200,27 @@ def _client_default(value: object) -> str:
     return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
 
 
+def _modules() -> str:
+    packages = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))
+    return "\n".join(map(_module_list, packages))
+
+
+def _module_list(package: Path) -> str:
+    rows = [
+        f"- `{path.relative_to(PACKAGE)}`: {_first_sentence(path)}"
+        for path in sorted(package.rglob("*.py"))
+        if path.name != "__init__.py" and "shop" not in path.parts
+    ]
+    summary = f"<summary>{package.name}: {len(rows)} modules</summary>"
+    return "\n".join(("<details>", summary, "", *rows, "", "</details>", ""))
+
+
+def _first_sentence(path: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return docstring.replace("# HOT", "").split("\n\n")[0].replace("\n", " ").strip()
+
+
+MODULES_PARTS: dict[str, Callable[[], str]] = {"modules": _modules}
 CLIENT_PARTS: dict[str, Callable[[], str]] = {
     "client-options": partial(_client_options, "ClientOptions"),
     "producer-options": partial(_client_options, "ProducerOptions"),
@@ -310,6 +333,7 @@ def main(arguments: list[str]) -> int:
     pages = {
         PAGE: generate(PAGE, PARTS),
         CLIENT_PAGE: generate(CLIENT_PAGE, CLIENT_PARTS),
+        MODULES_PAGE: generate(MODULES_PAGE, MODULES_PARTS),
         CLI_PAGE: cli_page(),
     }
     outdated = [

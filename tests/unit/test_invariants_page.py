@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "INVARIANTS.md"
-CITED = re.compile(r"\b[BI]\d{1,2}\b")
+CITED = re.compile(r"\b[BGI]\d{1,2}\b")
 
 
 def cited() -> set[str]:

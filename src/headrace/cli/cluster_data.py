@@ -1,4 +1,4 @@
-"""Where a cluster on one machine keeps its data, and how a single broker's directory becomes one.
+"""Data directories of a cluster on one machine, and the conversion of a single broker's directory.
 
     DATA/broker-1, DATA/broker-2, ...        a broker's data each
     DATA/zookeeper-1, ...                    a ZooKeeper node's

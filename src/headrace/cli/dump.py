@@ -1,4 +1,4 @@
-"""What is inside one file of a partition, line by line or as JSON lines."""
+"""Prints the contents of a partition's file, as text or as JSON lines."""
 
 import json
 import os

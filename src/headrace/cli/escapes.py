@@ -1,4 +1,4 @@
-"""Escapes in arguments: what a person types for a tab or a line end."""
+"""Escape sequences in arguments, such as \\t and \\n."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""How a command ends when it cannot do what it was asked."""
+"""The exceptions that end a command, and their exit codes."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""`headrace groups`: who reads what, how far behind, and where to go on."""
+"""`headrace groups`: list, describe and delete groups, with lag and offsets."""
 
 import argparse
 import time

@@ -1,4 +1,4 @@
-"""The `headrace` command: finds the subcommand, and loads nothing but that.
+"""The `headrace` command: finds the subcommand and imports only its module.
 
 1. A command that fails says one sentence on standard error and ends with a code that is not 0;
    a traceback means a bug of ours.

@@ -1,4 +1,4 @@
-"""Partitions on their way to other brokers: where they lie, what is left, and waiting for it.
+"""The progress of reassignments: present replicas, remaining bytes, and waiting for the end.
 
 A move belongs to the cluster. Whoever watches it may leave at any time, and come back.
 """

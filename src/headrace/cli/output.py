@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON for programs, progress for who watches."""
+"""Output of commands: tables, JSON and progress."""
 
 import json
 import sys

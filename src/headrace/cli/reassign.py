@@ -1,4 +1,4 @@
-"""`headrace reassign`: plan where partitions go, let them go there, watch it, or stop it.
+"""`headrace reassign`: plan, start, watch and cancel reassignments.
 
 A plan is a file in the format of Kafka's tool, and only that: either tool takes the other's. It
 names the replicas that partitions should have, so executing it again does nothing over.

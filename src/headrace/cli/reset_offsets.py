@@ -1,4 +1,4 @@
-"""`headrace groups reset-offsets`: where a group is to go on, shown first and then done.
+"""`headrace groups reset-offsets`: shows the new offsets of a group, then commits them.
 
 Without `--execute` nothing is changed. Offsets are kept within what a partition holds.
 """

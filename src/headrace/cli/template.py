@@ -1,4 +1,4 @@
-"""One record as a line: by a template with named places, or as JSON."""
+"""Formats a record as a line: with a template, or as JSON."""
 
 import base64
 import json

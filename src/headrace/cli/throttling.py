@@ -1,4 +1,4 @@
-"""A limit on what moves take of the network, set before and lifted after as by Kafka's tool.
+"""The replication throttle of a reassignment: set before it, removed after it.
 
 On a topic it names the replicas that are copied from and to; on brokers it says how fast.
 """

@@ -1,4 +1,4 @@
-"""`headrace up` and `headrace broker`: one broker in the foreground, until it is told to stop.
+"""`headrace up` and `headrace broker`: run one broker in the foreground.
 
 Several, with `up --brokers`, are the supervisor's.
 """

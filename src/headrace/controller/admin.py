@@ -1,4 +1,4 @@
-"""What the controller does for those who ask: topics, partitions, settings, producer ids.
+"""Changes that clients request: topics, partitions, settings and producer ids.
 
 Owns these writes. Decisions are made in `topics_machine`; the image shows them after the store has
 agreed, and whoever listens makes and removes logs.

@@ -1,4 +1,4 @@
-"""Leadership that returns to preferred replicas by itself, looked for from time to time.
+"""Periodically returns leadership to preferred replicas.
 
 Owns the clock of it. Every broker runs it; only the controller's has an effect.
 """

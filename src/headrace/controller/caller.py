@@ -1,4 +1,4 @@
-"""What this broker asks of the controller, wherever that is, and of others as the controller.
+"""Requests of this broker to the controller, and of the controller to brokers.
 
 Owns the way to it: through the loop where it is this broker, else by link. What must reach a
 controller is said again until one has answered.

@@ -1,4 +1,4 @@
-"""What changed in the cluster's image, as those are told who act on it. Pure."""
+"""A change of the cluster image, as listeners receive it. Pure."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

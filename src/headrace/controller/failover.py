@@ -1,4 +1,4 @@
-"""Fits the leaders of all partitions to the live brokers, on the controller.
+"""Elects leaders for all partitions when brokers start or stop; runs on the controller.
 
 Owns the failed logs that brokers reported, and the times of leadership hand-overs. Decisions are
 made in `failover_machine`, writes in `states`. Idle on a broker that is not the controller; a new

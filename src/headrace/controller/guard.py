@@ -1,4 +1,4 @@
-"""Failure detection over connections: every broker keeps one to each other broker.
+"""Failure detection: each broker keeps one connection to each other broker.
 
 Owns one task per watched broker. A connection that ends is opened again; two refused attempts 50 ms
 apart mean that the process is dead. Only the controller judges silence: it probes each broker, and

@@ -1,4 +1,4 @@
-"""Which brokers a controller counts as live: registered, reached by it, and not leaving.
+"""Decides which brokers are live: registered, connected to the controller, and not stopping.
 
 Pure: time and the image's brokers are arguments. A new controller believes in all that are
 registered; a broker that registers later is let in when it has answered.

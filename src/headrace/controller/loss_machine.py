@@ -1,4 +1,4 @@
-"""Which responses wait because they would name a broker whose connection was just lost.
+"""Decides which responses wait because they would name a broker whose connection was just lost.
 
 Pure: time is an argument. After a broker fails, clients request metadata within milliseconds, and
 the election takes longer. A response that names the failed leader costs a client its retry backoff,

@@ -1,4 +1,4 @@
-"""A broker's place in the store: the rooms it needs, its registration, the controller's election.
+"""The base nodes of the store, the registration of brokers, and the election of the controller.
 
 Owns these three steps, each safe to repeat after an unknown outcome. It keeps no state; the
 service does.

@@ -1,4 +1,4 @@
-"""Who leads and who holds a partition, at an administrator's wish; and leaders back in balance.
+"""Reassignments, preferred leaders and elections that an administrator requests.
 
 Owns these requests. Decisions are made in `failover_machine` and `moving_machine`; a move that was
 begun is finished by `failover`, whichever broker is the controller then.

@@ -1,4 +1,4 @@
-"""Decisions about moving a partition to other brokers, one state at a time.
+"""Decides the steps of a reassignment, one partition state at a time.
 
 Pure. A move begins with the replicas of both ends, so that those that come can follow the leader;
 it ends when all of them are in sync, and only then do those that go leave (and a leader among them

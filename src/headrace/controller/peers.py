@@ -1,4 +1,4 @@
-"""Links to other brokers: one each, on the listener that brokers have among themselves.
+"""Links to other brokers: one each, on the listener for brokers.
 
 Owns dialling and the links that are open. It knows neither who is the controller nor what is
 said; a question is asked once, and whoever asks decides whether to ask again.

@@ -1,4 +1,4 @@
-"""This broker's picture of the cluster: the image, and those who are told when it changes.
+"""This broker's image of the cluster, and the listeners for its changes.
 
 Owns the image, the versions of the nodes it was read from, and the listeners. It reads the store
 and never writes it; it decides nothing.

@@ -1,4 +1,4 @@
-"""This broker's presence in the cluster: its registration, who is the controller, what is new.
+"""Registers this broker, finds the controller, and follows changes in the store.
 
 Owns the session with the store, the watches and the one task that reads behind them. The store's
 events are hints (B9, coordination/port.py): each only says what to read again.

@@ -1,4 +1,4 @@
-"""The cluster's state read out of the store, with the versions that a later write compares.
+"""Reads the cluster state from the store, with the versions that later writes compare.
 
 Owns the order of reads and what to do when the state changes between two of them. It changes
 nothing, neither the store nor the image.

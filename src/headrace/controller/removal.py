@@ -1,4 +1,4 @@
-"""Taking a dead incarnation's registration out of the store, in the request that elects.
+"""Removes the registration of a dead broker, in the request that elects new leaders.
 
 Owns the check that it is still that incarnation (B9): a broker that registered again meanwhile is
 left alone, whatever its former life was taken for.

@@ -1,4 +1,4 @@
-"""What brokers ask of the controller: ISR changes, leave to go, producer ids, lost disks.
+"""Serves requests of brokers: ISR changes, controlled shutdown, producer ids, failed disks.
 
 Owns the way from such a message to a decision and back. A request is served by the elected
 controller, whichever way it came: over a link, or from its own broker.

@@ -1,4 +1,4 @@
-"""The controller service of one broker: its place in the cluster, its image, its way to change it.
+"""The cluster membership of one broker: registration, image, and the controller if it is elected.
 
 Every broker runs one; the elected one writes. Owns the wiring of the parts: `presence` (session,
 registration, election, the feed of changes), `admin` (topics and settings), `failover` (leaders),

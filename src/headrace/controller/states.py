@@ -1,4 +1,4 @@
-"""The way of every partition state into the store: few requests, each of many decisions.
+"""Writes partition states to the store: few requests, each with many states.
 
 Owns the queue of decisions. While one request is under way the others gather, and go together in
 the next. Decisions are functions over the states; they may be called again on newer ones.

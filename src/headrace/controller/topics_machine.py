@@ -1,4 +1,4 @@
-"""Decisions about topics: may it be made, where do its replicas go.
+"""Decides whether a topic can be created, and where its replicas are placed.
 
 Pure: the image, the limits and a random number are arguments, the answer is new state or an
 ApiError. It must not change the image, which is the service's, after the store has agreed.

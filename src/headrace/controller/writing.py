@@ -1,4 +1,4 @@
-"""How the controller writes: fenced, compared, and one thing at a time.
+"""Writes of the controller: fenced by its epoch, compared with versions, one at a time per key.
 
 Owns the fence (the version of /controller_epoch), the list of latest changes, the versions of the
 nodes that were last seen, and which error a client is told when the store does not answer. It must

@@ -1,4 +1,4 @@
-"""Taking over partition directories that Apache Kafka wrote: `--adopt`.
+"""Adopts partition directories of Apache Kafka: `--adopt`.
 
 Name and number of partitions come from the directories, the id from `partition.metadata`, settings
 from Kafka's metadata log where the directory has one. What is found becomes topics of the store;

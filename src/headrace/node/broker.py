@@ -1,4 +1,4 @@
-"""One broker: which parts there are, in which order they start, and in which they stop.
+"""One broker: its parts, and the order in which they start and stop.
 
 Start: data directory (locked), store, listeners (bound, silent), registration and image, logs;
 then clients are served. Stop goes the other way, and the clean marker is the last thing written.

@@ -1,4 +1,4 @@
-"""The process that compacts a log, as its broker sees it. For a worker thread: it blocks.
+"""Starts and controls the process that compacts a log. Blocks, so a worker thread runs it.
 
 1. The thread that starts the process must live as long as the process may: the kernel ends the
    process with that thread.

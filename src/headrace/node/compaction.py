@@ -1,4 +1,4 @@
-"""Keeps compacted topics compacted: one log at a time, the dirtiest first.
+"""Compacts the logs of compacted topics: one at a time, the dirtiest first.
 
 On the loop: it chooses, starts a process that does the work, and puts what that has made in its
 place, step by step. The reading and writing is the process's, syncs and renames are a worker's.

@@ -1,4 +1,4 @@
-"""The group coordinator's place in a broker: the logs it writes to, and what it hears of.
+"""Connects the group coordinator to the broker: its logs, and changes of leaders and topics.
 
 Owns the way from a partition to the coordinator's port. It follows the image: a partition of
 __consumer_offsets that this broker leads is a shard of its groups.

@@ -1,4 +1,4 @@
-"""What Apache Kafka's own metadata says of the topics in a data directory: settings and ids.
+"""Reads settings and ids of topics from the metadata of an Apache Kafka data directory.
 
 Reads `__cluster_metadata-0`, the log in which a KRaft cluster keeps its state and which every
 broker has a copy of: the newest snapshot, then what the log has after it. It changes nothing, and

@@ -1,4 +1,4 @@
-"""Transactions that were open when Apache Kafka stopped: what becomes of them when it is adopted.
+"""Ends transactions that were open when the adopted Apache Kafka broker stopped.
 
 Kafka itself would end them after its next start: commit those that its coordinator had decided to
 commit, and abort the others when their time is up. Their producers are gone, so this does it at

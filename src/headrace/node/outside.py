@@ -1,4 +1,4 @@
-"""What a broker reaches beyond itself: clock, disk, network, store, threads, clients' sockets.
+"""The environment of a broker: clock, disk, network, store, threads and client sockets.
 
 Owns the choice of the real ones. A simulated outside takes the same broker into a world where time
 is a number and the network loses what it is told to.

@@ -1,4 +1,4 @@
-"""Keeps the partitions of this broker in step with the cluster's image.
+"""Applies changes of the cluster image to the partitions of this broker.
 
 The controller says what there is and who leads; here logs are made, opened and dropped for it,
 the hot path's table is filled, and partitions take up their roles. It runs on the loop, between

@@ -1,4 +1,4 @@
-"""Reads everything that is on disk again and again, slowly, to find what has rotted (B15, I20).
+"""Reads all records on disk again, slowly, to find damaged ones (B15, I20).
 
 Owns the order and the pace; a worker thread reads. It repairs nothing: whoever is told of damage
 does.

@@ -1,4 +1,4 @@
-"""How far streaming flows are, from their checkpoints' files, and how far behind their topics.
+"""Progress and lag of streaming flows, read from their checkpoints.
 
 1. A position is that of a micro-batch that is finished; what is only planned does not count.
 2. The files alone are read: no Spark, no metastore.

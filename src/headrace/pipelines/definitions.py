@@ -1,4 +1,4 @@
-"""A project's definitions: loaded file by file, and given to Spark without those that are wrong.
+"""Loads the definitions of a project file by file, and registers the valid ones with Spark.
 
 Owns what is imported and what Spark is told of it. Spark's own loader ends at the first error; this
 one goes on with the other files and flows.

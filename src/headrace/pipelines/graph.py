@@ -1,4 +1,4 @@
-"""What a pipeline consists of: datasets, and the flows between them. Pure values."""
+"""The datasets of a pipeline, and the flows between them. Pure values."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field

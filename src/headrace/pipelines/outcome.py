@@ -1,4 +1,4 @@
-"""What a run is asked to do, and its result: states of flows, errors, lag; also as JSON. Pure."""
+"""The arguments and the result of a run: states of flows, errors, lag; also as JSON. Pure."""
 
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""A pipeline's project: its specification, and the files of its state.
+"""A project: its specification, and the files of its state.
 
 Reads `spark-pipeline.yml` and names the files in `.headrace/`. Starts nothing.
 

@@ -1,4 +1,4 @@
-"""A run as it goes: the state of each flow, from what Spark says. Pure.
+"""The state of a run and of each flow, from Spark's events. Pure.
 
 1. A flow that failed stays failed, whatever Spark says of its query afterwards.
 2. A count of rows is what Spark or a file said; where neither did it is None, and never a guess.

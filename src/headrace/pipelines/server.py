@@ -1,4 +1,4 @@
-"""A Spark Connect server of one's own: started for a run, gone with it.
+"""A Spark Connect server that is started for a run and ends with it.
 
 Owns the process, its settings in `.headrace/conf` and its temporary directory.
 

@@ -1,4 +1,4 @@
-"""Definitions in SQL files: which statements there are, where, and what they define and read.
+"""SQL files of a project: their statements, with the datasets that each defines and reads.
 
 Pure, and no parser of SQL: Spark does that. This finds a statement's lines, the name that it
 defines, and the names after FROM and JOIN.

@@ -1,4 +1,4 @@
-"""What is known of a pipeline without Spark: its last run, its checkpoints, its lag."""
+"""The state of a pipeline, without Spark: last run, checkpoints, lag."""
 
 from datetime import UTC, datetime
 from typing import Any

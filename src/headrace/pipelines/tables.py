@@ -1,4 +1,4 @@
-"""A pipeline's tables in Spark's catalog, and the files that hold their rows.
+"""The tables of a pipeline in Spark's catalog, and their files.
 
 Owns the locations of tables and the listing of their files as the driver sees them.
 

@@ -1,4 +1,4 @@
-"""What went wrong in whose line: errors of Spark cut down to what a pipeline's author needs.
+"""Shortens errors of Spark to the file, line and message that a pipeline's author needs.
 
 Pure, but for the traceback of an exception that is at hand.
 

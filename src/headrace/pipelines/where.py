@@ -1,4 +1,4 @@
-"""Conditions on rows, as in SQL, for readers without Spark: `show TABLE --where`.
+"""Conditions on rows, as in SQL, for `show TABLE --where`.
 
 Pure: a text and a schema in, an expression of PyArrow out. Supported: comparisons of a column with
 a value, IN, LIKE, BETWEEN, IS NULL, AND, OR, NOT, parentheses, fields of structs as `a.b`.

@@ -1,4 +1,4 @@
-"""A connection from this broker to another one: frames out, their answers back in order.
+"""A connection to another broker: requests, and their responses in order.
 
 Owns how brokers find each other's sockets, and nothing of what is said over them. All that a broker
 says to another goes through `Network`, so that a simulated one can take its place.

@@ -1,4 +1,4 @@
-"""The same work for many things: some at a time, so that they share their waiting."""
+"""Runs the same work for many items, some of them concurrently."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable

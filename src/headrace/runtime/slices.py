@@ -1,4 +1,4 @@
-"""Long work on the loop, in short slices: clients are served in between.
+"""Runs long work on the event loop in short slices, between requests of clients.
 
 For what touches the loop's own state, and so cannot leave it, and would hold it for seconds where
 there are thousands of partitions.

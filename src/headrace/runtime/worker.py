@@ -1,4 +1,4 @@
-"""Threads for what must not hold the event loop: syncs, cold reads, large decompressions.
+"""Threads for work that would block the event loop: syncs, cold reads, large decompressions.
 
 A job is a plain callable that touches no shared state; what it returns or raises is handed back
 on the loop. Each worker is one thread and keeps the order of its jobs.

@@ -1,4 +1,4 @@
-"""Whether a stretch of a file would be read without waiting for the disk, and how to see to it.
+"""Tests whether part of a file is in the page cache, and reads it into the cache.
 
 The kernel reads nothing of a log ahead by itself (see `log.file`): a reader of old data has the
 disk read on for it, a few megabytes before what is being sent, by a thread.

@@ -1,4 +1,4 @@
-"""One client's socket: bytes in, requests out; answers in, bytes out.  # HOT
+"""One client connection: reads requests, writes responses.  # HOT
 
 Reads go through one scratch buffer that all connections share; what a read brought becomes one
 `bytes` object that requests are parsed from in place. Answers leave in the order of their

@@ -1,4 +1,4 @@
-"""Listening sockets, and who is let in: limits in all and per address."""
+"""Listening sockets, and limits for connections: in total and per address."""
 
 import errno
 import fcntl

@@ -1,4 +1,4 @@
-"""How fast a client may write: one rate for every client id, quota.producer.default.  # HOT
+"""The produce quota: one rate for each client id, quota.producer.default.  # HOT
 
 Pure; the plane gives it the time and holds connections back. Nothing is refused: who is over the
 rate is answered at once, with the time to wait, and not read for so long (KIP-219), so that

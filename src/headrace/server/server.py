@@ -1,4 +1,4 @@
-"""One broker's front: its listeners, its plane of connections, and their upkeep.
+"""The network side of one broker: listeners, connections and periodic work.
 
 Owns what happens by the clock: idle connections, large frames that stall, and the drain at the
 end. It knows nothing of topics; requests go to the handlers it is given.

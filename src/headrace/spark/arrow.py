@@ -1,4 +1,4 @@
-"""Makes Arrow record batches of what a leader sent: one of each portion, not one of each batch.
+"""Converts fetched record batches to Arrow record batches, one for each portion of a response.
 
 Owns the schema of the rows, and how bytes that lie scattered in a response become columns. It
 reads no topic and knows no range beyond the one that it is told.

@@ -1,4 +1,4 @@
-"""Batch reads: ranges planned on the driver when a query runs, read on the executors."""
+"""Batch reads: plans offset ranges on the driver, reads them on the executors."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any

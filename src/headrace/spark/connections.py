@@ -1,4 +1,4 @@
-"""Clients that are kept from one task to the next in the same Python worker.
+"""Clients that tasks in the same Python worker share.
 
 Spark's workers live on between tasks, and a micro-batch would feel it if each began with a new
 connection. A client is lent to one user at a time and comes back unless something went wrong; one

@@ -1,4 +1,4 @@
-"""What filters of a query mean for the offsets to read. Pure.
+"""Converts filters of a query to limits of offsets. Pure.
 
 Filters are known by the names of their classes in PySpark 4.1 and later: 4.0 has none of them.
 

@@ -1,4 +1,4 @@
-"""What there is to read, asked on the driver: partitions, and the offsets of bounds.
+"""Finds the partitions and offsets to read, on the driver.
 
 Owns the driver's client and every question to the cluster that planning has. It reads no records.
 

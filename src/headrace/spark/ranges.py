@@ -1,4 +1,4 @@
-"""Makes tasks of offset ranges: splits those that are large, puts together those that are small.
+"""Divides offset ranges into tasks: splits large ranges, combines small ones.
 
 Pure. A task costs tens of milliseconds whatever it reads, so a handful of records of many
 partitions is one task; what a task may hold at most is the user's to say.

@@ -1,4 +1,4 @@
-"""A Spark session with the settings that pay, on the Java that there is, and nothing left behind.
+"""Starts a Spark session with good settings on the available Java, and cleans up after it.
 
 1. What the caller sets goes before what is set here.
 2. When the interpreter ends, by itself or by Ctrl-C, so do the session, Spark's Java process and

@@ -1,4 +1,4 @@
-"""The data source as Spark knows it: its name, its columns, and its readers and writers.
+"""The data source: its name, its columns, and its readers and writers.
 
 Spark imports this module in several short processes, only to see what there is: so everything
 else is imported when it is needed.

@@ -1,4 +1,4 @@
-"""Streaming reads: how far a stream may go, what each micro-batch holds, and where it stands.
+"""Streaming reads: limits, micro-batches and offsets of a stream.
 
 The reader lives on the driver as long as the query; copies of it read on the executors.
 

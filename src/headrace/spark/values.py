@@ -1,4 +1,4 @@
-"""The plain values that planning and reading share: ranges of offsets, and the streams' offsets.
+"""Values that planning and reading share: offset ranges, and offsets of streams.
 
 Pure. A stream's offset is what Spark keeps in its checkpoint, as JSON: the connector's own form,
 {"topic": {"0": 23}}, and beside the topics the group under which progress is shown.
