@@ -21,4 +21,5 @@ def raw_orders() -> DataFrame:
     if not version.startswith("4.1."):
         limit = spark.conf.get("shop.max_offsets_per_trigger")
         stream = stream.option("maxOffsetsPerTrigger", limit)
-    return stream.load()
+    # One file per micro-batch, not one per partition of the topic.
+    return stream.load().coalesce(1)
