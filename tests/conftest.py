@@ -21,8 +21,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # The plugin is there by itself where Headrace is installed, but not in a bare source tree.
     if not config.pluginmanager.has_plugin("headrace"):
         config.pluginmanager.register(plugin, "headrace")
-    # Ignored in what a shell script puts into the background, and so in every process from here.
+    # A shell script in the background, or nohup, ignores these signals, and child processes inherit
+    # that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

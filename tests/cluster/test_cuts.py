@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import ElectionType
 
 from headrace.coordination import layout
 from headrace.coordination.zookeeper import ZooKeeperStore
 from headrace.testing import RunningCluster
 from headrace.testing.links import ZOOKEEPER
-from tests.cluster.history import Load, Topic, check, wait_for
+from tests.cluster.history import DEADLINE_S, Load, Topic, check, wait_for
 
 SETTINGS = {
     "zookeeper.session.timeout.ms": "2000",
@@ -32,9 +33,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
 def topic(cluster: RunningCluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
     """Three partitions, so that each broker leads one."""
     made = Topic(cluster, request.node.name.replace("[", "-").replace("]", ""), partitions=3)
+    wait_for("a leader on each broker", lambda: has_preferred_leaders(made))
     yield made
     cluster.links.heal()
     made.wait_until_in_sync()
+
+
+def has_preferred_leaders(topic: Topic) -> bool:
+    # A broker that was not reachable for a moment has lost its leader.
+    topic.admin.elect_leaders(ElectionType.PREFERRED, None).result(DEADLINE_S)
+    return all(state.leader == state.replicas[0] for state in topic.states().values())
 
 
 def led_by(topic: Topic, leader: int) -> int:

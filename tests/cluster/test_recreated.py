@@ -77,7 +77,7 @@ def test_replicas_of_deleted_topics_are_removed_when_their_broker_returns(tmp_pa
         wait_for("broker 2 to be dead", lambda: len(client.describe_cluster().brokers) == 1)
         client.delete_topic("gone")
         client.delete_topic("again")
-        client.create_topic("again", partitions=1, replication_factor=1)
+        client.create_topic("again", assignment={0: [1]})
         before = cluster.brokers[2].log_size()
         cluster.start_brokers()
         wait_for("no replica of deleted topics", lambda: names(data) == ["kept-0"])

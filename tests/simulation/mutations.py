@@ -198,7 +198,7 @@ MUTATIONS = (
     Mutation(
         "finding-17",
         "a leader does not act on silent followers",
-        "headrace.replication.silence_machine.py",
+        "headrace/replication/silence_machine.py",
         (
             (
                 "        silent = sum(node in self._silent for node in others)\n",

@@ -57,7 +57,7 @@ def refuse_cluster(data: Path) -> None:
 
 
 def take_over_single(data: Path, broker_count: int) -> None:
-    """If a single broker kept its data here, make that the directory of a broker of the cluster."""
+    """If this is the data directory of a single broker, convert it to that of a cluster."""
     moving = data / _MOVING
     if not moving.exists():
         if not (data / STORE_FILE).exists():

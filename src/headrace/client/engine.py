@@ -124,7 +124,7 @@ class Engine:
     # Operations.
 
     def start(self, operation: Operation[T]) -> Outcome[T]:
-        """Run an operation; its outcome is set now, or in a later call."""
+        """Start an operation. Its outcome is set now, or by a later call of the engine."""
         outcome: Outcome[T] = Outcome()
         if self.closed:
             operation.close()

@@ -164,7 +164,7 @@ class GroupOptions:
     instance_id: str | None = None
     """Id of a static member (KIP-345), which keeps its partitions through a restart."""
     assignors: tuple[str, ...] = (RANGE, ROUND_ROBIN)
-    """Classic protocol: range, roundrobin, or cooperative-sticky alone; preferred one first."""
+    """Classic protocol: assignors in order of preference. cooperative-sticky cannot be combined."""
     server_assignor: str | None = None
     """Consumer protocol: uniform or range; None is the broker's default."""
     session_timeout_ms: int = 45_000

@@ -31,7 +31,7 @@ _MECHANISM_NAMES = (
     "sasl.login.class",
     "sasl.server.callback.handler.class",
 )
-"""After a listener's prefix, the name of a mechanism can precede these."""
+"""Settings that can have two prefixes: the listener, then the SASL mechanism."""
 
 
 def _broker_default(row: Setting, name: str) -> Setting:

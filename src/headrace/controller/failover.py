@@ -159,7 +159,7 @@ class Failover:
             turns[before.leader] = turns[after.leader] = now
 
     def run_soon(self, topics: Iterable[str] | None = None) -> None:
-        """Look at these topics, or at every one, now or after the run that is under way."""
+        """Check these topics, or all, for elections; after a run that is in progress."""
         if topics is None or self._writer.fence is None:
             self._is_due = True
         else:

@@ -43,7 +43,7 @@ class Live(NamedTuple):
 Member = tuple[int, int]
 """A broker, and the epoch under which it is in sync."""
 LogEnd = tuple[int, int]
-"""The last leader epoch in a log, and the offset at its end; or those of an epoch in it."""
+"""A leader epoch in a log, usually the last one, and its end offset."""
 LAST_EPOCH = 2**31 - 1
 """Above all epochs: asks for the last in a log."""
 

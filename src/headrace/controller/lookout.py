@@ -85,7 +85,7 @@ class Lookout:
             await asyncio.wait(removals)
 
     def elected(self, is_new: bool) -> None:
-        """This broker has become the controller, or has read everything again as such."""
+        """This broker was elected controller, or the controller has read the state again."""
         if is_new:
             self._liveness.take_over(self._image.brokers)
             former = self._image.brokers.get(self._image.controller_id)

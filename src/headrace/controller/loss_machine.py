@@ -43,7 +43,7 @@ class Losses:
         return self._until.pop(node_id, None) is not None
 
     def expire(self, node_id: int) -> None:
-        """HOLD_S has passed: responses name this broker again, until it is lost once more."""
+        """HOLD_S has passed: responses can name this broker, until its connection is lost again."""
         self._until[node_id] = 0.0
 
     def is_lost(self, node_id: int, now: float) -> bool:

@@ -91,7 +91,7 @@ class Presence:
         self._suspect: Election | None = None
         self._resigns = False
         self._pause: asyncio.TimerHandle | None = None
-        """Until then this broker does not stand for election."""
+        """While this timer runs, this broker does not try to become the controller."""
 
     async def start(
         self, endpoints: Iterable[Endpoint], rack: str | None, origin: membership.Origin

@@ -49,7 +49,7 @@ class NewTopic(NamedTuple):
     topic_id: UUID | None = None
     """Of logs that are there already."""
     leader_epochs: Sequence[int] = ()
-    """The first leader epoch of each partition, where its log has seen others; 0 otherwise."""
+    """The initial leader epoch of each partition: above all in an existing log, otherwise 0."""
 
 
 def collision_key(name: str) -> str:

@@ -90,7 +90,7 @@ class TopicDocument(NamedTuple):
 
 
 class DirectoryHistory(NamedTuple):
-    """The history of a broker's data directory, by its registration; see BrokerInfo."""
+    """What a broker's registration states about its data directory; see BrokerInfo."""
 
     directory_id: str = ""
     """Empty if unknown."""
@@ -152,7 +152,7 @@ def states_path(topic: str, partition: int) -> str:
 
 
 def states_firsts(partition_count: int) -> range:
-    """The first partition of each state node of a topic."""
+    """The first partition of each state node of a topic; a node holds 100 partitions."""
     return range(0, partition_count, PARTITIONS_PER_NODE)
 
 

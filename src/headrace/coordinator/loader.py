@@ -47,7 +47,7 @@ class Loader(Generic[Record]):
         self._pause = pause
         self._latest: _Values = {}
         self._pending: dict[int, _Values] = {}
-        """Of open transactions, by producer id. These are few, so they are not limited."""
+        """Values of open transactions, by producer id. Not limited, because they are few."""
         self._unreadable = 0
 
     async def read(self, log: CoordinatorLog) -> None:

@@ -22,7 +22,7 @@ class PendingReplies(Generic[T]):
         return len(self._futures)
 
     def new_ticket(self) -> int:
-        """A ticket for a request that is about to be decided."""
+        """Create a ticket, before the state machine handles the request."""
         self._next += 1
         self._futures[self._next] = None
         return self._next
@@ -37,7 +37,7 @@ class PendingReplies(Generic[T]):
             future.set_result(reply)
 
     def take(self, ticket: int) -> T | None:
-        """The reply, if the decision contained it; otherwise call `wait`."""
+        """The reply if it exists; otherwise None, and the caller uses `wait`."""
         reply = self._early.pop(ticket, None)
         if reply is not None:
             del self._futures[ticket]

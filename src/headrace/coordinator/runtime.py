@@ -29,15 +29,15 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorKind(Generic[S, Record, Reply]):
-    """The parts in which coordinators differ."""
+    """What a type of coordinator, such as the group coordinator, provides to the runtime."""
 
     topic: CoordinatorTopic
     codec: RecordCodec[Record]
     new_shard: Callable[[int], S]
     check_key: Callable[[str], None]
-    """Raises ApiError if no record can contain this key."""
+    """Raises ApiError if the key is invalid, for example too long."""
     failed_reply: Callable[[Reply, ErrorCode], Reply]
-    """The reply to send instead, if the records before it are not committed."""
+    """Builds the reply to send if the records of a decision cannot be committed."""
     compression: int = 0
     commit_seconds: float = 5.0
 

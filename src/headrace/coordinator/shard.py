@@ -39,7 +39,7 @@ class Decision(Generic[Record, Reply]):
 
     records: list[Record] = field(default_factory=list)
     replies: list[tuple[int, Reply]] = field(default_factory=list)
-    """By the ticket of the waiting request."""
+    """Pairs of a ticket and its reply."""
 
 
 class RecordCodec(Protocol[Record]):
@@ -77,10 +77,10 @@ class Shard(Protocol[Record_contra, Reply_co, D]):
         """This broker is no longer the coordinator: replies for all waiting requests."""
 
     def tick(self, key: str, now: Moment) -> D:
-        """Do everything that is due for an entity."""
+        """Decide what is due for an entity, such as expired sessions."""
 
     def due_ms(self, key: str) -> int | None:
-        """When an entity needs `tick`: at the latest then. None if the entity does not exist."""
+        """The latest time for the next `tick` of an entity. None if the entity does not exist."""
 
     def applied(self, key: str, decision: D, now: Moment) -> D:
         """A decision's records are applied: update timers and other state that is not stored."""

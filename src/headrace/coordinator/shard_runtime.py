@@ -47,7 +47,7 @@ _COORDINATOR_ERRORS = {
 
 
 def coordinator_error(code: ErrorCode) -> ErrorCode:
-    """The error that a coordinator returns for an error of its log. Clients retry most of them."""
+    """Convert an error code of the log to the code that Kafka's coordinators return."""
     return _COORDINATOR_ERRORS.get(code, code)
 
 

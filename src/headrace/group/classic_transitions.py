@@ -28,7 +28,7 @@ class Event(StrEnum):
     APPEND_FAILED = "the assignment cannot be stored"
     ALL_JOINED = "all members have joined, or the join deadline expires"
     ALL_LEFT = "no members are left"
-    """Of a group without stored state, or if the log does not accept the empty generation."""
+    """The last member left; the group has no stored state, or the append of it failed."""
     APPLY_MEMBERS = "a generation with members is applied"
     APPLY_EMPTY = "an empty generation is applied"
 

@@ -77,7 +77,7 @@ class Draft(ConsumerState):
     # Topics
 
     def drop_unused_regexes(self) -> set[str]:
-        """Delete the regular expressions of former members; returns those in use."""
+        """Delete regular expressions that no member uses; returns those that members use."""
         used = {member.regex for member in self.members.values() if member.regex}
         for regex in sorted(self.regexes.keys() - used):
             self.put(RegexKey(self.group_id, regex), None)

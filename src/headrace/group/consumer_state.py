@@ -183,7 +183,7 @@ class ConsumerState:
         return frozenset(member.topics).union(() if resolved is None else resolved.topics)
 
     def is_unresolved(self, member: ConsumerMemberValue) -> bool:
-        """Whether its regular expression is not matched yet."""
+        """Whether the member's regular expression was not yet matched with the topics."""
         return bool(member.regex) and member.regex not in self.regexes
 
     @property

@@ -165,7 +165,7 @@ class Membership:
         return any(self.supported.get(name, 0) == len(self.by_id) for name, _ in protocols)
 
     def chosen_protocol(self, instead: Mapping[str, Protocols] | None = None) -> str | None:
-        """The shared protocol that most members prefer; `instead` tries a change."""
+        """The protocol that all members support and most prefer; `instead` replaces some lists."""
         lists = [(instead or {}).get(id_, member.protocols) for id_, member in self.by_id.items()]
         counts: dict[str, int] = {}
         for protocols in lists:

@@ -50,7 +50,8 @@ def _principal(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "The principal is not UTF-8.") from None
+        code = ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
+        raise ApiError(code, "The principal is not UTF-8.") from None
 
 
 def refuse(request: Message, error: ApiError) -> Message:

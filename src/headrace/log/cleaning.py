@@ -103,7 +103,7 @@ class CleanedSegment(NamedTuple):
 
     facts: SegmentFacts
     replaced: list[int]
-    """Base offsets; the first is also that of the new segment."""
+    """Base offsets of the replaced segments. The first is also that of the new segment."""
     truncations: int
     """The value of the job. A later truncation makes the new segment invalid."""
 

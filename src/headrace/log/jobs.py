@@ -150,7 +150,7 @@ class LogJob:
         self._steps.append(partial(_write_if_room, self._files, path, make))
 
     def sync_later(self, path: str) -> None:
-        """Sync a derived file, if it exists."""
+        """Add a step to this job that syncs a derived file, if it exists."""
         self._steps.append(partial(_sync_path, self._files, path))
 
     def replace(self, path: str, data: Bytes) -> None:

@@ -74,7 +74,7 @@ class Log:
         self.target_start_offset: i64 = state.log_start_offset
         """The log start offset after the next checkpoint."""
         self.first_dirty_offset: i64 = state.log_start_offset
-        """The end of the last compaction."""
+        """Compaction has processed all records before this offset."""
         self.has_staged: bool = False
         self.is_offline: bool = bool(state.offline_reason)
         self.is_closed: bool = False
@@ -452,7 +452,7 @@ class Log:
         self._segment_ms = segment_ms - jitter_ms
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch not above this one, and its end offset; (-1, -1) if it is above all."""
+        """The largest epoch up to this one, and its end offset; (-1, -1) above the latest epoch."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def find_timestamp(self, timestamp: int) -> timestamps.Lookup:

@@ -289,7 +289,7 @@ class Segment:
         return None
 
     def reindex(self, gap: int = 4096) -> OffsetIndex:
-        """Rebuild both indexes from the batch headers. Without a descriptor, change nothing."""
+        """Rebuild both indexes from the batch headers, unless the log file cannot be opened."""
         file = self.open()
         aborted = self._aborted
         first_timestamp = self.first_timestamp

@@ -186,7 +186,7 @@ class Compaction:
         self._end(run, is_done=True)
 
     def _end(self, run: "_Run", *, is_done: bool = False) -> None:
-        """Let go of the process; then look again, at once if there may be more to do."""
+        """Stop the cleaner process, then check for logs to compact: immediately, or later."""
 
         def ended(_result: object, error: BaseException | None) -> None:
             self._run = None

@@ -121,7 +121,7 @@ class Strays:
         self._submit(partial(_topic_ids, self._logs.files, self._logs.path, names), self._examined)
 
     def _examined(self, topic_ids: object, error: BaseException | None) -> None:
-        """Put the strays of deleted topics aside, and let a worker remove them."""
+        """Rename the directories of stray replicas. A worker thread then deletes them."""
         if error is not None:
             _log.error("stray replicas kept after an internal error", exc_info=error)
             return

@@ -203,7 +203,7 @@ def summed(tables: Sequence[pa.Table], sums: Collection[str]) -> pa.Table:
 
 
 def difference(now: pa.Table, before: pa.Table, sums: Collection[str]) -> pa.Table:
-    """What to add to a table of sums: the sums of some rows now, less their sums before."""
+    """The change of each sum: the sums of these rows now, minus their sums before."""
     groups = [name for name in now.schema.names if name not in sums]
     if set(_values(before, groups)) - set(_values(now, groups)):
         # Rows were replaced by others of another group, which might now be empty.

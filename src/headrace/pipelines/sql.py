@@ -41,12 +41,12 @@ class Statement:
     line: int
     """Where its words begin."""
     kind: str | None
-    """Of the dataset that it defines: table, view, temporary view; None if it defines none."""
+    """The kind of dataset that the statement defines: table, view, temporary view; None if none."""
     flow: str | None
     target: str | None
     reads: tuple[str, ...]
     query_start: int | None = None
-    """Where the query of a dataset begins in the text; None if there is none."""
+    """The position at which the dataset's query begins; None if the statement has no query."""
 
 
 def statements(text: str) -> list[Statement]:
@@ -109,7 +109,7 @@ def plain_name(name: str) -> str:
 
 
 def _blank(found: re.Match[str]) -> str:
-    """As long as it was, and with the same lines; quoted names keep their letters."""
+    """Replace a match with spaces of the same length, and keep its line breaks."""
     if found[0][0] == "`":
         return found[0].replace(";", "_")
     return re.sub(r"[^\n]", " ", found[0])

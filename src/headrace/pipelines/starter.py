@@ -133,7 +133,7 @@ import fastavro
 
 
 class NoSchema(Exception):
-    """The records of a topic have no schema that can be inferred; the text says what to do."""
+    """No schema can be inferred from the topic's records. The message says what to do."""
 
 
 @dataclass(frozen=True)

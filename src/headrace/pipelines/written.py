@@ -107,7 +107,7 @@ def committed(texts: Mapping[str, str]) -> dict[str, int | None]:
 
 
 def rows_in(files: Files) -> int | None:
-    """Rows of these files together; None if one of them cannot be read."""
+    """The total number of rows in these files; None if a file cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

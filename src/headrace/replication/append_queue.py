@@ -1,10 +1,10 @@
 """The write path: writes staged batches, advances high watermarks, acknowledges.  # HOT
 
 Handlers stage batches while requests arrive. `flush`, at the end of a loop iteration, writes them,
-then acknowledges them, then wakes the long polls that they satisfy. Offset commits, which their
+which wakes long polls, then acknowledges them. Offset commits, which their
 coordinator writes, come first (`at_end`). A failed write fails the requests of its partition only.
 With acks=all, an acknowledgement waits for the high watermark, which rises with the fetch offsets
-of the followers. Owns the jobs of the logs: syncs, and everything else that a thread does.
+of the followers. Starts the jobs of the logs, such as syncs, on a worker thread.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class AppendQueue:
         self.deliver = deliver
         """Flushes and sends responses; called for work that ends outside of an iteration."""
         self.may_be_stale = may_be_stale
-        """Whether other brokers might be leaders by now, because this one has no session."""
+        """Whether other brokers may lead already, because this broker has no ZooKeeper session."""
         self._takes_jobs = True
         self.now_ms: i64 = clock.wall_ms()
         self.dirty: list[Partition] = []
@@ -72,7 +72,7 @@ class AppendQueue:
         self.ends.append(end)
 
     def flush(self) -> None:
-        """Write everything staged, and settle the requests that wrote it."""
+        """Write all staged batches. Then complete their requests, or let them wait."""
         if self.ends:
             ends = self.ends
             self.ends = []
@@ -129,12 +129,12 @@ class AppendQueue:
             self.deliver()
 
     def resigned(self, partition: Partition) -> None:
-        """This broker is no longer the leader: clients that wait here must find the new one."""
+        """This broker is no longer the leader: fail waiting requests; clients find the new one."""
         self._fail_acks(partition, partition.take_acks(True), ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition.wake_long_polls()
 
     def cut_off(self, partition: Partition) -> None:
-        """This leader can commit nothing now: clients that wait for that must find another one."""
+        """This leader cannot commit: fail requests that wait for it; clients find another."""
         self._fail_acks(partition, partition.take_acks(False), ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition.wake_long_polls()
 
@@ -163,7 +163,9 @@ class AppendQueue:
             partition = exchange.partitions[at]
             if partition.write_error != 0 and part.end_offset > partition.log.written_end_offset:
                 exchange.refuse(part, partition.write_error)
-                part.message = "The log cannot be written. The broker's log contains the reason."
+                part.message = (
+                    "The broker cannot write to this partition. Its log output has the reason."
+                )
             elif waits_for_all:
                 if part.end_offset > partition.high_watermark:
                     self._await(exchange, partition, part.end_offset)

@@ -91,7 +91,7 @@ def divergence(part: FetchPart, partition: Partition) -> tuple[int, int] | None:
 
 
 def epoch_error(part: FetchPart, partition: Partition) -> i64:
-    """The error for a leader epoch that is not the partition's."""
+    """The error for another leader epoch: FENCED if it is older, UNKNOWN if it is newer."""
     if part.current_leader_epoch < partition.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     return ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -408,7 +408,7 @@ class FetcherMachine:
         self.written.append(partition)
 
     def _learn(self, partition: Partition, part: FetchedPart) -> None:
-        """Take the leader's high watermark and log start, both at most to the end of this log."""
+        """Apply the leader's high watermark, up to the end of this log, and its log start."""
         partition.committed_by_leader(part.high_watermark)
         start: i64 = min(part.log_start_offset, partition.high_watermark)
         if start > partition.log.target_start_offset:

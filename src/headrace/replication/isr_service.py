@@ -77,7 +77,7 @@ class IsrKeeper:
         self._to_controller = to_controller
         self._considered: dict[Partition, None] = {}
         self._resting: dict[Partition, int] = {}
-        """When the pause of each partition ends."""
+        """For each partition, the time before which no further ISR change is requested."""
         self._cut_off: dict[Partition, None] = {}
         """Partitions to be handed over, because most of their ISR does not reach this broker."""
         self._shrinking: dict[Partition, None] = {}

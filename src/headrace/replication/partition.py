@@ -147,7 +147,7 @@ class Partition:
         self._take(state)
 
     def retire(self) -> None:
-        """Stop leading without a successor: this broker's registration is not valid."""
+        """Stop leading: this broker's registration is no longer valid. No new leader is known."""
         self._stop_leading()
         self.leader_id = NO_LEADER
 

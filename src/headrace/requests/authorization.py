@@ -65,7 +65,7 @@ def allowed_operations(
     resource: Resource,
     operations: Iterable[Operation],
 ) -> int:
-    """A bit per allowed operation, at the position of its number."""
+    """Kafka's authorized_operations: bit N is set if operation N is allowed."""
     return sum(1 << each for each in operations if is_allowed(broker, context, each, resource))
 
 

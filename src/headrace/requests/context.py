@@ -68,7 +68,7 @@ class BrokerContext:
     opened: "Callable[[str], Awaitable[None]]" = field(default=_is_open)
     """Waits until this broker has opened its logs of a new topic."""
     start_job: "Callable[[Partition], None]" = field(default=lambda _: None)
-    """Starts the next job of a partition's log on a thread. The server sets it."""
+    """Starts the next job of a partition's log on a worker thread."""
     hold: "Callable[[Iterable[TopicPartition], int], Awaitable[None] | None]" = field(
         default=_hold_nothing
     )

@@ -28,7 +28,7 @@ class Deadline:
         return max(self._at - self._clock.monotonic(), 0.0)
 
     async def wait_for(self, work: Awaitable[T]) -> T:
-        """The result, or REQUEST_TIMED_OUT. The work continues after the deadline."""
+        """The result. Raises REQUEST_TIMED_OUT at the deadline; the work then continues."""
         task: asyncio.Future[T] = asyncio.ensure_future(work)
         # The work can end after the deadline, or after the client has disconnected.
         task.add_done_callback(_forget)

@@ -31,7 +31,7 @@ def hosted_partition(broker: BrokerContext, topic: str, index: int) -> "Partitio
 def led_partition(
     broker: BrokerContext, topic: str, index: int, current_leader_epoch: int = NO_EPOCH
 ) -> "Partition":
-    """A partition that this broker leads, in the client's leader epoch (KIP-320)."""
+    """A partition that this broker leads. Raises the error for another leader epoch (KIP-320)."""
     partition = hosted_partition(broker, topic, index)
     if current_leader_epoch != NO_EPOCH:
         if current_leader_epoch < partition.leader_epoch:

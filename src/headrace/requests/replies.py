@@ -28,7 +28,7 @@ def repeated(items: Iterable[T]) -> set[T]:
 
 
 def then(result: T | Awaitable[T], build: Callable[[T], Message]) -> Message | Awaitable[Message]:
-    """The response to a result; without a task if the result is ready."""
+    """The response if the result is ready, otherwise an awaitable of it."""
     # isawaitable is slow, and most results are lists.
     if not isinstance(result, list) and isawaitable(result):
         return _later(result, build)
@@ -40,5 +40,5 @@ async def _later(result: Awaitable[T], build: Callable[[T], Message]) -> Message
 
 
 async def now_or_later(result: T | Awaitable[T]) -> T:
-    """The result, for a handler that is a coroutine in any case."""
+    """The result, after waiting for it if it is awaitable."""
     return await result if isawaitable(result) else result

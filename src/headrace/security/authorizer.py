@@ -2,7 +2,7 @@
 
 Pure. Operations and resource types have Kafka's names and numbers.
 
-1. Every API asks before any work: before a look-up, a decompression, or a wait.
+1. Handlers ask before they read or change data.
 2. `version` changes with the rules. A cached answer of another version is not used.
 """
 
@@ -36,7 +36,7 @@ class ResourceType(IntEnum):
 class Resource(NamedTuple):
     type: ResourceType
     name: str | None
-    """None: at least one resource of this type."""
+    """None asks whether the operation is allowed on at least one resource of this type."""
 
 
 CLUSTER = Resource(ResourceType.CLUSTER, "kafka-cluster")

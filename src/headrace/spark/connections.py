@@ -44,7 +44,7 @@ def connect(connection: Connection, *, patient: bool = True) -> Client:
 
 @contextmanager
 def borrowed(options: ReadOptions) -> Iterator[tuple[Client, Consumer]]:
-    """A client and a consumer, new or used."""
+    """Borrow a client and a consumer: idle ones with the same options, otherwise new ones."""
     # A forked child must not share its parent's sockets.
     key = (os.getpid(), options.connection, options.consumer)
     kept = _idle.get(key)

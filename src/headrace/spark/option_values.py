@@ -34,7 +34,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading begins or ends, as it was asked for and not yet looked up."""
+    """A start or end position as the user gave it, before it is resolved to offsets."""
 
     kind: Literal["earliest", "latest", "offsets", "time", "times"]
     option: str

@@ -168,7 +168,7 @@ class ReadOptions:
     retry_interval_ms: int
     push_filters: bool
     columns: tuple[str, ...] = ()
-    """Those that a reader gives, in that order."""
+    """The columns that the reader returns, in this order."""
 
     @property
     def read_committed(self) -> bool:

@@ -125,7 +125,7 @@ class Planner:
         return self._listed(places, "latest")
 
     def at_time(self, times_ms: Positions) -> dict[TopicPartition, int]:
-        """The first offsets of these times; -1 where no record is as late."""
+        """For each partition, the first offset at or after the given time; -1 if there is none."""
         if not times_ms:
             return {}
         at: dict[TopicPartition, Start] = {place: AtTime(ms) for place, ms in times_ms.items()}

@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream_offset(ends, group)
 
     def _with_absent(self, begin: Positions, ends: Positions) -> dict[TopicPartition, int]:
-        """The ends, and of partitions that are not there any more what is known."""
+        """The end offsets. A deleted partition keeps its last known offset."""
         gone = [at for at in begin if at not in ends]
         if gone and self._target is None:
             self._planner.partitions(afresh=True)

@@ -56,7 +56,7 @@ class Watch:
         self.picture = Picture()
         self.high_watermarks: dict[int, int] = {}
         self.cpu: dict[int, float] = {}
-        """By broker: the CPU usage in cores since the previous look."""
+        """For each broker, the average number of CPU cores used since the last measurement."""
         self._stage = stage
         self._client = client
         self._store = store
