@@ -37,13 +37,16 @@ CLI_HEAD = """# Command line
 
 Commands that connect to a cluster take `--bootstrap-server HOST:PORT`: one broker, or several
 separated by commas. The default is the environment variable `HEADRACE_BOOTSTRAP`, else the address
-of the project (`headrace pipeline` only), else `localhost:9092`.
+of the project (`headrace pipeline` only), else `localhost:9092`. `--command-config FILE` names a
+properties file with the user and the password, in the names of Kafka's clients. The default is the
+environment variable `HEADRACE_COMMAND_CONFIG` ([SECURITY.md](SECURITY.md)).
 
 Exit codes: 0 success, 1 failure, 2 wrong usage, 130 Ctrl-C, 141 closed pipe. `headrace status`
 returns 1 if the broker is not running, `headrace log check` returns 1 if it finds a problem.
 [PIPELINES.md](PIPELINES.md) has those of `headrace pipeline`.
 """
 
+_IN_CLI_HEAD = {"--bootstrap-server", "--command-config"}
 USAGE_COLUMNS = 100
 _FOREVER = str(2**63 - 1)
 _UNLIMITED = str(2**31 - 1)
@@ -273,7 +276,7 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
         action
         for action in parser._actions
         if action.help != argparse.SUPPRESS
-        and "--bootstrap-server" not in action.option_strings
+        and not _IN_CLI_HEAD & {*action.option_strings}
         and not isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
     ]
     # Positional arguments first.

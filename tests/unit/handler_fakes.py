@@ -17,6 +17,7 @@ from headrace.log.producers import ProducerTable
 from headrace.log.timestamps import Lookup
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.sasl import ANONYMOUS
 from headrace.model.topics import PartitionState, TopicPartition, TopicState
 from headrace.replication.append_queue import AppendQueue
 from headrace.requests.context import BrokerContext, RequestContext
@@ -210,6 +211,11 @@ class FakeController:
             self.image.group_configs[group] = after
         return after
 
+    async def alter_user(self, user: str, edit: Edit) -> Mapping[str, str]:
+        await self._reach()
+        self.image.users[user] = edit(self.image.users.get(user, {}))
+        return self.image.users[user]
+
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool
     ) -> dict[TopicPartition, ApiError | None]:
@@ -274,6 +280,7 @@ class Asker:
     controller: FakeController
     listener: str = "PLAINTEXT"
     is_broker: bool = False
+    principal: str = ANONYMOUS
 
     def frame(self, api_key: int, version: int, body: Mapping[str, Any]) -> bytes:
         return encode_request(api_key, version, 77, "asker", body)
@@ -283,6 +290,7 @@ class Asker:
         if header.api_key == OFFSET_COMMIT:
             return self._answer_commit(frame)
         context = RequestContext(*header[:4], peer=f"{HOST}:1", listener=self.listener)
+        context.principal = self.principal
         context.is_internal = self.is_broker or APIS[header.api_key].is_internal
         answer = handle_frame(self.broker, context, frame, header.body_at)
         return asyncio.run(_result(answer)) if inspect.isawaitable(answer) else answer

@@ -44,10 +44,16 @@ def test_every_row_says_what_it_does_or_why_it_does_nothing() -> None:
 
 
 def test_every_name_stands_once_in_the_sources() -> None:
-    from headrace.config import accepted_rows, broker_rows, cluster_rows, topic_rows
+    from headrace.config import (
+        accepted_rows,
+        broker_rows,
+        cluster_rows,
+        security_rows,
+        topic_rows,
+    )
 
     names = [row.name for row in accepted_rows.accepted_rows()]
-    for module in (broker_rows, cluster_rows):
+    for module in (broker_rows, cluster_rows, security_rows):
         for rows in vars(module).values():
             if isinstance(rows, tuple) and rows and isinstance(rows[0], Setting):
                 names += [row.name for row in rows]

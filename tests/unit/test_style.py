@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 80
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
-PURE_ROOMS = {"model", "wire", "record", "config"}
+PURE_ROOMS = {"model", "wire", "record", "config", "security"}
 # The client is a pure core and two shells around it.
 CLIENT_SHELLS = ("aio", "blocking", "transport")
 WORLD = {

@@ -56,6 +56,8 @@ def _random_value(rng: Random, field: Field) -> Any:
             return None if rng.random() < 0.2 else UUID(int=rng.getrandbits(128))
         case _ if field.name.endswith("_time_ms") and field.kind == "int64":
             return rng.randrange(0, 2**32) * 1000  # A datetime in kio: years up to 9999 only.
+        case _ if field.name == "session_lifetime_ms":
+            return rng.randrange(0, 2**32) * 1000  # A timedelta in kio.
         case _ if field.name == "error_code":
             return rng.randrange(-1, 120)
         case kind:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.credentials import add_credential_arguments, client_settings
 from headrace.cli.failure import Failure
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser, default: str = FAL
         help=f"bootstrap broker, or several separated by commas (default: ${VARIABLE}, else "
         f"{default})",
     )
+    add_credential_arguments(parser)
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +64,9 @@ def connected(args: argparse.Namespace) -> Iterator["Client"]:
 
     address = args.bootstrap_server or os.environ.get(VARIABLE) or FALLBACK
     try:
-        client = connect(address, client_id="headrace-cli")
+        settings = client_settings(args)
+        settings["client_id"] = "headrace-cli"
+        client = connect(address, **settings)
         client.report_waiting(_report_waiting)
         with client:
             yield client

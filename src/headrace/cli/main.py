@@ -90,6 +90,12 @@ COMMANDS = {
         "add_arguments",
         "run",
     ),
+    "users": Command(
+        "create, list and delete users, and set their passwords",
+        "headrace.cli.users",
+        "add_arguments",
+        "run",
+    ),
     "produce": Command(
         "write lines of standard input to a topic", "headrace.cli.produce", "add_arguments", "run"
     ),

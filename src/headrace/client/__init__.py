@@ -11,6 +11,7 @@ bytes and the time and returns effects; drivers carry them out.
 
 from headrace.client.blocking import Client, Consumer, Delivery, GroupConsumer, Producer, connect
 from headrace.client.errors import (
+    AuthenticationFailed,
     ClientClosed,
     ClientError,
     CommitFailed,
@@ -40,12 +41,14 @@ from headrace.client.values import (
     Record,
     RecordMetadata,
     TopicInfo,
+    UserInfo,
 )
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 
 __all__ = [
     "AtTime",
+    "AuthenticationFailed",
     "Client",
     "ClientClosed",
     "ClientError",
@@ -82,5 +85,6 @@ __all__ = [
     "UnknownTopic",
     "Unreachable",
     "UnsupportedVersion",
+    "UserInfo",
     "connect",
 ]

@@ -10,13 +10,14 @@ A client has one connection per broker that it needs, and another per consumer. 
 loop on which it was opened. Errors are those of `headrace.client.errors`.
 """
 
+import os
 import time
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from headrace.client import admin, groups, moves, offsets
+from headrace.client import admin, groups, moves, offsets, users
 from headrace.client.aio_driver import Driver
 from headrace.client.aio_groups import GroupConsumer, OnPartitions
 from headrace.client.aio_streams import Consumer, Delivery, Producer
@@ -51,9 +52,11 @@ from headrace.client.values import (
     Start,
     TopicInfo,
     Until,
+    UserInfo,
 )
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
+from headrace.security.scram import SALT_BYTES
 
 __all__ = ["Client", "Consumer", "Delivery", "GroupConsumer", "Producer", "connect"]
 
@@ -309,6 +312,19 @@ class Client:
         await self._run(
             admin.alter_configs(self._engine, resource, changes, validate_only=validate_only)
         )
+
+    async def list_users(self) -> list[UserInfo]:
+        """Users that can log in, with the mechanisms of their credentials."""
+        return await self._run(users.list_users(self._engine))
+
+    async def set_password(self, user: str, password: str, mechanism: str | None = None) -> None:
+        """Create a user, or replace its password; of one SCRAM mechanism, or of all."""
+        salt = os.urandom(SALT_BYTES)
+        await self._run(users.set_password(self._engine, user, password, mechanism, salt))
+
+    async def delete_user(self, user: str) -> None:
+        """Delete a user's credentials. Brokers close the user's connections."""
+        await self._run(users.delete_user(self._engine, user))
 
     async def describe_log_dirs(self, node_id: int) -> list[LogDir]:
         return await self._run(admin.describe_log_dirs(self._engine, node_id))

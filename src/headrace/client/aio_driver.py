@@ -6,7 +6,7 @@ It makes no decisions. TLS would be added in `_connect`.
 import asyncio
 import socket
 import time
-from random import Random
+from random import SystemRandom
 from typing import TypeVar
 
 from headrace.client.engine import Engine
@@ -24,7 +24,7 @@ def monotonic_ms() -> float:
 
 class Driver:
     def __init__(self, options: ClientOptions) -> None:
-        self.engine = Engine(options, random=Random(), now_ms=monotonic_ms())
+        self.engine = Engine(options, random=SystemRandom(), now_ms=monotonic_ms())
         self._loop = asyncio.get_running_loop()
         self._transports: dict[int, asyncio.Transport] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}

@@ -11,12 +11,13 @@ use it from one thread at a time, or create one client per thread. Errors are th
 `headrace.client.errors`.
 """
 
+import os
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from headrace.client import admin, groups, moves, offsets
+from headrace.client import admin, groups, moves, offsets, users
 from headrace.client.blocking_driver import Driver
 from headrace.client.blocking_groups import GroupConsumer, OnPartitions
 from headrace.client.blocking_streams import Consumer, Delivery, Producer
@@ -51,9 +52,11 @@ from headrace.client.values import (
     Start,
     TopicInfo,
     Until,
+    UserInfo,
 )
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
+from headrace.security.scram import SALT_BYTES
 
 __all__ = ["Client", "Consumer", "Delivery", "GroupConsumer", "Producer", "connect"]
 
@@ -304,6 +307,19 @@ class Client:
     ) -> None:
         """Change individual settings; the others stay unchanged."""
         self._run(admin.alter_configs(self._engine, resource, changes, validate_only=validate_only))
+
+    def list_users(self) -> list[UserInfo]:
+        """Users that can log in, with the mechanisms of their credentials."""
+        return self._run(users.list_users(self._engine))
+
+    def set_password(self, user: str, password: str, mechanism: str | None = None) -> None:
+        """Create a user, or replace its password; of one SCRAM mechanism, or of all."""
+        salt = os.urandom(SALT_BYTES)
+        self._run(users.set_password(self._engine, user, password, mechanism, salt))
+
+    def delete_user(self, user: str) -> None:
+        """Delete a user's credentials. Brokers close the user's connections."""
+        self._run(users.delete_user(self._engine, user))
 
     def describe_log_dirs(self, node_id: int) -> list[LogDir]:
         return self._run(admin.describe_log_dirs(self._engine, node_id))

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from random import Random
+from random import SystemRandom
 from struct import Struct
 from typing import Any, Protocol, TypeVar
 
@@ -49,7 +49,7 @@ class Driver:
         self._skipped_ms = 0.0
         self._left_ms = time.monotonic() * 1000
         self._busy = threading.Lock()
-        self.engine = Engine(options, random=Random(), now_ms=self.now_ms())
+        self.engine = Engine(options, random=SystemRandom(), now_ms=self.now_ms())
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[int, _Socket] = {}
         self.report: Callable[[float, str], None] | None = None

@@ -1,7 +1,7 @@
 """The protocol of one connection: encodes requests and matches responses to them.
 
-Pure: it does not own a socket or read a clock. It starts with ApiVersions, and queues all requests
-until it knows the versions of the broker.
+Pure: it does not own a socket or read a clock. It starts with ApiVersions, then logs in if it has
+credentials. It queues all other requests until then.
 
 1. Responses arrive in the order of their requests. A wrong correlation id violates the protocol and
    ends the connection.
@@ -16,6 +16,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from headrace.client.errors import ClientError, ProtocolViolation, UnsupportedVersion
+from headrace.client.login import Login
 from headrace.client.messages import version_range
 from headrace.model.errors import ErrorCode
 from headrace.wire.apis import API_VERSIONS, APIS
@@ -60,14 +61,23 @@ class Answer(NamedTuple):
 class _Sent(NamedTuple):
     correlation_id: int
     request: Request | None
+    """None: a request of the connection itself."""
     version: int
+    api_key: int
 
 
 class Connection:
     """The protocol state of one open connection."""
 
-    def __init__(self, client_id: str, software_version: str, response_bytes_max: int) -> None:
+    def __init__(
+        self,
+        client_id: str,
+        software_version: str,
+        response_bytes_max: int,
+        login: Login | None = None,
+    ) -> None:
         self.ready = False
+        self._login = login
         self.versions: dict[int, tuple[int, int]] = {}
         self._client_id = client_id.encode()
         self._software_version = software_version.encode()
@@ -155,7 +165,10 @@ class Connection:
             if correlation_id != sent.correlation_id:
                 raise ProtocolViolation("the broker responded out of order")
             if sent.request is None:
-                refused += self._negotiated(buffer, at + 4, end, sent.version)
+                if sent.api_key == API_VERSIONS:
+                    refused += self._negotiated(buffer, at + 4, end, sent.version)
+                else:
+                    refused += self._logged_in(sent.api_key, buffer, at + 4, end)
             else:
                 body_at = self._skip_header(sent, buffer, at + 4, end)
                 answers.append(Answer(sent.request, sent.version, buffer, body_at, end))
@@ -174,7 +187,7 @@ class Connection:
             if not request.expects_reply:
                 self._unanswered.append(request)
                 return
-        self._sent.append(_Sent(correlation_id, request, version))
+        self._sent.append(_Sent(correlation_id, request, version, api_key))
 
     def _ask_for_versions(self, version: int) -> None:
         body = b""
@@ -194,6 +207,26 @@ class Connection:
         if code != ErrorCode.NONE:
             raise ProtocolViolation(f"the broker rejected ApiVersions with error {code}")
         self.versions = versions
+        if self._login is not None:
+            self._put_login(*self._login.start())
+            return []
+        return self._start()
+
+    def _put_login(self, api_key: int, version: int, body: bytes) -> None:
+        self._put(api_key, version, [body], None)
+
+    def _logged_in(
+        self, api_key: int, data: bytes, at: int, end: int
+    ) -> list[tuple[Request, ClientError]]:
+        assert self._login is not None
+        following = self._login.next(api_key, data, at, end)
+        if following is None:
+            return self._start()
+        self._put_login(*following)
+        return []
+
+    def _start(self) -> list[tuple[Request, ClientError]]:
+        """Send the requests that waited. Returns those that the broker does not support."""
         self.ready = True
         held, self._held = self._held, []
         refused: list[tuple[Request, ClientError]] = []

@@ -81,6 +81,10 @@ class ProtocolViolation(ClientError):
     """The server sent data that violates the Kafka protocol."""
 
 
+class AuthenticationFailed(ClientError):
+    """The broker rejected the user name or the password, or the mechanism."""
+
+
 class RequestFailed(ClientError):
     """A broker returned an error code."""
 

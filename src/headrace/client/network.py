@@ -17,6 +17,7 @@ from random import Random
 
 from headrace.client.connection import Connection, Request
 from headrace.client.errors import (
+    AuthenticationFailed,
     ClientClosed,
     ClientError,
     Disconnected,
@@ -24,11 +25,15 @@ from headrace.client.errors import (
     Unreachable,
     UnsupportedVersion,
 )
+from headrace.client.login import Login
 from headrace.client.options import Address, ClientOptions
 from headrace.client.values import Node
+from headrace.security.scram import NONCE_BYTES
+from headrace.security.scram_client import login_client
 from headrace.wire.apis import (
     ALTER_CONFIGS,
     ALTER_PARTITION_REASSIGNMENTS,
+    ALTER_USER_SCRAM_CREDENTIALS,
     APIS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
@@ -41,6 +46,7 @@ _BY_CONTROLLER = frozenset(
     (
         ALTER_CONFIGS,
         ALTER_PARTITION_REASSIGNMENTS,
+        ALTER_USER_SCRAM_CREDENTIALS,
         CREATE_PARTITIONS,
         CREATE_TOPICS,
         DELETE_TOPICS,
@@ -96,6 +102,8 @@ class _Peer:
     failures: int = 0
     retry_at_ms: float = 0
     reason: str = ""
+    rejection: AuthenticationFailed | None = None
+    """Why the last login failed."""
 
     @property
     def load(self) -> int:
@@ -142,10 +150,12 @@ class Network:
         """Whether all bootstrap addresses were tried without success."""
         return not self._links and all(peer.failures for peer in self._bootstrap)
 
-    def unreachable(self) -> Unreachable:
-        """The error for the user if no broker can be reached."""
+    def unreachable(self) -> ClientError:
+        """The error for the user if no broker can be used."""
         reasons: dict[str, None] = {}
         for peer in [*self._bootstrap, *self._nodes.values()]:
+            if peer.rejection is not None:
+                return peer.rejection
             if peer.reason:
                 reasons[peer.reason] = None
         text = "; ".join(reasons) or "no answer"
@@ -234,11 +244,23 @@ class Network:
             return
         options = self._options
         peer.connection = Connection(
-            options.client_id, self._software_version, options.response_bytes_max
+            options.client_id,
+            self._software_version,
+            options.response_bytes_max,
+            self._login(),
         )
         waiting, peer.waiting = peer.waiting, []
         for request in waiting:
             self._send_now(peer.connection, request, now_ms)
+
+    def _login(self) -> Login | None:
+        options = self._options
+        if not options.sasl_username:
+            return None
+        mechanism = options.sasl_mechanism
+        nonce = f"{self._random.getrandbits(8 * NONCE_BYTES):x}"
+        client = login_client(mechanism, options.sasl_username, options.sasl_password, nonce)
+        return Login(mechanism, client)
 
     def failed(self, link: int, reason: str, now_ms: float) -> None:
         """A link could not be opened."""
@@ -264,7 +286,7 @@ class Network:
             return
         try:
             answers, refused = peer.connection.received(data)
-        except ProtocolViolation as error:
+        except (ProtocolViolation, AuthenticationFailed) as error:
             self._end(peer, str(error), now_ms, failed=True, cause=error)
             return
         if peer.connection.ready:
@@ -372,6 +394,7 @@ class Network:
                 self._effects.append(Close(peer.link))
         peer.link, peer.connection, peer.waiting = None, None, []
         peer.reason = reason
+        peer.rejection = cause if isinstance(cause, AuthenticationFailed) else None
         if failed:
             peer.failures += 1
             base = min(

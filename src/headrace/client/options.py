@@ -1,9 +1,10 @@
 """Settings of clients, producers, consumers and group members, with their defaults."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from headrace.client.assignors import ASSIGNORS, COOPERATIVE_STICKY, RANGE, ROUND_ROBIN
+from headrace.model.sasl import MECHANISMS, SCRAM_SHA_256
 
 DEFAULT_PORT = 9092
 Acks = Literal["all", 0, 1]
@@ -65,6 +66,18 @@ class ClientOptions:
     """Time that a topic must be missing from metadata before a call raises UnknownTopic."""
     response_bytes_max: int = 1 << 30
     """Largest accepted response."""
+    sasl_username: str = ""
+    """User to log in as. Without one, the client does not log in."""
+    sasl_password: str = field(default="", repr=False)
+    """Password of the user."""
+    sasl_mechanism: str = SCRAM_SHA_256
+    """PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."""
+
+    def __post_init__(self) -> None:
+        if self.sasl_mechanism not in MECHANISMS:
+            raise ValueError(
+                f"sasl_mechanism is {self.sasl_mechanism!r}: use {', '.join(MECHANISMS)}"
+            )
 
     @property
     def bootstrap_text(self) -> str:
@@ -214,6 +227,9 @@ class ClientSettings(TypedDict, total=False):
     retry_backoff_ms_max: float
     topic_absent_ms: float
     response_bytes_max: int
+    sasl_username: str
+    sasl_password: str
+    sasl_mechanism: str
 
 
 class ProducerSettings(TypedDict, total=False):
@@ -266,7 +282,7 @@ class GroupSettings(ConsumerSettings, total=False):
 def group_options(settings: GroupSettings) -> tuple[GroupOptions, ConsumerOptions]:
     """Settings of the member and of its fetches. An invalid offset is reset as a missing one."""
     given: dict[str, Any] = dict(settings)
-    names = {field.name for field in fields(GroupOptions)}
+    names = {each.name for each in fields(GroupOptions)}
     options = GroupOptions(**{name: given.pop(name) for name in names & given.keys()})
     if options.auto_offset_reset != "none":
         given.setdefault("out_of_range", options.auto_offset_reset)

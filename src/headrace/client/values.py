@@ -197,6 +197,14 @@ class Reassignment:
 
 
 @dataclass(frozen=True, slots=True)
+class UserInfo:
+    """A user, and the iterations of its credentials by mechanism."""
+
+    name: str
+    credentials: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class ActiveProducer:
     """A producer that a partition's leader knows."""
 

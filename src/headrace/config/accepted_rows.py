@@ -185,7 +185,6 @@ queued.max.requests int 500 1..
 """,
     "security": """
 authorizer.class.name string "" *
-connection.failed.authentication.delay.ms int 100 0..
 connections.max.reauth.ms long 0 *
 delegation.token.expiry.check.interval.ms long 3600000 1..
 delegation.token.expiry.time.ms long 86400000 1..
@@ -193,7 +192,6 @@ delegation.token.max.lifetime.ms long 604800000 1..
 delegation.token.secret.key password - *
 principal.builder.class class - * dynamic per-broker
 sasl.client.callback.handler.class class - *
-sasl.enabled.mechanisms list GSSAPI * dynamic per-broker
 sasl.jaas.config password - * dynamic per-broker
 sasl.kerberos.kinit.cmd string /usr/bin/kinit * dynamic per-broker
 sasl.kerberos.min.time.before.relogin long 60000 * dynamic per-broker
@@ -240,7 +238,6 @@ sasl.oauthbearer.scope.claim.name string scope *
 sasl.oauthbearer.sub.claim.name string sub *
 sasl.oauthbearer.token.endpoint.url string - *
 sasl.server.callback.handler.class class - *
-sasl.server.max.receive.size int 524288 *
 security.providers string - *
 ssl.allow.dn.changes boolean false *
 ssl.allow.san.changes boolean false *

@@ -15,9 +15,13 @@ from collections.abc import Mapping
 
 from headrace.config.group import check_group_settings
 from headrace.config.listeners import (
+    PLAINTEXT,
+    SASL_PLAINTEXT,
     advertise,
     check_advertised,
+    check_internal,
     check_listeners,
+    check_mechanisms,
     parse_listeners,
     parse_protocol_map,
 )
@@ -25,6 +29,7 @@ from headrace.config.setting import ConfigError, ConfigSource, Setting, Value
 from headrace.config.table import TOPIC_SETTINGS, broker_setting, broker_settings, unknown_name
 from headrace.config.topic import TopicConfig
 from headrace.model.cluster import Endpoint
+from headrace.model.sasl import SCRAM_SHA_256
 
 COMMAND_LINE = "--set"
 INTERNAL = "INTERNAL"
@@ -41,6 +46,8 @@ class BrokerConfig:
         self.advertised: tuple[Endpoint, ...] = ()
         self.internal_listener = ""
         """The listener for other brokers; empty without a cluster."""
+        self.mechanisms: dict[str, tuple[str, ...]] = {}
+        """The SASL mechanisms of each listener that requires a login."""
         self._static: dict[str, str] = {}
         self._dynamic: dict[str, str] = {}
         self._dynamic_defaults: dict[str, str] = {}
@@ -147,13 +154,30 @@ class BrokerConfig:
             raise ConfigError(f"inter.broker.listener.name is {name}, which is not in listeners.")
         if self.is_clustered:
             self._add_internal_listener(name)
+        self.mechanisms = {
+            endpoint.listener: self._mechanisms_of(endpoint.listener)
+            for endpoint in self.listeners
+            if endpoint.protocol == SASL_PLAINTEXT
+        }
+
+    def _mechanisms_of(self, listener: str) -> tuple[str, ...]:
+        if listener == self.internal_listener:
+            return (SCRAM_SHA_256,)
+        setting = "sasl.enabled.mechanisms"
+        of_listener = f"listener.name.{listener.lower()}.{setting}"
+        setting = of_listener if self.is_set(of_listener) else setting
+        mechanisms = tuple(dict.fromkeys(self.get_list(setting)))
+        check_mechanisms(setting, mechanisms)
+        return mechanisms
 
     def _add_internal_listener(self, name: str | None) -> None:
         """Set the listener for other brokers, which serves no clients."""
         if name is None:
             first = self.listeners[0]
             self.internal_listener = INTERNAL
-            self.listeners += (Endpoint(INTERNAL, first.host, 0, first.protocol),)
+            is_secured = any(e.protocol == SASL_PLAINTEXT for e in self.listeners)
+            protocol = SASL_PLAINTEXT if is_secured else PLAINTEXT
+            self.listeners += (Endpoint(INTERNAL, first.host, 0, protocol),)
         elif len(self.listeners) == 1:
             raise ConfigError(
                 f"inter.broker.listener.name is {name}, the only listener, and does not serve "
@@ -161,6 +185,8 @@ class BrokerConfig:
             )
         else:
             self.internal_listener = name.upper()
+            internal = next(e for e in self.listeners if e.listener == self.internal_listener)
+            check_internal(internal, self.listeners)
 
     def __getitem__(self, name: str) -> Value:
         """The effective value, typed; KeyError for an unknown name."""

@@ -14,8 +14,11 @@ from collections.abc import Iterable, Mapping
 from headrace.config.broker_rows import SECURITY_PROTOCOLS
 from headrace.config.setting import ConfigError, shown
 from headrace.model.cluster import Endpoint
+from headrace.model.sasl import MECHANISMS
 
-BUILT_PROTOCOLS = frozenset({"PLAINTEXT"})
+PLAINTEXT = "PLAINTEXT"
+SASL_PLAINTEXT = "SASL_PLAINTEXT"
+BUILT_PROTOCOLS = frozenset({PLAINTEXT, SASL_PLAINTEXT})
 ANY_HOSTS = frozenset({"", "0.0.0.0", "::"})
 
 
@@ -78,7 +81,7 @@ def check_listeners(listeners: tuple[Endpoint, ...]) -> None:
         if endpoint.protocol not in BUILT_PROTOCOLS:
             raise ConfigError(
                 f"listeners contains {endpoint.listener}, which uses {endpoint.protocol}: only "
-                f"{', '.join(sorted(BUILT_PROTOCOLS))} is supported yet."
+                f"{' and '.join(sorted(BUILT_PROTOCOLS))} are supported yet."
             )
     for index, one in enumerate(listeners):
         for other in listeners[index + 1 :]:
@@ -135,3 +138,25 @@ def check_advertised(listeners: tuple[Endpoint, ...], advertised: tuple[Endpoint
                 f"advertised.listeners has the host {endpoint.host}, which clients cannot "
                 "connect to: it must be an address or a name of this machine."
             )
+
+
+def check_mechanisms(setting: str, mechanisms: tuple[str, ...]) -> None:
+    """What a SASL listener offers; `setting` is the name of the setting that lists it."""
+    for mechanism in mechanisms:
+        if mechanism not in MECHANISMS:
+            raise ConfigError(
+                f"{setting} contains {shown(mechanism)}, which is not supported. Use "
+                f"{', '.join(MECHANISMS)}."
+            )
+    if not mechanisms:
+        raise ConfigError(f"{setting} is empty: a SASL listener needs a mechanism.")
+
+
+def check_internal(internal: Endpoint, listeners: tuple[Endpoint, ...]) -> None:
+    """The listener between brokers must not be a way around the login of the others."""
+    if internal.protocol == PLAINTEXT and any(e.protocol == SASL_PLAINTEXT for e in listeners):
+        raise ConfigError(
+            f"inter.broker.listener.name is {internal.listener}, which uses PLAINTEXT, but other "
+            f"listeners use {SASL_PLAINTEXT}. Map {internal.listener} to {SASL_PLAINTEXT} in "
+            "listener.security.protocol.map, or remove inter.broker.listener.name."
+        )

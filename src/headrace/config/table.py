@@ -10,6 +10,7 @@ from functools import cache
 from headrace.config.accepted_rows import accepted_rows
 from headrace.config.broker_rows import IDENTITY_AND_NETWORK_ROWS, OWN_ROWS, TOPIC_AND_LOG_ROWS
 from headrace.config.cluster_rows import CLUSTER_ROWS, GROUP_ROWS, TRANSACTION_ROWS
+from headrace.config.security_rows import SECURITY_ROWS
 from headrace.config.setting import Setting, shown
 from headrace.config.topic_rows import TOPIC_ROWS
 
@@ -32,6 +33,10 @@ _MECHANISM_NAMES = (
     "sasl.server.callback.handler.class",
 )
 """Settings that can have two prefixes: the listener, then the SASL mechanism."""
+
+
+_OF_ONE_LISTENER = ("sasl.enabled.mechanisms",)
+"""Settings that have an effect after a listener's prefix."""
 
 
 def _broker_default(row: Setting, name: str) -> Setting:
@@ -64,6 +69,7 @@ _OWN_BROKER_SETTINGS: dict[str, Setting] = {
         GROUP_ROWS,
         TRANSACTION_ROWS,
         CLUSTER_ROWS,
+        SECURITY_ROWS,
         (_broker_default(row, row.synonyms[0][0]) for row in TOPIC_ROWS if row.synonyms),
     )
     for row in rows
@@ -109,7 +115,7 @@ def _prefixed_setting(name: str) -> Setting | None:
                 low=like.low,
                 high=like.high,
                 choices=like.choices,
-                needs=feature,
+                needs="" if base and base.name in _OF_ONE_LISTENER else feature,
                 dynamic=like.dynamic,
                 per_broker=True,
             )

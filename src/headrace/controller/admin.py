@@ -24,6 +24,7 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import PartitionState, TopicState
 
 GROUPS_WITH_CONFIGS_MAX = 10_000
+USERS_MAX = 100_000
 _ATTEMPTS_MAX = 10
 _ID_OF_NOTHING = UUID(int=0)
 _FOR_WANT_OF_BROKERS = (
@@ -242,6 +243,34 @@ class Admin:
                     self._picture.show_group_config(group, configs)
                     return configs
                 await self._look_again(self._picture.read_group_configs)
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def alter_user(self, user: str, edit: ConfigEdit) -> Mapping[str, str]:
+        path = layout.user_config_path(user)
+        configs: Mapping[str, str] | None = None
+        async with self._locks.hold(path):
+            for _ in range(_ATTEMPTS_MAX):
+                known = self.image.users.get(user, {})
+                if configs == known:
+                    return known  # An attempt of unknown outcome had succeeded.
+                configs = _edited(known, edit)
+                if configs == known:
+                    return known
+                if not known and len(self.image.users) >= USERS_MAX:
+                    raise ApiError(
+                        ErrorCode.UNACCEPTABLE_CREDENTIAL,
+                        f"{USERS_MAX} users already exist, the maximum. Delete other users first.",
+                    )
+                op = (
+                    self._writer.put(path, layout.encode_config(configs))
+                    if configs
+                    else self._writer.delete(path)
+                )
+                rows = [ChangeRow("user", user)]
+                if await self._writer.commit([op], rows, ErrorCode.UNACCEPTABLE_CREDENTIAL):
+                    self._picture.show_user(user, configs)
+                    return configs
+                await self._look_again(lambda: self._picture.read_users([user]))
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def allocate_producer_ids(self, first_min: int) -> tuple[int, int]:

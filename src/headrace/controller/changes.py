@@ -22,6 +22,8 @@ class ImageChange(NamedTuple):
     """Brokers whose dynamic settings were set; None for those of all brokers."""
     brokers: tuple[tuple[BrokerInfo | None, BrokerInfo | None], ...] = ()
     """Brokers that came (None, after), went (before, None), or re-registered."""
+    users: tuple[tuple[str, Mapping[str, str], Mapping[str, str]], ...] = ()
+    """Users whose credentials changed: the name, and the credentials before and after."""
     has_new_controller: bool = False
     """The image names another controller, or the same one under a new epoch."""
     is_lost: bool = False

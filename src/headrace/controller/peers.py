@@ -5,7 +5,7 @@ said; a question is asked once, and whoever asks decides whether to ask again.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
@@ -22,10 +22,17 @@ class Unreachable(LinkBroken):
 
 
 class Peers:
-    def __init__(self, network: Network | None, image: ClusterImage, listener: str) -> None:
+    def __init__(
+        self,
+        network: Network | None,
+        image: ClusterImage,
+        listener: str,
+        log_in: Callable[[Link, Endpoint], Awaitable[None]],
+    ) -> None:
         self._network = network
         self._image = image
         self._listener = listener
+        self._log_in = log_in
         self._links: dict[int, tuple[int, Link]] = {}
         self._dials: dict[int, asyncio.Lock] = {}
 
@@ -74,9 +81,11 @@ class Peers:
         if self._network is None or place is None:
             raise LinkBroken(f"broker {node_id} has no inter-broker address")
         try:
-            return await self._network.dial(place.host, place.port, DIAL_TIMEOUT_S)
+            link = await self._network.dial(place.host, place.port, DIAL_TIMEOUT_S)
         except TimeoutError:
             raise LinkBroken(f"broker {node_id} does not respond") from None
+        await self._log_in(link, place)
+        return link
 
     def endpoint(self, node_id: int) -> Endpoint | None:
         info = self._image.brokers.get(node_id)

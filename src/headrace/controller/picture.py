@@ -11,7 +11,7 @@ and never writes it; it decides nothing.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from headrace.controller import reading
@@ -61,6 +61,15 @@ class Picture:
         else:
             self.image.group_configs.pop(group, None)
 
+    def show_user(self, user: str, config: Mapping[str, str]) -> None:
+        before = self.image.users.get(user, {})
+        if config:
+            self.image.users[user] = config
+        else:
+            self.image.users.pop(user, None)
+        if config != before:
+            self.tell(ImageChange(users=((user, before, config),)))
+
     def show_controller(self, node_id: int) -> None:
         self.image.controller_id = node_id
         self.tell(ImageChange(has_new_controller=True))
@@ -102,6 +111,16 @@ class Picture:
             self.show_group_config(group, configs.get(group, {}))
         self.versions |= versions
 
+    async def read_users(self, names: Iterable[str] | None = None) -> None:
+        """Some users, or all of them."""
+        if names is None:
+            names = [*await reading.read_user_names(self._store), *self.image.users]
+        found, versions = await reading.read_users(self._store, dict.fromkeys(names))
+        for user, config in found.items():
+            self.versions.pop(layout.user_config_path(user), None)
+            self.show_user(user, config)
+        self.versions |= versions
+
     async def read_brokers(self, watch: Watch | None = None) -> None:
         # One at a time: of two concurrent reads, the older result could arrive last.
         async with self._reading_brokers:
@@ -125,7 +144,9 @@ class Picture:
             try:
                 listener(change)
             except Exception:  # noqa: BLE001 - its bug is not the store's, nor its neighbour's
-                _log.exception("image listener failed with an internal error: change=%s", change)
+                # Names only: the values can contain credentials.
+                changed = [name for name, value in change._asdict().items() if value]
+                _log.exception("image listener failed with an internal error: changed=%s", changed)
 
 
 def _replicas_of(topic: TopicState | None) -> int:

@@ -287,6 +287,7 @@ class Presence:
         changes = await reading.read_changes(self._store, self._saw_changes)
         await self._picture.read_broker_configs()
         await self._picture.read_group_configs()
+        await self._picture.read_users()
         await side_by_side(self._read_topic, await self._picture.names())
         self._changes_seen = changes.last
         return changes
@@ -308,6 +309,9 @@ class Presence:
             await self._picture.read_broker_configs()
         if any(row.kind == "group" for row in wanted):
             await self._picture.read_group_configs()
+        users = [row.name for row in wanted if row.kind == "user"]
+        if users:
+            await self._picture.read_users(users)
         await side_by_side(self._read_topic, dict.fromkeys(whole))
         states: dict[str, list[int]] = {}
         for row in wanted:

@@ -4,7 +4,8 @@ Owns the order of reads and what to do when the state changes between two of the
 nothing, neither the store nor the image.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from headrace.model.topics import PartitionState, TopicState
 from headrace.runtime.side_by_side import side_by_side
 
 _ATTEMPTS_MAX = 10
+_log = logging.getLogger(__name__)
 
 Versions = dict[str, int]
 
@@ -129,6 +131,34 @@ async def read_group_configs(store: Store) -> tuple[dict[str, Mapping[str, str]]
         versions[path] = stat.version
         configs[layout.group_of_config(name)] = layout.decode_config(path, data)
     return configs, versions
+
+
+async def read_user_names(store: Store) -> list[str]:
+    names = map(layout.user_of_config, await store.children(layout.USER_CONFIGS))
+    return [name for name in names if name is not None]
+
+
+async def read_users(
+    store: Store, users: Iterable[str]
+) -> tuple[dict[str, Mapping[str, str]], Versions]:
+    """What is stored for each user; nothing for a user that does not exist."""
+    versions: Versions = {}
+
+    async def read(user: str) -> tuple[str, Mapping[str, str]]:
+        path = layout.user_config_path(user)
+        try:
+            data, stat = await store.get(path)
+            versions[path] = stat.version
+            return user, layout.decode_config(path, data)
+        except NoNode:
+            return user, {}
+        except layout.LayoutError as error:
+            # This user cannot log in. All others can.
+            _log.error("user ignored: error=%s", error)
+            return user, {}
+
+    found = dict(await side_by_side(read, users))
+    return found, versions
 
 
 async def read_cluster_id(store: Store) -> str:

@@ -34,6 +34,7 @@ from headrace.controller.picture import Picture
 from headrace.controller.presence import Presence
 from headrace.controller.producer_ids import ProducerIds
 from headrace.controller.requests import Requests
+from headrace.controller.secret import ClusterSecret
 from headrace.controller.states import StateWriter
 from headrace.controller.writing import KeyedLocks, Writer
 from headrace.coordination import layout
@@ -102,7 +103,8 @@ class Controller:
             entropy,
         )
         self._states = self._make_states(rules)
-        self._peers = Peers(network, self.image, internal_listener)
+        self.secret = ClusterSecret(store, entropy)
+        self._peers = Peers(network, self.image, internal_listener, self.secret.log_in)
         self._caller = self._make_caller()
         self._liveness = Liveness(node_id)
         if network is None:
@@ -230,17 +232,21 @@ class Controller:
         rack: str | None = None,
         cluster_id: str = "",
         origin: membership.Origin = _UNKNOWN_ORIGIN,
+        needs_secret: bool = False,
     ) -> None:
         """Register, become the controller if there is none, load the image, elect leaders.
 
         `cluster_id` is for a store that has none yet; afterwards the image has the true one.
-        `origin` is this broker's data directory. Raises StoreUnavailable, LayoutError, or ApiError
+        `origin` is this broker's data directory. With `needs_secret`, the secret of the cluster is
+        created if it does not exist. Raises StoreUnavailable, LayoutError, or ApiError
         if the id is taken.
         """
         new_id = cluster_id or layout.id_text(self._admin.new_id())
 
         async def prepare() -> str:
             await membership.prepare(self._store, new_id)
+            if needs_secret:
+                await self.secret.create()
             return await reading.read_cluster_id(self._store)
 
         self.image.cluster_id = await repeated(prepare, self._registration_wait_s)
@@ -372,6 +378,10 @@ class Controller:
     ) -> Mapping[str, str]:
         """Change the settings of one consumer group, which need not exist yet."""
         return await self._admin.finish(self._admin.alter_group_configs(group, edit, validate_only))
+
+    async def alter_user(self, user: str, edit: ConfigEdit) -> Mapping[str, str]:
+        """Change what is stored for one user. A user without credentials is deleted."""
+        return await self._admin.finish(self._admin.alter_user(user, edit))
 
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool = False

@@ -55,6 +55,8 @@ class Database:
         try:
             if not os.path.exists(self._path):
                 self._create()
+            # It contains credentials. SQLite gives its other files the same mode.
+            os.chmod(self._path, 0o600)
             self._connection = self._connect(self._path)
             return self._prepare(self._connection)
         except sqlite3.Error as error:

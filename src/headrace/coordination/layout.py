@@ -18,7 +18,10 @@ Does no I/O. Each document has a version; readers ignore unknown fields.
     /config/topics/T          {"config"}: the topic's settings, created and deleted with it
     /config/brokers/N         {"config"}: dynamic settings of a broker; `<default>` is for all
     /config/groups/G          {"config"}: a group's settings; its name is URL-encoded
-    /config/users, /config/clients, /acl   reserved for users, quotas, ACLs
+    /config/users/U           {"config"}: SCRAM credentials of user U, as Kafka stores them; its
+                              name is URL-encoded
+    /config/clients, /acl     reserved for quotas and ACLs
+    /cluster/secret           {"secret"}: the password with which brokers log in to each other
     /producer_ids             {"next"}: the first producer id that was never allocated
     /changes                  {"last", "rows"}: the latest changes of the controller, see ChangeRow
 
@@ -42,6 +45,7 @@ from headrace.model.cluster import BrokerInfo, Endpoint
 from headrace.model.topics import PartitionState, TopicState
 
 CLUSTER_ID = "/cluster/id"
+CLUSTER_SECRET = "/cluster/secret"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
@@ -50,6 +54,7 @@ TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 GROUP_CONFIGS = "/config/groups"
+USER_CONFIGS = "/config/users"
 PRODUCER_IDS = "/producer_ids"
 CHANGES = "/changes"
 ROOMS = (
@@ -62,13 +67,14 @@ ROOMS = (
     TOPIC_CONFIGS,
     BROKER_CONFIGS,
     GROUP_CONFIGS,
-    "/config/users",
+    USER_CONFIGS,
     "/config/clients",
     "/acl",
 )
 """Nodes that only have children, each after its parent."""
 
 DEFAULT_BROKER = "<default>"
+DEFAULT_USER = "<default>"
 PARTITIONS_PER_NODE = 100
 PRODUCER_IDS_PER_BLOCK = 1000
 CHANGE_ROWS_MAX = 200
@@ -105,7 +111,8 @@ class ChangeRow(NamedTuple):
     """An object to read again. A row can name an unchanged object, but no change lacks a row."""
 
     kind: str
-    """"topic", "states" (one node of states), or "config", "broker", "group" (settings)."""
+    """"topic", "states" (one node of states), "config", "broker", "group" (settings), or "user"
+    (credentials)."""
     name: str
     first: int = 0
     """The first partition of the node, for "states"."""
@@ -180,6 +187,17 @@ def group_of_config(name: str) -> str:
     return unquote(name)
 
 
+def user_config_path(user: str) -> str:
+    """A user can have any name. Names are encoded as Kafka encodes them."""
+    name = quote(user, safe="").replace("~", "%7E")
+    return f"{USER_CONFIGS}/{name.replace('.', '%2E') if name in ('.', '..') else name}"
+
+
+def user_of_config(name: str) -> str | None:
+    """The user of a child of USER_CONFIGS; None for the defaults of all users."""
+    return None if name == DEFAULT_USER else unquote(name)
+
+
 def id_text(id_: UUID) -> str:
     """An id in Kafka's text form: 22 characters of URL-safe base64."""
     return urlsafe_b64encode(id_.bytes).rstrip(b"=").decode()
@@ -195,6 +213,14 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 def decode_cluster_id(data: bytes) -> str:
     return str(_decode(CLUSTER_ID, data)["id"])
+
+
+def encode_cluster_secret(secret: str) -> bytes:
+    return _encode({"secret": secret})
+
+
+def decode_cluster_secret(data: bytes) -> str:
+    return str(_decode(CLUSTER_SECRET, data)["secret"])
 
 
 def encode_controller(node_id: int) -> bytes:

@@ -59,6 +59,8 @@ class ClusterImage:
     """Dynamic broker settings by node id; the key None has the defaults for all brokers."""
     group_configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """Settings of consumer groups, by group id."""
+    users: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """Stored credentials by user name, each under the name of its mechanism."""
 
     def put_topic(self, topic: TopicState) -> None:
         self.topics[topic.name] = topic

@@ -6,6 +6,7 @@ then clients are served. Stop goes the other way, and the clean marker is the la
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from headrace.log.log import Log
 from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
+from headrace.node.first_user import InvalidFirstUser, create_first_user, first_user
 from headrace.node.groups import Groups
 from headrace.node.outside import Front, Outside, RealOutside
 from headrace.node.replicas import Replicas
@@ -49,6 +51,14 @@ TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 1.0
 ZOOKEEPER = "zookeeper"
 """In meta.properties, where the broker's topics are not in its directory."""
+_FAILURES = (
+    ApiError,
+    DirectoryError,
+    InvalidFirstUser,
+    LayoutError,
+    StoreFileError,
+    StoreUnavailable,
+)
 _log = logging.getLogger(__name__)
 
 
@@ -98,7 +108,7 @@ class Broker:
         """Serve clients when this returns; if it raises, nothing is left behind."""
         try:
             await self._start()
-        except (DirectoryError, StoreFileError, StoreUnavailable, LayoutError, ApiError) as error:
+        except _FAILURES as error:
             await self.stop()
             raise CannotStart(
                 error.message if isinstance(error, ApiError) else str(error)
@@ -109,6 +119,7 @@ class Broker:
 
     async def _start(self) -> None:
         config = self.config
+        user = first_user(os.environ)
         self._logs.open()
         self._refuse_other_kind()
         store = self._store = await self._outside.open_store(config, self._logs.path)
@@ -157,6 +168,7 @@ class Broker:
             rack=config.rack,
             cluster_id=self._logs.identity.get("cluster.id", ""),
             origin=Origin(self._logs.directory_id, self._logs.kept_epoch, self._logs.last_epoch),
+            needs_secret=bool(config.mechanisms),
         )
         self._controller = controller
         if controller.registered_ms:
@@ -165,6 +177,8 @@ class Broker:
         _, stat = await repeated(lambda: store.get(CLUSTER_ID), self._store_wait_s(store))
         self._store_id = f"{stat.czxid}-{stat.created_ms}"
         await self._load(controller, appends, replicas, replication)
+        if user is not None and config.mechanisms:
+            await create_first_user(controller, worker, *user)
         groups.start()
         controller.on_change(groups.changed)
         server.start()

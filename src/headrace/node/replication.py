@@ -51,6 +51,7 @@ class Replication:
             appends.replicated,
             FetcherSettings.of(config),
             self._from_leaders,
+            controller.secret.log_in,
         )
         self._isr = IsrKeeper(
             config.node_id,

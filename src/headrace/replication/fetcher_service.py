@@ -10,7 +10,7 @@ thread. The node calls `follow` and `unfollow` when the image of the cluster cha
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -55,6 +55,13 @@ class FetcherSettings(NamedTuple):
         )
 
 
+LogIn = Callable[[Link, Endpoint], Awaitable[None]]
+
+
+async def _needs_no_login(_link: Link, _endpoint: Endpoint) -> None:
+    pass
+
+
 class ReplicaFetchers:
     def __init__(
         self,
@@ -67,11 +74,14 @@ class ReplicaFetchers:
         replicated: Callable[[Partition], None],
         settings: FetcherSettings,
         throttle: Throttle,
+        log_in: LogIn = _needs_no_login,
     ) -> None:
         """`listener` is the name of the listener for connections between brokers.
 
         `replicated` is called with each partition whose log was written or has a job to do.
+        `log_in` authenticates this broker on a new link.
         """
+        self.log_in = log_in
         self.network = network
         self.clock = clock
         self.node_id = node_id
@@ -287,6 +297,7 @@ class _Session:
         network = self._fetchers.network
         try:
             link = await network.dial(endpoint.host, endpoint.port, _DIAL_TIMEOUT_S)
+            await self._fetchers.log_in(link, endpoint)
         except (LinkBroken, TimeoutError) as error:
             self._dialling = None
             if self._failures == 0:

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.security.authorizer import ANONYMOUS, AllowAll
+from headrace.model.sasl import ANONYMOUS
+from headrace.security.authorizer import AllowAll
 
 if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
@@ -34,6 +35,7 @@ class RequestContext:
     is_forwarded: bool = False
     """Whether it is a client's request that another broker forwarded in an Envelope."""
     principal: str = ANONYMOUS
+    """The user of the connection; of a forwarded request, the user of its client."""
 
     @property
     def host(self) -> str:

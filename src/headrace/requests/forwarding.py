@@ -19,6 +19,7 @@ from headrace.runtime.link import LinkBroken
 from headrace.wire.apis import (
     ALTER_CONFIGS,
     ALTER_PARTITION_REASSIGNMENTS,
+    ALTER_USER_SCRAM_CREDENTIALS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_TOPICS,
@@ -32,6 +33,7 @@ FORWARDED = frozenset(
     (
         ALTER_CONFIGS,
         ALTER_PARTITION_REASSIGNMENTS,
+        ALTER_USER_SCRAM_CREDENTIALS,
         CREATE_PARTITIONS,
         CREATE_TOPICS,
         DELETE_TOPICS,

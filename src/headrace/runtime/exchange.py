@@ -10,7 +10,7 @@ from typing import Protocol, final
 
 from mypy_extensions import i64, mypyc_attr
 
-from headrace.security.authorizer import ANONYMOUS
+from headrace.model.sasl import ANONYMOUS
 
 
 class Timer(Protocol):
@@ -46,6 +46,7 @@ class Peer:
         self.is_internal = False
         """Whether it is of another broker, on the inter-broker listener."""
         self.principal = ANONYMOUS
+        """The user of the login; authorization and forwarding use it."""
         self.host = ""
         """The address of the client, without the port."""
         self.rights_version: i64 = -1

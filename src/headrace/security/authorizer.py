@@ -9,9 +9,6 @@ Pure. Operations and resource types have Kafka's names and numbers.
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-ANONYMOUS = "User:ANONYMOUS"
-"""The principal of a connection without authentication."""
-
 
 class Operation(IntEnum):
     READ = 3

@@ -22,6 +22,7 @@ from mypy_extensions import i64
 from headrace.log.file import FileSlice, LogFile
 from headrace.model.errors import ApiError
 from headrace.runtime.exchange import Exchange, Peer
+from headrace.security.session import ANONYMOUS_SESSION, Session
 from headrace.server.cache import (
     READ_AHEAD_BYTES,
     STRETCH_BYTES,
@@ -67,6 +68,7 @@ class Connection(Peer):
         listener: str,
         is_internal: bool,
         now: float,
+        session: Session = ANONYMOUS_SESSION,
     ) -> None:
         super().__init__(plane.completed)
         self.plane = plane
@@ -75,6 +77,8 @@ class Connection(Peer):
         self.name = name
         self.listener = listener
         self.is_internal = is_internal
+        self.session = session
+        self.principal = session.principal
         self.host = name.rpartition(":")[0].strip("[]")
         self.events: i64 = EPOLLIN | EPOLLRDHUP
         self.input = b""

@@ -7,7 +7,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from headrace.runtime import link
@@ -62,6 +62,10 @@ class Admission:
         self.per_address[address] = held + 1
         return True
 
+    def limit(self) -> int:
+        """The most connections that are admitted."""
+        return min(self._config.get_int("max.connections"), self._descriptors_for_connections())
+
     def _descriptors_for_connections(self) -> int:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return soft - min(DESCRIPTORS_KEPT, soft // 2)
@@ -98,8 +102,13 @@ class Listener:
         receive_buffer_bytes: int,
         *,
         is_internal: bool,
+        begin_login: Callable[[socket.socket, str, str], None] | None = None,
     ) -> None:
-        """Of both buffers -1 leaves the size to the operating system."""
+        """Of both buffers -1 leaves the size to the operating system.
+
+        `begin_login` receives each socket with the client's name and host, if clients must log in.
+        """
+        self._begin_login = begin_login
         self.name = name
         self._is_internal = is_internal
         self.sock = sock
@@ -138,6 +147,9 @@ class Listener:
                 if size >= 0:
                     sock.setsockopt(socket.SOL_SOCKET, option, size)
             name = f"{host}:{address[1]}"
+            if self._begin_login is not None:
+                self._begin_login(sock, name, host)
+                continue
             plane = self._plane
             plane.add(Connection(plane, sock, name, self.name, self._is_internal, plane.now))
 

@@ -7,7 +7,9 @@ end. It knows nothing of topics; requests go to the handlers it is given.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.config.setting import LONG_MAX
@@ -31,6 +33,7 @@ from headrace.wire.header import read_header
 
 if TYPE_CHECKING:
     from headrace.replication.partition_table import PartitionTable
+    from headrace.server.logins import Logins
 
 UPKEEP_SECONDS = 0.5
 DRAIN_SECONDS = 0.5
@@ -91,6 +94,7 @@ class Server:
         idle_ms = config.get_int("connections.max.idle.ms")
         self._idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
         self._listeners: list[Listener] = []
+        self._logins: Logins | None = None
         self._upkeep: asyncio.TimerHandle | None = None
 
     def listen(self, name: str, host: str, port: int) -> int:
@@ -106,10 +110,20 @@ class Server:
                 config.get_int("socket.send.buffer.bytes"),
                 config.get_int("socket.receive.buffer.bytes"),
                 is_internal=name == config.internal_listener,
+                begin_login=self._login_at(name),
             )
             for sock in sockets
         )
         return int(sockets[0].getsockname()[1])
+
+    def _login_at(self, listener: str) -> Callable[[socket.socket, str, str], None] | None:
+        if listener not in self._broker.config.mechanisms:
+            return None
+        if self._logins is None:
+            from headrace.server.logins import Logins
+
+            self._logins = Logins(self._broker, self.plane, self._admission, self._warn)
+        return partial(self._logins.begin, listener)
 
     def start(self) -> None:
         self._loop.add_reader(self.plane.epoll.fileno(), self.plane.run)
@@ -133,6 +147,8 @@ class Server:
         if self._upkeep is not None:
             self._upkeep.cancel()
             self._loop.remove_reader(self.plane.epoll.fileno())
+        if self._logins is not None:
+            self._logins.close()
         for connection in list(self.plane.connections.values()):
             self.plane.close(connection, "")
         # No client waits for the results of these two.
@@ -162,8 +178,11 @@ class Server:
 
     def _closed(self, connection: Connection, reason: str) -> None:
         self._admission.leave(connection.name.rpartition(":")[0])
+        self._warn(connection.name, reason)
+
+    def _warn(self, name: str, reason: str) -> None:
         if reason:
-            self._closings.tell(f"closed the connection of {connection.name}: {reason}")
+            self._closings.tell(f"closed the connection of {name}: {reason}")
 
     def _keep_up(self) -> None:
         self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
@@ -171,6 +190,8 @@ class Server:
         self._closings.count()
         plane = self.plane
         now = plane.now = self._clock.monotonic()
+        if self._logins is not None:
+            self._logins.expire(now)
         for stalled in plane.memory.stalled(now):
             plane.close(stalled, "its incomplete request used memory that other requests need")
         for connection in list(plane.connections.values()):

@@ -41,6 +41,7 @@ LEAVE_GROUP: Final = 13
 SYNC_GROUP: Final = 14
 DESCRIBE_GROUPS: Final = 15
 LIST_GROUPS: Final = 16
+SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
@@ -51,6 +52,7 @@ DESCRIBE_CONFIGS: Final = 32
 ALTER_CONFIGS: Final = 33
 ALTER_REPLICA_LOG_DIRS: Final = 34
 DESCRIBE_LOG_DIRS: Final = 35
+SASL_AUTHENTICATE: Final = 36
 CREATE_PARTITIONS: Final = 37
 DELETE_GROUPS: Final = 42
 ELECT_LEADERS: Final = 43
@@ -58,6 +60,8 @@ INCREMENTAL_ALTER_CONFIGS: Final = 44
 ALTER_PARTITION_REASSIGNMENTS: Final = 45
 LIST_PARTITION_REASSIGNMENTS: Final = 46
 OFFSET_DELETE: Final = 47
+DESCRIBE_USER_SCRAM_CREDENTIALS: Final = 50
+ALTER_USER_SCRAM_CREDENTIALS: Final = 51
 ALTER_PARTITION: Final = 56
 ENVELOPE: Final = 58
 DESCRIBE_CLUSTER: Final = 60
@@ -91,6 +95,8 @@ _ROWS = (
     Api(SYNC_GROUP, "SyncGroup", 0, 5, 4, "sync_group"),
     Api(DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5, "describe_groups"),
     Api(LIST_GROUPS, "ListGroups", 0, 5, 3, "list_groups"),
+    # As in Kafka, listeners without SASL advertise this API and SaslAuthenticate, too.
+    Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, 2, "sasl_handshake"),
     Api(API_VERSIONS, "ApiVersions", 0, 4, 3, "api_versions"),
     Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5, "create_topics"),
     Api(DELETE_TOPICS, "DeleteTopics", 1, 6, 4, "delete_topics"),
@@ -102,6 +108,7 @@ _ROWS = (
     Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2, "alter_configs"),
     Api(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", 1, 2, 2, "alter_replica_log_dirs"),
     Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2, "describe_log_dirs"),
+    Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, "sasl_authenticate"),
     Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2, "create_partitions"),
     Api(DELETE_GROUPS, "DeleteGroups", 0, 2, 2, "delete_groups"),
     Api(ELECT_LEADERS, "ElectLeaders", 0, 2, 2, "elect_leaders"),
@@ -123,6 +130,22 @@ _ROWS = (
         "list_partition_reassignments",
     ),
     Api(OFFSET_DELETE, "OffsetDelete", 0, 0, 1, "offset_delete"),
+    Api(
+        DESCRIBE_USER_SCRAM_CREDENTIALS,
+        "DescribeUserScramCredentials",
+        0,
+        0,
+        0,
+        "describe_user_scram_credentials",
+    ),
+    Api(
+        ALTER_USER_SCRAM_CREDENTIALS,
+        "AlterUserScramCredentials",
+        0,
+        0,
+        0,
+        "alter_user_scram_credentials",
+    ),
     # Version 2 has no broker epochs of the ISR, so a restarted broker could be added to it (B6).
     Api(ALTER_PARTITION, "AlterPartition", 3, 3, 0, "alter_partition", is_internal=True),
     Api(ENVELOPE, "Envelope", 0, 0, 0, "envelope", is_internal=True),

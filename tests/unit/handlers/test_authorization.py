@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.sasl import ANONYMOUS
 from headrace.model.topics import TopicPartition
 from headrace.security.authorizer import (
-    ANONYMOUS,
     ANY_TOPIC,
     CLUSTER,
     Operation,
@@ -18,7 +18,7 @@ from headrace.security.authorizer import (
 )
 from headrace.wire import apis
 from headrace.wire.apis import APIS
-from headrace.wire.codec import Message, decode_response
+from headrace.wire.codec import Message, decode_response, encode_response
 from headrace.wire.schema import load_shape
 from tests.unit.authorization_rules import (
     ABSENT,
@@ -38,7 +38,8 @@ from tests.unit.authorization_rules import (
 from tests.unit.handler_fakes import HOST, Asker, asker
 from tests.wire.messages import random_message
 
-NOT_ASKING = {apis.API_VERSIONS} | {api.key for api in APIS.values() if api.is_internal}
+LOGIN = {apis.API_VERSIONS, apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE}
+NOT_ASKING = LOGIN | {api.key for api in APIS.values() if api.is_internal}
 # tests/unit/requests/test_topic_gate.py tests these two.
 HOT = {apis.PRODUCE, apis.FETCH}
 
@@ -48,7 +49,7 @@ def client() -> Asker:
     return denying_broker()
 
 
-def test_every_api_asks_except_handshake_and_brokers_own() -> None:
+def test_every_api_asks_except_those_of_logins_and_of_brokers() -> None:
     """A request of an API with random contents asks at least one question."""
     silent = set()
     for api in APIS.values():
@@ -101,6 +102,17 @@ def test_forwarded_request_is_authorized_as_its_client(client: Asker) -> None:
     assert rules(client).questions == [("User:miller", "10.0.0.7", Operation.ALTER, CLUSTER)]
     _, denied = decode_response(apis.ALTER_PARTITION_REASSIGNMENTS, 1, reply["response_data"])
     assert denied["error_code"] == CLUSTER_DENIED
+
+
+def test_envelope_has_the_principal_of_the_connection(client: Asker) -> None:
+    client.principal = "User:miller"
+    client.controller.is_controller = False
+    done = encode_response(apis.ALTER_USER_SCRAM_CREDENTIALS, 0, 77, {"results": []})
+    client.controller.replies = [{"error_code": ErrorCode.NONE, "response_data": done}]
+    ask(client, apis.ALTER_USER_SCRAM_CREDENTIALS, deletions=[], upsertions=[])
+    ((api_key, envelope),) = client.controller.asked
+    assert (api_key, envelope["request_principal"]) == (apis.ENVELOPE, b"User:miller")
+    assert rules(client).questions == []
 
 
 @pytest.mark.parametrize("api_key", [apis.METADATA, apis.DESCRIBE_CLUSTER])
@@ -209,9 +221,23 @@ def test_alter_partition_reassignments_needs_alter_cluster(client: Asker) -> Non
     assert set(partition_errors(reply["responses"]).values()) == {31}
 
 
+def test_alter_user_scram_credentials_needs_alter_cluster(client: Asker) -> None:
+    credential = {"mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": b"key"}
+    body: dict[str, Any] = {"deletions": [], "upsertions": [{"name": "ann", **credential}]}
+    rules(client).deny(Operation.ALTER, CLUSTER)
+    (denied,) = ask(client, apis.ALTER_USER_SCRAM_CREDENTIALS, **body)["results"]
+    assert (denied["user"], denied["error_code"]) == ("ann", CLUSTER_DENIED)
+    assert client.broker.image.users == {}
+    rules(client).denied.clear()
+    (created,) = ask(client, apis.ALTER_USER_SCRAM_CREDENTIALS, **body)["results"]
+    assert created["error_code"] == ErrorCode.NONE
+    assert list(client.broker.image.users) == ["ann"]
+
+
 def _cluster_requests() -> Iterator[tuple[int, dict[str, Any], str]]:
     yield apis.DESCRIBE_LOG_DIRS, {"topics": None}, "results"
     yield apis.LIST_PARTITION_REASSIGNMENTS, {"timeout_ms": 1, "topics": None}, "topics"
+    yield apis.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None}, "results"
 
 
 @pytest.mark.parametrize(("api_key", "body", "results"), list(_cluster_requests()))

@@ -6,10 +6,11 @@ import pytest
 
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ErrorCode
+from headrace.model.sasl import ANONYMOUS
 from headrace.model.topics import PartitionState, TopicState
 from headrace.requests.topic_gate import READ, TOPICS_MAX, WRITE, TopicGate
 from headrace.runtime.exchange import Peer
-from headrace.security.authorizer import ANONYMOUS, Operation, topic_resource
+from headrace.security.authorizer import Operation, topic_resource
 from tests.unit.authorization_rules import Rules
 from tests.unit.leader_scene import Leader
 from tests.unit.replication_world import TOPIC, TOPIC_ID

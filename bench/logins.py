@@ -1,0 +1,155 @@
+"""Measures logins: the broker's CPU time of each, and what failed logins cost other clients.
+
+    python -m bench.logins [--rate 1000] [--seconds 10]
+
+Starts its own broker, on loopback. The load runs in another process. Prints a table.
+"""
+
+import argparse
+import multiprocessing
+import os
+import secrets
+import socket
+import time
+
+import headrace.client
+from headrace.ensemble.zookeeper import free_port
+from headrace.model.sasl import MECHANISMS, PLAIN, SCRAM_SHA_256
+from headrace.security.scram_client import login_client
+from headrace.testing import RunningBroker
+from headrace.wire.apis import API_VERSIONS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from headrace.wire.codec import MalformedRequest, decode_response, encode_request
+
+LOGINS = 300
+
+
+class Wire:
+    """One blocking connection."""
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port))
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, api_key: int, version: int, body: dict[str, object]) -> None:
+        frame = encode_request(api_key, version, 1, "bench", body)
+        self.sock.sendall(len(frame).to_bytes(4, "big") + frame)
+
+    def ask(self, api_key: int, version: int, body: dict[str, object]) -> dict[str, object]:
+        self.send(api_key, version, body)
+        size = int.from_bytes(self.sock.recv(4, socket.MSG_WAITALL), "big")
+        frame = self.sock.recv(size, socket.MSG_WAITALL)
+        return decode_response(api_key, version, frame)[1]
+
+    def log_in(self, mechanism: str, password: str) -> None:
+        self.ask(SASL_HANDSHAKE, 1, {"mechanism": mechanism})
+        client = login_client(mechanism, "alice", password, secrets.token_hex(8))
+        challenge = b""
+        while (token := client.next(challenge)) is not None:
+            reply = self.ask(SASL_AUTHENTICATE, 2, {"auth_bytes": token})
+            assert not reply["error_code"], reply
+            challenge = reply["auth_bytes"]  # type: ignore[assignment]
+
+
+def cpu_seconds(pid: int) -> float:
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure_logins(broker: RunningBroker, port: int) -> None:
+    for mechanism in MECHANISMS:
+        before = cpu_seconds(broker.pid)
+        for _ in range(LOGINS):
+            wire = Wire(port)
+            wire.log_in(mechanism, "secret")
+            wire.sock.close()
+        cost = (cpu_seconds(broker.pid) - before) / LOGINS
+        print(f"{mechanism:14} {cost * 1000:6.2f} ms of CPU time per login")
+
+
+def guess(wire: Wire, mechanism: str) -> None:
+    if not mechanism:
+        wire.ask(API_VERSIONS, 0, {})
+        return
+    wire.ask(SASL_HANDSHAKE, 1, {"mechanism": mechanism})
+    if mechanism == PLAIN:
+        wire.send(SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0alice\0wrong"})
+        return
+    token = b"n,,n=alice,r=abcdef"
+    reply = wire.ask(SASL_AUTHENTICATE, 2, {"auth_bytes": token})
+    nonce = bytes(reply["auth_bytes"]).split(b",")[0]  # type: ignore[call-overload]
+    proof = b"c=biws," + nonce + b",p=" + b"A" * 43 + b"="
+    wire.send(SASL_AUTHENTICATE, 2, {"auth_bytes": proof})
+
+
+def fail_logins(port: int, rate: int, seconds: float, mechanism: str) -> None:
+    """Sends failing logins at a rate. It does not wait for the delayed responses.
+
+    Without a mechanism, it opens connections to the other listener: the cost of the load alone.
+    """
+    open_sockets: list[socket.socket] = []
+    began = time.monotonic()
+    count = 0
+    while (passed := time.monotonic() - began) < seconds:
+        if count >= passed * rate:
+            time.sleep(0.0005)
+            continue
+        count += 1
+        wire = Wire(port)
+        open_sockets.append(wire.sock)
+        if len(open_sockets) > 400:
+            open_sockets.pop(0).close()
+        try:
+            guess(wire, mechanism)
+        except (ConnectionError, MalformedRequest):
+            continue  # The broker admits no more guesses of this address now.
+    kind = f"failed logins with {mechanism}" if mechanism else "connections without a login"
+    print(f"  {count / seconds:.0f} {kind} per second")
+
+
+def latencies(wire: Wire, seconds: float) -> tuple[float, float]:
+    """The median and the 99th percentile of Metadata requests, in ms."""
+    times = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        before = time.perf_counter()
+        wire.ask(METADATA, 1, {"topics": []})
+        times.append(time.perf_counter() - before)
+        time.sleep(0.001)
+    times.sort()
+    return times[len(times) // 2] * 1000, times[len(times) * 99 // 100] * 1000
+
+
+def measure_failures(port: int, open_port: int, rate: int, seconds: float) -> None:
+    wire = Wire(port)
+    wire.log_in(SCRAM_SHA_256, "secret")
+    median, p99 = latencies(wire, seconds)
+    print(f"quiet: median {median:.2f} ms, 99th percentile {p99:.2f} ms")
+    for mechanism in ("", SCRAM_SHA_256, PLAIN):
+        target = port if mechanism else open_port
+        load = multiprocessing.Process(target=fail_logins, args=(target, rate, seconds, mechanism))
+        load.start()
+        median, p99 = latencies(wire, seconds)
+        load.join()
+        print(f"loaded: median {median:.2f} ms, 99th percentile {p99:.2f} ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    args = parser.parse_args()
+    port, open_port = free_port(), free_port()
+    settings = {
+        "listeners": f"SASL_PLAINTEXT://127.0.0.1:{port},PLAINTEXT://127.0.0.1:{open_port}",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+    }
+    with RunningBroker.start(settings=settings) as broker:
+        with headrace.client.connect(f"127.0.0.1:{open_port}") as client:
+            client.set_password("alice", "secret")
+        measure_logins(broker, port)
+        measure_failures(port, open_port, args.rate, args.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""SaslAuthenticate, versions 0 to 2: exchange the messages of a SASL mechanism.
+
+- security/sasl_machine.py responds to this request during the login.
+- After the login, and on a listener without SASL, the response is ILLEGAL_SASL_STATE.
+- A failed login has the same response for every reason, SASL_AUTHENTICATION_FAILED.
+- Requires: nothing.
+- Versions: 0 to 2. Since 1, the response has a session lifetime; it is 0, no limit.
+
+Gaps: a session has no lifetime (session_lifetime_ms is 0).
+"""
+
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.replies import failure
+from headrace.wire.codec import Message
+
+
+def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    raise ApiError(
+        ErrorCode.ILLEGAL_SASL_STATE,
+        "SaslAuthenticate is not expected: the connection needs no login.",
+    )
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return failure(error)

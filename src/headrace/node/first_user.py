@@ -1,0 +1,56 @@
+"""The first user of a cluster: HEADRACE_BOOTSTRAP_USER=NAME:PASSWORD.
+
+Without a user, no client could log in to create one. The variable has an effect only while the
+cluster has no user, so it cannot bring a deleted user back as long as others exist.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+
+from headrace.controller.service import Controller
+from headrace.model.errors import ApiError
+from headrace.runtime.worker import Worker
+from headrace.security.new_user import new_credentials
+from headrace.security.scram import SCRAMS
+from headrace.security.users import check_user
+
+VARIABLE = "HEADRACE_BOOTSTRAP_USER"
+_log = logging.getLogger(__name__)
+
+
+class InvalidFirstUser(Exception):
+    """The variable cannot be used; the sentence explains why."""
+
+
+def first_user(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """The name and the password in the environment, if it has them."""
+    text = environment.get(VARIABLE, "")
+    if not text:
+        return None
+    name, colon, password = text.partition(":")
+    if not (name and colon and password):
+        raise InvalidFirstUser(f"{VARIABLE} is not valid: it must be NAME:PASSWORD.")
+    try:
+        check_user(name, next(iter(SCRAMS.values())).code)
+    except ApiError as error:
+        raise InvalidFirstUser(f"{VARIABLE} is not valid: {error.message}") from None
+    return name, password
+
+
+async def create_first_user(
+    controller: Controller, worker: Worker, name: str, password: str
+) -> None:
+    """Create the user with all SCRAM mechanisms, unless the cluster already has a user."""
+    if controller.image.users:
+        return
+    if not controller.is_controller:
+        _log.info("first user not created, this broker is not the controller: user=%r", name)
+        return
+    credentials = await worker.run(lambda: new_credentials(password, os.urandom))
+    try:
+        await controller.alter_user(name, credentials)
+    except ApiError as error:
+        _log.error("first user not created: user=%r error=%s", name, error)
+        return
+    _log.info("first user created: user=%r", name)

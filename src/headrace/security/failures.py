@@ -1,0 +1,60 @@
+"""Failed logins per address: how long the response to the next one is delayed. Pure.
+
+1. The delay is the configured one. After FREE_FAILURES failures of an address within a minute, it
+   is DELAY_SECONDS_MAX, or the configured one if that is longer.
+2. At most ADDRESSES_MAX addresses are kept; the one whose last failure is oldest is dropped.
+3. At most DELAYED_MAX responses wait, and DELAYED_PER_ADDRESS_MAX of one address. Beyond that, new
+   connections of such an address are closed. So an address gets 40 guesses per second at most.
+"""
+
+from collections import OrderedDict
+
+FREE_FAILURES = 10
+WINDOW_SECONDS = 60.0
+DELAY_SECONDS_MAX = 5.0
+ADDRESSES_MAX = 10_000
+DELAYED_MAX = 1_000
+DELAYED_PER_ADDRESS_MAX = 200
+
+
+class Failures:
+    def __init__(self, delay_seconds: float) -> None:
+        self._delay_seconds = delay_seconds
+        self._by_address: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        """When the address's minute began, and its failures since."""
+        self._delayed: dict[str, int] = {}
+        self.delayed = 0
+
+    def admits(self, address: str, now: float) -> bool:
+        """Whether a new connection of an address can try to log in."""
+        if self._delayed.get(address, 0) >= DELAYED_PER_ADDRESS_MAX:
+            return False
+        began, count = self._by_address.get(address, (now, 0))
+        has_failed = count > FREE_FAILURES and now - began < WINDOW_SECONDS
+        return self.delayed < DELAYED_MAX or not has_failed
+
+    def failed(self, address: str, now: float) -> float | None:
+        """Count a failure. Returns the delay in seconds; None: do not respond, close now.
+
+        After a delay, call `ended`.
+        """
+        began, count = self._by_address.pop(address, (now, 0))
+        if now - began >= WINDOW_SECONDS:
+            began, count = now, 0
+        self._by_address[address] = (began, count + 1)
+        if len(self._by_address) > ADDRESSES_MAX:
+            self._by_address.popitem(last=False)
+        held = self._delayed.get(address, 0)
+        if self.delayed >= DELAYED_MAX or held >= DELAYED_PER_ADDRESS_MAX:
+            return None
+        self.delayed += 1
+        self._delayed[address] = held + 1
+        is_many = count >= FREE_FAILURES
+        return max(DELAY_SECONDS_MAX, self._delay_seconds) if is_many else self._delay_seconds
+
+    def ended(self, address: str) -> None:
+        """A delayed response was sent, or its connection was closed."""
+        self.delayed -= 1
+        left = self._delayed.pop(address) - 1
+        if left:
+            self._delayed[address] = left

@@ -1,0 +1,21 @@
+"""The credentials of a new user, with all SCRAM mechanisms. Pure; the salts are an argument."""
+
+from collections.abc import Callable
+
+from headrace.security.scram import (
+    ITERATIONS_MIN,
+    SALT_BYTES,
+    SCRAMS,
+    credential_of,
+    salted_password,
+)
+
+
+def new_credentials(password: str, entropy: Callable[[int], bytes]) -> dict[str, str]:
+    """As the store contains them. Takes milliseconds: not for the event loop."""
+    credentials = {}
+    for scram in SCRAMS.values():
+        salt = entropy(SALT_BYTES)
+        salted = salted_password(scram, password, salt, ITERATIONS_MIN)
+        credentials[scram.name] = credential_of(scram, salted, salt, ITERATIONS_MIN).to_text()
+    return credentials

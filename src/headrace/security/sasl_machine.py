@@ -1,0 +1,230 @@
+"""The login of one connection: ApiVersions, SaslHandshake, SaslAuthenticate, then a session.
+
+Pure. Frames come and go without their length. A frame that is not expected ends the connection.
+
+M1  before a session exists, only ApiVersions (18), SaslHandshake (17) and SaslAuthenticate (36) are
+    parsed; ApiVersions is answered once, and only before the handshake
+M2  a failed login gets the same response for every reason, so that it reveals no user
+M3  after SaslHandshake version 0, frames are the tokens of the mechanism, without headers
+M4  a login ends LOGIN_SECONDS_MAX after the connection was accepted
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import NamedTuple
+
+from headrace.model.errors import ErrorCode
+from headrace.model.sasl import principal_of
+from headrace.security.scram import (
+    SCRAMS,
+    Credential,
+    Scram,
+    ScramFailed,
+    ScramServer,
+    fake_credential,
+)
+from headrace.security.session import Session
+from headrace.wire.api_versions import answer_api_versions
+from headrace.wire.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from headrace.wire.codec import decode_request, encode_response
+from headrace.wire.cursor import MalformedRequest
+from headrace.wire.header import RequestHeader, read_header
+
+LOGIN_SECONDS_MAX = 10.0
+TOKEN_BYTES_MAX = 4096
+"""Of PLAIN: user name and password."""
+_KEY = Struct(">h")
+_RAW = RequestHeader(SASL_AUTHENTICATE, -1, 0, None, 0)
+"""In place of a header, for tokens without one."""
+
+Credentials = Callable[[str, str], Credential | None]
+"""The credential of a user, by the name of its SCRAM mechanism and that of the user."""
+
+
+class Reply(NamedTuple):
+    """Send this; the login continues."""
+
+    data: bytes
+
+
+class Verify(NamedTuple):
+    """Check this password off the loop, and call `verified`."""
+
+    scram: Scram
+    credential: Credential
+    password: str
+    is_known: bool
+    """Whether the user exists. If not, the check does the same work and must fail."""
+
+
+class Done(NamedTuple):
+    """Send this; the connection belongs to the session from now on."""
+
+    data: bytes
+    session: Session
+
+
+class Failed(NamedTuple):
+    """Send this, if it is not None, and close the connection."""
+
+    reason: str
+    """For the broker's log. It contains nothing that the client sent, except the user name."""
+    data: bytes | None = None
+    is_rejected: bool = False
+    """Whether a credential was wrong: the response is delayed, and counts as a failed login."""
+
+
+Action = Reply | Verify | Done | Failed
+
+
+class SaslMachine:
+    def __init__(
+        self,
+        mechanisms: tuple[str, ...],
+        credentials: Credentials,
+        secret: bytes,
+        nonce: Callable[[], str],
+        now: float,
+    ) -> None:
+        self.deadline = now + LOGIN_SECONDS_MAX
+        self._mechanisms = mechanisms
+        self._credentials = credentials
+        self._secret = secret
+        self._nonce = nonce
+        self._has_versions = False
+        self._is_over = False
+        self._is_raw = False
+        self._mechanism = ""
+        self._scram: ScramServer | None = None
+        self._is_first = True
+        self._plain: tuple[RequestHeader, str, Verify] | None = None
+        """The request, the user and the check of a PLAIN login that is in progress."""
+
+    def receive(self, frame: bytes, now: float) -> Action:
+        """Handle one frame. Not to be called while a `Verify` is in progress."""
+        assert not self._is_over
+        assert self._plain is None
+        try:
+            action = self._receive(frame, now)
+        except MalformedRequest as error:
+            action = Failed(str(error))
+        self._is_over = isinstance(action, Done | Failed)
+        return action
+
+    def verified(self, is_valid: bool) -> Action:
+        """The result of the check that `Verify` requested."""
+        assert self._plain is not None
+        header, user, check = self._plain
+        self._plain = None
+        self._is_over = True
+        name = check.scram.name
+        # The credential can have changed during the check, and an unknown user has none.
+        is_current = self._credentials(name, user) == check.credential
+        if is_valid and is_current:
+            return self._done(header, b"", user, name)
+        return self._rejected(header, "the password is wrong, or the user does not exist", user)
+
+    def _receive(self, frame: bytes, now: float) -> Action:
+        if now >= self.deadline:
+            return Failed(f"no login within {LOGIN_SECONDS_MAX:.0f} s")
+        if self._is_raw:
+            return self._token(_RAW, frame)
+        if len(frame) < _KEY.size:
+            return Failed("a frame is shorter than a request header")
+        key = _KEY.unpack_from(frame)[0]
+        if key not in self._expected():
+            name = APIS[key].name if key in APIS else f"API key {key}"
+            return Failed(f"{name} is not allowed before the login")
+        header = read_header(frame)
+        if key == API_VERSIONS:
+            return self._answer_versions(header, frame)
+        request = decode_request(key, header.api_version, frame, header.body_at)
+        if key == SASL_HANDSHAKE:
+            return self._handshake(header, request["mechanism"])
+        return self._token(header, request["auth_bytes"])
+
+    def _expected(self) -> tuple[int, ...]:
+        if self._mechanism:
+            return (SASL_AUTHENTICATE, SASL_HANDSHAKE)
+        return (SASL_HANDSHAKE,) if self._has_versions else (API_VERSIONS, SASL_HANDSHAKE)
+
+    def _answer_versions(self, header: RequestHeader, frame: bytes) -> Action:
+        version = header.api_version
+        # A client whose version is not known sends another one.
+        self._has_versions = APIS[API_VERSIONS].serves(version)
+        return Reply(answer_api_versions(version, header.correlation_id, frame, header.body_at))
+
+    def _handshake(self, header: RequestHeader, mechanism: str) -> Action:
+        code, reason = ErrorCode.NONE, ""
+        if self._mechanism:
+            code, reason = ErrorCode.ILLEGAL_SASL_STATE, "a second SaslHandshake"
+        elif mechanism not in self._mechanisms:
+            code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            reason = f"the mechanism {mechanism[:40]!r} is not enabled"
+        body = {"error_code": code, "mechanisms": list(self._mechanisms)}
+        version = header.api_version
+        data = encode_response(SASL_HANDSHAKE, version, header.correlation_id, body)
+        if reason:
+            return Failed(reason, data)
+        self._mechanism = mechanism
+        self._is_raw = version == 0
+        scram = SCRAMS.get(mechanism)
+        if scram is not None:
+            self._scram = ScramServer(
+                scram, lambda user: self._credentials(scram.name, user), self._secret
+            )
+        return Reply(data)
+
+    def _token(self, header: RequestHeader, token: bytes) -> Action:
+        scram = self._scram
+        if scram is None:
+            return self._check_plain(header, token)
+        try:
+            if self._is_first:
+                self._is_first = False
+                return Reply(self._response(header, scram.first(token, self._nonce())))
+            return self._done(header, scram.final(token), scram.user, scram.scram.name)
+        except ScramFailed as failed:
+            return self._rejected(header, str(failed), scram.user)
+
+    def _check_plain(self, header: RequestHeader, token: bytes) -> Action:
+        try:
+            authzid, user, password = token[:TOKEN_BYTES_MAX].decode().split("\0")
+        except ValueError:  # Not UTF-8, or not three parts.
+            return self._rejected(header, "the token of PLAIN is not valid", "")
+        if len(token) > TOKEN_BYTES_MAX or not user or not password or authzid not in ("", user):
+            return self._rejected(header, "the token of PLAIN is not valid", "")
+        check = self._check_of(user, password)
+        self._plain = (header, user, check)
+        return check
+
+    def _check_of(self, user: str, password: str) -> Verify:
+        for scram in SCRAMS.values():
+            credential = self._credentials(scram.name, user)
+            if credential is not None:
+                return Verify(scram, credential, password, True)
+        scram = next(iter(SCRAMS.values()))
+        return Verify(scram, fake_credential(scram, user, self._secret), password, False)
+
+    def _done(self, header: RequestHeader, token: bytes, user: str, credential: str) -> Done:
+        session = Session(principal_of(user), user, credential)
+        return Done(self._response(header, token), session)
+
+    def _rejected(self, header: RequestHeader, why: str, user: str) -> Failed:
+        reason = f"login of {user[:100]!r} with {self._mechanism} failed: {why}"
+        if header is _RAW:
+            return Failed(reason, is_rejected=True)
+        message = (
+            "Authentication failed during authentication due to invalid credentials with SASL "
+            f"mechanism {self._mechanism}"
+        )
+        body = {"error_code": ErrorCode.SASL_AUTHENTICATION_FAILED, "error_message": message}
+        data = encode_response(SASL_AUTHENTICATE, header.api_version, header.correlation_id, body)
+        return Failed(reason, data, is_rejected=True)
+
+    @staticmethod
+    def _response(header: RequestHeader, token: bytes) -> bytes:
+        if header is _RAW:
+            return token
+        body = {"auth_bytes": token, "error_message": None}
+        return encode_response(SASL_AUTHENTICATE, header.api_version, header.correlation_id, body)

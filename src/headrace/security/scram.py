@@ -1,0 +1,218 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): credentials, and the server's side.
+
+Pure. Nonces and secrets are arguments. The text of a credential is the one that Kafka stores.
+
+S1  the server accepts no channel binding and no authorization id other than the user name; it
+    compares the GS2 header and both nonces with those of the first message
+S2  an unknown user gets a salt and an iteration count like any other user. The salt is the same
+    for each attempt. The exchange fails at the proof, after the same work
+S3  secrets are compared in constant time
+"""
+
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from typing import NamedTuple
+
+from headrace.model.sasl import SCRAM_SHA_256, SCRAM_SHA_512
+
+ITERATIONS_MIN = 4096
+ITERATIONS_MAX = 16_384
+SALT_BYTES = 16
+NONCE_BYTES = 18
+"""Of randomness. Base64 needs no padding for this size."""
+_MESSAGE_BYTES_MAX = 4096
+_VALUE = r"[A-Za-z0-9+/=]+"
+_PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
+# RFC 5802 allows extensions after the nonce, and Kafka's clients send "tokenauth=true" there for
+# delegation tokens. Reserved extensions (m=) before the name must be rejected.
+_CLIENT_FIRST = re.compile(
+    rf"(?P<header>n,(?:a=(?P<authzid>(?:[^,=]|=2C|=3D)+))?,)"
+    rf"(?P<bare>n=(?P<user>(?:[^,=]|=2C|=3D)+),r=(?P<nonce>{_PRINTABLE})(?P<extensions>(?:,[^,]+)*))"
+)
+_CLIENT_FINAL = re.compile(
+    rf"(?P<unproven>c=(?P<binding>{_VALUE}),r=(?P<nonce>{_PRINTABLE})(?:,[^,]+)*?)"
+    rf",p=(?P<proof>{_VALUE})"
+)
+_CREDENTIAL_FIELDS = ("salt", "stored_key", "server_key", "iterations")
+
+
+class Scram(NamedTuple):
+    """One of the two mechanisms."""
+
+    name: str
+    digest: str
+    code: int
+    """Its number in the APIs for credentials."""
+    size: int
+    """Of a key, in bytes."""
+
+
+SCRAMS = {
+    SCRAM_SHA_256: Scram(SCRAM_SHA_256, "sha256", 1, 32),
+    SCRAM_SHA_512: Scram(SCRAM_SHA_512, "sha512", 2, 64),
+}
+
+
+def scram_of_code(code: int) -> Scram | None:
+    return next((scram for scram in SCRAMS.values() if scram.code == code), None)
+
+
+class Credential(NamedTuple):
+    """A stored credential. It verifies a password, and does not reveal it."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"Credential(iterations={self.iterations})"
+
+    def to_text(self) -> str:
+        salt, stored, server = (b64encode(each).decode() for each in self[:3])
+        fields = (salt, stored, server, str(self.iterations))
+        pairs = zip(_CREDENTIAL_FIELDS, fields, strict=True)
+        return ",".join(f"{name}={value}" for name, value in pairs)
+
+
+def credential_from_text(text: str) -> Credential | None:
+    """The credential that Kafka's text describes, or None if the text is not valid."""
+    fields = dict(part.partition("=")[::2] for part in text.split(","))
+    try:
+        salt, stored_key, server_key = (
+            b64decode(fields[name], validate=True) for name in _CREDENTIAL_FIELDS[:3]
+        )
+        iterations = int(fields["iterations"])
+    except (KeyError, ValueError):
+        return None
+    if not (salt and stored_key and server_key and 0 < iterations <= ITERATIONS_MAX):
+        return None
+    return Credential(salt, stored_key, server_key, iterations)
+
+
+def salted_password(scram: Scram, password: str, salt: bytes, iterations: int) -> bytes:
+    """Hi() of RFC 5802. It takes milliseconds: not for the event loop."""
+    return hashlib.pbkdf2_hmac(scram.digest, password.encode(), salt, iterations)
+
+
+def credential_of(scram: Scram, salted: bytes, salt: bytes, iterations: int) -> Credential:
+    client_key = _hmac(scram, salted, b"Client Key")
+    return Credential(
+        salt, _hash(scram, client_key), _hmac(scram, salted, b"Server Key"), iterations
+    )
+
+
+def verifies(scram: Scram, credential: Credential, password: str) -> bool:
+    """Whether a password belongs to a credential; see `salted_password` for the cost."""
+    salted = salted_password(scram, password, credential.salt, credential.iterations)
+    derived = credential_of(scram, salted, credential.salt, credential.iterations)
+    return hmac.compare_digest(derived.stored_key, credential.stored_key)
+
+
+def fake_credential(scram: Scram, user: str, secret: bytes) -> Credential:
+    """The credential of a user that does not exist: always the same, and no proof fits it."""
+    seed = hmac.digest(secret, f"{scram.name},{user}".encode(), "sha512")
+    keys = hmac.digest(secret, seed + b"stored", "sha512")[: scram.size]
+    return Credential(seed[:SALT_BYTES], keys, keys[::-1], ITERATIONS_MIN)
+
+
+class ScramFailed(Exception):
+    """The client broke the protocol, or its proof is wrong. The text is for the broker's log."""
+
+
+class ScramServer:
+    """The server's side of one exchange: `first`, then `final`."""
+
+    def __init__(
+        self, scram: Scram, credentials: Callable[[str], Credential | None], secret: bytes
+    ) -> None:
+        """`secret` hides which users exist. It must be random and stay the same."""
+        self.scram = scram
+        self.user = ""
+        self.credential: Credential | None = None
+        """None: the user is unknown, and the exchange will fail."""
+        self._credentials = credentials
+        self._secret = secret
+        self._used: Credential | None = None
+        self._binding = b""
+        self._nonce = ""
+        self._first_bare = ""
+        self._server_first = ""
+
+    def first(self, message: bytes, server_nonce: str) -> bytes:
+        match = _CLIENT_FIRST.fullmatch(_text(message))
+        if match is None:
+            raise ScramFailed("the client's first message is not valid")
+        self.user = _unescaped(match["user"])
+        authzid = match["authzid"]
+        if authzid is not None and _unescaped(authzid) != self.user:
+            raise ScramFailed("the authorization id is not the user name")
+        if "tokenauth=true" in match["extensions"].split(","):
+            raise ScramFailed("delegation tokens are not supported")
+        self._binding = b64encode(match["header"].encode())
+        self._nonce = match["nonce"] + server_nonce
+        self.credential = self._credentials(self.user)
+        fake = fake_credential(self.scram, self.user, self._secret)
+        used = self._used = fake if self.credential is None else self.credential
+        salt = b64encode(used.salt).decode()
+        self._first_bare = match["bare"]
+        self._server_first = f"r={self._nonce},s={salt},i={used.iterations}"
+        return self._server_first.encode()
+
+    def final(self, message: bytes) -> bytes:
+        match = _CLIENT_FINAL.fullmatch(_text(message))
+        used = self._used
+        assert used is not None
+        if match is None:
+            raise ScramFailed("the client's final message is not valid")
+        if match["binding"].encode() != self._binding:
+            raise ScramFailed("the channel binding is not that of the first message")
+        if match["nonce"] != self._nonce:
+            raise ScramFailed("the nonce is not that of the first message")
+        signed = f"{self._first_bare},{self._server_first},{match['unproven']}".encode()
+        if not self._is_proven(used, signed, match["proof"]):
+            raise ScramFailed("the proof is wrong")
+        # A credential can change between the two messages.
+        if self.credential is None or self._credentials(self.user) != self.credential:
+            raise ScramFailed("the user does not exist")
+        return b"v=" + b64encode(_hmac(self.scram, used.server_key, signed))
+
+    def _is_proven(self, used: Credential, signed: bytes, proof_text: str) -> bool:
+        signature = _hmac(self.scram, used.stored_key, signed)
+        try:
+            proof = b64decode(proof_text, validate=True)
+        except ValueError:
+            return False
+        if len(proof) != len(signature):
+            return False
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        return hmac.compare_digest(_hash(self.scram, client_key), used.stored_key)
+
+
+def _text(message: bytes) -> str:
+    if len(message) > _MESSAGE_BYTES_MAX:
+        raise ScramFailed(f"a message has {len(message)} bytes, more than {_MESSAGE_BYTES_MAX}")
+    try:
+        return message.decode()
+    except UnicodeDecodeError:
+        raise ScramFailed("a message is not UTF-8") from None
+
+
+def _unescaped(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def escaped(name: str) -> str:
+    """A user name as SCRAM messages contain it."""
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def _hmac(scram: Scram, key: bytes, data: bytes) -> bytes:
+    return hmac.digest(key, data, scram.digest)
+
+
+def _hash(scram: Scram, data: bytes) -> bytes:
+    return hashlib.new(scram.digest, data).digest()

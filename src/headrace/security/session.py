@@ -1,0 +1,16 @@
+"""Who a connection belongs to."""
+
+from typing import NamedTuple
+
+from headrace.model.sasl import ANONYMOUS
+
+
+class Session(NamedTuple):
+    principal: str
+    user: str = ""
+    credential: str = ""
+    """The stored credential that verified the login, SCRAM-SHA-256 or SCRAM-SHA-512. If it is
+    deleted or replaced, the connection is closed."""
+
+
+ANONYMOUS_SESSION = Session(ANONYMOUS)

@@ -1,0 +1,74 @@
+"""What is stored for users, and the rules for changes. Pure.
+
+1. A user name that starts with RESERVED_PREFIX belongs to brokers: clients cannot create it.
+2. Brokers log in as BROKER_USER, on the listener between brokers only.
+"""
+
+from collections.abc import Mapping
+
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.security.scram import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    SCRAMS,
+    Credential,
+    Scram,
+    credential_from_text,
+    scram_of_code,
+)
+
+RESERVED_PREFIX = "__headrace"
+BROKER_USER = RESERVED_PREFIX
+NAME_BYTES_MAX = 255
+"""It is the name of a node in the store."""
+SALT_BYTES_MAX = 1024
+
+
+def stored_credential(
+    users: Mapping[str, Mapping[str, str]], mechanism: str, user: str
+) -> Credential | None:
+    text = users.get(user, {}).get(mechanism)
+    return None if text is None else credential_from_text(text)
+
+
+def credentials_of(config: Mapping[str, str]) -> dict[str, Credential]:
+    """The valid credentials of a user, by mechanism."""
+    found = {name: credential_from_text(config[name]) for name in SCRAMS if name in config}
+    return {name: credential for name, credential in found.items() if credential is not None}
+
+
+def ended_credentials(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Mechanisms whose credential was deleted or replaced."""
+    return [name for name in SCRAMS if name in before and before[name] != after.get(name)]
+
+
+def check_user(name: str, mechanism: int) -> Scram:
+    """The mechanism of a credential to change; ApiError if Kafka would reject it, too."""
+    if not name:
+        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    scram = scram_of_code(mechanism)
+    if scram is None:
+        raise ApiError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise ApiError(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            f"The user name must not be longer than {NAME_BYTES_MAX} bytes.",
+        )
+    if name.startswith(RESERVED_PREFIX):
+        raise ApiError(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            f"User names that start with {RESERVED_PREFIX} are reserved.",
+        )
+    return scram
+
+
+def check_credential(iterations: int, salt: bytes, salted_password: bytes) -> None:
+    if iterations < ITERATIONS_MIN:
+        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+    if iterations > ITERATIONS_MAX:
+        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    if not (0 < len(salt) <= SALT_BYTES_MAX and 0 < len(salted_password) <= SALT_BYTES_MAX):
+        raise ApiError(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            f"Salt and salted password must have 1 to {SALT_BYTES_MAX} bytes.",
+        )

@@ -1,0 +1,312 @@
+"""Connections whose clients have not logged in yet. A session turns them into `Connection`s.
+
+Only SASL listeners load this module. It owns the sockets until a login succeeds; the decisions are
+in security/sasl_machine.py. Key derivation runs on a thread.
+
+L1  a login has LOGIN_SECONDS_MAX; a client that sends nothing, or little, is closed then
+L2  a frame has at most sasl.server.max.receive.size bytes. All logins together hold at most
+    BUFFERED_BYTES_MAX, and at most half of the connections. Beyond that, the oldest login ends
+L3  a failed login gets its response at a fixed time after its request, whatever the check cost
+L4  if a credential is deleted or replaced, the connections that logged in with it are closed; those
+    with unanswered requests within RESPONSE_SECONDS_MAX
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from functools import partial
+
+from headrace.controller.changes import ImageChange
+from headrace.model.sasl import SCRAM_SHA_256
+from headrace.requests.context import BrokerContext
+from headrace.runtime.worker import Worker
+from headrace.security.brokers import broker_credential, salt_secret
+from headrace.security.failures import Failures
+from headrace.security.passwords import KnownPasswords
+from headrace.security.sasl_machine import Action, Done, Failed, Reply, SaslMachine, Verify
+from headrace.security.scram import NONCE_BYTES, Credential, verifies
+from headrace.security.session import Session
+from headrace.security.users import BROKER_USER, ended_credentials, stored_credential
+from headrace.server.connection import Connection
+from headrace.server.foreign import reason_to_reject
+from headrace.server.listener import Admission
+from headrace.server.plane import Plane
+from headrace.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from headrace.wire.codec import preload
+
+CHECKS_MAX = 256
+"""Passwords that wait for their check."""
+RESPONSE_SECONDS_MAX = 0.2
+BUFFERED_BYTES_MAX = 16 * 1024 * 1024
+READ_BYTES = 16 * 1024
+_LENGTH_BYTES = 4
+_log = logging.getLogger(__name__)
+
+Warn = Callable[[str, str], None]
+"""Logs why the connection of a client is closed; nothing for an empty reason."""
+
+
+class Logins:
+    def __init__(
+        self, broker: BrokerContext, plane: Plane, admission: Admission, warn: Warn
+    ) -> None:
+        config = broker.config
+        self.plane = plane
+        self.frame_bytes_max = config.get_int("sasl.server.max.receive.size")
+        self.failures = Failures(config.get_int("connection.failed.authentication.delay.ms") / 1000)
+        self.passwords = KnownPasswords(os.urandom(32))
+        self.open: dict[_Login, None] = {}
+        """Oldest first."""
+        self.buffered = 0
+        self.checks = 0
+        self._broker = broker
+        self._admission = admission
+        self._warn = warn
+        self.loop = asyncio.get_running_loop()
+        self.worker = Worker("login", self.loop)
+        broker.controller.on_change(self._changed)
+        for version in range(3):
+            preload(SASL_AUTHENTICATE, version)
+        for version in range(2):
+            preload(SASL_HANDSHAKE, version)
+
+    def begin(self, listener: str, sock: socket.socket, name: str, host: str) -> None:
+        if not self.failures.admits(host, self.plane.now):
+            self._admission.refused(host, "too many failed logins")
+            self._admission.leave(host)
+            sock.close()
+            return
+        if len(self.open) > self._admission.limit() // 2:
+            next(iter(self.open)).end("too many clients have not logged in")
+        is_internal = listener == self._broker.config.internal_listener
+        machine = SaslMachine(
+            self._broker.config.mechanisms[listener],
+            self._credential_of_broker if is_internal else self._credential_of_user,
+            salt_secret(self._broker.controller.secret.text),
+            _nonce,
+            self.plane.now,
+        )
+        self.open[_Login(self, machine, sock, name, host, listener, is_internal)] = None
+
+    def _credential_of_user(self, mechanism: str, user: str) -> Credential | None:
+        return stored_credential(self._broker.image.users, mechanism, user)
+
+    def _credential_of_broker(self, mechanism: str, user: str) -> Credential | None:
+        if user != BROKER_USER or mechanism != SCRAM_SHA_256:
+            return None
+        return broker_credential(self._broker.controller.secret.text)
+
+    def ended(self, login: "_Login", reason: str) -> None:
+        del self.open[login]
+        self._admission.leave(login.host)
+        self._warn(login.name, reason)
+
+    def succeeded(self, login: "_Login", session: Session, rest: bytes) -> None:
+        """Serve the client's requests; `rest` are bytes that came after the login."""
+        del self.open[login]
+        plane = self.plane
+        plane.now = plane.monotonic()
+        connection = Connection(
+            plane, login.sock, login.name, login.listener, login.is_internal, plane.now, session
+        )
+        plane.add(connection)
+        _log.debug("logged in: principal=%s peer=%s", session.principal, login.name)
+        if rest:
+            plane.appends.begin()
+            connection.input = rest
+            connection.parse()
+            plane.deliver()
+
+    def expire(self, now: float) -> None:
+        for login in [each for each in self.open if each.is_late(now)]:
+            login.end("it did not log in within 10 s")
+
+    def close(self) -> None:
+        for login in list(self.open):
+            login.end("")
+        self.worker.stop(finish=False)
+
+    def _changed(self, change: ImageChange) -> None:
+        for user, before, after in change.users:
+            ended = ended_credentials(before, after)
+            if ended:
+                self._close_sessions(user, ended)
+
+    def _close_sessions(self, user: str, credentials: list[str]) -> None:
+        count = 0
+        for connection in list(self.plane.connections.values()):
+            session = connection.session
+            is_same = session.user == user and session.credential in credentials
+            if not is_same or connection.is_internal:
+                continue
+            count += 1
+            if connection.exchanges:
+                # A client that changes its own user must receive the response.
+                self.loop.call_later(RESPONSE_SECONDS_MAX, self.plane.close, connection, "")
+            else:
+                self.plane.close(connection, "")
+        _log.info("credential deleted or replaced: user=%r closed_connections=%d", user, count)
+
+
+class _Login:
+    """One connection, until its client has logged in or failed."""
+
+    def __init__(
+        self,
+        logins: Logins,
+        machine: SaslMachine,
+        sock: socket.socket,
+        name: str,
+        host: str,
+        listener: str,
+        is_internal: bool,
+    ) -> None:
+        self.sock = sock
+        self.name = name
+        self.host = host
+        self.listener = listener
+        self.is_internal = is_internal
+        self._logins = logins
+        self._machine = machine
+        self._input = bytearray()
+        self._is_open = True
+        self._is_checking = False
+        self._delayed: asyncio.TimerHandle | None = None
+        self._received_at = 0.0
+        logins.loop.add_reader(sock.fileno(), self._readable)
+
+    def is_late(self, now: float) -> bool:
+        return now >= self._machine.deadline and self._delayed is None
+
+    def _readable(self) -> None:
+        try:
+            data = self.sock.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.end("")
+            return
+        self._input += data
+        self._logins.buffered += len(data)
+        if self._logins.buffered > BUFFERED_BYTES_MAX:
+            self.end("clients that have not logged in use too much memory")
+            return
+        try:
+            self._parse()
+        except Exception:  # noqa: BLE001 (others are served on)
+            _log.exception("login failed with an internal error: connection=%s", self.name)
+            self.end("an internal error of the broker")
+
+    def _parse(self) -> None:
+        while self._is_open and not self._is_checking and self._delayed is None:
+            if len(self._input) < _LENGTH_BYTES:
+                return
+            size = int.from_bytes(self._input[:_LENGTH_BYTES], "big", signed=True)
+            if not 0 <= size <= self._logins.frame_bytes_max:
+                self.end(reason_to_reject(bytes(self._input[:4]), 0, size))
+                return
+            end = _LENGTH_BYTES + size
+            if len(self._input) < end:
+                return
+            frame = bytes(self._input[_LENGTH_BYTES:end])
+            del self._input[:end]
+            self._logins.buffered -= end
+            self._received_at = self._logins.plane.monotonic()
+            self._act(self._machine.receive(frame, self._received_at))
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Reply(data):
+                self._send(data)
+            case Done(data, session):
+                if self._send(data):
+                    rest = self._leave()
+                    self._logins.succeeded(self, session, rest)
+            case Verify():
+                self._check(action)
+            case Failed():
+                self._fail(action)
+
+    def _check(self, check: Verify) -> None:
+        logins = self._logins
+        now = logins.plane.monotonic()
+        if check.is_known and logins.passwords.knows(check.credential, check.password, now):
+            self._act(self._machine.verified(True))
+            return
+        if logins.checks >= CHECKS_MAX:
+            self.end(f"{CHECKS_MAX} logins already wait for the check of their password")
+            return
+        logins.checks += 1
+        self._is_checking = True
+        job = partial(verifies, check.scram, check.credential, check.password)
+        logins.worker.submit(job, partial(self._checked, check))
+
+    def _checked(self, check: Verify, result: object, error: BaseException | None) -> None:
+        logins = self._logins
+        logins.checks -= 1
+        self._is_checking = False
+        if not self._is_open:
+            return
+        if error is not None:
+            _log.error("password check failed with an internal error", exc_info=error)
+        is_valid = result is True
+        if is_valid and check.is_known:
+            logins.passwords.add(check.credential, check.password, logins.plane.monotonic())
+        self._act(self._machine.verified(is_valid))
+        self._parse()
+
+    def _fail(self, failed: Failed) -> None:
+        logins = self._logins
+        if not failed.is_rejected:
+            self._finish(failed)
+            return
+        delay = logins.failures.failed(self.host, self._received_at)
+        if delay is None:
+            self.end(failed.reason)
+            return
+        logins.loop.remove_reader(self.sock.fileno())
+        left = self._received_at + delay - logins.plane.monotonic()
+        self._delayed = logins.loop.call_later(max(left, 0.0), self._finish, failed)
+
+    def _finish(self, failed: Failed) -> None:
+        if failed.data is None or self._send(failed.data):
+            self.end(failed.reason)
+
+    def _send(self, data: bytes) -> bool:
+        """Send a frame. Its client has received all before, so there is room for it."""
+        frame = len(data).to_bytes(_LENGTH_BYTES, "big") + data
+        try:
+            is_sent = self.sock.send(frame) == len(frame)
+        except OSError:
+            is_sent = False
+        if not is_sent:
+            self.end("")
+        return is_sent
+
+    def end(self, reason: str) -> None:
+        if not self._is_open:
+            return
+        self._leave()
+        # A new socket could get this number before the loop has forgotten it.
+        self._logins.loop.call_soon(self.sock.close)
+        self._logins.ended(self, reason)
+
+    def _leave(self) -> bytes:
+        """Stop reading. Returns the input that was not handled."""
+        self._is_open = False
+        self._logins.loop.remove_reader(self.sock.fileno())
+        if self._delayed is not None:
+            self._delayed.cancel()
+            self._logins.failures.ended(self.host)
+        rest = bytes(self._input)
+        self._logins.buffered -= len(rest)
+        self._input.clear()
+        return rest
+
+
+def _nonce() -> str:
+    return os.urandom(NONCE_BYTES).hex()

@@ -1,0 +1,219 @@
+"""`headrace users`, the first user, and Headrace's own client on a SASL listener."""
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headrace.client
+import headrace.client.aio
+from headrace.client import AuthenticationFailed
+from headrace.ensemble.zookeeper import free_port
+from headrace.model.sasl import MECHANISMS, SCRAM_SHA_256
+from headrace.testing import RunningBroker
+
+LISTENER = "SASL_PLAINTEXT://127.0.0.1:{}"
+
+
+class Bootstrapped:
+    """A broker with a SASL listener only, and the first user `admin`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        created = self.run("users", "bootstrap", "admin", "--data", str(self.data), stdin="first\n")
+        assert (created.returncode, created.stderr) == (0, "")
+        self.broker = RunningBroker.start(
+            self.data,
+            settings={
+                "listeners": LISTENER.format(free_port()),
+                "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+                "connection.failed.authentication.delay.ms": "1",
+            },
+        )
+        self.config = self.user_file("admin", "first")
+
+    def user_file(self, user: str, password: str, mechanism: str = SCRAM_SHA_256) -> Path:
+        path = self.directory / f"{user}-{password}.properties"
+        path.write_text(
+            "security.protocol=SASL_PLAINTEXT\n"
+            f"sasl.mechanism={mechanism}\nsasl.username={user}\nsasl.password={password}\n"
+        )
+        return path
+
+    def run(self, *arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "headrace", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def command(
+        self, *arguments: str, stdin: str = "", config: Path | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        options = ["--bootstrap-server", self.broker.address]
+        options += ["--command-config", str(config or self.config)]
+        return self.run(*arguments, *options, stdin=stdin)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bootstrapped]:
+    secured = Bootstrapped(tmp_path_factory.mktemp("users"))
+    yield secured
+    secured.broker.close()
+
+
+def test_users_are_created_listed_changed_and_deleted(secured: Bootstrapped) -> None:
+    created = secured.command("users", "create", "bob", stdin="one\n")
+    assert (created.returncode, created.stdout, created.stderr) == (0, "", "")
+    again = secured.command("users", "create", "bob", stdin="one\n")
+    assert again.returncode == 1
+    assert "already exists" in again.stderr
+    listed = secured.command("users", "list")
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    assert ["bob", "SCRAM-SHA-256,SCRAM-SHA-512"] in rows
+    changed = secured.command("users", "password", "bob", "--generate")
+    password = changed.stdout.strip()
+    assert len(password) == 24
+    new = secured.command("topics", "list", config=secured.user_file("bob", password))
+    assert (new.returncode, new.stderr) == (0, "")
+    old = secured.command("topics", "list", config=secured.user_file("bob", "one"))
+    assert old.returncode == 1
+    assert "invalid credentials" in old.stderr
+    assert secured.command("users", "delete", "bob").returncode == 0
+    unknown = secured.command("users", "delete", "bob")
+    assert unknown.stderr == "headrace: Unknown user 'bob'.\n"
+
+
+def test_bootstrap_is_rejected_if_a_user_exists(tmp_path: Path) -> None:
+    run = Bootstrapped.run
+    nobody = Bootstrapped.__new__(Bootstrapped)
+    arguments = ("users", "bootstrap", "admin", "--data", str(tmp_path / "data"))
+    first = run(nobody, *arguments, "--generate")
+    assert (first.returncode, len(first.stdout.strip())) == (0, 24)
+    mode = stat.S_IMODE((tmp_path / "data" / "headrace-store.db").stat().st_mode)
+    assert mode == 0o600
+    second = run(nobody, *arguments, "--generate")
+    assert second.returncode == 1
+    assert "A user already exists" in second.stderr
+    reserved = run(nobody, *arguments[:2], "__headrace", *arguments[3:], "--generate")
+    assert reserved.returncode == 2
+
+
+def test_first_user_of_the_environment_is_created_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP_USER", "admin:pass:word")
+    settings = {"listeners": LISTENER.format(free_port())}
+    with RunningBroker.start(tmp_path / "data", settings=settings) as broker:
+        with _client(broker, "admin", "pass:word") as client:
+            client.set_password("other", "secret")
+            client.delete_user("admin")
+        broker.restart()
+        with _client(broker, "other", "secret") as client:
+            assert [user.name for user in client.list_users()] == ["other"]
+        assert "pass:word" not in broker.log()
+
+
+def test_invalid_first_user_stops_the_start(tmp_path: Path) -> None:
+    environment = {**os.environ, "HEADRACE_BOOTSTRAP_USER": "admin"}
+    started = subprocess.run(
+        [sys.executable, "-m", "headrace", "up", "--port", "0", "--data", str(tmp_path / "data")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert started.returncode == 1
+    assert "HEADRACE_BOOTSTRAP_USER is not valid: it must be NAME:PASSWORD." in started.stderr
+
+
+def _client(broker: RunningBroker, user: str, password: str) -> headrace.client.Client:
+    return headrace.client.connect(broker.address, sasl_username=user, sasl_password=password)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_own_client_logs_in_with_each_mechanism(secured: Bootstrapped, mechanism: str) -> None:
+    with headrace.client.connect(
+        secured.broker.address,
+        sasl_username="admin",
+        sasl_password="first",
+        sasl_mechanism=mechanism,
+    ) as client:
+        client.produce(f"own-{mechanism}", "hello")
+        assert client.describe_topic(f"own-{mechanism}").name == f"own-{mechanism}"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_own_client_reports_a_failed_login(secured: Bootstrapped, mechanism: str) -> None:
+    client = headrace.client.connect(
+        secured.broker.address,
+        sasl_username="admin",
+        sasl_password="wrong",
+        sasl_mechanism=mechanism,
+    )
+    with pytest.raises(AuthenticationFailed, match="invalid credentials"), client:
+        client.list_topics()
+    assert "wrong" not in repr(client._options)
+
+
+def test_asyncio_client_logs_in(secured: Bootstrapped) -> None:
+    async def run() -> list[str]:
+        async with headrace.client.aio.connect(
+            secured.broker.address, sasl_username="admin", sasl_password="first"
+        ) as client:
+            await client.set_password("eve", "secret", "SCRAM-SHA-512")
+            names = [user.name for user in await client.list_users()]
+            await client.delete_user("eve")
+            return names
+
+    assert asyncio.run(run()) == ["admin", "eve"]
+
+
+def test_own_client_on_a_listener_without_sasl_explains_it() -> None:
+    with (
+        RunningBroker.start() as broker,
+        pytest.raises(AuthenticationFailed, match="does not use SASL"),
+        _client(broker, "admin", "first") as client,
+    ):
+        client.list_topics()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("security.protocol=SSL\n", "security.protocol is SSL, which is not supported"),
+        ("security.protocol=SASL_PLAINTEXT\n", "sasl.username or sasl.password is missing"),
+        (
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=GSSAPI\n",
+            "sasl.mechanism is GSSAPI, which is not supported",
+        ),
+    ],
+)
+def test_invalid_command_config_is_rejected(
+    secured: Bootstrapped, tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(text)
+    failed = secured.command("topics", "list", config=path)
+    assert failed.returncode == 1
+    assert message in failed.stderr
+
+
+def test_command_config_reads_a_jaas_line(secured: Bootstrapped, tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="admin" password="first";\n'
+    )
+    assert secured.command("topics", "list", config=path).returncode == 0
