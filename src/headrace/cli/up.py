@@ -5,6 +5,7 @@ Several, with `up --brokers`, are the supervisor's.
 
 import argparse
 import errno
+import os
 import shutil
 import signal
 import sys
@@ -125,9 +126,12 @@ def run_up(args: argparse.Namespace) -> int:
 
         for number in _stop_signals():
             signal.signal(number, end)
-        directory = tempfile.mkdtemp(prefix="headrace-")
+        # Created below: mkdtemp could be interrupted before it returns the name.
+        directory = f"{tempfile.gettempdir()}/headrace-{os.urandom(8).hex()}"
     properties = {"listeners": f"PLAINTEXT://127.0.0.1:{args.port}", "log.dirs": directory}
     try:
+        if args.temp:
+            os.mkdir(directory, 0o700)
         refuse_cluster(Path(directory))
         node_id = known_node_id(Path(directory))
         if node_id is not None and "broker.id" not in settings and "node.id" not in settings:
