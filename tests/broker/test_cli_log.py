@@ -64,7 +64,7 @@ def test_sound_files_are_ok(data: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert cli.main(["log", "check", str(data)]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"t-0: ok; {len(logs(data))} segments, ")
-    assert "1 000 records" in first
+    assert "1,000 records" in first
     assert second.startswith("t-1: ok; ")
 
 

@@ -108,6 +108,9 @@ def test_a_full_disk_refuses_writes_keeps_reads_and_recovers_by_itself(disk: Sma
         for _ in range(5):
             assert disk.write(connection) == STORAGE_ERROR
             disk.check_reads(connection)
+        [line] = [line for line in disk.broker.log().splitlines() if "records rejected" in line]
+        assert " ERROR " in line
+        assert "No space left on device" in line
         assert connection.ask(METADATA, 1, {"topics": [{"name": "full"}]})["topics"]
         disk.make_room()
         eventually("there is room again", lambda: disk.write(connection) == 0)

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
-from headrace.cli.supervisor import replicated
+from headrace.cli.supervisor import broker_count, replicated
 from headrace.client import connect
 from headrace.config.broker import BrokerConfig
 from headrace.ensemble.zookeeper import free_port, port_is_free
@@ -63,7 +63,7 @@ def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(
         up.wait_for_line("Broker 2 died (SIGKILL); the others continue.")
         os.kill(parts["broker", 1]["pid"], signal.SIGKILL)
         up.wait_for_line("Broker 1 died (SIGKILL); no broker is left.")
-        up.wait_for_line("Did not stop cleanly: Broker 1, Broker 2. The next start recovers them.")
+        up.wait_for_line("did not stop cleanly: Broker 1, Broker 2. The next start recovers them.")
         assert up.process.wait(60) == 1
         wait_until_gone(part["pid"] for part in up.ready["parts"])
 
@@ -249,6 +249,14 @@ def test_replication_follows_the_number_of_brokers(
         "offsets.topic.replication.factor": replicas,
         "min.insync.replicas": in_sync,
     }
+
+
+def test_a_cluster_with_fewer_brokers_than_before_keeps_min_insync_replicas(tmp_path: Path) -> None:
+    for node_id in (1, 2, 3):
+        (tmp_path / f"broker-{node_id}").mkdir()
+        (tmp_path / f"broker-{node_id}" / "meta.properties").write_text(f"node.id={node_id}\n")
+    assert broker_count(tmp_path, 2) == 3
+    assert broker_count(tmp_path, 4) == 4
 
 
 def test_explicit_replication_settings_win() -> None:

@@ -10,6 +10,7 @@ from headrace.cli import main as cli
     [
         (["topics"], "ACTION is missing: use one of create, list, describe, alter, delete"),
         (["topics", "create", "t", "--partions", "3"], "Did you mean --partitions?"),
+        (["topics", "create", "t", "--partition", "3"], "Did you mean --partitions?"),
         (["topics", "descibe"], "Did you mean describe?"),
         (["consume", "t", "--fron=latest"], "Did you mean --from?"),
     ],

@@ -42,7 +42,7 @@ def _text(cell: object) -> str:
 def plural(count: int, noun: str) -> str:
     """ "1 record", "2 records"."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}".replace(",", " ")
+    return f"{count:,} {noun}{ending}"
 
 
 def size_text(size_bytes: int) -> str:

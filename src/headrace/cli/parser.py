@@ -4,10 +4,14 @@ import argparse
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        # A shortened option would stop working when another one begins with the same letters.
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: ACTION"):
             actions = ", ".join(self._actions_by_name())

@@ -91,7 +91,8 @@ class Supervisor:
             self._zookeeper = LocalZooKeeper(data, ports, heap=heap)
             self._connect = self._zookeeper.connect
         self._ports = [args.port + at if args.port else 0 for at in range(args.brokers)]
-        properties = {"zookeeper.connect": self._connect, **replicated(settings, args.brokers)}
+        replication = replicated(settings, broker_count(data, args.brokers))
+        properties = {"zookeeper.connect": self._connect, **replication}
         self._brokers = [
             BrokerProcess(
                 node_id,
@@ -135,7 +136,8 @@ class Supervisor:
         if not self._dead or self._is_temporary:
             return farewell(is_temporary=self._is_temporary)
         names = ", ".join(sorted(self._dead))
-        return f"Headrace has stopped. Did not stop cleanly: {names}. The next start recovers them."
+        reason = f"These processes did not stop cleanly: {names}. The next start recovers them."
+        return f"Headrace has stopped. {reason}"
 
     def _told_to_stop(self, number: int, frame: FrameType | None) -> None:
         """Once: drain. Again: whoever asked does not want to wait."""
@@ -208,6 +210,11 @@ class Supervisor:
                 self._dead.add(process.name)
         if self._zookeeper is not None:
             self._zookeeper.stop()
+
+
+def broker_count(data: Path, started: int) -> int:
+    """All brokers of the cluster: topics keep their guarantees if fewer are started."""
+    return started + len(cluster_data.brokers_beyond(data, started))
 
 
 def replicated(settings: Mapping[str, str], broker_count: int) -> dict[str, str]:

@@ -64,9 +64,12 @@ class LogDirectory:
         self.files = files
         self.clock = clock
         self.trust = Trust(clock)
-        self.settings = (settings or LogSettings())._replace(failed=self._log_failed)
+        self.settings = (settings or LogSettings())._replace(
+            failed=self._log_failed, rejected=self._write_rejected
+        )
         self.cache = OpenSegments(open_max)
         self._unwritable = Complaint(_LOG, clock.monotonic)
+        self._rejections = Complaint(_LOG, clock.monotonic)
         self.was_clean = False
         """Whether the previous process shut down cleanly."""
         self.previous_broker_epoch = -1
@@ -199,6 +202,12 @@ class LogDirectory:
         if not self._has_failed:
             self._has_failed = True
             incarnation.withdraw(self.files, self.path, self._broker_epoch)
+
+    def _write_rejected(self, partition: TopicPartition, error: OSError) -> None:
+        self._rejections.tell(
+            f"write failed, records rejected: directory={self.path} partition={partition} "
+            f"error={error}"
+        )
 
     def load(
         self,

@@ -300,7 +300,9 @@ class Log:
                 self.files.truncate(file.fd, self.written_size)
         except OSError as second:
             self.go_offline(second)
-        if error.errno not in PASSING:
+        if error.errno in PASSING:
+            self.settings.rejected(self.partition, error)
+        else:
             self.go_offline(error)
         return errors.not_written(self.partition, error)
 
@@ -328,7 +330,9 @@ class Log:
                 upkeep.name_now(self)
             segment.create()
         except OSError as error:
-            if error.errno not in PASSING:
+            if error.errno in PASSING:
+                self.settings.rejected(self.partition, error)
+            else:
                 self.go_offline(error)
             raise errors.not_written(self.partition, error) from None
         sealed = self._active

@@ -27,6 +27,10 @@ def report_failure(partition: TopicPartition, error: OSError) -> None:
         _LOG.error(message, partition, error)
 
 
+def report_rejection(partition: TopicPartition, error: OSError) -> None:
+    _LOG.error("write failed, records rejected: partition=%s error=%s", partition, error)
+
+
 class LogSettings(NamedTuple):
     """Broker-wide settings of the log engine (`headrace.*`), and the callback for failures."""
 
@@ -44,6 +48,8 @@ class LogSettings(NamedTuple):
     """A new checkpoint is written after this many synced bytes."""
     failed: Callable[[TopicPartition, OSError], None] = report_failure
     """Called once when a log goes offline because its disk has failed."""
+    rejected: Callable[[TopicPartition, OSError], None] = report_rejection
+    """Called when a write fails and the log stays online, for example on a full disk."""
 
 
 class LogState(NamedTuple):
