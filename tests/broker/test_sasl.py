@@ -20,6 +20,7 @@ from headrace.ensemble.zookeeper import free_port
 from headrace.model.errors import ErrorCode
 from headrace.model.sasl import MECHANISMS, PLAIN, SCRAM_SHA_256
 from headrace.security.scram_client import login_client
+from headrace.server.logins import BUFFERED_BYTES_MAX
 from headrace.testing import RunningBroker
 from headrace.wire.apis import (
     ALTER_USER_SCRAM_CREDENTIALS,
@@ -348,6 +349,22 @@ def test_many_clients_that_do_not_log_in_leave_room_for_others(secured: Secured)
     finally:
         for sock in idle:
             sock.close()
+
+
+def test_incomplete_requests_that_fill_the_memory_leave_room_for_others(secured: Secured) -> None:
+    size = 500_000
+    count, rest = divmod(BUFFERED_BYTES_MAX - 5, size)
+    held = [RawConnection(secured.port) for _ in range(count + 1)]
+    try:
+        for connection in held:
+            part = rest if connection is held[-1] else size
+            connection.send(struct.pack(">i", 524_288) + bytes(part - 4))
+        for _ in range(20):
+            with RawConnection(secured.port) as connection:
+                assert log_in(connection, SCRAM_SHA_256)["error_code"] == 0
+    finally:
+        for connection in held:
+            connection.sock.close()
 
 
 def test_failed_logins_do_not_disturb_a_client(secured: Secured) -> None:

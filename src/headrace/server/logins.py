@@ -5,7 +5,8 @@ in security/sasl_machine.py. Key derivation runs on a thread.
 
 L1  a login has LOGIN_SECONDS_MAX; a client that sends nothing, or little, is closed then
 L2  a frame has at most sasl.server.max.receive.size bytes. All logins together hold at most
-    BUFFERED_BYTES_MAX, and at most half of the connections. Beyond that, the oldest login ends
+    BUFFERED_BYTES_MAX, and at most half of the connections. Beyond that, the oldest login ends;
+    for memory, the oldest one that holds an incomplete frame
 L3  a failed login gets its response at a fixed time after its request, whatever the check cost
 L4  if a credential is deleted or replaced, the connections that logged in with it are closed; those
     with unanswered requests within RESPONSE_SECONDS_MAX
@@ -60,6 +61,8 @@ class Logins:
         self.open: dict[_Login, None] = {}
         """Oldest first."""
         self.buffered = 0
+        self.holding: dict[_Login, None] = {}
+        """Logins with input that was not handled yet, oldest first."""
         self.checks = 0
         self._broker = broker
         self._admission = admission
@@ -97,6 +100,11 @@ class Logins:
         if user != BROKER_USER or mechanism != SCRAM_SHA_256:
             return None
         return broker_credential(self._broker.controller.secret.text)
+
+    def release(self) -> None:
+        """Keep the limit of memory. A client whose frames arrive complete holds none."""
+        while self.buffered > BUFFERED_BYTES_MAX:
+            next(iter(self.holding)).end("clients that have not logged in use too much memory")
 
     def ended(self, login: "_Login", reason: str) -> None:
         del self.open[login]
@@ -192,14 +200,16 @@ class _Login:
             return
         self._input += data
         self._logins.buffered += len(data)
-        if self._logins.buffered > BUFFERED_BYTES_MAX:
-            self.end("clients that have not logged in use too much memory")
-            return
         try:
             self._parse()
         except Exception:  # noqa: BLE001 (others are served on)
             _log.exception("login failed with an internal error: connection=%s", self.name)
             self.end("an internal error of the broker")
+        if not self._input:
+            self._logins.holding.pop(self, None)
+        else:
+            self._logins.holding[self] = None
+            self._logins.release()
 
     def _parse(self) -> None:
         while self._is_open and not self._is_checking and self._delayed is None:
@@ -304,6 +314,7 @@ class _Login:
             self._logins.failures.ended(self.host)
         rest = bytes(self._input)
         self._logins.buffered -= len(rest)
+        self._logins.holding.pop(self, None)
         self._input.clear()
         return rest
 
