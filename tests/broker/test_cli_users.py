@@ -1,6 +1,7 @@
 """`headrace users`, the first user, and Headrace's own client on a SASL listener."""
 
 import asyncio
+import io
 import os
 import stat
 import subprocess
@@ -12,9 +13,12 @@ import pytest
 
 import headrace.client
 import headrace.client.aio
+from headrace.cli.credentials import read_password
+from headrace.cli.failure import Failure
 from headrace.client import AuthenticationFailed
 from headrace.ensemble.zookeeper import free_port
 from headrace.model.sasl import MECHANISMS, SCRAM_SHA_256
+from headrace.node.first_user import VARIABLE, InvalidFirstUser, first_user
 from headrace.testing import RunningBroker
 
 LISTENER = "SASL_PLAINTEXT://127.0.0.1:{}"
@@ -135,6 +139,33 @@ def test_invalid_first_user_stops_the_start(tmp_path: Path) -> None:
     )
     assert started.returncode == 1
     assert "HEADRACE_BOOTSTRAP_USER is not valid: it must be NAME:PASSWORD." in started.stderr
+
+
+def test_text_that_is_not_utf8_is_rejected_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    command = [sys.executable, "-m", "headrace", "users", "bootstrap", "--data", str(data)]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:surrogateescape"}
+    for name, message in (
+        (b"admin", b"The password is not UTF-8. Enter another one."),
+        (b"\xff", b"The user name '\\udcff' is not UTF-8."),
+    ):
+        rejected = subprocess.run(
+            [*command, name],
+            env=environment,
+            input=b"planted\xff\n",
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert (rejected.returncode, rejected.stderr.strip()) == (2, b"headrace: " + message)
+    with pytest.raises(InvalidFirstUser, match="it must be UTF-8"):
+        first_user({VARIABLE: "admin:planted\udcff"})
+    monkeypatch.setattr(sys, "stdin", io.StringIO("planted\udcff\n"))
+    with pytest.raises(Failure) as failed:
+        read_password("admin")
+    assert "planted" not in failed.value.message
 
 
 def _client(broker: RunningBroker, user: str, password: str) -> headrace.client.Client:

@@ -78,4 +78,9 @@ def read_password(user: str) -> str:
         password = sys.stdin.readline().rstrip("\r\n")
     if not password:
         raise Failure("The password is empty. Enter one, or use --generate.")
+    try:
+        password.encode()
+    except UnicodeEncodeError:
+        # Its text must not be in the message.
+        raise Failure("The password is not UTF-8. Enter another one.", 2) from None
     return password

@@ -130,6 +130,8 @@ def _bootstrap(args: argparse.Namespace) -> None:
         asyncio.run(_store_first_user(args, new_credentials(password, os.urandom)))
     except ApiError as error:
         raise Failure(error.message, 2) from None
+    except UnicodeEncodeError:
+        raise Failure(f"The user name {args.name!r} is not UTF-8.", 2) from None
     except (StoreFileError, StoreError, StoreUnavailable) as error:
         raise Failure(f"The user was not created: {error}") from None
     _show(args, password)

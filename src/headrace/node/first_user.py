@@ -32,7 +32,10 @@ def first_user(environment: Mapping[str, str]) -> tuple[str, str] | None:
     if not (name and colon and password):
         raise InvalidFirstUser(f"{VARIABLE} is not valid: it must be NAME:PASSWORD.")
     try:
+        text.encode()
         check_user(name, next(iter(SCRAMS.values())).code)
+    except UnicodeEncodeError:
+        raise InvalidFirstUser(f"{VARIABLE} is not valid: it must be UTF-8.") from None
     except ApiError as error:
         raise InvalidFirstUser(f"{VARIABLE} is not valid: {error.message}") from None
     return name, password
