@@ -36,6 +36,8 @@ from headrace.wire.codec import encode_request
 from tests.broker.raw import RawConnection, eventually, framed
 
 NODES = (1, 2, 3)
+SHARED_HOST = "127.0.9.9"
+"""The address of a broker and of a client that guesses passwords."""
 
 
 class SecuredCluster:
@@ -223,6 +225,39 @@ def test_brokers_secret_opens_the_listener_between_brokers_only(secured: Secured
         assert connection.ask(METADATA, 1, {"topics": []})["brokers"]
     with secured.connect(secured.secured[1]) as connection:
         assert log_in(connection, "__headrace", secret) == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_failed_logins_from_a_brokers_address_do_not_prevent_its_logins(
+    secured: SecuredCluster,
+) -> None:
+    secret = layout.decode_cluster_secret(stored(secured, layout.CLUSTER_SECRET))
+    host, _, port = secured.secured[1].rpartition(":")
+    handshake = encode_request(SASL_HANDSHAKE, 1, 1, "x", {"mechanism": SCRAM_SHA_256})
+    guess = encode_request(SASL_AUTHENTICATE, 2, 2, "x", {"auth_bytes": b""})
+    guesses: list[RawConnection] = []
+
+    def is_limited() -> bool:
+        connection = RawConnection(int(port), host=host, source=SHARED_HOST)
+        guesses.append(connection)
+        try:
+            connection.send(framed(handshake))
+            connection.read_frame()
+            connection.send(framed(guess))
+        except ConnectionError:
+            return True
+        return False
+
+    try:
+        eventually("the address is limited", is_limited)
+        host, _, port = secured.internal[1].rpartition(":")
+        with RawConnection(int(port), host=host, source=SHARED_HOST) as connection:
+            assert log_in(connection, "__headrace", secret) == 0
+        with RawConnection(int(port), host=host, source=SHARED_HOST) as connection:
+            code = log_in(connection, "__headrace", "wrong")
+            assert code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    finally:
+        for connection in guesses:
+            connection.sock.close()
 
 
 def test_internal_request_of_a_user_closes_the_connection(secured: SecuredCluster) -> None:

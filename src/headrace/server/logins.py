@@ -7,7 +7,9 @@ L1  a login has LOGIN_SECONDS_MAX; a client that sends nothing, or little, is cl
 L2  a frame has at most sasl.server.max.receive.size bytes. All logins together hold at most
     BUFFERED_BYTES_MAX, and at most half of the connections. Beyond that, the oldest login ends;
     for memory, the oldest one that holds an incomplete frame
-L3  a failed login gets its response at a fixed time after its request, whatever the check cost
+L3  a failed login gets its response at a fixed time after its request, whatever the check cost.
+    The secret of brokers cannot be guessed, so their listener has no delay and no limit: a client
+    at a broker's address cannot prevent the broker's logins
 L4  if a credential is deleted or replaced, the connections that logged in with it are closed; those
     with unanswered requests within RESPONSE_SECONDS_MAX
 """
@@ -76,14 +78,14 @@ class Logins:
             preload(SASL_HANDSHAKE, version)
 
     def begin(self, listener: str, sock: socket.socket, name: str, host: str) -> None:
-        if not self.failures.admits(host, self.plane.now):
+        is_internal = listener == self._broker.config.internal_listener
+        if not is_internal and not self.failures.admits(host, self.plane.now):
             self._admission.refused(host, "too many failed logins")
             self._admission.leave(host)
             sock.close()
             return
         if len(self.open) > self._admission.limit() // 2:
             next(iter(self.open)).end("too many clients have not logged in")
-        is_internal = listener == self._broker.config.internal_listener
         machine = SaslMachine(
             self._broker.config.mechanisms[listener],
             self._credential_of_broker if is_internal else self._credential_of_user,
@@ -271,7 +273,7 @@ class _Login:
 
     def _fail(self, failed: Failed) -> None:
         logins = self._logins
-        if not failed.is_rejected:
+        if self.is_internal or not failed.is_rejected:
             self._finish(failed)
             return
         delay = logins.failures.failed(self.host, self._received_at)
