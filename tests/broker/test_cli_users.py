@@ -197,6 +197,13 @@ def test_own_client_reports_a_failed_login(secured: Bootstrapped, mechanism: str
     assert "wrong" not in repr(client._options)
 
 
+def test_command_without_a_user_names_the_option_for_it(secured: Bootstrapped) -> None:
+    failed = secured.run("topics", "list", "--bootstrap-server", secured.broker.address)
+    assert failed.returncode == 1
+    assert "If it requires a login" in failed.stderr
+    assert failed.stderr.rstrip().endswith("commands read them with --command-config")
+
+
 def test_asyncio_client_logs_in(secured: Bootstrapped) -> None:
     async def run() -> list[str]:
         async with headrace.client.aio.connect(

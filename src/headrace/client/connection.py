@@ -77,6 +77,8 @@ class Connection:
         login: Login | None = None,
     ) -> None:
         self.ready = False
+        self.is_served = False
+        """Whether a response has arrived, except those of ApiVersions and of the login."""
         self._login = login
         self.versions: dict[int, tuple[int, int]] = {}
         self._client_id = client_id.encode()
@@ -172,6 +174,7 @@ class Connection:
             else:
                 body_at = self._skip_header(sent, buffer, at + 4, end)
                 answers.append(Answer(sent.request, sent.version, buffer, body_at, end))
+                self.is_served = True
         return answers, refused
 
     def _put(self, api_key: int, version: int, body: list[bytes], request: Request | None) -> None:

@@ -55,6 +55,10 @@ _BY_CONTROLLER = frozenset(
     )
 )
 """Requests that only the controller can carry out."""
+_MIGHT_NEED_LOGIN = (
+    " before its first response. If it requires a login, set sasl_username and sasl_password; "
+    "commands read them with --command-config"
+)
 
 
 def _described(api_key: int) -> str:
@@ -272,8 +276,16 @@ class Network:
         """A link was closed by the peer, or by an error."""
         peer = self._links.get(link)
         if peer is not None:
-            was_ready = peer.connection is not None and peer.connection.ready
-            self._end(peer, reason, now_ms, failed=not was_ready, close=False)
+            connection = peer.connection
+            is_ready = connection is not None and connection.ready
+            if connection is not None and self._might_need_login(connection):
+                reason += _MIGHT_NEED_LOGIN
+            self._end(peer, reason, now_ms, failed=not is_ready, close=False)
+
+    def _might_need_login(self, connection: Connection) -> bool:
+        """Whether a broker that requires a login would close this connection."""
+        is_first = connection.ready and connection.in_flight > 0 and not connection.is_served
+        return is_first and not self._options.sasl_username
 
     def wanted(self, link: int) -> int:
         """The number of bytes to read next; 0 for any number."""
