@@ -5,6 +5,7 @@ import logging
 import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -85,6 +86,20 @@ async def _check_after_kill(path: str, acknowledged: int) -> None:
     assert turns[:acknowledged] == list(range(1, acknowledged + 1))
     assert await store.exists("/life") is None
     await store.close()
+
+
+def test_files_that_a_killed_process_left_become_private(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    _run_and_kill(str(path), 2)
+    files = (path, tmp_path / "store.db-wal")
+    for file in files:
+        file.chmod(0o644)  # As an earlier version created them.
+    database = Database(str(path))
+    database.open()
+    try:
+        assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600, 0o600]
+    finally:
+        database.close()
 
 
 def test_a_log_cut_anywhere_gives_the_writes_before_the_cut(tmp_path: Path) -> None:

@@ -55,8 +55,11 @@ class Database:
         try:
             if not os.path.exists(self._path):
                 self._create()
-            # It contains credentials. SQLite gives its other files the same mode.
-            os.chmod(self._path, 0o600)
+            # It contains credentials. SQLite gives new files the same mode, but not a write-ahead
+            # log that a killed process has left.
+            for path in (self._path, self._path + "-wal"):
+                if os.path.exists(path):
+                    os.chmod(path, 0o600)
             self._connection = self._connect(self._path)
             return self._prepare(self._connection)
         except sqlite3.Error as error:
