@@ -127,6 +127,13 @@ def test_first_user_of_the_environment_is_created_once(
         assert "pass:word" not in broker.log()
 
 
+def test_broker_without_users_logs_how_to_create_one(tmp_path: Path) -> None:
+    settings = {"listeners": LISTENER.format(free_port())}
+    with RunningBroker.start(tmp_path / "data", settings=settings) as broker:
+        assert "no user exists, clients cannot log in: next_step=" in broker.log()
+        assert "headrace users bootstrap" in broker.log()
+
+
 def test_invalid_first_user_stops_the_start(tmp_path: Path) -> None:
     environment = {**os.environ, "HEADRACE_BOOTSTRAP_USER": "admin"}
     started = subprocess.run(

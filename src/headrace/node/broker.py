@@ -177,8 +177,8 @@ class Broker:
         _, stat = await repeated(lambda: store.get(CLUSTER_ID), self._store_wait_s(store))
         self._store_id = f"{stat.czxid}-{stat.created_ms}"
         await self._load(controller, appends, replicas, replication)
-        if user is not None and config.mechanisms:
-            await create_first_user(controller, worker, *user)
+        if config.mechanisms:
+            await create_first_user(controller, worker, user)
         groups.start()
         controller.on_change(groups.changed)
         server.start()

@@ -42,11 +42,19 @@ def first_user(environment: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 async def create_first_user(
-    controller: Controller, worker: Worker, name: str, password: str
+    controller: Controller, worker: Worker, user: tuple[str, str] | None
 ) -> None:
     """Create the user with all SCRAM mechanisms, unless the cluster already has a user."""
     if controller.image.users:
         return
+    if user is None:
+        _log.warning(
+            "no user exists, clients cannot log in: "
+            "next_step='stop the brokers and run headrace users bootstrap, or set %s'",
+            VARIABLE,
+        )
+        return
+    name, password = user
     if not controller.is_controller:
         _log.info("first user not created, this broker is not the controller: user=%r", name)
         return
