@@ -1,5 +1,6 @@
 """The login of a connection: every order of requests, every mechanism, every failure."""
 
+import struct
 from functools import cache
 from itertools import product
 
@@ -191,6 +192,12 @@ def test_mechanism_that_is_not_enabled_gets_the_list() -> None:
     reply = decode_response(SASL_HANDSHAKE, 1, failed.data)[1]
     assert reply["error_code"] == ErrorCode.UNSUPPORTED_SASL_MECHANISM
     assert list(reply["mechanisms"]) == [SCRAM_SHA_512]
+
+
+def test_versions_that_are_not_supported_are_answered_twice() -> None:
+    login = Login()
+    frame = struct.pack(">hhihx", API_VERSIONS, 127, 7, -1)
+    assert [type(login.machine.receive(frame, 1.0)) for _ in range(3)] == [Reply, Reply, Failed]
 
 
 def test_versions_are_answered_once() -> None:

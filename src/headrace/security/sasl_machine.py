@@ -3,7 +3,8 @@
 Pure. Frames come and go without their length. A frame that is not expected ends the connection.
 
 M1  before a session exists, only ApiVersions (18), SaslHandshake (17) and SaslAuthenticate (36) are
-    parsed; ApiVersions is answered once, and only before the handshake
+    parsed; ApiVersions is answered once, or twice if the first version is not supported, and only
+    before the handshake
 M2  a failed login gets the same response for every reason, so that it reveals no user
 M3  after SaslHandshake version 0, frames are the tokens of the mechanism, without headers
 M4  a login ends LOGIN_SECONDS_MAX after the connection was accepted
@@ -91,7 +92,7 @@ class SaslMachine:
         self._credentials = credentials
         self._secret = secret
         self._nonce = nonce
-        self._has_versions = False
+        self._versions_left = 2
         self._is_over = False
         self._is_raw = False
         self._mechanism = ""
@@ -146,12 +147,13 @@ class SaslMachine:
     def _expected(self) -> tuple[int, ...]:
         if self._mechanism:
             return (SASL_AUTHENTICATE, SASL_HANDSHAKE)
-        return (SASL_HANDSHAKE,) if self._has_versions else (API_VERSIONS, SASL_HANDSHAKE)
+        return (API_VERSIONS, SASL_HANDSHAKE) if self._versions_left else (SASL_HANDSHAKE,)
 
     def _answer_versions(self, header: RequestHeader, frame: bytes) -> Action:
         version = header.api_version
         # A client whose version is not known sends another one.
-        self._has_versions = APIS[API_VERSIONS].serves(version)
+        is_known = APIS[API_VERSIONS].serves(version)
+        self._versions_left = 0 if is_known else self._versions_left - 1
         return Reply(answer_api_versions(version, header.correlation_id, frame, header.body_at))
 
     def _handshake(self, header: RequestHeader, mechanism: str) -> Action:
