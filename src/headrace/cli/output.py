@@ -35,8 +35,12 @@ def _text(cell: object) -> str:
     if cell is None:
         return "-"
     if isinstance(cell, tuple | list):
-        return ",".join(map(str, cell))
-    return str(cell)
+        cell = ",".join(map(str, cell))
+    text = str(cell)
+    if text.isprintable():
+        return text
+    # Clients select names, which must not control the terminal.
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def plural(count: int, noun: str) -> str:
