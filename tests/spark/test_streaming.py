@@ -147,7 +147,7 @@ def test_a_stream_takes_a_named_group_and_begins_where_it_is_told(
         fill(client, new_topic, ["new"], 0)
         query.processAllAvailable()
     assert sink.values() == ["new"]
-    with pytest.raises(PySparkException, match="option 'endingOffsets' is for") as refused:
+    with pytest.raises(PySparkException, match="option 'endingOffsets' applies to") as refused:
         sink.run(topics.read_stream(**named, endingOffsets="latest"))
     assert "UnboundLocalError" not in str(refused.value)
 
