@@ -208,3 +208,11 @@ def _shape(log: Log, offset: int) -> tuple[int, int]:
     found = log.read(offset, 1, log.log_end_offset, True)
     assert found is not None
     return int(found.position), int(found.size)
+
+
+def run_job(log: Log) -> OSError | None:
+    job = log.next_job(NOW_MS)
+    assert job is not None
+    job.run()
+    log.done(job)
+    return job.error

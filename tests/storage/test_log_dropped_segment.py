@@ -13,6 +13,7 @@ from tests.storage.log_scenario import (
     append,
     checkpoint,
     open_log,
+    run_job,
     work,
 )
 
@@ -44,14 +45,6 @@ def dropped(files: SimulatedFiles) -> Log:
     log.done(job)
     assert (log.log_start_offset, log.base_offsets) == (5, [5])
     return log
-
-
-def run_job(log: Log) -> OSError | None:
-    job = log.next_job(NOW_MS)
-    assert job is not None
-    job.run()
-    log.done(job)
-    return job.error
 
 
 def recovered_sequences(files: SimulatedFiles) -> list[int]:

@@ -16,6 +16,7 @@ from tests.storage.log_scenario import (
     checkpoint,
     offsets,
     open_log,
+    run_job,
     topic_config,
     values,
     work,
@@ -226,14 +227,6 @@ def test_a_full_disk_without_room_for_a_name_reuses_an_index_file() -> None:
     start = int(log.log_start_offset)
     assert start > 0
     assert open_log(files.killed(), SMALL).log_start_offset == start
-
-
-def run_job(log: Log) -> OSError | None:
-    job = log.next_job(NOW_MS)
-    assert job is not None
-    job.run()
-    log.done(job)
-    return job.error
 
 
 def noted_twice(files: SimulatedFiles, *, is_further: bool) -> Log:

@@ -31,30 +31,10 @@ from headrace.client.values import Node
 from headrace.security.scram import NONCE_BYTES
 from headrace.security.scram_client import login_client
 from headrace.wire.apis import (
-    ALTER_CONFIGS,
-    ALTER_PARTITION_REASSIGNMENTS,
-    ALTER_USER_SCRAM_CREDENTIALS,
     APIS,
-    CREATE_PARTITIONS,
-    CREATE_TOPICS,
-    DELETE_TOPICS,
-    ELECT_LEADERS,
-    INCREMENTAL_ALTER_CONFIGS,
+    CONTROLLER_APIS,
 )
 
-_BY_CONTROLLER = frozenset(
-    (
-        ALTER_CONFIGS,
-        ALTER_PARTITION_REASSIGNMENTS,
-        ALTER_USER_SCRAM_CREDENTIALS,
-        CREATE_PARTITIONS,
-        CREATE_TOPICS,
-        DELETE_TOPICS,
-        ELECT_LEADERS,
-        INCREMENTAL_ALTER_CONFIGS,
-    )
-)
-"""Requests that only the controller can carry out."""
 _MIGHT_NEED_LOGIN = (
     " before its first response. If it requires a login, set sasl_username and sasl_password; "
     "commands read them with --command-config"
@@ -63,7 +43,7 @@ _MIGHT_NEED_LOGIN = (
 
 def _described(api_key: int) -> str:
     name = APIS[api_key].name
-    if api_key in _BY_CONTROLLER:
+    if api_key in CONTROLLER_APIS:
         return f"{name}, which needs the controller, and in a cluster ZooKeeper"
     return name
 

@@ -76,7 +76,7 @@ class Timers(Generic[A]):
         self._arm(now)
 
     def forget(self, owner: A, key: str) -> None:
-        """The entity does not exist any more."""
+        """The entity no longer exists."""
         if owner.armed.pop(key, None) is not None:
             self._note_stale()
 

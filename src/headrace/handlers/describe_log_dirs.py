@@ -3,7 +3,7 @@
 - Null requests all partitions.
 - Omits requested partitions that are not on this broker, as Kafka does.
 - Requires: Describe on the cluster.
-- Versions: 1 to 5. Since 3, the response has an error of its own, since 4 the size and free space.
+- Versions: 1 to 5. Since 3, the response has a top-level error, since 4 the size and free space.
 
 Gaps: a broker has one directory, which is never cordoned.
 """

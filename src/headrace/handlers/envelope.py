@@ -1,7 +1,7 @@
 """Envelope, version 0: a client's request, forwarded to the controller. Brokers only.
 
 - Contains the frame of the client's request. The response contains the frame of the response.
-- Accepts the APIs of requests/forwarding.py only (INVALID_REQUEST).
+- Accepts the CONTROLLER_APIS of wire/apis.py only (INVALID_REQUEST).
 - The request is authorized with the client's principal and address, which the Envelope contains.
 - Versions: 0.
 
@@ -13,7 +13,8 @@ from inspect import isawaitable
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
-from headrace.requests.forwarding import FORWARDED, address_text
+from headrace.requests.forwarding import address_text
+from headrace.wire.apis import CONTROLLER_APIS
 from headrace.wire.codec import MalformedRequest, Message
 from headrace.wire.header import read_header
 
@@ -28,7 +29,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
 async def _open(broker: BrokerContext, context: RequestContext, request: Message) -> bytes:
     frame = request["request_data"]
     header = read_header(frame)
-    if header.api_key not in FORWARDED:
+    if header.api_key not in CONTROLLER_APIS:
         raise ApiError(ErrorCode.INVALID_REQUEST, "This request cannot be forwarded.")
     if not broker.controller.is_controller:
         raise ApiError(ErrorCode.NOT_CONTROLLER)

@@ -411,7 +411,7 @@ class Partition:
         return len(self._acks_awaiting_commit) > 0
 
     def take_synced(self) -> list[PendingAck]:
-        """Remove and return the acknowledgements that need no sync any more."""
+        """Remove and return the acknowledgements that need no further sync."""
         waiting = self._acks_awaiting_sync
         if not waiting:
             return waiting

@@ -42,7 +42,7 @@ class SessionPartition(ReplicaListener):
     def diverges(self, partition: Partition) -> bool:
         """Whether the follower's log diverges from this leader's."""
         part = self.part
-        # Deleted records have no epochs any more, so the outcome can change with the log start.
+        # Deleted records no longer have epochs, so the outcome can change with the log start.
         if not self.is_checked or part.fetch_offset < partition.log.log_start_offset:
             self.divergence = divergence(part, partition)
             self.is_checked = True

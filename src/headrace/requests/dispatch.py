@@ -20,11 +20,11 @@ from typing import Any, Protocol, cast
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.forwarding import FORWARDED, Carry, administer
+from headrace.requests.forwarding import Carry, administer
 from headrace.requests.group_requests import until_settled
 from headrace.requests.replies import now_or_later
 from headrace.wire.api_versions import answer_api_versions
-from headrace.wire.apis import API_VERSIONS, APIS
+from headrace.wire.apis import API_VERSIONS, APIS, CONTROLLER_APIS
 from headrace.wire.codec import MalformedRequest, Message, decode_request, encode_response
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def handle_frame(
     request = decode_request(context.api_key, version, frame, body_at)
     handler = _handler(context.api_key)
     carry = partial(handler.handle, broker, context, request)
-    if context.api_key in FORWARDED:
+    if context.api_key in CONTROLLER_APIS:
         return _administer(broker, handler, context, frame, request, cast(Carry, carry))
     try:
         settling = until_settled(broker, context, request)

@@ -17,30 +17,10 @@ from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import now_or_later
 from headrace.runtime.link import LinkBroken
 from headrace.wire.apis import (
-    ALTER_CONFIGS,
-    ALTER_PARTITION_REASSIGNMENTS,
-    ALTER_USER_SCRAM_CREDENTIALS,
-    CREATE_PARTITIONS,
-    CREATE_TOPICS,
-    DELETE_TOPICS,
-    ELECT_LEADERS,
     ENVELOPE,
-    INCREMENTAL_ALTER_CONFIGS,
 )
 from headrace.wire.codec import Message
 
-FORWARDED = frozenset(
-    (
-        ALTER_CONFIGS,
-        ALTER_PARTITION_REASSIGNMENTS,
-        ALTER_USER_SCRAM_CREDENTIALS,
-        CREATE_PARTITIONS,
-        CREATE_TOPICS,
-        DELETE_TOPICS,
-        ELECT_LEADERS,
-        INCREMENTAL_ALTER_CONFIGS,
-    )
-)
 _TIMEOUT_MS_DEFAULT = 30_000
 _RETRY_S = 0.05
 

@@ -177,3 +177,17 @@ _ROWS = (
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _ROWS}
+
+CONTROLLER_APIS: Final = frozenset(
+    (
+        ALTER_CONFIGS,
+        ALTER_PARTITION_REASSIGNMENTS,
+        ALTER_USER_SCRAM_CREDENTIALS,
+        CREATE_PARTITIONS,
+        CREATE_TOPICS,
+        DELETE_TOPICS,
+        ELECT_LEADERS,
+        INCREMENTAL_ALTER_CONFIGS,
+    )
+)
+"""Requests of clients that only the controller can execute. Other brokers forward them."""
