@@ -146,7 +146,7 @@ class SimulatedFront:
         self.process.loop.call_later(0.5, self._keep_up)
 
     def pump(self, peer: SimulatedPeer) -> None:
-        self.appends.begin()
+        self.appends.update_time()
         while peer.backlog and not peer.muted and not peer.closed:
             self._request(peer, peer.backlog.popleft())
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from uuid import uuid4
 
-from headrace.coordinator.ports import Hold
+from headrace.coordinator.ports import WaitForElection
 from headrace.coordinator.timers import Cancellable
 from headrace.env.clock import Clock, SystemClock
 from headrace.group.records import GroupRecord, decode_key, decode_value
@@ -144,7 +144,7 @@ def groups_over(
     call_later: Callable[[float, Callable[[], None]], Cancellable] | None = None,
     made: list[str] | None = None,
     is_time_trusted: Callable[[], bool] = lambda: True,
-    hold: Hold = lambda _partitions, _names: None,
+    hold: WaitForElection = lambda _partitions, _names: None,
 ) -> GroupService:
     """A coordinator of one shard; without timers, unless it is given some."""
 

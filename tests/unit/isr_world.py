@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.errors import ErrorCode
-from headrace.replication.isr_service import IsrKeeper
+from headrace.replication.isr_service import IsrService
 from headrace.replication.produce_exchange import ProduceExchange
 from headrace.replication.silence_machine import CHECK_S
 from headrace.runtime.exchange import Peer
@@ -34,7 +34,7 @@ class World:
         self.image = image
         self.asked: list[dict[str, Any]] = []
         self.answers: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
-        self.keeper = IsrKeeper(
+        self.keeper = IsrService(
             1,
             lambda: epoch_of(1),
             image,
@@ -67,7 +67,7 @@ class World:
         follower.fetched(epoch_of(node_id), offset, end_offset, now_ms)
         self.node.appends.commit(partition)
         if partition.qualifies(follower):
-            self.keeper.consider(partition)
+            self.keeper.check_isr(partition)
 
     def produce(self, value: str) -> ProducePart:
         """Write a record with acks=all; it waits for the followers."""
@@ -79,7 +79,7 @@ class World:
         exchange.partitions.append(partition)
         part.base_offset = partition.stage(batch(value), self.clock.wall_ms())
         part.end_offset = part.base_offset + 1
-        self.node.appends.touch(partition)
+        self.node.appends.mark_dirty(partition)
         self.node.appends.produced.append(exchange)
         self.node.appends.flush()
         assert exchange.pieces is None

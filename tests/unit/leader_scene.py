@@ -52,7 +52,7 @@ class Leader:
         return int(answer["responses"][0]["partitions"][0]["error_code"])
 
     def _ask(self, handler: Any, api_key: int, version: int, body: bytes) -> dict[str, Any]:
-        self.node.appends.begin()
+        self.node.appends.update_time()
         handler.handle(self._peer, 0, version, body, 0, len(body))
         self.node.appends.flush()
         pieces = self._peer.exchanges.popleft().pieces

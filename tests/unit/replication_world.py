@@ -69,7 +69,7 @@ class ManualTimer:
 class Node:
     """One broker: a disk, partitions, and the handler that its followers ask."""
 
-    def __init__(self, node_id: int, clock: ManualClock, tells_commits: bool = False) -> None:
+    def __init__(self, node_id: int, clock: ManualClock, responds_to_commits: bool = False) -> None:
         self.node_id = node_id
         self.clock = clock
         self.files = SimulatedFiles()
@@ -96,7 +96,7 @@ class Node:
             lambda node: self.registered_epoch(node),
             self.considered.append,
             Throttle(),
-            tells_commits,
+            responds_to_commits,
         )
 
     def add(
@@ -116,9 +116,9 @@ class Node:
     def append(self, *values: str, index: int = 0) -> None:
         """Write one batch as the partition's leader, and tell its followers."""
         partition = self.partition(index)
-        self.appends.begin()
+        self.appends.update_time()
         partition.stage(batch(*values), self.clock.wall_ms())
-        self.appends.touch(partition)
+        self.appends.mark_dirty(partition)
         self._deliver()
 
     def expire(self, until: float = inf) -> None:
@@ -163,7 +163,7 @@ class Wire:
             return False
         self.requests.append(frame)
         header = read_header(frame)
-        self.leader.appends.begin()
+        self.leader.appends.update_time()
         self.leader.handler.handle(self.peer, 0, VERSION, frame, header.body_at, len(frame))
         self.leader._deliver()
         return True
@@ -195,7 +195,7 @@ class Wire:
         written, machine.written = machine.written, []
         held, machine.held = machine.held, []
         for partition in written:
-            self.follower.appends.replicated(partition)
+            self.follower.appends.follower_appended(partition)
         for partition in held:
             partition.when_job_done(partial(machine.resume, partition))
 

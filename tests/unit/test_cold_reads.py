@@ -52,7 +52,7 @@ def test_replica_fetch_that_expires_and_wakes_in_one_iteration_is_answered_once(
     _evict(scene.leader)
     partition = scene.leader.partition()
     partition.stage(batch("a"), 0)
-    scene.leader.appends.touch(partition)
+    scene.leader.appends.mark_dirty(partition)
     scene.leader.appends.flush()
     scene.leader.expire()
     assert len(scene.leader.worker.jobs) == 1
@@ -66,7 +66,7 @@ def test_replica_fetch_that_follows_during_a_cold_read_gets_the_records() -> Non
     _evict(scene.leader)
     partition = scene.leader.partition()
     partition.stage(batch("a"), 0)
-    scene.leader.appends.touch(partition)
+    scene.leader.appends.mark_dirty(partition)
     scene.leader.appends.flush()
     # The second fetch names the partition again: the follower skips it in the first response.
     scene.wire.machine.report_start(scene.follower.partition())

@@ -145,7 +145,7 @@ class Coordinator:
         runtime = self.runtime
         led = runtime.shards.find(key)
         ticket, now = runtime.replies.new_ticket(), runtime.timers.now()
-        runtime.carry_out(led, key, led.shard.add(key, number, ticket), now)
+        runtime.execute(led, key, led.shard.add(key, number, ticket), now)
         reply = runtime.reply_to(led, key, ticket)
         return reply if isinstance(reply, str) else await reply
 

@@ -52,9 +52,9 @@ class HeldLink:
         self._answered.append(answered)
         if not self.is_deaf:
             at = read_header(frame).body_at
-            self.leader.appends.begin()
+            self.leader.appends.update_time()
             self.leader.handler.handle(self._wire.peer, 0, VERSION, frame, at, len(frame))
-            self.leader.appends.deliver()
+            self.leader.appends.send_responses()
         asyncio.get_running_loop().call_soon(self.deliver)
 
     def deliver(self) -> None:
@@ -120,7 +120,7 @@ class World:
         )
 
     def replicated(self, partition: Partition) -> None:
-        self.node.appends.replicated(partition)
+        self.node.appends.follower_appended(partition)
         self.node.worker.work()
 
     def follow(self) -> None:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.coordinator.ports import Hold
+from headrace.coordinator.ports import WaitForElection
 from headrace.coordinator.shard_runtime import Status
 from headrace.coordinator.timers import BEAT_MS
 from headrace.group import pending_ids
@@ -73,7 +73,7 @@ class Bench:
     timers: list[Timer] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
     is_time_trusted: bool = True
-    hold: Hold = lambda _partitions, _names: None
+    hold: WaitForElection = lambda _partitions, _names: None
 
     def __post_init__(self) -> None:
         self.image = ClusterImage("c", brokers={1: BrokerInfo(1, ())})
@@ -395,7 +395,7 @@ def test_groups_that_come_and_go_do_not_fill_the_timers() -> None:
             reply = await now(bench.groups.join(name, join_request("m")))
             await now(bench.groups.leave(name, [Leaver(reply.member_id)]))
         (led,) = bench.groups.shards
-        assert (len(led.shard.groups), len(led.armed)) == (0, 0)
+        assert (len(led.shard.groups), len(led.due_ms_by_key)) == (0, 0)
         assert len(bench.groups._timers) < 2_500
 
     asyncio.run(scene())

@@ -134,7 +134,7 @@ def test_requests_wait_while_the_image_names_a_lost_coordinator() -> None:
         bench = Bench(hold=hold)
         bench.commit(5)
         groups = bench.groups
-        assert groups.shards.settling(["g"]) is None
+        assert groups.shards.wait_until_ready(["g"]) is None
         groups.resign(0)
         late: list[CommitRequest] = []
         wanted = request("g", 6)

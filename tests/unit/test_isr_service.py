@@ -53,7 +53,7 @@ def test_a_follower_that_lags_goes_and_then_holds_nobody_up() -> None:
         world.append("a")
         world.fetched(2, 1)
         world.clock.advance(LAG_MS + 1)
-        world.keeper.consider(world.partition)
+        world.keeper.check_isr(world.partition)
         await world.until(lambda: bool(world.asked))
         assert world.partition.high_watermark == 0
         world.keeper.stop()
@@ -62,7 +62,7 @@ def test_a_follower_that_lags_goes_and_then_holds_nobody_up() -> None:
         world.fetched(2, 1)
         world.clock.advance(LAG_MS + 1)
         world.answers = [granted]
-        world.keeper.consider(world.partition)
+        world.keeper.check_isr(world.partition)
         await world.until(lambda: world.committed() == (1, 2))
         assert world.partition.high_watermark == 1
 
@@ -74,10 +74,10 @@ def test_everything_that_is_wanted_goes_in_one_request_and_one_is_under_way_at_a
         world = World(isr=(1, 2, 3), partitions=3)
         world.clock.advance(LAG_MS + 1)
         for index in range(2):
-            world.keeper.consider(world.node.partition(index))
+            world.keeper.check_isr(world.node.partition(index))
         await world.until(lambda: bool(world.asked))
         assert len(world.asked[0]["topics"][0]["partitions"]) == 2
-        world.keeper.consider(world.node.partition(2))
+        world.keeper.check_isr(world.node.partition(2))
         await world.settled()
         assert len(world.asked) == 1
         world.keeper.stop()
@@ -259,7 +259,7 @@ def test_a_leader_whose_disk_is_damaged_asks_the_others_to_go_on_without_it() ->
             return reply
 
         world.answers = [elected]
-        world.keeper.consider(world.partition)
+        world.keeper.check_isr(world.partition)
         await world.until(lambda: bool(world.asked))
         part = world.asked[0]["topics"][0]["partitions"][0]
         assert part["new_isr_with_epochs"] == [{"broker_id": 2, "broker_epoch": epoch_of(2)}]
@@ -275,7 +275,7 @@ def test_a_damaged_leader_without_others_stays() -> None:
     async def scenario() -> None:
         world = World(isr=(1,))
         world.partition.damaged_from = 0
-        world.keeper.consider(world.partition)
+        world.keeper.check_isr(world.partition)
         await world.settled()
         assert world.asked == []
 
@@ -290,7 +290,7 @@ def test_a_member_that_asks_for_what_is_committed_has_lost_it_and_goes_at_once()
         world.fetched(2, 2)
         world.fetched(2, 1)
         world.answers = [granted]
-        world.keeper.consider(world.partition)
+        world.keeper.check_isr(world.partition)
         await world.until(lambda: world.committed() == (1,))
 
     run(scenario())

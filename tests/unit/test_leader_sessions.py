@@ -30,7 +30,7 @@ def test_what_comes_late_from_a_connection_that_was_left_does_not_count(
     wire.run()
     scene.leader.append("b")
     wire.run()
-    scene.leader.appends.begin()
+    scene.leader.appends.update_time()
     scene.leader.handler.handle(former, 0, VERSION, late, read_header(late).body_at, len(late))
     scene.leader.handler.forget(former)
     scene.leader._deliver()
@@ -63,7 +63,7 @@ def test_a_consumer_on_the_listener_of_the_brokers_is_left_to_those_who_serve_co
     request.forget({})
     frame = request.finish(epoch_of(2))
     peer = Peer()
-    scene.leader.appends.begin()
+    scene.leader.appends.update_time()
     is_follower = scene.leader.handler.handle(
         peer, 0, VERSION, frame, read_header(frame).body_at, len(frame)
     )

@@ -67,7 +67,7 @@ def test_waiters_wake_when_a_log_start_moves_or_the_leadership_ends() -> None:
     scene.wire.run()
     assert len(wakes) == 2
     partition.retire()
-    scene.leader.appends.resigned(partition)
+    scene.leader.appends.leadership_lost(partition)
     assert len(wakes) == 3
 
 
@@ -110,7 +110,7 @@ def test_partition_with_unsent_records_gets_the_log_start_with_them() -> None:
     scene.leader.appends.start_job(partition)
     for index in range(2):
         scene.leader.partition(index).stage(batch("g"), 0)
-        scene.leader.appends.touch(scene.leader.partition(index))
+        scene.leader.appends.mark_dirty(scene.leader.partition(index))
     scene.leader.worker.work()
     frame = wire.answer()
     assert frame is not None

@@ -96,7 +96,7 @@ def elect(image: ClusterImage, name: str, *leaders: int) -> None:
 
 
 def hold(holds: Holds, *names: str) -> Awaitable[None] | None:
-    return holds.hold([TopicPartition(name, 0) for name in names], len(names))
+    return holds.wait_for_election([TopicPartition(name, 0) for name in names], len(names))
 
 
 def test_request_waits_for_the_election_of_each_lost_leader(
@@ -219,7 +219,7 @@ def test_handlers_without_a_lost_leader_respond_without_waiting() -> None:
     def hold_nothing(partitions: Any, _names: int) -> None:
         requests.append(list(partitions))
 
-    client.broker.hold = hold_nothing
+    client.broker.wait_for_election = hold_nothing
     client.ask(METADATA, 12, {"topics": [{"name": "orders"}]})
     client.ask(METADATA, 12, {"topics": None})
     client.ask(METADATA, 12, {"topics": []})
@@ -244,7 +244,7 @@ def test_requests_to_a_leader_wait_while_the_image_names_a_lost_one(api: int) ->
         held.append(list(partitions))
         return become_leader()
 
-    client.broker.hold = hold
+    client.broker.wait_for_election = hold
     client.partition("orders").is_leader = False
     asked = {"partition": 0, "partition_index": 0, "leader_epoch": 0, "timestamp": -1}
     topics = [{"topic": "orders", "name": "orders", "partitions": [asked]}]
@@ -256,7 +256,7 @@ def test_requests_to_a_leader_wait_while_the_image_names_a_lost_one(api: int) ->
 
 def request_leader(member: Member) -> "Awaitable[Message] | Message":
     """What a client's Metadata request gets from this broker."""
-    member.broker.hold = member.controller.hold
+    member.broker.wait_for_election = member.controller.wait_for_election
     member.broker.listed = member.controller.listed
     context = RequestContext(METADATA, 12, 1, None, "127.0.0.1:1", "PLAINTEXT")
     return metadata.handle(member.broker, context, {"topics": [{"name": "t", "topic_id": None}]})
@@ -329,7 +329,7 @@ def test_coordinator_lookup_waits_for_the_election(
             endpoint = Endpoint("PLAINTEXT", "localhost", 9000 + node)
             image.brokers[node] = BrokerInfo(node, (endpoint,), None, node)
         holds = Holds(image, SystemClock())
-        client.broker.hold = holds.hold
+        client.broker.wait_for_election = holds.wait_for_election
         holds.lost(2)
         context = RequestContext(FIND_COORDINATOR, 3, 1, None, "127.0.0.1:1", "PLAINTEXT")
         request = {"key_type": 0, "key": "g"}

@@ -33,7 +33,7 @@ class Racks(Scene):
         for node_id, node in self.nodes.items():
             choose = RackAwareReplicas(node_id, image).choose if is_set else None
             self.handlers[node_id] = reader_of(node, choose)
-            node.handler.tells_commits = is_set
+            node.handler.responds_to_commits = is_set
         self.leader.append(*"abc")
         self.wire.catch_up()
 
@@ -50,7 +50,7 @@ class Racks(Scene):
         body = encode_fetch(version, FetchLimits(wait_ms, 1, 1000, rack=rack), topics)
         peer = Peer()
         appends = self.nodes[node_id].appends
-        appends.begin()
+        appends.update_time()
         self.handlers[node_id].handle(peer, 0, version, body, 0, len(body))
         appends.flush()
         return peer

@@ -96,7 +96,9 @@ class Holds:
         self._losses = Losses()
         self.wake()
 
-    def hold(self, partitions: Iterable[TopicPartition], names: int) -> Awaitable[None] | None:
+    def wait_for_election(
+        self, partitions: Iterable[TopicPartition], names: int
+    ) -> Awaitable[None] | None:
         """Return an awaitable if a response must wait, as it would name a lost leader; else None.
 
         `names` is how many names the request has; the waiting request keeps them in memory.

@@ -432,9 +432,11 @@ class Controller:
         self._presence.lose_data()
         self._caller.replica_offline(topic_id, index)
 
-    def hold(self, partitions: Iterable[TopicPartition], names: int) -> Awaitable[None] | None:
-        """An awaitable if a response about these partitions' leaders must wait: see Holds.hold."""
-        return self._holds.hold(partitions, names)
+    def wait_for_election(
+        self, partitions: Iterable[TopicPartition], names: int
+    ) -> Awaitable[None] | None:
+        """An awaitable if one of these partitions is electing a leader: see Holds."""
+        return self._holds.wait_for_election(partitions, names)
 
     def was_lost(self, node_id: int) -> bool:
         """Whether the connection to a broker was lost lately: see Holds.was_lost."""

@@ -54,7 +54,7 @@ class Loader(Generic[Record]):
         offset, end = log.log_start_offset, log.log_end_offset
         while offset < end:
             chunk = await log.read(offset, CHUNK_BYTES)
-            before = offset
+            start = offset
             records = 0
             for batch in read_batches(chunk):
                 offset = int(batch.base_offset + batch.last_offset_delta) + 1
@@ -66,7 +66,7 @@ class Loader(Generic[Record]):
                 if records >= SLICE_RECORDS:
                     records = 0
                     await self._pause()
-            if offset == before:
+            if offset == start:
                 raise ApiError(
                     ErrorCode.CORRUPT_MESSAGE,
                     f"No record was found at offset {offset}, before the end at {end}.",

@@ -42,5 +42,5 @@ class TopicMaker(Protocol):
         """Create an internal topic, unless it exists. Raises ApiError."""
 
 
-Hold: TypeAlias = Callable[[Sequence[TopicPartition], int], Awaitable[None] | None]
-"""Returns an awaitable if the leader of a partition was just lost: see Holds.hold."""
+WaitForElection: TypeAlias = Callable[[Sequence[TopicPartition], int], Awaitable[None] | None]
+"""Returns an awaitable if the leader of a partition was just lost: see Holds.wait_for_election."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from headrace.coordinator.pending_replies import PendingReplies
-from headrace.coordinator.ports import CoordinatorLog, Hold, TopicMaker
+from headrace.coordinator.ports import CoordinatorLog, TopicMaker, WaitForElection
 from headrace.coordinator.shard import Decision, Moment, Record, RecordCodec, Reply
 from headrace.coordinator.shard_registry import CoordinatorTopic, ShardRegistry
 from headrace.coordinator.shard_runtime import S, ShardRuntime, Status, coordinator_error
@@ -49,14 +49,20 @@ class CoordinatorRuntime(Generic[S, Record, Reply]):
         image: ClusterImage,
         clock: Clock,
         make_topic: TopicMaker,
-        hold: Hold,
+        wait_for_election: WaitForElection,
         call_later: CallLater,
         loaded: Callable[[ShardRuntime[S, Record]], None],
     ) -> None:
         self._kind = kind
         self._after_load = loaded
         self.shards: ShardRegistry[S, Record] = ShardRegistry(
-            kind.topic, image, make_topic, hold, self._new_shard, kind.check_key, self._loaded
+            kind.topic,
+            image,
+            make_topic,
+            wait_for_election,
+            self._new_shard,
+            kind.check_key,
+            self._loaded,
         )
         self.replies: PendingReplies[Reply] = PendingReplies()
         self.timers: Timers[ShardRuntime[S, Record]] = Timers(clock, call_later, self._woken)
@@ -75,44 +81,48 @@ class CoordinatorRuntime(Generic[S, Record, Reply]):
 
     def resign(self, index: int) -> None:
         """This broker is no longer the leader of a partition."""
-        led = self.shards.resign(index)
-        if led is not None:
-            for ticket, reply in led.shard.unloaded(ErrorCode.NOT_COORDINATOR):
+        shard_runtime = self.shards.resign(index)
+        if shard_runtime is not None:
+            for ticket, reply in shard_runtime.shard.unloaded(ErrorCode.NOT_COORDINATOR):
                 self.replies.reply(ticket, reply)
 
     def stop(self) -> None:
         """Reply to all waiting requests; their clients then look for another coordinator."""
         self.timers.stop()
         self.shards.stop()
-        for led in self.shards:
-            self.resign(led.shard.index)
+        for shard_runtime in self.shards:
+            self.resign(shard_runtime.shard.index)
         for task in self._tasks:
             task.cancel()
 
-    def _loaded(self, led: ShardRuntime[S, Record]) -> None:
+    def _loaded(self, shard_runtime: ShardRuntime[S, Record]) -> None:
         now = self.timers.now()
-        for key, decision in led.shard.loaded(now):
-            self.carry_out(led, key, decision, now)
-        self._after_load(led)
+        for key, decision in shard_runtime.shard.loaded(now):
+            self.execute(shard_runtime, key, decision, now)
+        self._after_load(shard_runtime)
 
     # Decisions
 
-    def append(self, led: ShardRuntime[S, Record], records: list[Record], now: Moment) -> None:
+    def append(
+        self, shard_runtime: ShardRuntime[S, Record], records: list[Record], now: Moment
+    ) -> None:
         """Append and apply. Raises an ApiError with an error for clients."""
         try:
-            led.append(records, now.wall_ms)
+            shard_runtime.append(records, now.wall_ms)
         except ApiError as error:
             raise ApiError(coordinator_error(error.code), error.message) from None
 
-    def append_in_parts(self, led: ShardRuntime[S, Record], records: list[Record]) -> None:
+    def append_in_parts(
+        self, shard_runtime: ShardRuntime[S, Record], records: list[Record]
+    ) -> None:
         """For independent records, such as tombstones, which one batch might not hold."""
         now = self.timers.now()
         for at in range(0, len(records), RECORDS_PER_BATCH_MAX):
-            self.append(led, records[at : at + RECORDS_PER_BATCH_MAX], now)
+            self.append(shard_runtime, records[at : at + RECORDS_PER_BATCH_MAX], now)
 
-    def carry_out(
+    def execute(
         self,
-        led: ShardRuntime[S, Record],
+        shard_runtime: ShardRuntime[S, Record],
         key: str,
         decision: Decision[Record, Reply],
         now: Moment,
@@ -120,73 +130,75 @@ class CoordinatorRuntime(Generic[S, Record, Reply]):
         """Append and apply the records of a decision, then send its replies."""
         while decision.records:
             try:
-                led.append(decision.records, now.wall_ms)
+                shard_runtime.append(decision.records, now.wall_ms)
                 break
             except ApiError as error:
                 _logger.warning("coordinator records not stored: key=%r error=%s", key[:200], error)
                 code = coordinator_error(error.code)
-                decision = led.shard.append_failed(key, decision, code, now)
-        self.follow(led, key, decision, now)
+                decision = shard_runtime.shard.append_failed(key, decision, code, now)
+        self.follow(shard_runtime, key, decision, now)
 
     def follow(
         self,
-        led: ShardRuntime[S, Record],
+        shard_runtime: ShardRuntime[S, Record],
         key: str,
         decision: Decision[Record, Reply],
         now: Moment,
     ) -> None:
         """The records of a decision are applied: send its replies and set the timer."""
-        self._send(led, decision.replies)
-        follow_up: Decision[Record, Reply] = led.shard.applied(key, decision, now)
+        self._send(shard_runtime, decision.replies)
+        follow_up: Decision[Record, Reply] = shard_runtime.shard.applied(key, decision, now)
         if follow_up.records or follow_up.replies:
-            self.carry_out(led, key, follow_up, now)
-        led.shard.drop_if_vacant(key)
-        self.set_timer(led, key, now)
+            self.execute(shard_runtime, key, follow_up, now)
+        shard_runtime.shard.drop_if_vacant(key)
+        self.set_timer(shard_runtime, key, now)
 
-    def set_timer(self, led: ShardRuntime[S, Record], key: str, now: Moment) -> None:
-        due_ms = led.shard.due_ms(key)
+    def set_timer(self, shard_runtime: ShardRuntime[S, Record], key: str, now: Moment) -> None:
+        due_ms = shard_runtime.shard.due_ms(key)
         if due_ms is None:
-            self.timers.forget(led, key)
+            self.timers.forget(shard_runtime, key)
         else:
-            self.timers.set(led, key, due_ms, now)
+            self.timers.set(shard_runtime, key, due_ms, now)
 
-    def _woken(self, led: ShardRuntime[S, Record], key: str, now: Moment) -> None:
-        while led.status is Status.ACTIVE:
-            due_ms = led.shard.due_ms(key)
+    def _woken(self, shard_runtime: ShardRuntime[S, Record], key: str, now: Moment) -> None:
+        while shard_runtime.status is Status.ACTIVE:
+            due_ms = shard_runtime.shard.due_ms(key)
             if due_ms is None or due_ms > now.ms:
-                self.set_timer(led, key, now)
+                self.set_timer(shard_runtime, key, now)
                 return
-            self.carry_out(led, key, led.shard.tick(key, now), now)
+            self.execute(shard_runtime, key, shard_runtime.shard.tick(key, now), now)
 
     # Replies
 
     def reply_to(
-        self, led: ShardRuntime[S, Record], key: str, ticket: int
+        self, shard_runtime: ShardRuntime[S, Record], key: str, ticket: int
     ) -> Reply | Awaitable[Reply]:
         """The reply of a ticket, or an awaitable of it."""
         reply = self.replies.take(ticket)
         if reply is not None:
             return reply
-        return self.replies.wait(ticket, lambda: self._cancelled(led, key, ticket))
+        return self.replies.wait(ticket, lambda: self._cancelled(shard_runtime, key, ticket))
 
-    def _cancelled(self, led: ShardRuntime[S, Record], key: str, ticket: int) -> None:
-        if led.status is Status.ACTIVE and led.shard.due_ms(key) is not None:
+    def _cancelled(self, shard_runtime: ShardRuntime[S, Record], key: str, ticket: int) -> None:
+        if shard_runtime.status is Status.ACTIVE and shard_runtime.shard.due_ms(key) is not None:
             now = self.timers.now()
-            self.carry_out(led, key, led.shard.cancelled(key, ticket, now), now)
+            self.execute(shard_runtime, key, shard_runtime.shard.cancelled(key, ticket, now), now)
 
-    def _send(self, led: ShardRuntime[S, Record], replies: list[tuple[int, Reply]]) -> None:
-        if led.is_committed:
+    def _send(
+        self, shard_runtime: ShardRuntime[S, Record], replies: list[tuple[int, Reply]]
+    ) -> None:
+        if shard_runtime.is_committed:
             for ticket, reply in replies:
                 self.replies.reply(ticket, reply)
         elif replies:
-            start_task(self._send_later(led, replies), self._tasks)
+            start_task(self._send_later(shard_runtime, replies), self._tasks)
 
     async def _send_later(
-        self, led: ShardRuntime[S, Record], replies: list[tuple[int, Reply]]
+        self, shard_runtime: ShardRuntime[S, Record], replies: list[tuple[int, Reply]]
     ) -> None:
         failure: ErrorCode | None = None
         try:
-            await led.wait_committed()
+            await shard_runtime.wait_committed()
         except ApiError as error:
             failure = error.code
         for ticket, reply in replies:

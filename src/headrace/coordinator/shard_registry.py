@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from headrace.coordinator.placement import partition_for
-from headrace.coordinator.ports import CoordinatorLog, Hold, TopicMaker
+from headrace.coordinator.ports import CoordinatorLog, TopicMaker, WaitForElection
 from headrace.coordinator.shard import Record
 from headrace.coordinator.shard_runtime import S, ShardRuntime, Status
 from headrace.model.cluster import ClusterImage
@@ -40,7 +40,7 @@ class ShardRegistry(Generic[S, Record]):
         topic: CoordinatorTopic,
         image: ClusterImage,
         make_topic: TopicMaker,
-        hold: Hold,
+        wait_for_election: WaitForElection,
         new_shard: Callable[[int, CoordinatorLog], ShardRuntime[S, Record]],
         check_key: Callable[[str], None],
         loaded: Callable[[ShardRuntime[S, Record]], None],
@@ -48,41 +48,41 @@ class ShardRegistry(Generic[S, Record]):
         self._topic = topic
         self._image = image
         self._make_topic = make_topic
-        self._hold = hold
+        self._wait_for_election = wait_for_election
         self._new_shard = new_shard
         self._check_key = check_key
         self._loaded = loaded
-        self._led: dict[int, ShardRuntime[S, Record]] = {}
+        self._shards: dict[int, ShardRuntime[S, Record]] = {}
         self._to_load: list[ShardRuntime[S, Record]] = []
         self._loader: asyncio.Task[None] | None = None
-        self._making: asyncio.Task[None] | None = None
+        self._topic_creation: asyncio.Task[None] | None = None
         self._load_waits = 0
         self._last_error = ""
         self._is_stopping = False
 
     def __iter__(self) -> Iterator[ShardRuntime[S, Record]]:
-        return iter(list(self._led.values()))
+        return iter(list(self._shards.values()))
 
     def lead(self, index: int, log: CoordinatorLog) -> None:
-        led = self._led[index] = self._new_shard(index, log)
-        if _backlog(led) == 0:
-            led.status = Status.ACTIVE
-            led.load_ended.set()
+        shard_runtime = self._shards[index] = self._new_shard(index, log)
+        if _backlog(shard_runtime) == 0:
+            shard_runtime.status = Status.ACTIVE
+            shard_runtime.load_ended.set()
             return
-        self._to_load.append(led)
+        self._to_load.append(shard_runtime)
         if self._loader is None:
             self._loader = asyncio.get_running_loop().create_task(self._load_all())
 
     def resign(self, index: int) -> ShardRuntime[S, Record] | None:
-        led = self._led.pop(index, None)
-        if led is not None:
-            led.status = Status.OVER
-            led.load_ended.set()
-        return led
+        shard_runtime = self._shards.pop(index, None)
+        if shard_runtime is not None:
+            shard_runtime.status = Status.RESIGNED
+            shard_runtime.load_ended.set()
+        return shard_runtime
 
     def stop(self) -> None:
         self._is_stopping = True
-        for task in (self._loader, self._making):
+        for task in (self._loader, self._topic_creation):
             if task is not None:
                 task.cancel()
 
@@ -90,31 +90,31 @@ class ShardRegistry(Generic[S, Record]):
         """Sequentially, the smallest first, so that most shards are available soon."""
         count = 0
         while self._to_load:
-            led = min(self._to_load, key=_backlog)
-            self._to_load.remove(led)
-            if led.status is Status.LOADING:
-                await self._load(led)
-                count += len(led.shard)
+            shard_runtime = min(self._to_load, key=_backlog)
+            self._to_load.remove(shard_runtime)
+            if shard_runtime.status is Status.LOADING:
+                await self._load(shard_runtime)
+                count += len(shard_runtime.shard)
         if count:
             _logger.info("coordinator loaded: topic=%s entities=%d", self._topic.name, count)
         self._loader = None
 
-    async def _load(self, led: ShardRuntime[S, Record]) -> None:
+    async def _load(self, shard_runtime: ShardRuntime[S, Record]) -> None:
         try:
-            await led.load()
+            await shard_runtime.load()
         except (ApiError, OSError) as error:
-            led.status = Status.FAILED
-            led.load_ended.set()
+            shard_runtime.status = Status.FAILED
+            shard_runtime.load_ended.set()
             _logger.error(
                 "coordinator not loaded, clients get an error: partition=%s-%d error=%s",
                 self._topic.name,
-                led.shard.index,
+                shard_runtime.shard.index,
                 error,
             )
             return
-        if led.status is Status.ACTIVE:
-            self._loaded(led)
-        led.load_ended.set()
+        if shard_runtime.status is Status.ACTIVE:
+            self._loaded(shard_runtime)
+        shard_runtime.load_ended.set()
 
     # Finding
 
@@ -126,13 +126,13 @@ class ShardRegistry(Generic[S, Record]):
     def find(self, key: str) -> ShardRuntime[S, Record]:
         """The shard of a key. Raises ApiError unless this broker is its coordinator and ready."""
         self._check_key(key)
-        led = self._led.get(self.partition_of(key))
-        if led is None:
+        shard_runtime = self._shards.get(self.partition_of(key))
+        if shard_runtime is None:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
-        led.check_active()
-        return led
+        shard_runtime.check_active()
+        return shard_runtime
 
-    def settling(self, keys: Sequence[str]) -> Awaitable[None] | None:
+    def wait_until_ready(self, keys: Sequence[str]) -> Awaitable[None] | None:
         """An awaitable if this broker will probably soon be the coordinator of one of these keys.
 
         It is loading the shard, or its image still names a broker whose connection was just lost.
@@ -140,17 +140,17 @@ class ShardRegistry(Generic[S, Record]):
         client its retry backoff. At most LOAD_WAITS_MAX requests wait.
         """
         indexes = [self.partition_of(key) for key in keys]
-        led = [self._led.get(index) for index in indexes]
+        shards = [self._shards.get(index) for index in indexes]
         elected = None
-        if None in led:
+        if None in shards:
             partitions = [TopicPartition(self._topic.name, index) for index in indexes]
-            elected = self._hold(partitions, len(led))
-        is_loading = any(each is not None and each.status is Status.LOADING for each in led)
+            elected = self._wait_for_election(partitions, len(shards))
+        is_loading = any(each is not None and each.status is Status.LOADING for each in shards)
         if elected is None and (not is_loading or self._load_waits >= LOAD_WAITS_MAX):
             return None
-        return self._wait_until_settled(elected, indexes)
+        return self._wait_until_ready(elected, indexes)
 
-    async def _wait_until_settled(
+    async def _wait_until_ready(
         self, elected: Awaitable[None] | None, indexes: Sequence[int]
     ) -> None:
         self._load_waits += 1
@@ -159,16 +159,20 @@ class ShardRegistry(Generic[S, Record]):
                 if elected is not None:
                     await elected
                 for index in indexes:
-                    led = self._led.get(index)
-                    if led is not None and led.status is Status.LOADING:
-                        await led.load_ended.wait()
+                    shard_runtime = self._shards.get(index)
+                    if shard_runtime is not None and shard_runtime.status is Status.LOADING:
+                        await shard_runtime.load_ended.wait()
         except TimeoutError:
             pass
         finally:
             self._load_waits -= 1
 
     def active(self) -> list[ShardRuntime[S, Record]]:
-        return [led for led in self._led.values() if led.status is Status.ACTIVE]
+        return [
+            shard_runtime
+            for shard_runtime in self._shards.values()
+            if shard_runtime.status is Status.ACTIVE
+        ]
 
     async def coordinator_of(self, key: str) -> int:
         """The coordinator's node id. Creates the coordinator's topic unless it exists."""
@@ -183,18 +187,18 @@ class ShardRegistry(Generic[S, Record]):
     async def _create_topic(self) -> None:
         if self._is_stopping:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if self._making is None:
+        if self._topic_creation is None:
             topic = self._topic
-            self._making = asyncio.get_running_loop().create_task(
+            self._topic_creation = asyncio.get_running_loop().create_task(
                 self._make_topic(
                     topic.name, topic.partitions, topic.replication_factor, topic.configs
                 )
             )
-            self._making.add_done_callback(self._created)
-        await asyncio.wait({self._making}, timeout=TOPIC_SECONDS)
+            self._topic_creation.add_done_callback(self._created)
+        await asyncio.wait({self._topic_creation}, timeout=TOPIC_SECONDS)
 
     def _created(self, task: asyncio.Task[None]) -> None:
-        self._making = None
+        self._topic_creation = None
         if task.cancelled():
             return
         # Clients retry: log each cause once.
@@ -204,5 +208,5 @@ class ShardRegistry(Generic[S, Record]):
         self._last_error = error
 
 
-def _backlog(led: ShardRuntime[S, Record]) -> int:
-    return led.log.log_end_offset - led.log.log_start_offset
+def _backlog(shard_runtime: ShardRuntime[S, Record]) -> int:
+    return shard_runtime.log.log_end_offset - shard_runtime.log.log_start_offset

@@ -25,13 +25,13 @@ class Status(Enum):
     LOADING = 0
     ACTIVE = 1
     FAILED = 2
-    OVER = 3
+    RESIGNED = 3
 
 
 _ERRORS = {
     Status.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     Status.FAILED: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    Status.OVER: ErrorCode.NOT_COORDINATOR,
+    Status.RESIGNED: ErrorCode.NOT_COORDINATOR,
 }
 
 _COORDINATOR_ERRORS = {
@@ -64,7 +64,7 @@ class ShardRuntime(Generic[S, Record]):
         self.log = log
         self.status = Status.LOADING
         self.load_ended = asyncio.Event()
-        self.armed: dict[str, int] = {}
+        self.due_ms_by_key: dict[str, int] = {}
         """When the timer of each entity is due."""
         self._codec = codec
         self._compression = compression

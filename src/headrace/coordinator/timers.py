@@ -17,13 +17,13 @@ STALL_MS = 2_000
 STALE_MAX = 1_000
 
 
-class Armed(Protocol):
+class TimerOwner(Protocol):
     @property
-    def armed(self) -> dict[str, int]:
+    def due_ms_by_key(self) -> dict[str, int]:
         """When the timer of each entity is due."""
 
 
-A = TypeVar("A", bound=Armed)
+A = TypeVar("A", bound=TimerOwner)
 
 
 class Cancellable(Protocol):
@@ -65,26 +65,28 @@ class Timers(Generic[A]):
 
     def set(self, owner: A, key: str, due_ms: int, now: Moment) -> None:
         """Wake an entity at that time, or earlier."""
-        armed_ms = owner.armed.get(key, NEVER)
-        if due_ms >= armed_ms:
+        due_before_ms = owner.due_ms_by_key.get(key, NEVER)
+        if due_ms >= due_before_ms:
             return
-        if armed_ms != NEVER:
+        if due_before_ms != NEVER:
             self._note_stale()
-        owner.armed[key] = due_ms
+        owner.due_ms_by_key[key] = due_ms
         self._count += 1
         heappush(self._heap, (due_ms, self._count, owner, key))
-        self._arm(now)
+        self._schedule(now)
 
     def forget(self, owner: A, key: str) -> None:
         """The entity no longer exists."""
-        if owner.armed.pop(key, None) is not None:
+        if owner.due_ms_by_key.pop(key, None) is not None:
             self._note_stale()
 
     def _note_stale(self) -> None:
         """Delete unused entries once they are half of the heap: short-lived entities leave them."""
         self._stale += 1
         if self._stale > STALE_MAX and self._stale * 2 > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[2].armed.get(entry[3]) == entry[0]]
+            self._heap = [
+                entry for entry in self._heap if entry[2].due_ms_by_key.get(entry[3]) == entry[0]
+            ]
             heapify(self._heap)
             self._stale = 0
 
@@ -93,7 +95,7 @@ class Timers(Generic[A]):
         if self._handle is not None:
             self._handle.cancel()
 
-    def _arm(self, now: Moment) -> None:
+    def _schedule(self, now: Moment) -> None:
         """Run when the first entry is due, and at least every BEAT_MS, to notice stalls."""
         if not self._heap:
             return
@@ -110,12 +112,12 @@ class Timers(Generic[A]):
         now = self.now()
         while self._heap and self._heap[0][0] <= now.ms:
             due_ms, _, owner, key = heappop(self._heap)
-            if owner.armed.get(key) == due_ms:
-                del owner.armed[key]
+            if owner.due_ms_by_key.get(key) == due_ms:
+                del owner.due_ms_by_key[key]
                 self._wake(owner, key, now)
             else:
                 self._stale -= 1
-        self._arm(now)
+        self._schedule(now)
 
     def _monotonic_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

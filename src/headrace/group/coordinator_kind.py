@@ -13,7 +13,7 @@ from headrace.group.topics import Topics
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import OFFSETS_TOPIC
 
-LedShard: TypeAlias = ShardRuntime[Shard, GroupRecord]
+GroupShardRuntime: TypeAlias = ShardRuntime[Shard, GroupRecord]
 GroupRuntime: TypeAlias = CoordinatorRuntime[Shard, GroupRecord, Reply]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from headrace.coordinator.shard_runtime import Status
 from headrace.env.clock import Clock
-from headrace.group.coordinator_kind import LedShard
+from headrace.group.coordinator_kind import GroupShardRuntime
 from headrace.group.records import GroupRecord
 from headrace.group.settings import GroupSettings
 
@@ -22,8 +22,8 @@ class Expiry:
         clock: Clock,
         is_time_trusted: Callable[[], bool],
         settings: GroupSettings,
-        active: Callable[[], list[LedShard]],
-        append: Callable[[LedShard, list[GroupRecord]], None],
+        active: Callable[[], list[GroupShardRuntime]],
+        append: Callable[[GroupShardRuntime, list[GroupRecord]], None],
     ) -> None:
         self._clock = clock
         self._is_time_trusted = is_time_trusted
@@ -50,15 +50,15 @@ class Expiry:
         if not self._is_time_trusted():
             return
         looked_at = 0
-        for led in self._active():
-            for group_id in list(led.shard.groups):
-                if led.status is not Status.ACTIVE:
+        for shard_runtime in self._active():
+            for group_id in list(shard_runtime.shard.groups):
+                if shard_runtime.status is not Status.ACTIVE:
                     break
                 wall_ms = self._clock.wall_ms()
                 kept_ms = self._settings.retention_ms
-                records = led.shard.decide_expiry(group_id, wall_ms, kept_ms)
+                records = shard_runtime.shard.decide_expiry(group_id, wall_ms, kept_ms)
                 if records:
-                    self._append(led, records)
+                    self._append(shard_runtime, records)
                 looked_at += 1
                 if looked_at % GROUPS_PER_SLICE == 0:
                     await asyncio.sleep(0)

@@ -4,7 +4,7 @@ Every client gets one on request, so they are limited in number and in bytes. Th
 first: a normal client uses its id within milliseconds.
 """
 
-from headrace.group.coordinator_kind import LedShard
+from headrace.group.coordinator_kind import GroupShardRuntime
 
 COUNT_MAX = 20_000
 BYTES_MAX = 16 * 1024 * 1024
@@ -13,28 +13,28 @@ _OVERHEAD_BYTES = 500
 
 class PendingIds:
     def __init__(self) -> None:
-        self._led: dict[tuple[str, str], LedShard] = {}
+        self._shards: dict[tuple[str, str], GroupShardRuntime] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._led)
+        return len(self._shards)
 
-    def add(self, led: LedShard, group_id: str, member_id: str) -> None:
-        self._led[group_id, member_id] = led
+    def add(self, shard_runtime: GroupShardRuntime, group_id: str, member_id: str) -> None:
+        self._shards[group_id, member_id] = shard_runtime
         self._bytes += _size(group_id, member_id)
 
     def discard(self, group_id: str, member_id: str) -> None:
-        if self._led.pop((group_id, member_id), None) is not None:
+        if self._shards.pop((group_id, member_id), None) is not None:
             self._bytes -= _size(group_id, member_id)
 
-    def pop_surplus(self) -> tuple[LedShard, str, str] | None:
+    def pop_surplus(self) -> tuple[GroupShardRuntime, str, str] | None:
         """The oldest id while a limit is exceeded, else None."""
-        if len(self._led) <= COUNT_MAX and self._bytes <= BYTES_MAX:
+        if len(self._shards) <= COUNT_MAX and self._bytes <= BYTES_MAX:
             return None
-        group_id, member_id = next(iter(self._led))
-        led = self._led[group_id, member_id]
+        group_id, member_id = next(iter(self._shards))
+        shard_runtime = self._shards[group_id, member_id]
         self.discard(group_id, member_id)
-        return led, group_id, member_id
+        return shard_runtime, group_id, member_id
 
 
 def _size(group_id: str, member_id: str) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import cast
 
-from headrace.coordinator.ports import CoordinatorLog, Hold, TopicMaker
+from headrace.coordinator.ports import CoordinatorLog, TopicMaker, WaitForElection
 from headrace.coordinator.runtime import RECORDS_PER_BATCH_MAX, CoordinatorRuntime, start_task
 from headrace.coordinator.shard import Moment
 from headrace.coordinator.shard_runtime import Status, coordinator_error
@@ -22,7 +22,7 @@ from headrace.env.clock import Clock
 from headrace.group.classic_machine import ClassicGroup
 from headrace.group.commit_batch import CommitBatch
 from headrace.group.consumer_classic import ConsumerGroup
-from headrace.group.coordinator_kind import GroupRuntime, LedShard, group_coordinator
+from headrace.group.coordinator_kind import GroupRuntime, GroupShardRuntime, group_coordinator
 from headrace.group.expiry import Expiry
 from headrace.group.messages import (
     NO_GENERATION,
@@ -58,7 +58,7 @@ class GroupService:
         image: ClusterImage,
         clock: Clock,
         make_topic: TopicMaker,
-        hold: Hold,
+        wait_for_election: WaitForElection,
         call_later: CallLater,
         is_time_trusted: Callable[[], bool],
     ) -> None:
@@ -69,7 +69,7 @@ class GroupService:
             image,
             clock,
             make_topic,
-            hold,
+            wait_for_election,
             call_later,
             self._loaded,
         )
@@ -105,75 +105,77 @@ class GroupService:
 
     def topics_deleted(self, names: Iterable[str]) -> None:
         """Delete the offsets of deleted topics."""
-        for led in self.shards:
+        for shard_runtime in self.shards:
             for name in names:
-                if led.status is Status.LOADING:
-                    led.shard.deleted_topics.append(name)
-                elif led.status is Status.ACTIVE:
-                    self._clean(led, led.shard.offsets.decide_deletion_of_topic(name))
+                if shard_runtime.status is Status.LOADING:
+                    shard_runtime.shard.deleted_topics.append(name)
+                elif shard_runtime.status is Status.ACTIVE:
+                    self._clean(
+                        shard_runtime, shard_runtime.shard.offsets.decide_deletion_of_topic(name)
+                    )
 
-    def _loaded(self, led: LedShard) -> None:
-        for name in led.shard.deleted_topics:
-            self._clean(led, led.shard.offsets.decide_deletion_of_topic(name))
+    def _loaded(self, shard_runtime: GroupShardRuntime) -> None:
+        for name in shard_runtime.shard.deleted_topics:
+            self._clean(shard_runtime, shard_runtime.shard.offsets.decide_deletion_of_topic(name))
 
     # Membership
 
     def join(self, group_id: str, request: JoinRequest) -> JoinReply | Awaitable[JoinReply]:
-        led = self.shards.find(group_id)
-        group = led.shard.find(group_id)
+        shard_runtime = self.shards.find(group_id)
+        group = shard_runtime.shard.find(group_id)
         if group is None:
             if request.member_id:
                 return JoinReply(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-            group = led.shard.find_or_make(group_id)
+            group = shard_runtime.shard.find_or_make(group_id)
         now = self._timers.now()
-        before = led.shard.before_join(group_id, request, now)
+        before = shard_runtime.shard.before_join(group_id, request, now)
         if before.records:
-            self._runtime.append(led, before.records, now)
-            self._runtime.follow(led, group_id, before, now)
-            group = led.shard.find_or_make(group_id)
+            self._runtime.append(shard_runtime, before.records, now)
+            self._runtime.follow(shard_runtime, group_id, before, now)
+            group = shard_runtime.shard.find_or_make(group_id)
         ticket = self._runtime.replies.new_ticket()
         self._pending_ids.discard(group_id, request.member_id)
-        self._runtime.carry_out(led, group_id, group.join(request, ticket, now), now)
+        self._runtime.execute(shard_runtime, group_id, group.join(request, ticket, now), now)
         if request.new_member_id in group.pending:
-            self._pending_ids.add(led, group_id, request.new_member_id)
+            self._pending_ids.add(shard_runtime, group_id, request.new_member_id)
             self._forget_surplus_ids(now)
-        answer = self._runtime.reply_to(led, group_id, ticket)
+        answer = self._runtime.reply_to(shard_runtime, group_id, ticket)
         return cast("JoinReply | Awaitable[JoinReply]", answer)
 
     def sync(self, group_id: str, request: SyncRequest) -> SyncReply | Awaitable[SyncReply]:
-        led = self.shards.find(group_id)
-        group = led.shard.find(group_id)
+        shard_runtime = self.shards.find(group_id)
+        group = shard_runtime.shard.find(group_id)
         if group is None:
             return SyncReply(ErrorCode.UNKNOWN_MEMBER_ID)
         now = self._timers.now()
         ticket = self._runtime.replies.new_ticket()
-        self._runtime.carry_out(led, group_id, group.sync(request, ticket, now), now)
-        answer = self._runtime.reply_to(led, group_id, ticket)
+        self._runtime.execute(shard_runtime, group_id, group.sync(request, ticket, now), now)
+        answer = self._runtime.reply_to(shard_runtime, group_id, ticket)
         return cast("SyncReply | Awaitable[SyncReply]", answer)
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        led = self.shards.find(group_id)
-        group = led.shard.find(group_id)
+        shard_runtime = self.shards.find(group_id)
+        group = shard_runtime.shard.find(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         now = self._timers.now()
         error = group.heartbeat(member_id, instance_id, generation, now)
-        self._runtime.set_timer(led, group_id, now)
+        self._runtime.set_timer(shard_runtime, group_id, now)
         return error
 
     def leave(
         self, group_id: str, leavers: list[Leaver]
     ) -> list[ErrorCode] | Awaitable[list[ErrorCode]]:
-        led = self.shards.find(group_id)
-        group = led.shard.find(group_id)
+        shard_runtime = self.shards.find(group_id)
+        group = shard_runtime.shard.find(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
         now = self._timers.now()
         outcome, errors = group.leave(leavers, now)
-        self._runtime.carry_out(led, group_id, outcome, now)
-        return led.when_committed(errors)
+        self._runtime.execute(shard_runtime, group_id, outcome, now)
+        return shard_runtime.when_committed(errors)
 
     def beat(self, group_id: str, request: BeatRequest) -> BeatReply | Awaitable[BeatReply]:
         """A heartbeat of the consumer protocol (KIP-848): joins, leaves and reconciles as well."""
@@ -182,12 +184,12 @@ class GroupService:
                 ErrorCode.UNSUPPORTED_VERSION,
                 "group.coordinator.rebalance.protocols does not contain consumer.",
             )
-        led = self.shards.find(group_id)
+        shard_runtime = self.shards.find(group_id)
         now = self._timers.now()
-        outcome, reply = led.shard.beat(group_id, request, now)
-        self._runtime.append(led, outcome.records, now)
-        self._runtime.follow(led, group_id, outcome, now)
-        coming = led.when_committed(reply)
+        outcome, reply = shard_runtime.shard.beat(group_id, request, now)
+        self._runtime.append(shard_runtime, outcome.records, now)
+        self._runtime.follow(shard_runtime, group_id, outcome, now)
+        coming = shard_runtime.when_committed(reply)
         is_new_wish = request.topics is not None or request.regex is not None
         if request.member_epoch > 0 and is_new_wish and outcome.records:
             return _with_a_pause(coming)
@@ -195,10 +197,12 @@ class GroupService:
 
     def _forget_surplus_ids(self, now: Moment) -> None:
         while (surplus := self._pending_ids.pop_surplus()) is not None:
-            led, group_id, member_id = surplus
-            group = led.shard.find(group_id)
-            if group is not None and led.status is Status.ACTIVE:
-                self._runtime.carry_out(led, group_id, group.forget_pending(member_id, now), now)
+            shard_runtime, group_id, member_id = surplus
+            group = shard_runtime.shard.find(group_id)
+            if group is not None and shard_runtime.status is Status.ACTIVE:
+                self._runtime.execute(
+                    shard_runtime, group_id, group.forget_pending(member_id, now), now
+                )
 
     # Offsets
 
@@ -208,17 +212,17 @@ class GroupService:
         """Commit the offsets of these requests; each request then has the codes of its response.
 
         Returns the requests that are complete. Calls `late` with the others when they are.
-        A request waits if this broker becomes its coordinator (`ShardRegistry.settling`).
+        A request waits if this broker becomes its coordinator (`ShardRegistry.wait_until_ready`).
         """
         return self._commit_now(requests, late, may_wait=True)
 
     async def _commit_when_settled(
         self,
-        settling: Awaitable[None],
+        ready: Awaitable[None],
         request: CommitRequest,
         late: Callable[[list[CommitRequest]], None],
     ) -> None:
-        await settling
+        await ready
         late(self._commit_now([request], late, may_wait=False))
 
     def _commit_now(
@@ -230,72 +234,83 @@ class GroupService:
     ) -> list[CommitRequest]:
         now = self._timers.now()
         answered: list[CommitRequest] = []
-        batches: dict[LedShard, CommitBatch] = {}
+        batches: dict[GroupShardRuntime, CommitBatch] = {}
         for request in requests:
             try:
-                led = self.shards.find(request.group_id)
-                led.shard.check_commit(request, now)
-                batch = batches.get(led)
+                shard_runtime = self.shards.find(request.group_id)
+                shard_runtime.shard.check_commit(request, now)
+                batch = batches.get(shard_runtime)
                 if batch is None:
-                    batch = batches[led] = CommitBatch(now.wall_ms, self.settings.metadata_size_max)
+                    batch = batches[shard_runtime] = CommitBatch(
+                        now.wall_ms, self.settings.metadata_size_max
+                    )
                 batch.add(request)
             except Exception as error:  # noqa: BLE001 (it is told, and others are served on)
-                settling = self.shards.settling([request.group_id]) if may_wait else None
-                if settling is not None:
-                    work = self._commit_when_settled(settling, request, late)
+                ready = self.shards.wait_until_ready([request.group_id]) if may_wait else None
+                if ready is not None:
+                    work = self._commit_when_settled(ready, request, late)
                     start_task(work, self._committing)
                     continue
                 request.refuse(_code_of(error, f"group {request.group_id[:200]!r}"))
                 answered.append(request)
                 continue
             if batch.record_count >= RECORDS_PER_BATCH_MAX:
-                answered += self._append_commits(led, batches.pop(led), late)
-        for led, batch in batches.items():
-            answered += self._append_commits(led, batch, late)
+                answered += self._append_commits(shard_runtime, batches.pop(shard_runtime), late)
+        for shard_runtime, batch in batches.items():
+            answered += self._append_commits(shard_runtime, batch, late)
         return answered
 
     def _append_commits(
-        self, led: LedShard, batch: CommitBatch, late: Callable[[list[CommitRequest]], None]
+        self,
+        shard_runtime: GroupShardRuntime,
+        batch: CommitBatch,
+        late: Callable[[list[CommitRequest]], None],
     ) -> list[CommitRequest]:
         """Returns the requests that are complete."""
         requests = batch.requests
         try:
-            led.append_encoded(
-                batch.payload(), batch.record_count, batch.wall_ms, partial(_apply, batch, led)
+            shard_runtime.append_encoded(
+                batch.payload(),
+                batch.record_count,
+                batch.wall_ms,
+                partial(_apply, batch, shard_runtime),
             )
         except Exception as error:  # noqa: BLE001 (it is told, and others are served on)
-            code = _code_of(error, f"shard {led.shard.index}")
+            code = _code_of(error, f"shard {shard_runtime.shard.index}")
             if code is ErrorCode.MESSAGE_TOO_LARGE:
                 if len(requests) > 1:
-                    return self._append_one_by_one(led, batch, late)
+                    return self._append_one_by_one(shard_runtime, batch, late)
                 code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             for request in requests:
                 request.refuse(coordinator_error(code))
             return requests
-        if led.is_committed:
+        if shard_runtime.is_committed:
             return requests
-        start_task(self._answer_later(led, requests, late), self._committing)
+        start_task(self._answer_later(shard_runtime, requests, late), self._committing)
         return []
 
     def _append_one_by_one(
-        self, led: LedShard, batch: CommitBatch, late: Callable[[list[CommitRequest]], None]
+        self,
+        shard_runtime: GroupShardRuntime,
+        batch: CommitBatch,
+        late: Callable[[list[CommitRequest]], None],
     ) -> list[CommitRequest]:
         """Together they exceed the batch size: write one batch per request."""
         answered: list[CommitRequest] = []
         for request in batch.requests:
             alone = CommitBatch(batch.wall_ms, batch.metadata_size_max)
             alone.add(request)
-            answered += self._append_commits(led, alone, late)
+            answered += self._append_commits(shard_runtime, alone, late)
         return answered
 
     async def _answer_later(
         self,
-        led: LedShard,
+        shard_runtime: GroupShardRuntime,
         requests: list[CommitRequest],
         late: Callable[[list[CommitRequest]], None],
     ) -> None:
         try:
-            await led.wait_committed()
+            await shard_runtime.wait_committed()
         except ApiError as error:
             for request in requests:
                 request.refuse(error.code)
@@ -310,59 +325,63 @@ class GroupService:
         member_epoch: int = NO_GENERATION,
     ) -> FetchedTopics | Awaitable[FetchedTopics]:
         """Of these partitions, or with None of all partitions that have an offset."""
-        led = self.shards.find(group_id)
-        offsets = led.shard.offsets
-        group = led.shard.find(group_id)
+        shard_runtime = self.shards.find(group_id)
+        offsets = shard_runtime.shard.offsets
+        group = shard_runtime.shard.find(group_id)
         if group is not None:
             group.check_fetch(member_id, member_epoch)
         if topics is None:
-            return led.when_committed(list(offsets.fetch_all(group_id, require_stable)))
+            return shard_runtime.when_committed(list(offsets.fetch_all(group_id, require_stable)))
         fetched = [
             (topic, offsets.fetch(group_id, topic, partitions, require_stable))
             for topic, partitions in topics
         ]
-        return led.when_committed(fetched)
+        return shard_runtime.when_committed(fetched)
 
     def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> list[ErrorCode] | Awaitable[list[ErrorCode]]:
-        led = self.shards.find(group_id)
-        records, errors = led.shard.decide_offset_deletion(group_id, partitions)
-        self._runtime.append_in_parts(led, records)
-        return led.when_committed(errors)
+        shard_runtime = self.shards.find(group_id)
+        records, errors = shard_runtime.shard.decide_offset_deletion(group_id, partitions)
+        self._runtime.append_in_parts(shard_runtime, records)
+        return shard_runtime.when_committed(errors)
 
-    def _clean(self, led: LedShard, records: list[GroupRecord]) -> None:
+    def _clean(self, shard_runtime: GroupShardRuntime, records: list[GroupRecord]) -> None:
         """Delete state that is not needed. No request waits for it; a failure is retried later."""
         try:
-            self._runtime.append_in_parts(led, records)
+            self._runtime.append_in_parts(shard_runtime, records)
         except ApiError as error:
             _logger.warning(
                 "expired offsets not deleted: partition=__consumer_offsets-%d error=%s",
-                led.shard.index,
+                shard_runtime.shard.index,
                 error,
             )
 
     # Complete groups
 
     def delete_group(self, group_id: str) -> Awaitable[None] | None:
-        led = self.shards.find(group_id)
-        self._runtime.append_in_parts(led, led.shard.decide_group_deletion(group_id))
-        return led.when_committed(None)
+        shard_runtime = self.shards.find(group_id)
+        self._runtime.append_in_parts(
+            shard_runtime, shard_runtime.shard.decide_group_deletion(group_id)
+        )
+        return shard_runtime.when_committed(None)
 
     def describe(self, group_id: str) -> GroupView | Awaitable[GroupView | None] | None:
         """None if the group does not exist or uses the consumer protocol."""
-        led = self.shards.find(group_id)
-        group = led.shard.find(group_id)
-        return led.when_committed(view_of(group) if isinstance(group, ClassicGroup) else None)
+        shard_runtime = self.shards.find(group_id)
+        group = shard_runtime.shard.find(group_id)
+        return shard_runtime.when_committed(
+            view_of(group) if isinstance(group, ClassicGroup) else None
+        )
 
     def describe_consumer(
         self, group_id: str
     ) -> ConsumerGroupView | Awaitable[ConsumerGroupView | None] | None:
         """None if the group does not exist or is a classic one."""
-        led = self.shards.find(group_id)
-        group = led.shard.find(group_id)
+        shard_runtime = self.shards.find(group_id)
+        group = shard_runtime.shard.find(group_id)
         view = consumer_view_of(group) if isinstance(group, ConsumerGroup) else None
-        return led.when_committed(view)
+        return shard_runtime.when_committed(view)
 
     def type_of(self, group_id: str) -> str | None:
         group = self.shards.find(group_id).shard.find(group_id)
@@ -373,16 +392,16 @@ class GroupService:
     ) -> list[ListedGroup] | Awaitable[list[ListedGroup]]:
         """All groups that this broker coordinates. Raises ApiError while a shard is loading."""
         listed: list[ListedGroup] = []
-        for led in self.shards:
-            led.check_active()
-            listed += led.shard.list_groups(states, types)
-        if all(led.is_committed for led in self.shards):
+        for shard_runtime in self.shards:
+            shard_runtime.check_active()
+            listed += shard_runtime.shard.list_groups(states, types)
+        if all(shard_runtime.is_committed for shard_runtime in self.shards):
             return listed
         return self._list_later(listed)
 
     async def _list_later(self, listed: list[ListedGroup]) -> list[ListedGroup]:
-        for led in self.shards:
-            await led.wait_committed()
+        for shard_runtime in self.shards:
+            await shard_runtime.wait_committed()
         return listed
 
 
@@ -407,5 +426,5 @@ def _code_of(error: Exception, whose: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def _apply(batch: CommitBatch, led: LedShard, offset: int) -> None:
-    batch.apply(led.shard.place, offset)
+def _apply(batch: CommitBatch, shard_runtime: GroupShardRuntime, offset: int) -> None:
+    batch.apply(shard_runtime.shard.place, offset)

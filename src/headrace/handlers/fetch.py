@@ -125,19 +125,19 @@ class FetchHandler:
             if exchange.session is not None:
                 exchange.parts = exchange.session.asked()
         peer.work += 1 + len(exchange.parts)
-        self._advance(exchange, request.wait_ms_max <= 0)
+        self._respond_or_wait(exchange, request.wait_ms_max <= 0)
 
-    def _advance(self, exchange: FetchExchange, must_answer: bool) -> None:
+    def _respond_or_wait(self, exchange: FetchExchange, must_respond: bool) -> None:
         """Respond, or wait: for records, or for the disk."""
-        exchange.must_answer = exchange.must_answer or must_answer
+        exchange.must_respond = exchange.must_respond or must_respond
         if exchange.is_reading:
             return
         try:
-            is_answered = self._try(exchange, exchange.must_answer)
+            has_responded = self._try_to_respond(exchange, exchange.must_respond)
         except NotCached as cold:
-            self.reader.warm(exchange, cold, lambda: self._advance(exchange, False))
+            self.reader.warm(exchange, cold, lambda: self._respond_or_wait(exchange, False))
             return
-        if is_answered:
+        if has_responded:
             self._stop_waiting(exchange)
         elif exchange not in self.waiting:
             self._wait(exchange)
@@ -174,18 +174,18 @@ class FetchHandler:
     def _retry(self, exchange: FetchExchange) -> None:
         exchange.woken = False
         if exchange in self.waiting:
-            self._advance(exchange, False)
+            self._respond_or_wait(exchange, False)
 
     def _retry_late(self, exchange: FetchExchange) -> None:
-        self.appends.begin()
+        self.appends.update_time()
         self._retry(exchange)
-        self.appends.deliver()
+        self.appends.send_responses()
 
     def expire(self, exchange: FetchExchange) -> None:
         """The wait is over, or the partition is gone: answer with what there is."""
         if exchange in self.waiting:
-            self._advance(exchange, True)
-            self.appends.deliver()
+            self._respond_or_wait(exchange, True)
+            self.appends.send_responses()
 
     def abandon(self, peer: Peer) -> None:
         """The peer has left: its long poll must not hold up what it said behind that.
@@ -215,7 +215,7 @@ class FetchHandler:
             exchange.timer.cancel()
             exchange.timer = None
 
-    def _try(self, exchange: FetchExchange, must_answer: bool) -> bool:
+    def _try_to_respond(self, exchange: FetchExchange, must_respond: bool) -> bool:
         """Answer if there is enough, if something is wrong, or if it must be."""
         request = exchange.request
         results: list[FetchResult] = []
@@ -246,7 +246,7 @@ class FetchHandler:
             if result.preferred_read_replica >= 0:
                 has_error = True
             results.append(result)
-        if total < enough and not has_error and not must_answer:
+        if total < enough and not has_error and not must_respond:
             return False
         self._answer(exchange, results)
         return True

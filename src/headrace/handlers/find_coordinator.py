@@ -52,7 +52,7 @@ async def _wait_for_leaders(
         for key in keys
         if is_allowed(broker, context, Operation.DESCRIBE, group_resource(key))
     )
-    waiting = broker.hold(partitions, len(keys))
+    waiting = broker.wait_for_election(partitions, len(keys))
     if waiting is not None:
         await waiting
 

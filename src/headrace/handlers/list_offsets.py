@@ -64,7 +64,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         if topic["name"] not in denied
         for asked in topic["partitions"]
     ]
-    elected = broker.hold(partitions, len(partitions))
+    elected = broker.wait_for_election(partitions, len(partitions))
     if elected is not None:
         await elected
     is_committed_only = request.get("isolation_level") == _READ_COMMITTED

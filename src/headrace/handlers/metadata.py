@@ -66,7 +66,7 @@ def handle(
             slots = [_by_name(broker, context, name) for name in names]
         return _reply(broker, context, request, slots)
 
-    waiting = broker.hold(_partitions(broker, context, names, ids), len(topics or ()))
+    waiting = broker.wait_for_election(_partitions(broker, context, names, ids), len(topics or ()))
     if waiting is None:
         return reply()
 

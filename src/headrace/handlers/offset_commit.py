@@ -63,7 +63,7 @@ class CommitHandler:
         # Whoever asks next on this connection sees what is committed here.
         peer.muted = True
         if not self.waiting:
-            self.appends.at_end(self._carry_out)
+            self.appends.before_flush(self._carry_out)
         self.waiting[request] = exchange
 
     def _is_allowed(self, peer: Peer, request: CommitRequest) -> bool:
@@ -112,7 +112,7 @@ class CommitHandler:
     def _answer_late(self, waiting: Waiting, answered: list[CommitRequest]) -> None:
         """Outside of a turn: the followers have them now, or never will."""
         self._answer_all(waiting, answered)
-        self.appends.deliver()
+        self.appends.send_responses()
 
     def _answer_all(self, waiting: Waiting, answered: list[CommitRequest]) -> None:
         for request in answered:

@@ -40,7 +40,7 @@ def handle(
         if topic["topic"] not in denied
         for asked in topic["partitions"]
     ]
-    elected = None if is_any_replica else broker.hold(partitions, len(partitions))
+    elected = None if is_any_replica else broker.wait_for_election(partitions, len(partitions))
     if elected is None:
         return _reply(broker, request, denied, is_any_replica)
 

@@ -188,7 +188,7 @@ class ProduceHandler:
             part.append_time_ms = batch.max_timestamp
         exchange.parts.append(part)
         exchange.partitions.append(partition)
-        self.appends.touch(partition)
+        self.appends.mark_dirty(partition)
 
     def _stage_later(
         self, exchange: ProduceExchange, partition: Partition, part: ProducePart, batch: Batch
@@ -212,7 +212,7 @@ class ProduceHandler:
                 return None
 
         def done(admitted: object, error: BaseException | None) -> None:
-            self.appends.begin()
+            self.appends.update_time()
             if isinstance(admitted, Batch):
                 self._stage(exchange, partition, part, admitted)
             elif error is not None:
@@ -221,7 +221,7 @@ class ProduceHandler:
             if self._stage_parts(exchange):
                 peer.muted = False
                 self.appends.produced.append(exchange)
-            self.appends.deliver()
+            self.appends.send_responses()
 
         self.worker.submit(job, done)
 

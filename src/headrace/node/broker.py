@@ -150,7 +150,7 @@ class Broker:
             groups.service,
             opened=replicas.opened,
             start_job=appends.start_job,
-            hold=controller.hold,
+            wait_for_election=controller.wait_for_election,
             listed=controller.listed,
             was_lost=controller.was_lost,
             is_cut_off=_never if replication is None else replication.is_cut_off,
@@ -456,7 +456,7 @@ class Broker:
 
     def _start_job(self, partition: Partition) -> None:
         assert self._appends is not None
-        self._appends.begin()
+        self._appends.update_time()
         self._appends.start_job(partition)
 
     def _is_due(self, interval_name: str) -> bool:

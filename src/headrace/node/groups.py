@@ -92,7 +92,7 @@ class PartitionLog(CommitListener):
         offset = int(self._appends.append(self._partition, frame))
         if self._partition.has_long_polls() or self._partition.followers:
             # This can be outside of an iteration of the server, and waiting fetches must be woken.
-            asyncio.get_running_loop().call_soon(self._appends.deliver)
+            asyncio.get_running_loop().call_soon(self._appends.send_responses)
         return offset
 
     def wait_committed(self, offset: int, *, fails_early: bool = True) -> "asyncio.Future[None]":
@@ -192,7 +192,7 @@ class Groups:
                 self._controller.image,
                 self._clock,
                 partial(_make_topic, self._controller),
-                self._controller.hold,
+                self._controller.wait_for_election,
                 asyncio.get_running_loop().call_later,
                 self._is_time_trusted,
             )

@@ -137,7 +137,7 @@ class Replicas:
             for topic in self._image.topics.values():
                 self._update(topic)
         self._slices.run()
-        self._appends.deliver()
+        self._appends.send_responses()
 
     def _retire(self) -> None:
         """This broker's registration is void: it leads nothing until it has another."""
@@ -245,7 +245,7 @@ class Replicas:
         if topic is not None:
             self._update(topic)
             self._slices.run()
-            self._appends.deliver()
+            self._appends.send_responses()
 
     def _assume(self, partition: Partition, state: PartitionState) -> None:
         """Take up the role that a state gives this broker."""
@@ -274,7 +274,7 @@ class Replicas:
         was_leader = partition.is_leader
         step_down()
         if was_leader:
-            self._appends.resigned(partition)
+            self._appends.leadership_lost(partition)
 
     def _drop(self, topic: TopicState) -> None:
         self._unopened.pop(topic.name, None)
@@ -297,7 +297,7 @@ class Replicas:
             self._following.unfollow(partition)
         # Whoever waits finds the partition gone, and says so.
         partition.retire()
-        self._appends.resigned(partition)
+        self._appends.leadership_lost(partition)
         self._logs.delete(TopicPartition(partition.topic, partition.index))
         partition.job_done()
 

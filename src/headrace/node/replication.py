@@ -13,7 +13,7 @@ from headrace.env.clock import Clock
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.fetch_reader import FetchReader
 from headrace.replication.fetcher_service import FetcherSettings, ReplicaFetchers
-from headrace.replication.isr_service import IsrKeeper
+from headrace.replication.isr_service import IsrService
 from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.partition import Partition
 from headrace.replication.partition_table import PartitionTable
@@ -48,12 +48,12 @@ class Replication:
             lambda: controller.broker_epoch,
             controller.image,
             config.internal_listener,
-            appends.replicated,
+            appends.follower_appended,
             FetcherSettings.of(config),
             self._from_leaders,
             controller.secret.log_in,
         )
-        self._isr = IsrKeeper(
+        self._isr = IsrService(
             config.node_id,
             lambda: controller.broker_epoch,
             controller.image,
@@ -71,7 +71,7 @@ class Replication:
             asyncio.get_running_loop().call_later,
             clock.monotonic,
             self._registered_epoch,
-            self._isr.consider,
+            self._isr.check_isr,
             self._to_followers,
             config.get_optional_str("replica.selector.class") == RACK_AWARE,
         )
@@ -102,7 +102,7 @@ class Replication:
     def repair(self, partition: Partition) -> None:
         """Fetch again the records that a disk has lost; a leader hands over first."""
         if partition.is_leader:
-            self._isr.consider(partition)
+            self._isr.check_isr(partition)
         else:
             self._fetchers.repair(partition)
 

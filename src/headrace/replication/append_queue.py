@@ -1,8 +1,8 @@
 """The write path: writes staged batches, advances high watermarks, acknowledges.  # HOT
 
 Handlers stage batches while requests arrive. `flush`, at the end of a loop iteration, writes them,
-which wakes long polls, then acknowledges them. Offset commits, which their
-coordinator writes, come first (`at_end`). A failed write fails the requests of its partition only.
+which wakes long polls, then acknowledges them. Before that, it calls the functions of
+`before_flush`: they write offset commits. A failed write fails the requests of its partition only.
 With acks=all, an acknowledgement waits for the high watermark, which rises with the fetch offsets
 of the followers. Starts the jobs of the logs, such as syncs, on a worker thread.
 """
@@ -37,12 +37,12 @@ class AppendQueue:
         self,
         clock: "Clock",
         worker: "Worker",
-        deliver: Callable[[], None],
+        send_responses: Callable[[], None],
         may_be_stale: Callable[[], bool] = _never,
     ) -> None:
         self.clock = clock
         self.worker = worker
-        self.deliver = deliver
+        self.send_responses = send_responses
         """Flushes and sends responses; called for work that ends outside of an iteration."""
         self.may_be_stale = may_be_stale
         """Whether other brokers may lead already, because this broker has no ZooKeeper session."""
@@ -50,15 +50,15 @@ class AppendQueue:
         self.now_ms: i64 = clock.wall_ms()
         self.dirty: list[Partition] = []
         self.produced: list[ProduceExchange] = []
-        self.ends: list[Callable[[], None]] = []
+        self.flush_callbacks: list[Callable[[], None]] = []
         """Called by the next flush before it writes."""
-        self.awaited: dict[Partition, None] = {}
+        self.waiting_for_commit: dict[Partition, None] = {}
         """Partitions with acknowledgements that wait for followers."""
 
-    def begin(self) -> None:
+    def update_time(self) -> None:
         self.now_ms = self.clock.wall_ms()
 
-    def touch(self, partition: Partition) -> None:
+    def mark_dirty(self, partition: Partition) -> None:
         if not partition.is_dirty:
             partition.is_dirty = True
             self.dirty.append(partition)
@@ -68,16 +68,16 @@ class AppendQueue:
         self._takes_jobs = False
         self.worker.stop(finish=False)
 
-    def at_end(self, end: Callable[[], None]) -> None:
-        self.ends.append(end)
+    def before_flush(self, call: Callable[[], None]) -> None:
+        self.flush_callbacks.append(call)
 
     def flush(self) -> None:
         """Write all staged batches. Then complete their requests, or let them wait."""
-        if self.ends:
-            ends = self.ends
-            self.ends = []
-            for end in ends:
-                end()
+        if self.flush_callbacks:
+            callbacks = self.flush_callbacks
+            self.flush_callbacks = []
+            for call in callbacks:
+                call()
         if not self.produced and not self.dirty:
             return
         dirty = self.dirty
@@ -87,7 +87,7 @@ class AppendQueue:
         for partition in dirty:
             self._write(partition)
         for exchange in produced:
-            self._settle(exchange)
+            self._complete_or_wait(exchange)
         for partition in dirty:
             partition.is_dirty = False
             partition.write_error = 0
@@ -113,27 +113,27 @@ class AppendQueue:
     def commit(self, partition: Partition) -> None:
         """Raise the high watermark if possible, and respond to the requests that wait for it."""
         if partition.advance():
-            self._release_committed(partition)
+            self._release_committed_acks(partition)
             partition.notify_committed()
         elif partition.is_leader and partition.is_short():
-            self._release_committed(partition)
+            self._release_committed_acks(partition)
             partition.notify_short()
 
-    def replicated(self, partition: Partition) -> None:
+    def follower_appended(self, partition: Partition) -> None:
         """A follower has written records of its leader, or learnt a higher high watermark."""
         if partition.log.wants_job:
             self.start_job(partition)
         if partition.has_long_polls():
-            self.begin()
+            self.update_time()
             partition.wake_long_polls()
-            self.deliver()
+            self.send_responses()
 
-    def resigned(self, partition: Partition) -> None:
+    def leadership_lost(self, partition: Partition) -> None:
         """This broker is no longer the leader: fail waiting requests; clients find the new one."""
         self._fail_acks(partition, partition.take_acks(True), ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition.wake_long_polls()
 
-    def cut_off(self, partition: Partition) -> None:
+    def leader_isolated(self, partition: Partition) -> None:
         """This leader cannot commit: fail requests that wait for it; clients find another."""
         self._fail_acks(partition, partition.take_acks(False), ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition.wake_long_polls()
@@ -150,14 +150,14 @@ class AppendQueue:
             raise ApiError(ErrorCode(int(rejection)))
         if partition.is_dirty:
             self.flush()
-        self.begin()
+        self.update_time()
         before: i64 = partition.log.written_end_offset
         base_offset: i64 = partition.stage(read_batch(frame, 0, len(frame), False), self.now_ms)
         partition.log.write(self.now_ms)
         self._written(partition, before)
         return base_offset
 
-    def _settle(self, exchange: ProduceExchange) -> None:
+    def _complete_or_wait(self, exchange: ProduceExchange) -> None:
         waits_for_all = exchange.request.acks == ACKS_ALL
         for at, part in enumerate(exchange.parts):
             partition = exchange.partitions[at]
@@ -168,7 +168,7 @@ class AppendQueue:
                 )
             elif waits_for_all:
                 if part.end_offset > partition.high_watermark:
-                    self._await(exchange, partition, part.end_offset)
+                    self._wait_for_commit(exchange, partition, part.end_offset)
             elif part.end_offset > partition.sync_from:
                 exchange.waiting += 1
                 partition.await_sync(part.end_offset, exchange)
@@ -177,7 +177,9 @@ class AppendQueue:
         else:
             exchange.peer.defer(exchange, exchange.release())
 
-    def _await(self, exchange: ProduceExchange, partition: Partition, offset: i64) -> None:
+    def _wait_for_commit(
+        self, exchange: ProduceExchange, partition: Partition, offset: i64
+    ) -> None:
         if exchange.waiting == 0:
             timeout_ms: i64 = exchange.request.timeout_ms
             if timeout_ms > TIMEOUT_MS_MAX:
@@ -185,7 +187,7 @@ class AppendQueue:
             exchange.deadline = self.clock.monotonic() + int(timeout_ms) / 1000
         exchange.waiting += 1
         partition.await_commit(offset, exchange)
-        self.awaited[partition] = None
+        self.waiting_for_commit[partition] = None
 
     def start_job(self, partition: Partition) -> None:
         """Start the log's next job on the worker; a sync covers everything written before it."""
@@ -205,7 +207,7 @@ class AppendQueue:
     def _after_job(self, partition: Partition, job: LogJob) -> None:
         log = partition.log
         log.done(job)
-        self.begin()
+        self.update_time()
         partition.job_done()
         partition.check_start()
         if log.is_offline:
@@ -216,11 +218,11 @@ class AppendQueue:
                 self.start_job(partition)
             partition.demand_sync()
             for ack in partition.take_synced():
-                self._release(ack)
+                self._release_ack(ack)
             self.commit(partition)
-        self.deliver()
+        self.send_responses()
 
-    def _release_committed(self, partition: Partition) -> None:
+    def _release_committed_acks(self, partition: Partition) -> None:
         # The ISR has shrunk below min.insync.replicas since the append: the high watermark may
         # never reach the records, and the client must learn why before its request times out.
         is_short = partition.is_short()
@@ -230,33 +232,33 @@ class AppendQueue:
         while ack is not None:
             if is_short:
                 ack.exchange.fail(partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-            self._release(ack)
+            self._release_ack(ack)
             ack = partition.next_committed(is_short)
         if not partition.awaits_commit():
-            self.awaited.pop(partition, None)
+            self.waiting_for_commit.pop(partition, None)
 
     def expire(self) -> None:
         """End the waits for followers that have timed out, or whose client has disconnected."""
-        if not self.awaited:
+        if not self.waiting_for_commit:
             return
         now: float = self.clock.monotonic()
-        for partition in list(self.awaited):
+        for partition in list(self.waiting_for_commit):
             for ack in partition.take_expired(now):
                 ack.exchange.fail(partition, ErrorCode.REQUEST_TIMED_OUT)
-                self._release(ack)
+                self._release_ack(ack)
             if not partition.awaits_commit():
-                self.awaited.pop(partition, None)
-        self.deliver()
+                self.waiting_for_commit.pop(partition, None)
+        self.send_responses()
 
     def _fail_acks(self, partition: Partition, acks: list[PendingAck], code: i64) -> None:
         """Fail requests that wait for a log, and notify everything else that waits for it."""
-        self.awaited.pop(partition, None)
+        self.waiting_for_commit.pop(partition, None)
         for ack in acks:
             ack.exchange.fail(partition, code)
-            self._release(ack)
+            self._release_ack(ack)
         partition.notify_failed()
 
-    def _release(self, ack: PendingAck) -> None:
+    def _release_ack(self, ack: PendingAck) -> None:
         exchange = ack.exchange
         exchange.waiting -= 1
         if exchange.waiting == 0:

@@ -72,10 +72,10 @@ class FetchReader:
             if not peer.closed:
                 is_open = exchange.pieces is None
                 peer.muted = was_muted and is_open
-                self.appends.begin()
+                self.appends.update_time()
                 if is_open:
                     retry()
-                self.appends.deliver()
+                self.appends.send_responses()
 
         self.worker.submit(cold.run, done)
 

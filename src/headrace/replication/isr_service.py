@@ -53,7 +53,7 @@ class _Asked(NamedTuple):
     partition_epoch: int
 
 
-class IsrKeeper:
+class IsrService:
     def __init__(
         self,
         node_id: int,
@@ -110,7 +110,7 @@ class IsrKeeper:
         if self._task is not None:
             self._task.cancel()
 
-    def consider(self, partition: Partition) -> None:
+    def check_isr(self, partition: Partition) -> None:
         """Check the ISR soon: a follower has caught up, or something else has changed."""
         self._considered[partition] = None
         if self._work_timer is None and self._task is None:
@@ -120,7 +120,7 @@ class IsrKeeper:
         self._tick_timer = self._loop.call_later(self.lag_ms_max / 2000, self._tick)
         for partition in self._partitions:
             if partition.is_leader:
-                self.consider(partition)
+                self.check_isr(partition)
 
     def _check_silence(self) -> None:
         self._check_timer = self._loop.call_later(CHECK_S, self._check_silence)
@@ -155,7 +155,7 @@ class IsrKeeper:
             _LOG.warning("removing silent followers: partition=%s-%d silent=%s", *key, silent)
             self._shrinking[partition] = None
         if action is not Action.NONE:
-            self.consider(partition)
+            self.check_isr(partition)
 
     def _mark_stranded(self) -> None:
         """Mark the partitions that cannot commit, if another broker can lead them by now."""
@@ -173,9 +173,9 @@ class IsrKeeper:
                 "cut off, clients must find another leader: partition=%s", partition.log.partition
             )
             partition.is_cut_off = True
-            self._appends.begin()
-            self._appends.cut_off(partition)
-            self._appends.deliver()
+            self._appends.update_time()
+            self._appends.leader_isolated(partition)
+            self._appends.send_responses()
         self._stranded = found
 
     def _work(self) -> None:
@@ -276,7 +276,7 @@ class IsrKeeper:
         """Apply the response; returns the requests whose outcome is unknown."""
         unknown: list[_Asked] = []
         refused: dict[int, list[Partition]] = {}
-        self._appends.begin()
+        self._appends.update_time()
         for each in asked:
             partition = each.partition
             if partition.proposed is not each.isr or partition.leader_epoch != each.leader_epoch:
@@ -294,7 +294,7 @@ class IsrKeeper:
                 self._appends.commit(partition)
             else:
                 self._take(each, slot)
-        self._appends.deliver()
+        self._appends.send_responses()
         self._put_to_rest(refused)
         return unknown
 
@@ -342,7 +342,7 @@ class IsrKeeper:
         rested = [each for each, due_ms in self._resting.items() if due_ms <= now_ms]
         for partition in rested:
             del self._resting[partition]
-            self.consider(partition)
+            self.check_isr(partition)
         if self._resting:
             left_ms = min(self._resting.values()) - now_ms
             self._rest_timer = self._loop.call_later(left_ms / 1000, self._end_rest)

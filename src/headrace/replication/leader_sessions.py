@@ -59,15 +59,15 @@ class LeaderSessions:
         call_later: "Callable[[float, Callable[[ReplicaExchange], None], ReplicaExchange], Timer]",
         monotonic: Callable[[], float],
         registered_epoch: Callable[[int], int],
-        consider: Callable[[Partition], None],
+        check_isr: Callable[[Partition], None],
         throttle: Throttle,
-        tells_commits: bool = False,
+        responds_to_commits: bool = False,
     ) -> None:
         """`registered_epoch` returns the broker epoch of a follower that has sent a fetch, or -1.
 
-        `consider` is called with a partition if a follower can join its ISR, or must leave it.
+        `check_isr` is called with a partition if a follower can join its ISR, or must leave it.
         `throttle` limits the bytes of throttled partitions to replicas that are not in sync.
-        With `tells_commits` a new high watermark ends a wait: consumers read from followers.
+        With `responds_to_commits` a new high watermark ends a wait: consumers read from followers.
         """
         self.partitions = partitions
         self.appends = appends
@@ -75,9 +75,9 @@ class LeaderSessions:
         self.call_later = call_later
         self.monotonic = monotonic
         self.registered_epoch = registered_epoch
-        self.consider = consider
+        self.check_isr = check_isr
         self.throttle = throttle
-        self.tells_commits = tells_commits
+        self.responds_to_commits = responds_to_commits
         self.sessions: dict[int, ReplicaSession] = {}
         self.sessions_of: dict[Peer, list[ReplicaSession]] = {}
         self.woken: list[ReplicaExchange] = []
@@ -91,7 +91,7 @@ class LeaderSessions:
         request = read_fetch(data, at, end, version)
         if version < OLDEST or request.replica_id < 0:
             return False  # A consumer: clients can also use the listener of the brokers.
-        before = self._known(peer, request)
+        before = self._existing_session(peer, request)
         if before is not None and before.waiting is not None:
             # The follower names partitions that cannot wait. It skips them in the response to the
             # earlier fetch, so that one is empty, and this fetch gets all changes.
@@ -108,9 +108,9 @@ class LeaderSessions:
             exchange.respond(write_fetch_response(correlation_id, version, error.code, 0, [], 0))
             return True
         exchange.session = session
-        self._take(session, request)
+        self._apply_request(session, request)
         # A follower that opens a session gets its id immediately.
-        self._advance(exchange, request.wait_ms_max <= 0 or request.session_epoch <= 0)
+        self._respond_or_wait(exchange, request.wait_ms_max <= 0 or request.session_epoch <= 0)
         return True
 
     def retry_woken(self) -> None:
@@ -123,7 +123,7 @@ class LeaderSessions:
             exchange.woken = False
             session = exchange.session
             if session is not None and session.waiting is exchange:
-                self._advance(exchange, False)
+                self._respond_or_wait(exchange, False)
 
     def forget(self, peer: Peer) -> None:
         """A connection has closed, and its sessions end."""
@@ -132,88 +132,88 @@ class LeaderSessions:
 
     # Sessions.
 
-    def _known(self, peer: Peer, request: FetchRequest) -> ReplicaSession | None:
+    def _existing_session(self, peer: Peer, request: FetchRequest) -> ReplicaSession | None:
         session = self.sessions.get(request.session_id)
         if session is None or session.peer is not peer or session.node_id != request.replica_id:
             return None
         return session
 
     def _session(self, peer: Peer, request: FetchRequest) -> ReplicaSession:
-        known = self._known(peer, request)
+        existing = self._existing_session(peer, request)
         if request.session_epoch <= 0:
-            if known is not None:
-                self._close(known)
-                self.sessions_of[peer].remove(known)
+            if existing is not None:
+                self._close(existing)
+                self.sessions_of[peer].remove(existing)
             self.last_id += 1
             session = ReplicaSession(
                 peer,
                 self.last_id,
                 request.replica_id,
                 request.replica_epoch,
-                self.tells_commits,
+                self.responds_to_commits,
                 self.woken,
             )
             self.sessions[session.session_id] = session
             self.sessions_of.setdefault(peer, []).append(session)
         else:
-            if known is None or known.broker_epoch != request.replica_epoch:
+            if existing is None or existing.broker_epoch != request.replica_epoch:
                 raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-            if known.epoch != request.session_epoch:
+            if existing.epoch != request.session_epoch:
                 raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-            session = known
+            session = existing
         session.epoch = 1 if session.epoch == 0x7FFFFFFF else session.epoch + 1
         return session
 
     def _close(self, session: ReplicaSession) -> None:
         self.sessions.pop(session.session_id, None)
-        for followed in session.parts.values():
-            self._unlisten(session, followed)
+        for followed in session.partitions.values():
+            self._stop_listening(session, followed)
         waiting = session.waiting
         if waiting is not None:
             self._stop_waiting(waiting, session)
 
-    def _unlisten(self, session: ReplicaSession, followed: SessionPartition) -> None:
-        partition = self._find(followed)
+    def _stop_listening(self, session: ReplicaSession, followed: SessionPartition) -> None:
+        partition = self._find_partition(followed)
         if partition is not None:
             follower = partition.followers.get(session.node_id)
             if follower is not None and follower.listener is followed:
                 follower.listener = None
-                self._hand_back(session, followed)
+                self._notify_other_session(session, followed)
 
-    def _hand_back(self, ended: ReplicaSession, followed: SessionPartition) -> None:
+    def _notify_other_session(self, ended: ReplicaSession, followed: SessionPartition) -> None:
         """Notify another session of the follower, in which a partition remains."""
         key = (followed.part.key, followed.part.index)
         for session in self.sessions.values():
-            other = session.parts.get(key)
+            other = session.partitions.get(key)
             if other is not None and session is not ended and session.node_id == ended.node_id:
-                self._progress(session.node_id, session.broker_epoch, other, self._now_ms())
+                self._record_progress(session.node_id, session.broker_epoch, other, self._now_ms())
                 other.appended()
 
-    def _take(self, session: ReplicaSession, request: FetchRequest) -> None:
+    def _apply_request(self, session: ReplicaSession, request: FetchRequest) -> None:
         """Apply the request: the partitions to send from now on, and their fetch offsets."""
         for part in request.forgotten:
-            gone = session.parts.pop((part.key, part.index), None)
-            if gone is not None:
-                session.dirty.pop(gone, None)
-                session.quiet.pop(gone, None)
-                session.throttled.pop(gone, None)
-                self._unlisten(session, gone)
+            removed = session.partitions.pop((part.key, part.index), None)
+            if removed is not None:
+                session.dirty.pop(removed, None)
+                session.quiet.pop(removed, None)
+                session.throttled.pop(removed, None)
+                self._stop_listening(session, removed)
         now_ms: i64 = self._now_ms()
         for part in request.parts:
-            followed = session.parts.get((part.key, part.index))
+            followed = session.partitions.get((part.key, part.index))
             if followed is None:
                 followed = SessionPartition(session, part)
-                session.parts[(part.key, part.index)] = followed
+                session.partitions[(part.key, part.index)] = followed
             else:
                 followed.fetch(part)
             session.dirty[followed] = None
-            self._progress(session.node_id, request.replica_epoch, followed, now_ms)
+            self._record_progress(session.node_id, request.replica_epoch, followed, now_ms)
 
-    def _progress(
+    def _record_progress(
         self, node_id: i64, broker_epoch: i64, followed: SessionPartition, now_ms: i64
     ) -> None:
         part = followed.part
-        partition = self._find(followed)
+        partition = self._find_partition(followed)
         if (
             partition is None
             or not partition.is_leader
@@ -236,23 +236,23 @@ class LeaderSessions:
             partition.wake_start_waiters()
         self.appends.commit(partition)
         if partition.qualifies(follower) or partition.has_lost(follower):
-            self.consider(partition)
+            self.check_isr(partition)
 
     # Responses.
 
-    def _advance(self, exchange: ReplicaExchange, must_answer: bool) -> None:
+    def _respond_or_wait(self, exchange: ReplicaExchange, must_respond: bool) -> None:
         """Respond, or wait: for news, or for the disk."""
         session = exchange.session
         assert session is not None
-        exchange.must_answer = exchange.must_answer or must_answer
+        exchange.must_respond = exchange.must_respond or must_respond
         if exchange.is_reading:
             return
         try:
-            is_answered = self._try(exchange, session, exchange.must_answer)
+            has_responded = self._try_to_respond(exchange, session, exchange.must_respond)
         except NotCached as cold:
-            self.reader.warm(exchange, cold, lambda: self._advance(exchange, False))
+            self.reader.warm(exchange, cold, lambda: self._respond_or_wait(exchange, False))
             return
-        if is_answered:
+        if has_responded:
             self._stop_waiting(exchange, session)
         elif session.waiting is None:
             session.waiting = exchange
@@ -273,18 +273,20 @@ class LeaderSessions:
     def _expire(self, exchange: ReplicaExchange) -> None:
         session = exchange.session
         if session is not None and session.waiting is exchange:
-            self.appends.begin()
-            self._advance(exchange, True)
-            self.appends.deliver()
+            self.appends.update_time()
+            self._respond_or_wait(exchange, True)
+            self.appends.send_responses()
 
-    def _try(self, exchange: ReplicaExchange, session: ReplicaSession, must_answer: bool) -> bool:
+    def _try_to_respond(
+        self, exchange: ReplicaExchange, session: ReplicaSession, must_respond: bool
+    ) -> bool:
         request = exchange.request
         results: list[FetchResult] = []
-        told: list[SessionPartition] = []
+        sent: list[SessionPartition] = []
         empty: list[SessionPartition] = []
         total: i64 = 0
         enough: i64 = request.size_min if request.size_min > 1 else 1
-        is_enough = must_answer or session.must_send
+        is_enough = must_respond or session.must_send
         throttled: list[SessionPartition] = []
         self.copied = 0
         if session.throttled and self.throttle.left(self._now_ms()) > 0:
@@ -314,7 +316,7 @@ class LeaderSessions:
             total += result.size
             is_enough = is_enough or result.size == 0 or total >= enough
             results.append(result)
-            told.append(followed)
+            sent.append(followed)
         for followed in empty:
             del session.dirty[followed]
             session.quiet[followed] = None
@@ -325,13 +327,13 @@ class LeaderSessions:
             return False
         if self.copied > 0:
             self.throttle.spend(self.copied)
-        for followed in told:
+        for followed in sent:
             del session.dirty[followed]
             session.quiet.pop(followed, None)
-        self._add_committed(session, results)
+        self._add_offset_updates(session, results)
         session.must_send = False
         self._respond(exchange, session, results)
-        self._remember(session, results)
+        self._remember_offsets(session, results)
         return True
 
     def _respond(
@@ -344,13 +346,13 @@ class LeaderSessions:
             )
         )
 
-    def _add_committed(self, session: ReplicaSession, results: list[FetchResult]) -> None:
+    def _add_offset_updates(self, session: ReplicaSession, results: list[FetchResult]) -> None:
         for followed in session.quiet:
             if followed in session.dirty:
                 # Its own result contains both offsets, unless the two logs diverge.
                 continue
             part = followed.part
-            partition = self._find(followed)
+            partition = self._find_partition(followed)
             if partition is None or not partition.is_leader:
                 continue
             log_start_offset: i64 = partition.log.log_start_offset
@@ -365,14 +367,14 @@ class LeaderSessions:
                 results.append(result)
         session.quiet = {}
 
-    def _remember(self, session: ReplicaSession, results: list[FetchResult]) -> None:
+    def _remember_offsets(self, session: ReplicaSession, results: list[FetchResult]) -> None:
         for result in results:
-            followed = session.parts.get((result.key, result.index))
+            followed = session.partitions.get((result.key, result.index))
             if followed is not None and result.error == 0:
                 followed.high_watermark = result.high_watermark
                 followed.log_start_offset = result.log_start_offset
 
-    def _find(self, followed: SessionPartition) -> Partition | None:
+    def _find_partition(self, followed: SessionPartition) -> Partition | None:
         """The partition of a session; looked up again while this broker is not the leader."""
         partition = followed.partition
         if partition is None or not partition.is_leader:
@@ -390,7 +392,7 @@ class LeaderSessions:
     ) -> i64:
         """Add records to a result, or the error; returns why there are none."""
         part = followed.part
-        partition = self._find(followed)
+        partition = self._find_partition(followed)
         if partition is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
         epoch: i64 = part.current_leader_epoch

@@ -55,7 +55,7 @@ class SessionPartition(ReplicaListener):
     def committed(self) -> None:
         session = self.session
         session.quiet[self] = None
-        if session.tells_commits:
+        if session.responds_to_commits:
             session.must_send = True
             self._wake()
 
@@ -79,7 +79,7 @@ class ReplicaSession:
         session_id: i64,
         node_id: i64,
         broker_epoch: i64,
-        tells_commits: bool,
+        responds_to_commits: bool,
         woken: "list[ReplicaExchange]",
     ) -> None:
         self.peer = peer
@@ -87,12 +87,12 @@ class ReplicaSession:
         self.node_id: i64 = node_id
         self.broker_epoch: i64 = broker_epoch
         """The registration that opened the session. Another registration opens another one."""
-        self.tells_commits = tells_commits
+        self.responds_to_commits = responds_to_commits
         """Whether a new high watermark ends a wait."""
         self.woken = woken
         """The waiting fetches of all sessions to retry after the next flush."""
         self.epoch: i64 = 0
-        self.parts: dict[tuple[bytes, int], SessionPartition] = {}
+        self.partitions: dict[tuple[bytes, int], SessionPartition] = {}
         self.dirty: dict[SessionPartition, None] = {}
         """Partitions that can have records or errors to send."""
         self.quiet: dict[SessionPartition, None] = {}

@@ -71,10 +71,10 @@ class BrokerContext:
     """Waits until this broker has opened its logs of a new topic."""
     start_job: "Callable[[Partition], None]" = field(default=lambda _: None)
     """Starts the next job of a partition's log on a worker thread."""
-    hold: "Callable[[Iterable[TopicPartition], int], Awaitable[None] | None]" = field(
+    wait_for_election: "Callable[[Iterable[TopicPartition], int], Awaitable[None] | None]" = field(
         default=_hold_nothing
     )
-    """An awaitable if a response about these partitions' leaders must wait: see Holds.hold."""
+    """An awaitable if one of these partitions is electing a leader: see Holds."""
     listed: "Callable[[str, Callable[[], set[int]]], dict[int, BrokerInfo]] | None" = None
     """The brokers that a Metadata response lists: see Holds.listed. None: all registered ones."""
     was_lost: "Callable[[int], bool]" = field(default=lambda _: False)

@@ -30,7 +30,7 @@ def until_settled(
     if context.api_key not in _WAITING:
         return None
     groups = request.get("groups", (request,))
-    return broker.groups().shards.settling([each["group_id"] for each in groups])
+    return broker.groups().shards.wait_until_ready([each["group_id"] for each in groups])
 
 
 def check_member(broker: BrokerContext, context: RequestContext, group_id: str) -> None:

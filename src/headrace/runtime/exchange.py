@@ -72,7 +72,7 @@ class Exchange:
         self.woken = False
         self.is_reading = False
         """Whether a thread reads for it. The response is built after that."""
-        self.must_answer = False
+        self.must_respond = False
         """Whether its wait is over: the next attempt responds with the records at hand."""
         self.request_bytes: i64 = 0
         """The size of a large request in the memory budget, until its response or release."""

@@ -124,7 +124,7 @@ class Logins:
         plane.add(connection)
         _log.debug("logged in: principal=%s peer=%s", session.principal, login.name)
         if rest:
-            plane.appends.begin()
+            plane.appends.update_time()
             connection.input = rest
             connection.parse()
             plane.deliver()

@@ -131,7 +131,7 @@ class Plane:
             self.now = self.monotonic()
             if rounds > 1 and self.now - began > ROUNDS_SECONDS_MAX:
                 return
-            self.appends.begin()
+            self.appends.update_time()
             for fd, mask in events:
                 connection = self.connections.get(fd)
                 if connection is None:
@@ -260,7 +260,7 @@ class Plane:
         postponed = self.postponed
         self.postponed = []
         self.now = self.monotonic()
-        self.appends.begin()
+        self.appends.update_time()
         for connection in postponed:
             connection.is_postponed = False
             connection.work = 0
@@ -317,7 +317,7 @@ class Plane:
     def _rested(self, connection: Connection) -> None:
         connection.is_throttled = False
         self.now = self.monotonic()
-        self.appends.begin()
+        self.appends.update_time()
         self.resume(connection)
 
     def _settle_own(self, connection: Connection) -> None:

@@ -273,6 +273,6 @@ def test_response_does_not_wait_for_leaders_of_denied_topics(
     def hold(partitions: Iterable[TopicPartition], _names: int) -> None:
         held.extend(partition.topic for partition in partitions)
 
-    client.broker.hold = hold
+    client.broker.wait_for_election = hold
     ask(client, api_key, **body)
     assert held == ([] if api_key == apis.FIND_COORDINATOR else [OPEN])
