@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from headrace.cluster import store_elections, store_reader
 from headrace.config.broker import BrokerConfig
-from headrace.controller import membership, reading
 from headrace.controller.service import Controller
 from headrace.coordination import layout
 from headrace.coordination.port import NoNode, Op, Stat, Watch, WatchEvent
@@ -186,17 +186,17 @@ class ThinMember(Member):
 
     async def _start(self) -> None:
         document = layout.encode_broker(self.endpoints, None)
-        origin = membership.Origin()
-        await membership.register(
+        origin = store_elections.Origin()
+        await store_elections.register(
             self.store, self.node_id, lambda _: document, origin, [], 10.0, _nobody_is_dead
         )
         await self.store.exists(layout.CONTROLLER, _ignore)
         await self._read_brokers()
-        self._seen = (await reading.read_changes(self.store, self._changed)).last
+        self._seen = (await store_reader.read_changes(self.store, self._changed)).last
         self.is_ready = True
 
     async def _read_brokers(self) -> None:
-        await reading.read_brokers(self.store, self._brokers_changed)
+        await store_reader.read_brokers(self.store, self._brokers_changed)
 
     def _brokers_changed(self, _: WatchEvent) -> None:
         self.process.spawn(self._read_brokers())
@@ -205,7 +205,7 @@ class ThinMember(Member):
         self.process.spawn(self._read_changes())
 
     async def _read_changes(self) -> None:
-        changes = await reading.read_changes(self.store, self._changed)
+        changes = await store_reader.read_changes(self.store, self._changed)
         rows = changes.since(self._seen)
         self._seen = changes.last
         if rows is None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.controller.changes import ImageChange
+from headrace.cluster.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.coordination import layout
 from headrace.coordination.embedded import EmbeddedStore

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from headrace.controller.changes import ImageChange
-from headrace.controller.membership import Origin
+from headrace.cluster.changes import ImageChange
+from headrace.cluster.store_elections import Origin
 from headrace.controller.service import Controller
 from headrace.coordination.embedded import EmbeddedServer, EmbeddedStore
 from headrace.model.cluster import Endpoint

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from headrace.controller.changes import ImageChange
+from headrace.cluster.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.controller.topics_machine import TopicLimits
 from headrace.coordination.database import Database

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.timeout(300)
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 PACKAGES = (
+    "cluster",
     "controller",
     "group",
     "handlers",

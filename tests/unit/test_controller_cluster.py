@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from headrace.controller.changes import changed_partitions
+from headrace.cluster.changes import changed_partitions
 from headrace.coordination import layout
 from headrace.model.topics import PartitionState
 from tests.unit.cluster_scenario import Cluster, cluster_of

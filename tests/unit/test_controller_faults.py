@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.controller import membership
-from headrace.controller.changes import ImageChange
+from headrace.cluster import store_elections
+from headrace.cluster.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.coordination import layout
 from headrace.coordination.port import ConnectionLost, Create, Delete, Set
@@ -175,7 +175,7 @@ def test_a_slow_store_lets_a_broker_wait_longer_for_the_former_session(
 ) -> None:
     """The ensemble expires no session while it is slow or has no leader."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(membership, "_SLOW_S", 0.02)
+    monkeypatch.setattr(store_elections, "_SLOW_S", 0.02)
 
     @scenario
     async def check(broker: Broker) -> None:
@@ -197,7 +197,7 @@ def test_a_slow_store_lets_a_broker_wait_longer_for_the_former_session(
 
         monkeypatch.setattr(store, "sync", slow_sync)
         late = Controller(store, 5, registration_wait_s=0.06)
-        monkeypatch.setattr(membership, "_STEP_S", 0.02)
+        monkeypatch.setattr(store_elections, "_STEP_S", 0.02)
         await late.start(ENDPOINTS)
         assert 5 in late.image.brokers
         await late.stop()

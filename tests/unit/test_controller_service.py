@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from headrace.controller.changes import ImageChange
+from headrace.cluster.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.controller.topics_machine import TopicLimits
 from headrace.coordination.embedded import EmbeddedServer

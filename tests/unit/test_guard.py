@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from headrace.controller.liveness_machine import Liveness
+from headrace.cluster.failure_detection.liveness_machine import Liveness
 from headrace.coordination import layout
 from headrace.model.cluster import BrokerInfo
 from headrace.model.errors import ErrorCode

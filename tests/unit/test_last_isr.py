@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.controller.changes import ImageChange
+from headrace.cluster.changes import ImageChange
 from headrace.log.epochs import EpochCache
 from headrace.model.topics import NO_LEADER, TopicPartition
 from tests.unit.cluster_scenario import Cluster, cluster_of

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.controller import holds as holds_module
-from headrace.controller import loss_machine
-from headrace.controller.holds import Holds
-from headrace.controller.loss_machine import HOLD_S, LINGER_S, Losses
+from headrace.cluster.failure_detection import held_responses as holds_module
+from headrace.cluster.failure_detection import loss_machine
+from headrace.cluster.failure_detection.held_responses import Holds
+from headrace.cluster.failure_detection.loss_machine import HOLD_S, LINGER_S, Losses
 from headrace.env.clock import SystemClock
 from headrace.handlers import find_coordinator, metadata
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint

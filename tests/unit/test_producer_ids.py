@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from headrace.controller import producer_ids
-from headrace.controller.producer_ids import RENEW_AT, ProducerIds
+from headrace.cluster import producer_ids
+from headrace.cluster.producer_ids import RENEW_AT, ProducerIds
 from headrace.model.errors import ApiError, ErrorCode
 from tests.unit.cluster_scenario import Cluster, cluster_of
 from tests.unit.controller_scenario import until

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
-from headrace.controller.changes import ImageChange
+from headrace.cluster.changes import ImageChange
 from headrace.model.topics import NO_LEADER, PartitionState, TopicPartition, TopicState
 from headrace.node.replicas import Replicas
 from headrace.replication.partition import Partition

@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
+from headrace.cluster.live_image import Picture
 from headrace.controller import topics_machine as machine
-from headrace.controller.picture import Picture
-from headrace.controller.writing import KeyedLocks, Writer, not_controller
+from headrace.controller.fenced_writer import KeyedLocks, Writer, not_controller
 from headrace.coordination import layout
 from headrace.coordination.layout import ChangeRow
 from headrace.coordination.port import Create, Op, Set, Store, StoreUnavailable

@@ -16,14 +16,14 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
+from headrace.cluster.failure_detection.liveness_machine import Liveness
+from headrace.cluster.live_image import Picture
 from headrace.controller import failover_machine as machine
 from headrace.controller.failover_machine import IsrChange, Live
+from headrace.controller.fenced_writer import Writer
 from headrace.controller.last_isr import AskEnds, LastIsrs
-from headrace.controller.liveness_machine import Liveness
-from headrace.controller.moving_machine import finish
-from headrace.controller.picture import Picture
-from headrace.controller.states import States, StateWriter
-from headrace.controller.writing import Writer
+from headrace.controller.reassignment_machine import finish
+from headrace.controller.state_writer import States, StateWriter
 from headrace.coordination.port import Op
 from headrace.env.clock import Clock
 from headrace.model.errors import ApiError

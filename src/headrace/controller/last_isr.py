@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from headrace.controller import failover_machine as machine
 from headrace.controller.failover_machine import LAST_EPOCH, Live, LogEnd
-from headrace.controller.moving_machine import finish
-from headrace.controller.states import States, StateWriter
+from headrace.controller.reassignment_machine import finish
+from headrace.controller.state_writer import States, StateWriter
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError
 from headrace.model.topics import NO_LEADER, TopicPartition, TopicState

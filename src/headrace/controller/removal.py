@@ -7,8 +7,8 @@ left alone, whatever its former life was taken for.
 import logging
 from collections.abc import Sequence
 
+from headrace.cluster.failure_detection.liveness_machine import Liveness
 from headrace.controller.failover import Failover
-from headrace.controller.liveness_machine import Liveness
 from headrace.coordination import layout
 from headrace.coordination.port import Check, Delete, NoNode, Op, Store, StoreUnavailable
 from headrace.model.cluster import BrokerInfo

@@ -18,25 +18,25 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Any
 from uuid import UUID
 
-from headrace.controller import membership, reading
+from headrace.cluster import store_elections, store_reader
+from headrace.cluster.changes import ImageChange
+from headrace.cluster.controller_client import Caller
+from headrace.cluster.failure_detection.held_responses import Holds
+from headrace.cluster.failure_detection.liveness_machine import Liveness
+from headrace.cluster.failure_detection.verdicts import Lookout
+from headrace.cluster.live_image import Picture
+from headrace.cluster.peers import CALL_TIMEOUT_S, Peers
+from headrace.cluster.producer_ids import ProducerIds
+from headrace.cluster.registration import Presence
+from headrace.cluster.secret import ClusterSecret
 from headrace.controller import topics_machine as machine
 from headrace.controller.admin import Admin, BrokerConfigCheck, ConfigEdit, TopicConfigCheck
-from headrace.controller.balance import Balance
-from headrace.controller.caller import Caller
-from headrace.controller.changes import ImageChange
+from headrace.controller.broker_requests import Requests
 from headrace.controller.failover import Failover, Rules, rules_of_settings
-from headrace.controller.holds import Holds
-from headrace.controller.liveness_machine import Liveness
-from headrace.controller.lookout import Lookout
-from headrace.controller.moves import Moves, Outcomes
-from headrace.controller.peers import CALL_TIMEOUT_S, Peers
-from headrace.controller.picture import Picture
-from headrace.controller.presence import Presence
-from headrace.controller.producer_ids import ProducerIds
-from headrace.controller.requests import Requests
-from headrace.controller.secret import ClusterSecret
-from headrace.controller.states import StateWriter
-from headrace.controller.writing import KeyedLocks, Writer
+from headrace.controller.fenced_writer import KeyedLocks, Writer
+from headrace.controller.leader_balance import Balance
+from headrace.controller.reassignment import Moves, Outcomes
+from headrace.controller.state_writer import StateWriter
 from headrace.coordination import layout
 from headrace.coordination.port import Delete, Store, StoreError, StoreUnavailable
 from headrace.coordination.retries import repeated
@@ -49,7 +49,7 @@ from headrace.runtime.link import Network
 _log = logging.getLogger(__name__)
 
 
-_UNKNOWN_ORIGIN = membership.Origin()
+_UNKNOWN_ORIGIN = store_elections.Origin()
 
 
 def _anything_goes(*_: object) -> None:
@@ -231,7 +231,7 @@ class Controller:
         *,
         rack: str | None = None,
         cluster_id: str = "",
-        origin: membership.Origin = _UNKNOWN_ORIGIN,
+        origin: store_elections.Origin = _UNKNOWN_ORIGIN,
         needs_secret: bool = False,
     ) -> None:
         """Register, become the controller if there is none, load the image, elect leaders.
@@ -244,10 +244,10 @@ class Controller:
         new_id = cluster_id or layout.id_text(self._admin.new_id())
 
         async def prepare() -> str:
-            await membership.prepare(self._store, new_id)
+            await store_elections.prepare(self._store, new_id)
             if needs_secret:
                 await self.secret.create()
-            return await reading.read_cluster_id(self._store)
+            return await store_reader.read_cluster_id(self._store)
 
         self.image.cluster_id = await repeated(prepare, self._registration_wait_s)
         await self._presence.start(endpoints, rack, origin)

@@ -4,7 +4,8 @@
   response waits for it, so that the client need not retry.
 - A response that would name a leader whose connection was just lost waits for the election, at most
   0.3 s. For three seconds after the loss, the first response on each connection lists the lost
-  broker; later ones list it only if they name it as a leader (see controller/loss_machine.py).
+  broker; later ones list it only if they name it as a leader
+  (see cluster/failure_detection/loss_machine.py).
 - A broker that is cut off from ZooKeeper and most of its followers neither lists itself nor names
   itself as a leader.
 - Null topics mean all topics. An empty array means all topics in version 0, and no topics later.

@@ -11,10 +11,10 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from headrace.cluster.store_elections import Origin
 from headrace.config.broker import BrokerConfig
 from headrace.config.changes import check_broker_config, check_topic_config
 from headrace.controller.failover import TopicRules
-from headrace.controller.membership import Origin
 from headrace.controller.service import Controller
 from headrace.controller.topics_machine import TopicLimits
 from headrace.coordination.database import StoreFileError

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace.cluster.changes import ImageChange
 from headrace.config.broker import BrokerConfig
-from headrace.controller.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.env.clock import Clock
 from headrace.log.file import NotCached

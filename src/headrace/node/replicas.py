@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 from uuid import UUID
 
+from headrace.cluster.changes import ImageChange, changed_partitions
 from headrace.config.broker import BrokerConfig
-from headrace.controller.changes import ImageChange, changed_partitions
 from headrace.controller.failover_machine import members_of
 from headrace.env.clock import Clock
 from headrace.env.complaints import Complaint

@@ -6,8 +6,8 @@ of the cluster. Decides nothing.
 
 import asyncio
 
+from headrace.cluster.changes import ImageChange
 from headrace.config.broker import BrokerConfig
-from headrace.controller.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.env.clock import Clock
 from headrace.replication.append_queue import AppendQueue

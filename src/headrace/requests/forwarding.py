@@ -10,7 +10,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from headrace.controller.peers import Unreachable
+from headrace.cluster.peers import Unreachable
 from headrace.coordination.port import StoreError, StoreUnavailable
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import BrokerContext, RequestContext

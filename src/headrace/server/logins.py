@@ -21,7 +21,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
-from headrace.controller.changes import ImageChange
+from headrace.cluster.changes import ImageChange
 from headrace.model.sasl import SCRAM_SHA_256
 from headrace.requests.context import BrokerContext
 from headrace.runtime.worker import Worker

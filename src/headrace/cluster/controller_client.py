@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from uuid import UUID
 
+from headrace.cluster.peers import CALL_TIMEOUT_S, Peers, Unreachable
 from headrace.controller.failover_machine import LogEnd
-from headrace.controller.peers import CALL_TIMEOUT_S, Peers, Unreachable
-from headrace.controller.writing import Writer
+from headrace.controller.fenced_writer import Writer
 from headrace.env.clock import Clock
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode

@@ -14,8 +14,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from headrace.controller.peers import REDIAL_S, REFUSALS_OF_THE_DEAD, Peers
-from headrace.controller.writing import Writer
+from headrace.cluster.peers import REDIAL_S, REFUSALS_OF_THE_DEAD, Peers
+from headrace.controller.fenced_writer import Writer
 from headrace.env.clock import Clock
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.runtime.link import Link, LinkBroken, Refused, call

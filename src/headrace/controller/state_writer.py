@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from headrace.cluster.live_image import Picture
 from headrace.controller.failover_machine import with_elr
-from headrace.controller.picture import Picture
+from headrace.controller.fenced_writer import KeyedLocks, Writer, in_requests, not_controller
 from headrace.controller.topics_machine import collision_key
-from headrace.controller.writing import KeyedLocks, Writer, in_requests, not_controller
 from headrace.coordination import layout
 from headrace.coordination.layout import ChangeRow
 from headrace.coordination.port import Op, Set, Store, StoreUnavailable

@@ -9,14 +9,14 @@ connection was just lost wait (`holds`).
 import asyncio
 import logging
 
+from headrace.cluster.failure_detection.held_responses import Holds
+from headrace.cluster.failure_detection.liveness_machine import Liveness
+from headrace.cluster.failure_detection.probes import PROBES_PER_SILENCE, Guard
+from headrace.cluster.peers import Peers
+from headrace.cluster.registration import Presence
 from headrace.controller.failover import Failover
-from headrace.controller.guard import PROBES_PER_SILENCE, Guard
-from headrace.controller.holds import Holds
-from headrace.controller.liveness_machine import Liveness
-from headrace.controller.peers import Peers
-from headrace.controller.presence import Presence
+from headrace.controller.fenced_writer import Writer
 from headrace.controller.removal import remove
-from headrace.controller.writing import Writer
 from headrace.coordination.port import Store
 from headrace.env.clock import Clock
 from headrace.model.cluster import BrokerInfo, ClusterImage

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import chain
 
-from headrace.controller.loss_machine import HELD_NAMES_MAX, HOLD_S, Losses
+from headrace.cluster.failure_detection.loss_machine import HELD_NAMES_MAX, HOLD_S, Losses
 from headrace.env.clock import Clock
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.topics import TopicPartition

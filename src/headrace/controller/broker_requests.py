@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
+from headrace.cluster.live_image import Picture
 from headrace.controller import failover_machine as machine
 from headrace.controller.admin import Admin
 from headrace.controller.failover import Failover, Handover
 from headrace.controller.failover_machine import IsrChange
-from headrace.controller.picture import Picture
-from headrace.controller.states import States, StateWriter
-from headrace.controller.writing import Writer
+from headrace.controller.fenced_writer import Writer
+from headrace.controller.state_writer import States, StateWriter
 from headrace.coordination.port import StoreUnavailable
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import PartitionState, TopicPartition

@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from headrace.controller import reading
-from headrace.controller.changes import ImageChange, brokers_change, newest, topic_change
+from headrace.cluster import store_reader
+from headrace.cluster.changes import ImageChange, brokers_change, newest, topic_change
 from headrace.coordination import layout
 from headrace.coordination.port import Store, Watch
 from headrace.model.cluster import ClusterImage
@@ -75,7 +75,7 @@ class Picture:
         self.tell(ImageChange(has_new_controller=True))
 
     async def read_topic(self, name: str) -> None:
-        found = await reading.read_topic(self._store, name)
+        found = await store_reader.read_topic(self._store, name)
         for path in _paths_of(name, self.image.topics.get(name)):
             self.versions.pop(path, None)
         if found is not None:
@@ -85,7 +85,7 @@ class Picture:
     async def read_states(self, name: str, first: int) -> None:
         """One node of states; the whole topic where that does not fit what is known of it."""
         topic = self.image.topics.get(name)
-        read = None if topic is None else await reading.read_states(self._store, topic, first)
+        read = None if topic is None else await store_reader.read_states(self._store, topic, first)
         if topic is None or read is None:
             await self.read_topic(name)
             return
@@ -98,14 +98,14 @@ class Picture:
         self.show_topic(name, replace(topic, partitions=partitions))
 
     async def read_broker_configs(self) -> None:
-        configs, versions = await reading.read_broker_configs(self._store)
+        configs, versions = await store_reader.read_broker_configs(self._store)
         self.versions |= versions
         for node_id, config in configs.items():
             if self.image.broker_configs.get(node_id) != config:
                 self.show_broker_config(node_id, config)
 
     async def read_group_configs(self) -> None:
-        configs, versions = await reading.read_group_configs(self._store)
+        configs, versions = await store_reader.read_group_configs(self._store)
         for group in [*self.image.group_configs, *configs]:
             self.versions.pop(layout.group_config_path(group), None)
             self.show_group_config(group, configs.get(group, {}))
@@ -114,8 +114,8 @@ class Picture:
     async def read_users(self, names: Iterable[str] | None = None) -> None:
         """Some users, or all of them."""
         if names is None:
-            names = [*await reading.read_user_names(self._store), *self.image.users]
-        found, versions = await reading.read_users(self._store, dict.fromkeys(names))
+            names = [*await store_reader.read_user_names(self._store), *self.image.users]
+        found, versions = await store_reader.read_users(self._store, dict.fromkeys(names))
         for user, config in found.items():
             self.versions.pop(layout.user_config_path(user), None)
             self.show_user(user, config)
@@ -125,7 +125,7 @@ class Picture:
         # One at a time: of two concurrent reads, the older result could arrive last.
         async with self._reading_brokers:
             before = self.image.brokers
-            self.image.brokers = await reading.read_brokers(self._store, watch)
+            self.image.brokers = await store_reader.read_brokers(self._store, watch)
             change = brokers_change(before, self.image.brokers)
             if change is not None:
                 self.tell(change)

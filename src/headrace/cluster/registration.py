@@ -15,12 +15,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from headrace.controller import membership, reading
+from headrace.cluster import store_elections, store_reader
+from headrace.cluster.changes import ImageChange
+from headrace.cluster.live_image import Picture
+from headrace.cluster.store_elections import Election
 from headrace.controller import topics_machine as machine
-from headrace.controller.changes import ImageChange
-from headrace.controller.membership import Election
-from headrace.controller.picture import Picture
-from headrace.controller.writing import KeyedLocks, Writer
+from headrace.controller.fenced_writer import KeyedLocks, Writer
 from headrace.coordination import layout
 from headrace.coordination.port import (
     Delete,
@@ -56,7 +56,7 @@ class Presence:
         writer: Writer,
         locks: KeyedLocks,
         registration_wait_s: float,
-        looks_dead: membership.LooksDead,
+        looks_dead: store_elections.LooksDead,
         elected: Callable[[bool], None],
         registered: Callable[[int], None],
     ) -> None:
@@ -65,7 +65,7 @@ class Presence:
         """
         self.broker_epoch = -1
         self.last_epoch = -1
-        self._origin = membership.Origin()
+        self._origin = store_elections.Origin()
         self._has_lost_data = False
         self.registered_ms = 0
         """By the store's clock; 0 if it has none of its own."""
@@ -94,7 +94,7 @@ class Presence:
         """While this timer runs, this broker does not try to become the controller."""
 
     async def start(
-        self, endpoints: Iterable[Endpoint], rack: str | None, origin: membership.Origin
+        self, endpoints: Iterable[Endpoint], rack: str | None, origin: store_elections.Origin
     ) -> None:
         self._endpoints = tuple(endpoints)
         self._rack = rack
@@ -212,7 +212,7 @@ class Presence:
             self._drop_registration()
             if self._has_lost_data:
                 self._origin = self._origin._replace(kept_epoch=-1)
-            stat = await membership.register(
+            stat = await store_elections.register(
                 self._store,
                 self._node_id,
                 self._document,
@@ -246,7 +246,7 @@ class Presence:
         await self._store.exists(layout.CONTROLLER, self._saw_controller)
         if self._resigns:
             await self._give_up()
-        election = await membership.elect(
+        election = await store_elections.elect(
             self._store,
             self._node_id,
             suspect,
@@ -284,7 +284,7 @@ class Presence:
         self._look_at(_CONTROLLER)
 
     async def _load(self) -> layout.ChangeLog:
-        changes = await reading.read_changes(self._store, self._saw_changes)
+        changes = await store_reader.read_changes(self._store, self._saw_changes)
         await self._picture.read_broker_configs()
         await self._picture.read_group_configs()
         await self._picture.read_users()
@@ -293,7 +293,7 @@ class Presence:
         return changes
 
     async def _read_changes(self) -> None:
-        changes = await reading.read_changes(self._store, self._saw_changes)
+        changes = await store_reader.read_changes(self._store, self._saw_changes)
         if self._writer.fence is None:
             rows = changes.since(self._changes_seen)
             if rows is None:

@@ -6,8 +6,8 @@ Owns the clock of it. Every broker runs it; only the controller's has an effect.
 import asyncio
 import logging
 
-from headrace.controller.moves import Moves
-from headrace.controller.writing import Writer
+from headrace.controller.fenced_writer import Writer
+from headrace.controller.reassignment import Moves
 from headrace.model.errors import ApiError
 
 _log = logging.getLogger(__name__)

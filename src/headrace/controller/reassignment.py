@@ -8,9 +8,9 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from headrace.controller import failover_machine as machine
-from headrace.controller import moving_machine as moving
+from headrace.controller import reassignment_machine as moving
 from headrace.controller.failover import Failover
-from headrace.controller.states import States, StateWriter
+from headrace.controller.state_writer import States, StateWriter
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import PartitionState, TopicPartition
