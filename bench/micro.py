@@ -82,7 +82,7 @@ def log_pieces() -> Iterator[Piece]:
     from headrace.config.broker import BrokerConfig
     from headrace.env.clock import SystemClock
     from headrace.env.files import SystemFiles
-    from headrace.log.directory import LogDirectory
+    from headrace.log.directory.log_directory import LogDirectory
     from headrace.log.log import Log
     from headrace.model.topics import TopicPartition
     from headrace.record.batch import Batch, read_batch

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.log.checkpoints import LOG_CHECKPOINT
+from headrace.log.upkeep.checkpoints import LOG_CHECKPOINT
 from headrace.testing import RunningBroker
 from tests.broker.raw import (
     API_VERSIONS,

@@ -10,7 +10,7 @@ from pathlib import Path
 import cramjam
 import pytest
 
-from headrace.log.checkpoints import CLEAN_SHUTDOWN, LOG_CHECKPOINT, decode_log_checkpoint
+from headrace.log.upkeep.checkpoints import CLEAN_SHUTDOWN, LOG_CHECKPOINT, decode_log_checkpoint
 from headrace.testing import RunningBroker
 from tests.broker.raw import (
     FETCH,

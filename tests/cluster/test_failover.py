@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.log.checkpoints import HIGH_WATERMARKS, decode_offsets
+from headrace.log.upkeep.checkpoints import HIGH_WATERMARKS, decode_offsets
 from headrace.model.topics import TopicPartition
 from headrace.testing.cluster import RunningCluster
 from tests.broker.raw import INIT_PRODUCER_ID, RawConnection

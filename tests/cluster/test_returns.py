@@ -10,7 +10,7 @@ import pytest
 
 from headrace.coordination import layout
 from headrace.coordination.zookeeper import ZooKeeperStore
-from headrace.log.incarnation import MARKER
+from headrace.log.directory.incarnation import MARKER
 from headrace.testing.cluster import ClusterBroker, RunningCluster
 from tests.cluster.history import Load, Topic, check, wait_for
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from headrace.coordination import layout
-from headrace.log.directory import STRAY_SUFFIX
+from headrace.log.directory.log_directory import STRAY_SUFFIX
 from headrace.model.topics import PartitionState, TopicPartition
 from headrace.replication.partition import Partition
 from tests.simulation.broker import SimulatedBroker

@@ -159,7 +159,7 @@ MUTATIONS = (
     Mutation(
         "finding-2",
         "a compacted segment replaces one that was truncated since",
-        "headrace/log/replacement.py",
+        "headrace/log/compaction/swap_in.py",
         ((" or log.truncations != self._truncations", ""),),
         "tests/storage/test_compaction_truncation.py"
         "::test_a_segment_that_was_truncated_and_refilled_is_not_replaced",
@@ -210,7 +210,7 @@ MUTATIONS = (
     Mutation(
         "B10",
         "a directory is served for another topic of the same name",
-        "headrace/log/owner.py",
+        "headrace/log/directory/owner.py",
         (("    known = _topic_id_of(files, path)\n", "    known = topic_id\n"),),
         "tests/storage/test_log_directory.py"
         "::test_a_directory_of_a_former_topic_steps_aside[a-True]",
@@ -218,7 +218,7 @@ MUTATIONS = (
     Mutation(
         "I31",
         "retention trusts a wall clock that was stepped",
-        "headrace/log/directory.py",
+        "headrace/log/directory/log_directory.py",
         (("self.clock.wall_ms(), self.trust.is_given()", "self.clock.wall_ms(), True"),),
         "tests/storage/test_log_directory.py"
         "::test_deletion_by_age_pauses_while_the_wall_clock_is_off",
@@ -226,7 +226,7 @@ MUTATIONS = (
     Mutation(
         "compaction",
         "compaction removes the last value of a key",
-        "headrace/log/cleaner.py",
+        "headrace/log/compaction/rules.py",
         (
             (
                 "record.key is None or record.offset < keys.get(record.key)",
@@ -239,7 +239,7 @@ MUTATIONS = (
     Mutation(
         "retention",
         "retention removes records above the high watermark",
-        "headrace/log/retention.py",
+        "headrace/log/upkeep/retention.py",
         ((" or end > high_watermark or not is_due", " or not is_due"),),
         "tests/storage/test_log_upkeep.py::test_nothing_beyond_the_high_watermark_is_dropped",
     ),

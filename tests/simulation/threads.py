@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from headrace.log.cleaning import (
+from headrace.log.compaction.cleaning import (
     CleanedSegment,
     Cleaning,
     CleaningFailed,
@@ -21,7 +21,7 @@ from headrace.log.cleaning import (
     decode_job,
     remove_cleaned,
 )
-from headrace.log.swap import CLEANED
+from headrace.log.recovery.leftovers import CLEANED
 from headrace.node import broker as node_broker
 from headrace.node import compaction as node_compaction
 from headrace.node.cleaner_child import CleanerFailed

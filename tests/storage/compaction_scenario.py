@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.env.files import Files
-from headrace.log.cleanable import Cleanable, cleanable, cleaning_job
-from headrace.log.cleaning import (
+from headrace.log.compaction.cleaning import (
     CleanedSegment,
     Cleaning,
     CleaningFailed,
@@ -13,11 +12,12 @@ from headrace.log.cleaning import (
     Outcome,
     decode_job,
 )
-from headrace.log.directory import LogDirectory
+from headrace.log.compaction.selection import Cleanable, cleanable, cleaning_job
+from headrace.log.compaction.swap_in import Replacement
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.log import Log
 from headrace.log.producers import ProducerTable
-from headrace.log.replacement import Replacement
-from headrace.log.replay import rebuild_aborted
+from headrace.log.recovery.replay import rebuild_aborted
 from headrace.log.state import LogSettings
 from headrace.log.transactions import AbortedTransaction, read_end_marker
 from headrace.record.batch import Batch, read_batch

@@ -5,10 +5,10 @@ from uuid import UUID
 
 from headrace.config.topic import TopicConfig
 from headrace.env.files import Files
+from headrace.log.directory.offset_files import Hints
 from headrace.log.file import OpenSegments
 from headrace.log.log import Log
-from headrace.log.offset_files import Hints
-from headrace.log.recovery import recover
+from headrace.log.recovery.opening import recover
 from headrace.log.state import LogSettings
 from headrace.log.timestamps import Found, Lookup
 from headrace.model.topics import TopicPartition

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from headrace.config.topic import TopicConfig
-from headrace.log.checkpoints import encode_epochs, encode_offsets, encode_partition_metadata
-from headrace.log.directory import DirectoryError, LogDirectory
+from headrace.log.directory.log_directory import DirectoryError, LogDirectory
+from headrace.log.upkeep.checkpoints import encode_epochs, encode_offsets, encode_partition_metadata
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.node.adoption import Adoption

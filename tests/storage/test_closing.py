@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from headrace.log.checkpoints import CLEAN_SHUTDOWN
-from headrace.log.directory import LogDirectory
+from headrace.log.directory.log_directory import LogDirectory
+from headrace.log.upkeep.checkpoints import CLEAN_SHUTDOWN
 from headrace.model.topics import TopicPartition
 from headrace.testing.disk import SimulatedCrash, SimulatedFiles
 from tests.storage.log_scenario import NOW_MS, ManualClock, append, offsets, topic_config, work

@@ -5,10 +5,10 @@ import errno
 import pytest
 
 from headrace.config.topic import TopicConfig
-from headrace.log.cleanable import dirtiest
-from headrace.log.cleaning import Cleaning, CleaningFailed, decode_job, remove_cleaned
+from headrace.log.compaction.cleaning import Cleaning, CleaningFailed, decode_job, remove_cleaned
+from headrace.log.compaction.selection import dirtiest
+from headrace.log.compaction.swap_in import Replacement
 from headrace.log.log import Log
-from headrace.log.replacement import Replacement
 from headrace.record.decode import read_batches
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.compaction_scenario import (

@@ -4,9 +4,13 @@ import errno
 
 import pytest
 
-from headrace.log.checkpoints import LOG_CHECKPOINT, decode_log_checkpoint, encode_log_checkpoint
+from headrace.log.compaction.swap_in import Replacement
 from headrace.log.log import Log
-from headrace.log.replacement import Replacement
+from headrace.log.upkeep.checkpoints import (
+    LOG_CHECKPOINT,
+    decode_log_checkpoint,
+    encode_log_checkpoint,
+)
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.compaction_scenario import (
     CONFIG,

@@ -12,10 +12,11 @@ import pytest
 from headrace.config.broker import BrokerConfig
 from headrace.env.clock import SystemClock
 from headrace.env.files import SystemFiles
-from headrace.log import cleanable, replay
-from headrace.log.cleaning import AbortedIndex
-from headrace.log.directory import LogDirectory
+from headrace.log.compaction import selection
+from headrace.log.compaction.cleaning import AbortedIndex
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.log import Log
+from headrace.log.recovery import replay
 from headrace.log.segment import Segment
 from headrace.node import compaction
 from headrace.node.compaction import Compaction
@@ -130,14 +131,14 @@ def test_compaction_continues_after_an_index_that_cannot_be_opened(
 ) -> None:
     logs, log, expected = written(tmp_path)
     failures = [OSError(code, "cannot open")] * 3
-    read_index = cleanable._aborted_index
+    read_index = selection._aborted_index
 
     def aborted_index(log: Log, segment: Segment) -> AbortedIndex:
         if failures:
             raise failures.pop()
         return read_index(log, segment)
 
-    monkeypatch.setattr(cleanable, "_aborted_index", aborted_index)
+    monkeypatch.setattr(selection, "_aborted_index", aborted_index)
 
     async def scene() -> None:
         async with compacting(log, logs):

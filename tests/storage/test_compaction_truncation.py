@@ -4,9 +4,9 @@ import errno
 
 import pytest
 
-from headrace.log.cleaning import CleanedSegment, Cleaning, decode_job
+from headrace.log.compaction.cleaning import CleanedSegment, Cleaning, decode_job
+from headrace.log.compaction.swap_in import Replacement
 from headrace.log.log import Log
-from headrace.log.replacement import Replacement
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.compaction_scenario import (
     CONFIG,

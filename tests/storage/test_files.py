@@ -11,7 +11,7 @@ import pytest
 
 from headrace.env.clock import SystemClock
 from headrace.env.files import DirectoryInUse, Files, SystemFiles
-from headrace.log.directory import LogDirectory
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import (
     NOW_MS,

@@ -8,8 +8,8 @@ import pytest
 
 from headrace.env.clock import SystemClock
 from headrace.env.files import Files, SystemFiles
-from headrace.log.directory import LogDirectory
-from headrace.log.incarnation import MARKER
+from headrace.log.directory.incarnation import MARKER
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.model.topics import TopicPartition
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import ManualClock, append, topic_config

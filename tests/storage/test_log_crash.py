@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headrace.log.directory import DirectoryError, LogDirectory
+from headrace.log.directory.log_directory import DirectoryError, LogDirectory
 from headrace.log.log import Log
 from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError, ErrorCode

@@ -8,8 +8,8 @@ import pytest
 
 from headrace.env.clock import SystemClock
 from headrace.env.files import SystemFiles
-from headrace.log.directory import DirectoryError, LogDirectory
-from headrace.log.owner import parse_partition
+from headrace.log.directory.log_directory import DirectoryError, LogDirectory
+from headrace.log.directory.owner import parse_partition
 from headrace.log.state import LogSettings
 from headrace.model.topics import TopicPartition
 from headrace.testing.disk import SimulatedFiles

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.log.check import check_partition
-from headrace.log.directory import LogDirectory
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.log import Log
+from headrace.log.recovery.check import check_partition
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import (
@@ -229,7 +229,7 @@ def test_damage_below_the_recovery_point_that_a_scan_meets_leaves_the_log_offlin
     files = SimulatedFiles()
     log = filled(files, is_synced=True)
     base = log.base_offsets[-1]
-    from headrace.log.checkpoints import decode_log_checkpoint, encode_log_checkpoint
+    from headrace.log.upkeep.checkpoints import decode_log_checkpoint, encode_log_checkpoint
 
     path = f"{PATH}/headrace-checkpoint"
     found = decode_log_checkpoint(files.read_file(path))

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from headrace.log.directory.offset_files import Hints
 from headrace.log.log import Log
-from headrace.log.offset_files import Hints
 from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.testing.disk import SimulatedCrash, SimulatedFiles

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.log.directory import LogDirectory
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.testing.disk import SimulatedCrash, SimulatedFiles
 from tests.storage.log_scenario import (
     NOW_MS,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.log.directory import LogDirectory
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.log import Log
 from headrace.record.batch import read_batch
 from headrace.testing.disk import SimulatedCrash, SimulatedFiles

@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 
 from headrace.env.files import Files
-from headrace.log import recorded
-from headrace.log.acceptance import accept_loss
-from headrace.log.directory import LogDirectory
+from headrace.log.directory import recorded
+from headrace.log.directory.acceptance import accept_loss
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
 from headrace.testing.disk import SimulatedCrash, SimulatedFiles

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.log.directory import LogDirectory
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.model.topics import TopicPartition
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import (

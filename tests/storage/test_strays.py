@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from headrace.log.directory import LogDirectory
-from headrace.log.directory_jobs import RemoveDirectories
+from headrace.log.directory.directory_jobs import RemoveDirectories
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.model.topics import TopicPartition
 from headrace.node.strays import FILE, Record, Strays, decide, decode, encode
 from headrace.testing.disk import SimulatedFiles

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headrace.log.cleanable import cleanable, cleaning_job
-from headrace.log.cleaning import CleanedSegment, Cleaning, CleaningFailed, decode_job
-from headrace.log.jobs import LogJob
-from headrace.log.replacement import Replacement
-from headrace.log.replay import rebuild_aborted
+from headrace.log.compaction.cleaning import CleanedSegment, Cleaning, CleaningFailed, decode_job
+from headrace.log.compaction.selection import cleanable, cleaning_job
+from headrace.log.compaction.swap_in import Replacement
+from headrace.log.recovery.replay import rebuild_aborted
 from headrace.log.segment import Segment
+from headrace.log.upkeep.jobs import LogJob
 
 if TYPE_CHECKING:
     from tests.storage_model.driver import Driver

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from headrace.log.directory import DirectoryError, LogDirectory
-from headrace.log.jobs import FULL, LogJob
+from headrace.log.directory.log_directory import DirectoryError, LogDirectory
 from headrace.log.log import Log
-from headrace.log.recovery import read_log_checkpoint
+from headrace.log.recovery.opening import read_log_checkpoint
 from headrace.log.state import LogSettings
+from headrace.log.upkeep.jobs import FULL, LogJob
 from headrace.model.errors import ApiError
 from headrace.testing.disk import SimulatedCrash, SimulatedFiles
 from tests.storage.log_scenario import PARTITION, ManualClock, topic_config

@@ -20,10 +20,10 @@ class Mutation(NamedTuple):
     """The model finds the bug within this many seeds."""
 
 
-_RECOVERY = "headrace/log/recovery.py"
-_REPLACEMENT = "headrace/log/replacement.py"
-_TRUNCATION = "headrace/log/truncation.py"
-_UPKEEP = "headrace/log/upkeep.py"
+_RECOVERY = "headrace/log/recovery/opening.py"
+_REPLACEMENT = "headrace/log/compaction/swap_in.py"
+_TRUNCATION = "headrace/log/upkeep/truncation.py"
+_UPKEEP = "headrace/log/upkeep/durability.py"
 
 MUTATIONS = (
     Mutation(

@@ -6,7 +6,7 @@ trace is a trace. An operation that is not possible at the moment does nothing.
 
 from collections.abc import Callable
 
-from headrace.log.jobs import PASSING
+from headrace.log.upkeep.jobs import PASSING
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import Batch, read_batch
 from headrace.record.build import NewRecord, build_batch

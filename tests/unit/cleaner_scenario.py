@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.log.cleaner import Cleaner, LastBatch, Rules
+from headrace.log.compaction.rules import Cleaner, LastBatch, Rules
 from headrace.log.producers import ProducerTable
 from headrace.log.transactions import AbortedTransaction, read_end_marker
 from headrace.record.batch import Batch, read_batch

@@ -12,7 +12,7 @@ from uuid import UUID
 from headrace.config.topic import TopicConfig
 from headrace.log.file import FileSlice, OpenSegments
 from headrace.log.log import Log
-from headrace.log.recovery import recover
+from headrace.log.recovery.opening import recover
 from headrace.log.state import LogSettings
 from headrace.model.topics import PartitionState, TopicPartition
 from headrace.replication.append_queue import AppendQueue

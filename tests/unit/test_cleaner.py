@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.log.cleaner import Cleaner, Rules
+from headrace.log.compaction.rules import Cleaner, Rules
 from headrace.log.producers import ProducerTable
 from headrace.log.transactions import read_end_marker
 from headrace.model.errors import ApiError, ErrorCode

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.log.key_table import KeyTable
+from headrace.log.compaction.key_table import KeyTable
 
 
 @settings(deadline=None)

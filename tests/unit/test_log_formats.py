@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.log import checkpoints
-from headrace.log.checkpoints import LogCheckpoint, SegmentFacts
 from headrace.log.epochs import EpochCache
 from headrace.log.index import OffsetIndex, TimeIndex
 from headrace.log.producers import ProducerEntry, ProducerTable, Span
-from headrace.log.snapshots import decode_snapshot, encode_snapshot
 from headrace.log.transactions import AbortedTransaction, decode_aborted, encode_aborted
+from headrace.log.upkeep import checkpoints
+from headrace.log.upkeep.checkpoints import LogCheckpoint, SegmentFacts
+from headrace.log.upkeep.snapshots import decode_snapshot, encode_snapshot
 from headrace.model.topics import TopicPartition
 from headrace.record.batch import crc32c
 

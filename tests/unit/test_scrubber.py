@@ -8,7 +8,7 @@ import pytest
 
 from headrace.config.broker import BrokerConfig
 from headrace.log.log import Log
-from headrace.log.scrub import SegmentScrub
+from headrace.log.recovery.scrub import SegmentScrub
 from headrace.node.scrubber import Scrubber
 from headrace.replication.partition import Partition
 from headrace.runtime.worker import Worker

@@ -43,8 +43,8 @@ def _word(value: Any) -> str:
 
 
 def _offset_index(data: bytes, base: int) -> Iterator[Line]:
-    from headrace.log.check import entries_in_use
     from headrace.log.index import OffsetIndex
+    from headrace.log.recovery.check import entries_in_use
 
     index = OffsetIndex.from_bytes(data)
     for slot in range(entries_in_use(index.offsets, index.positions)):
@@ -52,8 +52,8 @@ def _offset_index(data: bytes, base: int) -> Iterator[Line]:
 
 
 def _time_index(data: bytes, base: int) -> Iterator[Line]:
-    from headrace.log.check import entries_in_use
     from headrace.log.index import TimeIndex
+    from headrace.log.recovery.check import entries_in_use
 
     index = TimeIndex.from_bytes(data)
     for slot in range(entries_in_use(index.offsets, index.timestamps)):
@@ -68,7 +68,7 @@ def _aborted_index(data: bytes, base: int) -> Iterator[Line]:
 
 
 def _snapshot(data: bytes, base: int) -> Iterator[Line]:
-    from headrace.log.snapshots import decode_snapshot
+    from headrace.log.upkeep.snapshots import decode_snapshot
 
     table = decode_snapshot(data, base, 1 << 31)
     if table is None:

@@ -57,7 +57,7 @@ def _dump(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from headrace.env.files import SystemFiles
-    from headrace.log.check import Problem, Report, check_partition
+    from headrace.log.recovery.check import Problem, Report, check_partition
 
     files = SystemFiles()
     reports: dict[str, Report] = {}
@@ -78,9 +78,9 @@ def _check(args: argparse.Namespace) -> int:
 
 def _accept_loss(args: argparse.Namespace) -> int:
     from headrace.env.files import DirectoryInUse, SystemFiles
-    from headrace.log import checkpoints
-    from headrace.log.acceptance import accept_loss
-    from headrace.log.owner import parse_partition
+    from headrace.log.directory.acceptance import accept_loss
+    from headrace.log.directory.owner import parse_partition
+    from headrace.log.upkeep import checkpoints
 
     data, name = os.path.split(os.path.abspath(args.directory))
     partition = parse_partition(name)
@@ -107,7 +107,7 @@ def _progress(progress: Progress, name: str) -> Callable[[int], None]:
 
 def _partition_directories(directory: str) -> dict[str, str]:
     """Partition directories by name: one, those of a broker, or those of a cluster's brokers."""
-    from headrace.log import checkpoints
+    from headrace.log.upkeep import checkpoints
 
     directory = os.path.abspath(directory)
     names = os.listdir(directory)
@@ -135,8 +135,8 @@ def _partition_directories(directory: str) -> dict[str, str]:
 def _of_broker(directory: str) -> dict[str, str]:
     """The partitions in a data directory, and recorded ones that are missing there."""
     from headrace.env.files import SystemFiles
-    from headrace.log import recorded
-    from headrace.log.owner import parse_partition
+    from headrace.log.directory import recorded
+    from headrace.log.directory.owner import parse_partition
 
     with os.scandir(directory) as entries:
         names = {entry.name for entry in entries if entry.is_dir()}

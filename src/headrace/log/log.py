@@ -19,21 +19,23 @@ from mypy_extensions import i64
 
 from headrace.config.topic import TopicConfig
 from headrace.env.files import Bytes, Files
-from headrace.log import closing, errors, reading, replay, retention, timestamps, truncation, upkeep
-from headrace.log.checkpoints import SegmentFacts
+from headrace.log import errors, reading, timestamps
 from headrace.log.epochs import EpochCache
 from headrace.log.file import FileSlice, LogFile, OpenSegments
-from headrace.log.jobs import PASSING, LogJob
 from headrace.log.producers import ProducerEntry, ProducerTable
+from headrace.log.recovery import replay
 from headrace.log.segment import RELATIVE_OFFSET_MAX, Segment
 from headrace.log.state import LogSettings, LogState
 from headrace.log.transactions import AbortedTransaction, read_end_marker
+from headrace.log.upkeep import closing, durability, retention, truncation
+from headrace.log.upkeep.checkpoints import SegmentFacts
+from headrace.log.upkeep.jobs import PASSING, LogJob
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
 from headrace.record.batch import PREFIX_SIZE, Batch, crc32c
 
 if TYPE_CHECKING:
-    from headrace.log.replacement import Replacement
+    from headrace.log.compaction.swap_in import Replacement
 
 _COPY_BYTES_MAX: Final = 8192
 """Up to this size, copying a part of a frame is cheaper than a memoryview."""
@@ -327,7 +329,7 @@ class Log:
         segment = Segment(self.files, self.cache, self.path, self.log_end_offset, now_ms)
         try:
             if not self.is_named:
-                upkeep.name_now(self)
+                durability.name_now(self)
             segment.create()
         except OSError as error:
             if error.errno in PASSING:
@@ -473,11 +475,11 @@ class Log:
 
     def next_job(self, now_ms: int) -> LogJob | None:
         """The next job for a worker; None if none is due or one is running."""
-        return upkeep.next_job(self, now_ms)
+        return durability.next_job(self, now_ms)
 
     def done(self, job: LogJob) -> None:
         """Apply the result of a job. After a failed sync the log is offline."""
-        upkeep.done(self, job)
+        durability.done(self, job)
 
     def delete_records(self, before: int, high_watermark: int) -> int:
         """Raise the log start to an offset (-1: the high watermark), effective after the next job.

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headrace.log.checkpoints import SegmentFacts
 from headrace.log.epochs import EpochCache
 from headrace.log.errors import next_step
 from headrace.log.producers import PRODUCERS_MAX, ProducerEntry, ProducerTable
 from headrace.log.segment import Segment
+from headrace.log.upkeep.checkpoints import SegmentFacts
 from headrace.model.topics import TopicPartition
 
 _LOG = logging.getLogger(__name__)

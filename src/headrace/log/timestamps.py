@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.log import replay
+from headrace.log.recovery import replay
 from headrace.log.scan import Walk
 from headrace.log.segment import Segment
 from headrace.log.transactions import AbortedTransaction

@@ -25,16 +25,16 @@ from uuid import UUID
 
 from headrace.controller.service import Controller
 from headrace.env.files import Files
-from headrace.log.checkpoints import (
+from headrace.log.directory.log_directory import DirectoryError, LogDirectory
+from headrace.log.recovery.leftovers import offset_of
+from headrace.log.scan import Walk
+from headrace.log.upkeep.checkpoints import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
     decode_epochs,
     decode_partition_metadata,
     encode_partition_metadata,
 )
-from headrace.log.directory import DirectoryError, LogDirectory
-from headrace.log.scan import Walk
-from headrace.log.swap import offset_of
 from headrace.model.errors import ApiError
 from headrace.model.topics import INTERNAL_TOPICS, TopicPartition
 from headrace.node.kafka_metadata import METADATA_TOPIC, KafkaMetadata, read_metadata

@@ -22,8 +22,8 @@ from headrace.coordination.embedded import STORE_FILE
 from headrace.coordination.layout import CLUSTER_ID, LayoutError, decode_cluster_id
 from headrace.coordination.port import NoNode, SessionState, Store, StoreUnavailable
 from headrace.coordination.retries import repeated
-from headrace.log.directory import DirectoryError, LogDirectory
-from headrace.log.directory_jobs import RemoveDirectories
+from headrace.log.directory.directory_jobs import RemoveDirectories
+from headrace.log.directory.log_directory import DirectoryError, LogDirectory
 from headrace.log.log import Log
 from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError

@@ -12,14 +12,14 @@ import sys
 from typing import Any
 
 from headrace.env.files import Files
-from headrace.log.checkpoints import SegmentFacts
-from headrace.log.cleaning import CleanedSegment, CleaningJob, Outcome, remove_cleaned
+from headrace.log.compaction.cleaning import CleanedSegment, CleaningJob, Outcome, remove_cleaned
+from headrace.log.upkeep.checkpoints import SegmentFacts
 
 # The process must find the very code that its broker runs, wherever that was found.
 _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from headrace.log.cleaner_process import main
+from headrace.log.compaction.cleaner_process import main
 sys.exit(main(int(sys.argv[2])))
 """
 

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
 from headrace.env.clock import Clock
-from headrace.log.cleanable import Cleanable, cleanable, cleaning_job, dirtiest
-from headrace.log.cleaning import CleanedSegment, Outcome
-from headrace.log.directory import LogDirectory
-from headrace.log.jobs import PASSING, LogJob
+from headrace.log.compaction.cleaning import CleanedSegment, Outcome
+from headrace.log.compaction.selection import Cleanable, cleanable, cleaning_job, dirtiest
+from headrace.log.compaction.swap_in import Replacement
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.log import Log
-from headrace.log.replacement import Replacement
-from headrace.log.replay import rebuild_aborted
+from headrace.log.recovery.replay import rebuild_aborted
 from headrace.log.segment import Segment
+from headrace.log.upkeep.jobs import PASSING, LogJob
 from headrace.model.errors import ApiError
 from headrace.node.cleaner_child import CleanerChild, CleanerFailed
 from headrace.replication.partition import Partition

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 
 from headrace.env.files import Files
 from headrace.log.log import Log
+from headrace.log.recovery.leftovers import offset_of
 from headrace.log.scan import Walk
-from headrace.log.swap import offset_of
 from headrace.record.batch import Batch
 from headrace.record.build import build_transaction_marker
 from headrace.record.decode import read_records

@@ -22,8 +22,8 @@ from headrace.config.broker import BrokerConfig
 from headrace.controller.failover_machine import members_of
 from headrace.env.clock import Clock
 from headrace.env.complaints import Complaint
-from headrace.log.directory import LogDirectory
-from headrace.log.directory_jobs import RemoveDirectories
+from headrace.log.directory.directory_jobs import RemoveDirectories
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError
 from headrace.model.topics import (

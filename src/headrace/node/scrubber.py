@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from headrace.config.broker import BrokerConfig
-from headrace.log.scrub import SegmentScrub
+from headrace.log.recovery.scrub import SegmentScrub
 from headrace.log.segment import Segment
 from headrace.replication.partition import Partition
 from headrace.runtime.worker import Worker

@@ -20,11 +20,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.env.files import Files
-from headrace.log import checkpoints
-from headrace.log.directory import LogDirectory
-from headrace.log.directory_jobs import RemoveDirectories
-from headrace.log.lost import is_lost
-from headrace.log.recovery import read_log_checkpoint
+from headrace.log.directory.directory_jobs import RemoveDirectories
+from headrace.log.directory.log_directory import LogDirectory
+from headrace.log.recovery.lost import is_lost
+from headrace.log.recovery.opening import read_log_checkpoint
+from headrace.log.upkeep import checkpoints
 
 FILE = "headrace-strays"
 _PER_TICK_MAX = 100

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from headrace.log.jobs import LogJob
+from headrace.log.upkeep.jobs import LogJob
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import read_batch
 from headrace.replication.partition import Partition

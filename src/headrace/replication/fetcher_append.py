@@ -7,7 +7,7 @@ has changed are not replicated (B15).
 from mypy_extensions import i64
 
 from headrace.log.log import Log
-from headrace.log.truncation import is_first_batch
+from headrace.log.upkeep.truncation import is_first_batch
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import batch_end, read_batch
 

@@ -22,7 +22,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from headrace.log.jobs import PASSING
+from headrace.log.upkeep.jobs import PASSING
 from headrace.model.errors import ApiError, ErrorCode, error_name
 from headrace.replication.fetch_target import NEVER, FetchTarget
 from headrace.replication.fetcher_append import append_fetched, base_before_start

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.controller.service import Controller
     from headrace.env.clock import Clock
     from headrace.group.service import GroupService
-    from headrace.log.directory import LogDirectory
+    from headrace.log.directory.log_directory import LogDirectory
     from headrace.model.cluster import BrokerInfo, ClusterImage
     from headrace.model.topics import TopicPartition
     from headrace.replication.partition import Partition

@@ -3,9 +3,9 @@
 from uuid import UUID
 
 from headrace.env.files import Files
-from headrace.log import checkpoints
-from headrace.log.recovery import read_log_checkpoint
-from headrace.log.swap import offset_of
+from headrace.log.recovery.leftovers import offset_of
+from headrace.log.recovery.opening import read_log_checkpoint
+from headrace.log.upkeep import checkpoints
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition, check_topic_name
 

@@ -22,13 +22,17 @@ from headrace.config.topic import TopicConfig
 from headrace.env.clock import Clock, Trust
 from headrace.env.complaints import Complaint
 from headrace.env.files import DirectoryInUse, Files
-from headrace.log import checkpoints, closing, errors, incarnation, offset_files, upkeep
-from headrace.log.directory_jobs import DELETE_SUFFIX, Aside, RemoveDirectories, WriteCheckpoints
-from headrace.log.file import OpenSegments
-from headrace.log.incarnation import Incarnation
-from headrace.log.log import Log
-from headrace.log.offset_files import Hints
-from headrace.log.owner import (
+from headrace.log import errors
+from headrace.log.directory import incarnation, offset_files
+from headrace.log.directory.directory_jobs import (
+    DELETE_SUFFIX,
+    Aside,
+    RemoveDirectories,
+    WriteCheckpoints,
+)
+from headrace.log.directory.incarnation import Incarnation
+from headrace.log.directory.offset_files import Hints
+from headrace.log.directory.owner import (
     belongs_to,
     is_empty,
     named,
@@ -36,10 +40,13 @@ from headrace.log.owner import (
     write_topic_id,
     written_topic_id,
 )
-from headrace.log.recorded import Recorded
-from headrace.log.recovery import recover
+from headrace.log.directory.recorded import Recorded
+from headrace.log.file import OpenSegments
+from headrace.log.log import Log
+from headrace.log.recovery.opening import recover
 from headrace.log.segment import Segment
 from headrace.log.state import IncompleteFiles, LogSettings, offline_state, report_failure
+from headrace.log.upkeep import checkpoints, closing, durability
 from headrace.model.topics import TopicPartition
 
 _LOG = logging.getLogger(__name__)
@@ -440,7 +447,7 @@ class LogDirectory:
 
     def tick(self, now_ms: int) -> list[Log]:
         """The logs with a job that is due, even if no client writes to them."""
-        return [log for log in self._logs.values() if upkeep.is_due(log, now_ms)]
+        return [log for log in self._logs.values() if durability.is_due(log, now_ms)]
 
     def apply_retention(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Apply retention to all logs; by time only while the clocks agree (I31)."""
@@ -451,7 +458,7 @@ class LogDirectory:
     def expire_producers(self, expiration_ms: int) -> int:
         """Remove idempotent producers that were inactive for this long; returns their number."""
         now = self.clock.monotonic()
-        return sum(upkeep.expire_producers(log, now, expiration_ms) for log in self.logs())
+        return sum(durability.expire_producers(log, now, expiration_ms) for log in self.logs())
 
     def checkpoint_job(self, high_watermarks: Mapping[TopicPartition, int]) -> WriteCheckpoints:
         """A job that writes Kafka's checkpoint files with the current offsets."""

@@ -20,8 +20,8 @@ from collections.abc import Collection, Iterator, Mapping
 from uuid import UUID
 
 from headrace.env.files import Files
-from headrace.log.checkpoints import LOG_CHECKPOINT, decode_log_checkpoint
-from headrace.log.swap import offset_of
+from headrace.log.recovery.leftovers import offset_of
+from headrace.log.upkeep.checkpoints import LOG_CHECKPOINT, decode_log_checkpoint
 
 TOPIC_IDS = "headrace-topic-ids"
 CREATED = "headrace-created"

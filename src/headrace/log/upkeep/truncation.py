@@ -17,17 +17,18 @@ from contextlib import contextmanager
 from errno import EIO
 from typing import TYPE_CHECKING
 
-from headrace.log import errors, upkeep
-from headrace.log.checkpoints import LOG_CHECKPOINT, LogCheckpoint, encode_log_checkpoint
+from headrace.log import errors
 from headrace.log.file import LogFile
-from headrace.log.interrupted import is_of_a_log
 from headrace.log.producers import ProducerTable
-from headrace.log.replay import producers_at, rebuild_aborted, snapshot_path
+from headrace.log.recovery.interrupted import is_of_a_log
+from headrace.log.recovery.leftovers import START, TEMPORARY, offset_of
+from headrace.log.recovery.replay import producers_at, rebuild_aborted, snapshot_path
 from headrace.log.scan import Walk
 from headrace.log.segment import Segment
-from headrace.log.snapshots import encode_snapshot
-from headrace.log.swap import START, TEMPORARY, offset_of
 from headrace.log.transactions import AbortedTransaction
+from headrace.log.upkeep import durability
+from headrace.log.upkeep.checkpoints import LOG_CHECKPOINT, LogCheckpoint, encode_log_checkpoint
+from headrace.log.upkeep.snapshots import encode_snapshot
 from headrace.record.batch import Batch
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
     aborted = [each for each in aborted if each.last_offset < offset]
     file = LogFile(log.files, last.path(".log"), log.files.open(last.path(".log"), write=True))
     point = min(int(log.recovery_point), int(last.base_offset))
-    checkpoint = upkeep.checkpoint_below(log, point)
+    checkpoint = durability.checkpoint_below(log, point)
     checkpoint = checkpoint._replace(epochs=[e for e in checkpoint.epochs if e[1] < offset])
     if log.recovery_point >= last.base_offset:
         # Compaction can have removed batches that had sequences, so the producers' state must not
@@ -135,7 +136,7 @@ def _covering(
         log.snapshots = sorted([*log.snapshots, offset])
     epochs = [each for each in log.epochs.entries() if each[1] < offset]
     facts = [each for each in checkpoint.segments if each.base_offset < last.base_offset]
-    facts += [upkeep.facts_of(last, last.size)] if offset > last.base_offset else []
+    facts += [durability.facts_of(last, last.size)] if offset > last.base_offset else []
     last.forget()
     return checkpoint._replace(recovery_point=offset, epochs=epochs, segments=facts)
 
@@ -221,10 +222,10 @@ def skip_to(log: "Log", offset: int, now_ms: int) -> None:
     _take(log, [*log.segments[:-1], segment], offset)
     log.checkpoint_asked = True
     while log.recovery_point < offset and not log.is_offline:
-        job = upkeep.next_job(log, now_ms)
+        job = durability.next_job(log, now_ms)
         if job is not None:
             job.run()
-            upkeep.done(log, job)
+            durability.done(log, job)
         if job is None or job.error is not None:
             # Without a checkpoint above the gap, start-up would take it for lost segments.
             log.go_offline((job and job.error) or OSError(EIO, "no checkpoint was written"))
@@ -245,7 +246,7 @@ def _prepare(log: "Log") -> None:
     if not log.is_named:
         # The next checkpoint must not be the first, because a checkpoint implies a durable
         # directory.
-        upkeep.name_now(log)
+        durability.name_now(log)
 
 
 @contextmanager

@@ -15,9 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from headrace.env.files import Bytes, Files
-from headrace.log import upkeep
-from headrace.log.jobs import LogJob
-from headrace.log.swap import TEMPORARY
+from headrace.log.recovery.leftovers import TEMPORARY
+from headrace.log.upkeep import durability
+from headrace.log.upkeep.jobs import LogJob
 from headrace.model.errors import ApiError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def close_all(
     is_clean = True
     for at, log in enumerate(logs):
         if log.job is not None:
-            upkeep.dropped(log)
+            durability.dropped(log)
         is_clean = _write(log, now_ms) and is_clean
         if at % _SLICE == 0:
             yield 0
@@ -85,27 +85,27 @@ def _write(log: "Log", now_ms: int) -> bool:
             log.write(now_ms)
         except ApiError:
             is_written = False
-        log.checkpoint_asked = log.checkpoint_asked or upkeep.is_ahead(log)
+        log.checkpoint_asked = log.checkpoint_asked or durability.is_ahead(log)
     return is_written
 
 
 def _close_each(logs: "Sequence[Log]", now_ms: int) -> bool:
     jobs: dict[Log, LogJob] = {}
     for log in logs:
-        job = upkeep.next_job(log, now_ms)
+        job = durability.next_job(log, now_ms)
         if job is not None:
             jobs[log] = job
     _run(list(jobs.values()))
     is_clean = True
     for log, job in jobs.items():
-        upkeep.done(log, job)
+        durability.done(log, job)
         second = None
         if job.error is None and job.recovery_point < 0:
             # On a full disk, the first job makes only a new log start durable.
-            second = upkeep.next_job(log, now_ms)
+            second = durability.next_job(log, now_ms)
         if second is not None:
             second.run()
-            upkeep.done(log, second)
+            durability.done(log, second)
         is_clean = is_clean and (second or job).error is None
     for log in logs:
         _release(log)
@@ -132,7 +132,7 @@ def _close_together(logs: "Sequence[Log]", now_ms: int, sync_all: Callable[[], N
     jobs: list[tuple[Log, LogJob, _Deferred]] = []
     for at, log in enumerate(logs):
         files = _Deferred(log.files)
-        job = upkeep.next_job(log, now_ms, cast(Files, files))
+        job = durability.next_job(log, now_ms, cast(Files, files))
         if job is not None:
             job.run()
             job.release_files()
@@ -143,7 +143,7 @@ def _close_together(logs: "Sequence[Log]", now_ms: int, sync_all: Callable[[], N
         sync_all()
     except OSError:
         for log, _, _ in jobs:
-            upkeep.dropped(log)
+            durability.dropped(log)
         raise
     for _, job, files in jobs:
         if job.error is None:
@@ -153,7 +153,7 @@ def _close_together(logs: "Sequence[Log]", now_ms: int, sync_all: Callable[[], N
     for log, job, files in jobs:
         if job.error is None:
             job.error = error or _attempt(files.finish)
-        upkeep.done(log, job)
+        durability.done(log, job)
     for log in logs:
         _release(log)
     return all(job.error is None for _, job, _ in jobs)

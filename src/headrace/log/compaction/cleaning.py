@@ -17,17 +17,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from headrace.env.files import Bytes, Files
-from headrace.log.checkpoints import SegmentFacts
-from headrace.log.cleaner import Cleaner, LastBatch, Rules, SourceSegment
+from headrace.log.compaction.rules import Cleaner, LastBatch, Rules, SourceSegment
 from headrace.log.file import OpenSegments
 from headrace.log.producers import ProducerEntry
-from headrace.log.replay import snapshot_path
+from headrace.log.recovery.leftovers import CLEANED
+from headrace.log.recovery.replay import snapshot_path
 from headrace.log.scan import CHUNK_BYTES, Walk
 from headrace.log.segment import RELATIVE_OFFSET_MAX, SUFFIXES, Segment
-from headrace.log.snapshots import decode_snapshot
-from headrace.log.swap import CLEANED
 from headrace.log.transactions import AbortedTransaction, decode_aborted
-from headrace.log.upkeep import facts_of
+from headrace.log.upkeep.checkpoints import SegmentFacts
+from headrace.log.upkeep.durability import facts_of
+from headrace.log.upkeep.snapshots import decode_snapshot
 from headrace.model.errors import ApiError
 from headrace.record.batch import Batch, crc32c
 

@@ -22,7 +22,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from headrace.log.key_table import LOAD_MAX, KeyTable
+from headrace.log.compaction.key_table import LOAD_MAX, KeyTable
 from headrace.log.transactions import AbortedTransaction, read_end_marker
 from headrace.record.batch import DELETE_HORIZON, Batch
 from headrace.record.compression import DECOMPRESSED_SIZE_MAX

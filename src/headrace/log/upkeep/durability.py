@@ -18,8 +18,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.env.files import Files
-from headrace.log import retention
-from headrace.log.checkpoints import (
+from headrace.log.producers import ProducerEntry
+from headrace.log.recovery.leftovers import start_path
+from headrace.log.recovery.replay import snapshot_path
+from headrace.log.segment import Segment
+from headrace.log.upkeep import retention
+from headrace.log.upkeep.checkpoints import (
     LEADER_EPOCHS,
     LOG_CHECKPOINT,
     LogCheckpoint,
@@ -27,12 +31,8 @@ from headrace.log.checkpoints import (
     encode_epochs,
     encode_log_checkpoint,
 )
-from headrace.log.jobs import FULL, PASSING, LogJob
-from headrace.log.producers import ProducerEntry
-from headrace.log.replay import snapshot_path
-from headrace.log.segment import Segment
-from headrace.log.snapshots import encode_snapshot
-from headrace.log.swap import start_path
+from headrace.log.upkeep.jobs import FULL, PASSING, LogJob
+from headrace.log.upkeep.snapshots import encode_snapshot
 
 if TYPE_CHECKING:
     from headrace.log.log import Log

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.config.topic import TopicConfig
-from headrace.log.cleaner import Rules, SourceSegment
-from headrace.log.cleaning import AbortedIndex, CleaningJob, last_batches
-from headrace.log.replacement import vouching_snapshot
-from headrace.log.replay import rebuild_aborted
-from headrace.log.retention import newest_ms
+from headrace.log.compaction.cleaning import AbortedIndex, CleaningJob, last_batches
+from headrace.log.compaction.rules import Rules, SourceSegment
+from headrace.log.compaction.swap_in import vouching_snapshot
+from headrace.log.recovery.replay import rebuild_aborted
 from headrace.log.segment import Segment
+from headrace.log.upkeep.retention import newest_ms
 
 if TYPE_CHECKING:
     from headrace.log.log import Log

@@ -5,10 +5,10 @@ on, and has appended nothing since. So the files that are removed here have no o
 """
 
 from headrace.env.files import Files
-from headrace.log.checkpoints import LOG_CHECKPOINT, LogCheckpoint, encode_log_checkpoint
+from headrace.log.recovery.leftovers import CLEANED, DELETED, START, SWAP, offset_of
 from headrace.log.scan import Walk
 from headrace.log.segment import SUFFIXES
-from headrace.log.swap import CLEANED, DELETED, START, SWAP, offset_of
+from headrace.log.upkeep.checkpoints import LOG_CHECKPOINT, LogCheckpoint, encode_log_checkpoint
 
 _STATES = ("", CLEANED, SWAP, DELETED)
 _ENDINGS = (*(kind + state for kind in SUFFIXES for state in _STATES), ".snapshot", START)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace.env.files import Files
-from headrace.log import checkpoints
+from headrace.log.upkeep import checkpoints
 from headrace.model.topics import TopicPartition
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from headrace.env.files import SystemFiles
-from headrace.log.cleaning import (
+from headrace.log.compaction.cleaning import (
     CleanedSegment,
     Cleaning,
     CleaningFailed,
@@ -27,7 +27,7 @@ from headrace.log.cleaning import (
     decode_job,
     remove_cleaned,
 )
-from headrace.log.swap import CLEANED
+from headrace.log.recovery.leftovers import CLEANED
 
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1

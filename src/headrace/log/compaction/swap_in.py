@@ -24,13 +24,13 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.log.checkpoints import LOG_CHECKPOINT, SegmentFacts, encode_log_checkpoint
-from headrace.log.cleaning import CleanedSegment
-from headrace.log.jobs import PASSING, LogJob
-from headrace.log.replay import snapshot_path
+from headrace.log.compaction.cleaning import CleanedSegment
+from headrace.log.recovery.leftovers import CLEANED, SWAP
+from headrace.log.recovery.replay import snapshot_path
 from headrace.log.segment import SUFFIXES, Segment
-from headrace.log.swap import CLEANED, SWAP
-from headrace.log.upkeep import checkpoint_below, take_facts
+from headrace.log.upkeep.checkpoints import LOG_CHECKPOINT, SegmentFacts, encode_log_checkpoint
+from headrace.log.upkeep.durability import checkpoint_below, take_facts
+from headrace.log.upkeep.jobs import PASSING, LogJob
 
 if TYPE_CHECKING:
     from headrace.log.log import Log

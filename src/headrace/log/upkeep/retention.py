@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.log import errors
-from headrace.log.replay import snapshot_path
+from headrace.log.recovery.replay import snapshot_path
 from headrace.log.segment import Segment
 from headrace.model.errors import ApiError
 

@@ -18,7 +18,19 @@ import logging
 
 from headrace.config.topic import TopicConfig
 from headrace.env.files import FileInfo, Files
-from headrace.log.checkpoints import (
+from headrace.log.directory.offset_files import Hints
+from headrace.log.epochs import EpochCache
+from headrace.log.file import OpenSegments
+from headrace.log.producers import ProducerEntry, ProducerTable
+from headrace.log.recovery.interrupted import finish_truncation
+from headrace.log.recovery.leftovers import START, offset_of, tidy
+from headrace.log.recovery.lost import LogOffline, contradiction, cut_tail, set_aside
+from headrace.log.recovery.replay import producers_at, replay_segment, snapshot_path
+from headrace.log.recovery.verify import verify_segment
+from headrace.log.scan import Walk
+from headrace.log.segment import RELATIVE_OFFSET_MAX, SUFFIXES, Segment
+from headrace.log.state import LogSettings, LogState, offline_state
+from headrace.log.upkeep.checkpoints import (
     LEADER_EPOCHS,
     LOG_CHECKPOINT,
     LogCheckpoint,
@@ -26,19 +38,7 @@ from headrace.log.checkpoints import (
     decode_epochs,
     decode_log_checkpoint,
 )
-from headrace.log.epochs import EpochCache
-from headrace.log.file import OpenSegments
-from headrace.log.interrupted import finish_truncation
-from headrace.log.lost import LogOffline, contradiction, cut_tail, set_aside
-from headrace.log.offset_files import Hints
-from headrace.log.producers import ProducerEntry, ProducerTable
-from headrace.log.replay import producers_at, replay_segment, snapshot_path
-from headrace.log.scan import Walk
-from headrace.log.segment import RELATIVE_OFFSET_MAX, SUFFIXES, Segment
-from headrace.log.state import LogSettings, LogState, offline_state
-from headrace.log.swap import START, offset_of, tidy
-from headrace.log.upkeep import take_facts
-from headrace.log.verify import verify_segment
+from headrace.log.upkeep.durability import take_facts
 
 _LOG = logging.getLogger(__name__)
 _PROGRESS_BYTES = 1 << 30

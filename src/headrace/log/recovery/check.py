@@ -15,20 +15,20 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.env.files import FileInfo, Files
-from headrace.log.checkpoints import (
+from headrace.log.epochs import EpochCache
+from headrace.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
+from headrace.log.recovery.leftovers import START, SWAP
+from headrace.log.recovery.lost import contradiction, lost_files
+from headrace.log.scan import Walk
+from headrace.log.transactions import ENTRY_SIZE, decode_aborted
+from headrace.log.upkeep.checkpoints import (
     LEADER_EPOCHS,
     LOG_CHECKPOINT,
     LogCheckpoint,
     decode_epochs,
     decode_log_checkpoint,
 )
-from headrace.log.epochs import EpochCache
-from headrace.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
-from headrace.log.lost import contradiction, lost_files
-from headrace.log.scan import Walk
-from headrace.log.snapshots import decode_snapshot
-from headrace.log.swap import START, SWAP
-from headrace.log.transactions import ENTRY_SIZE, decode_aborted
+from headrace.log.upkeep.snapshots import decode_snapshot
 from headrace.model.errors import ApiError
 from headrace.record.batch import Batch, crc32c, read_batch
 from headrace.record.decode import read_records

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from headrace.env.files import FileInfo, Files
-from headrace.log.checkpoints import LogCheckpoint
 from headrace.log.segment import SUFFIXES, Segment
+from headrace.log.upkeep.checkpoints import LogCheckpoint
 from headrace.record.batch import HEADER_SIZE, LENGTH_OVERHEAD
 
 _LOG = logging.getLogger(__name__)

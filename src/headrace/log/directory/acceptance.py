@@ -6,7 +6,8 @@ and sets the others aside.
 """
 
 from headrace.env.files import Files
-from headrace.log import checkpoints, offset_files, recorded
+from headrace.log.directory import offset_files, recorded
+from headrace.log.upkeep import checkpoints
 from headrace.model.topics import TopicPartition
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from headrace.env.files import Files
 from headrace.log.producers import ProducerEntry, ProducerTable
+from headrace.log.recovery.verify import replay_batch
 from headrace.log.scan import Walk
 from headrace.log.segment import Segment
-from headrace.log.snapshots import decode_snapshot
 from headrace.log.transactions import AbortedTransaction
-from headrace.log.verify import replay_batch
+from headrace.log.upkeep.snapshots import decode_snapshot
 
 if TYPE_CHECKING:
     from headrace.log.log import Log

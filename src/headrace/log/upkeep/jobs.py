@@ -15,9 +15,9 @@ from collections.abc import Callable
 from functools import partial
 
 from headrace.env.files import Bytes, Files
-from headrace.log.checkpoints import SegmentFacts
 from headrace.log.file import LogFile
 from headrace.log.segment import Segment
+from headrace.log.upkeep.checkpoints import SegmentFacts
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The disk is full. The log is intact, and a later attempt can succeed."""

@@ -1,0 +1,1 @@
+"""Compaction: which logs, which records stay, and how the result replaces segments."""

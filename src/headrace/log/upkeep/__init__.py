@@ -1,0 +1,1 @@
+"""Work that makes a log durable and keeps it small: syncs, checkpoints, retention, truncation."""
