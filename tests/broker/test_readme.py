@@ -43,11 +43,3 @@ def test_the_command_line_does_what_the_readme_says(
 def test_the_example_test_passes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(EXAMPLE_TEST)
     pytester.runpytest_subprocess(*PLUGIN).assert_outcomes(passed=1)
-
-
-def test_every_page_that_the_readme_names_is_there() -> None:
-    root = Path(__file__).resolve().parents[2]
-    linked = re.findall(r"\]\(([^):]+)\)", README)
-    assert linked
-    missing = [name for name in linked if not (root / name).exists()]
-    assert missing == []
