@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from headrace.cli.main import COMMANDS
-from headrace.client import options as client_options
+from headrace.client.core import options as client_options
 from headrace.config.features import MISSING
 from headrace.config.group import GROUP_SETTINGS
 from headrace.config.setting import LIST, Setting, render
@@ -180,7 +180,7 @@ def _other_defaults() -> str:
 
 
 def _client_options(name: str) -> str:
-    """The fields of a class in client/options.py, with their defaults and docstrings."""
+    """The fields of a class in client/core/options.py, with their defaults and docstrings."""
     tree = ast.parse(Path(client_options.__file__).read_text(encoding="utf-8"))
     (found,) = [each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name]
     defaults = {field.name: field.default for field in fields(getattr(client_options, name))}

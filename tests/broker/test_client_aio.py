@@ -9,7 +9,7 @@ import uvloop
 
 from headrace.client import ClientClosed, RequestFailed, TopicPartition, UnknownTopic, Unreachable
 from headrace.client.aio import Client, connect
-from headrace.client.values import Record, RecordMetadata
+from headrace.client.core.values import Record, RecordMetadata
 from headrace.testing import RunningBroker
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]

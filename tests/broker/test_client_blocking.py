@@ -27,7 +27,7 @@ from headrace.client import (
     Unreachable,
     connect,
 )
-from headrace.client.partitioner import keyed_partition
+from headrace.client.produce.partitioner import keyed_partition
 from headrace.testing import RunningBroker
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -359,7 +359,7 @@ def test_an_answer_is_not_late_because_nobody_looked(
     """A program that does something else for an hour finds its batch and its reader as before."""
     real = time.monotonic
     skipped = 0.0
-    monkeypatch.setattr("headrace.client.blocking_driver.time.monotonic", lambda: real() + skipped)
+    monkeypatch.setattr("headrace.client.blocking.driver.time.monotonic", lambda: real() + skipped)
     producer = client.producer(linger_ms=0)
     delivery = producer.send(topic, b"1", partition=0)
     with client.consumer() as consumer:

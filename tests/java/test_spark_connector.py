@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import headrace.spark
 from bench import connector, kafka
 from headrace.client import Client, connect
-from headrace.client.options import CODECS, Compression
+from headrace.client.core.options import CODECS, Compression
 from headrace.testing import RunningBroker
 
 FORMATS = ("headrace", "kafka")

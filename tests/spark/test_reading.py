@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from headrace.client import Client, TopicPartition
-from headrace.client.options import CODECS, Compression
+from headrace.client.core.options import CODECS, Compression
 from headrace.spark.pyspark_api import VERSION
 from headrace.spark.versions import OPTIONS_SINCE
 from headrace.testing import RunningBroker

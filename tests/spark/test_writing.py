@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.client import Client, ConfigResource
-from headrace.client.partitioner import keyed_partition
+from headrace.client.produce.partitioner import keyed_partition
 from tests.spark.conftest import Topics, limited
 from tests.spark.test_reading import fill, numbered
 

@@ -6,10 +6,10 @@ from random import Random
 from typing import Any, TypeVar
 from uuid import UUID
 
-from headrace.client.engine import Engine
-from headrace.client.network import Effect, Open, Write
-from headrace.client.operation import Outcome
-from headrace.client.options import ClientOptions, parse_addresses
+from headrace.client.core.engine import Engine
+from headrace.client.core.network import Effect, Open, Write
+from headrace.client.core.operation import Outcome
+from headrace.client.core.options import ClientOptions, parse_addresses
 from headrace.wire.apis import API_VERSIONS, APIS, METADATA, PRODUCE
 from headrace.wire.codec import decode_request, encode_response
 from headrace.wire.cursor import Cursor

@@ -4,12 +4,16 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.client.classic_member import ClassicMember
-from headrace.client.consumer_member import ConsumerMember
-from headrace.client.consumer_protocol import Subscription, read_subscription, write_subscription
-from headrace.client.group_member import join
-from headrace.client.membership_machine import Event, Membership
-from headrace.client.options import GroupSettings
+from headrace.client.core.options import GroupSettings
+from headrace.client.member.classic_member import ClassicMember
+from headrace.client.member.consumer_member import ConsumerMember
+from headrace.client.member.consumer_protocol import (
+    Subscription,
+    read_subscription,
+    write_subscription,
+)
+from headrace.client.member.group_member import join
+from headrace.client.member.membership_machine import Event, Membership
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import (
     CONSUMER_GROUP_HEARTBEAT,

@@ -2,8 +2,8 @@
 
 from typing import Any, cast
 
-from headrace.client.fetch_codec import FetchLimits, PartitionFetch, TopicFetch, encode_fetch
-from headrace.client.produce_codec import PartitionBatch, TopicBatches, encode_produce
+from headrace.client.fetch.fetch_codec import FetchLimits, PartitionFetch, TopicFetch, encode_fetch
+from headrace.client.produce.produce_codec import PartitionBatch, TopicBatches, encode_produce
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.produce import ProduceHandler
 from headrace.requests.topic_gate import TopicGate

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from headrace.client import offsets
-from headrace.client.batches import Delivery
-from headrace.client.options import ProducerOptions
-from headrace.client.producer_machine import ProducerMachine
+from headrace.client.core import offsets
+from headrace.client.core.options import ProducerOptions
+from headrace.client.produce.batches import Delivery
+from headrace.client.produce.producer_machine import ProducerMachine
 from headrace.record.batch import Batch, read_batch
 from headrace.record.decode import read_records
 from headrace.wire.apis import INIT_PRODUCER_ID, PRODUCE

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from headrace.cli import cluster
-from headrace.client.values import (
+from headrace.client.core.values import (
     ClusterInfo,
     LogEnd,
     Node,

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.cli import leaders
 from headrace.cli.main import main
-from headrace.client.values import LogEnd, PartitionInfo, ReplicaInfo, TopicInfo
+from headrace.client.core.values import LogEnd, PartitionInfo, ReplicaInfo, TopicInfo
 from headrace.model.topics import TopicPartition
 
 MILL = TopicPartition("mill", 0)

@@ -11,7 +11,7 @@ from headrace.cli.moving import Places, bytes_to_move, progress_text, sizes
 from headrace.cli.reassign import read_plan
 from headrace.cli.throttling import lift_throttle, throttled_replicas
 from headrace.client import Reassignment, TimedOut, TopicPartition
-from headrace.client.values import (
+from headrace.client.core.values import (
     ClusterInfo,
     ConfigChange,
     ConfigEntry,

@@ -4,21 +4,21 @@ from random import Random
 
 import pytest
 
-from headrace.client.assignors import (
+from headrace.client.core.options import GroupOptions
+from headrace.client.member.assignors import (
     ASSIGNORS,
     Members,
     assign_cooperative_sticky,
     assign_range,
     assign_round_robin,
 )
-from headrace.client.consumer_protocol import (
+from headrace.client.member.consumer_protocol import (
     Subscription,
     read_assignment,
     read_subscription,
     write_assignment,
     write_subscription,
 )
-from headrace.client.options import GroupOptions
 from headrace.model.topics import TopicPartition
 
 

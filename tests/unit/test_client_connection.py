@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from headrace.client.connection import Answer, Connection, Request
-from headrace.client.errors import ProtocolViolation, UnsupportedVersion
+from headrace.client.core.connection import Answer, Connection, Request
+from headrace.client.core.errors import ProtocolViolation, UnsupportedVersion
 from headrace.wire.apis import API_VERSIONS, METADATA, PRODUCE
 from headrace.wire.codec import encode_response
 from headrace.wire.cursor import Cursor

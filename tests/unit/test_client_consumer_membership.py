@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from headrace.client.errors import RequestFailed
-from headrace.client.group_values import GroupOffset
+from headrace.client.admin.group_values import GroupOffset
+from headrace.client.core.errors import RequestFailed
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import CONSUMER_GROUP_HEARTBEAT, OFFSET_COMMIT

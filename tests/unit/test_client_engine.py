@@ -2,8 +2,9 @@
 
 import pytest
 
-from headrace.client import admin, offsets
-from headrace.client.errors import (
+from headrace.client.admin import topics
+from headrace.client.core import offsets
+from headrace.client.core.errors import (
     ClientClosed,
     ProtocolViolation,
     RequestFailed,
@@ -12,9 +13,9 @@ from headrace.client.errors import (
     UnknownTopic,
     Unreachable,
 )
-from headrace.client.messages import encode_request
-from headrace.client.metadata import Cluster
-from headrace.client.values import NewTopic
+from headrace.client.core.messages import encode_request
+from headrace.client.core.metadata import Cluster
+from headrace.client.core.values import NewTopic
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import CREATE_TOPICS, LIST_OFFSETS, METADATA
 from tests.unit.client_scenario import Drop, Silence, World
@@ -154,7 +155,7 @@ def test_an_operation_survives_broken_connections() -> None:
 
     world.answers[CREATE_TOPICS] = answer
     world.leaders["u"] = [1]
-    world.run(world.engine.start(admin.create_topics(world.engine, [NewTopic("u")])))
+    world.run(world.engine.start(topics.create_topics(world.engine, [NewTopic("u")])))
     assert len(world.requests(CREATE_TOPICS)) == 4
 
 
@@ -164,7 +165,7 @@ def test_an_error_that_stays_is_raised_at_once() -> None:
         "topics": [{"name": "t", "error_code": 36, "error_message": "it is there"}]
     }
     with pytest.raises(TopicExists, match="it is there"):
-        world.run(world.engine.start(admin.create_topics(world.engine, [NewTopic("t")])))
+        world.run(world.engine.start(topics.create_topics(world.engine, [NewTopic("t")])))
     assert len(world.requests(CREATE_TOPICS)) == 1
 
 
@@ -174,7 +175,7 @@ def test_a_full_disk_ends_the_creation_of_a_topic_at_once() -> None:
         "topics": [{"name": "t", "error_code": 56, "error_message": "no space left"}]
     }
     with pytest.raises(RequestFailed, match="no space left"):
-        world.run(world.engine.start(admin.create_topics(world.engine, [NewTopic("t")])))
+        world.run(world.engine.start(topics.create_topics(world.engine, [NewTopic("t")])))
     assert len(world.requests(CREATE_TOPICS)) == 1
 
 
@@ -184,7 +185,7 @@ def test_retries_end_at_the_deadline_with_the_last_trouble() -> None:
         "topics": [{"name": "t", "error_code": 41}]
     }
     with pytest.raises(TimedOut, match=r"creating topics .* NOT_CONTROLLER"):
-        world.run(world.engine.start(admin.create_topics(world.engine, [NewTopic("t")])))
+        world.run(world.engine.start(topics.create_topics(world.engine, [NewTopic("t")])))
     assert world.now_ms <= 1_000 + 60_000
 
 
@@ -193,7 +194,7 @@ def test_while_a_broker_is_away_it_is_tried_ever_less_often() -> None:
     world.run(world.engine.start(offsets.connect(world.engine)))
     world.down = {1}
     world.cut(1)
-    outcome = world.engine.start(admin.describe_cluster(world.engine))
+    outcome = world.engine.start(topics.describe_cluster(world.engine))
     opened: list[float] = []
     fail = world.engine.failed
 
@@ -213,7 +214,7 @@ def test_a_restarted_broker_is_found_at_the_bootstrap_address() -> None:
     world.run(world.engine.start(offsets.connect(world.engine)))
     world.down = {1}
     world.cut(1)
-    outcome = world.engine.start(admin.describe_cluster(world.engine))
+    outcome = world.engine.start(topics.describe_cluster(world.engine))
     world.until(lambda: world.now_ms > 5_000)
     world.down = set()
     assert world.run(outcome).cluster_id == "c"

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from headrace.client import inputs, offsets
-from headrace.client.errors import OffsetOutOfRange, RequestFailed, UnknownTopic
-from headrace.client.fetch_machine import FetchMachine
-from headrace.client.options import ConsumerOptions
-from headrace.client.values import AtTime, Record
+from headrace.client.core import inputs, offsets
+from headrace.client.core.errors import OffsetOutOfRange, RequestFailed, UnknownTopic
+from headrace.client.core.options import ConsumerOptions
+from headrace.client.core.values import AtTime, Record
+from headrace.client.fetch.fetch_machine import FetchMachine
 from headrace.model.topics import TopicPartition
 from headrace.record.build import (
     CONTROL_ABORT,

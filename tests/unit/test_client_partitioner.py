@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
-from headrace.client.partitioner import (
+from headrace.client.produce.partitioner import (
     RoundRobinPartitioner,
     StickyPartitioner,
     keyed_partition,

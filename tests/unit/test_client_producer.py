@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.client.errors import (
+from headrace.client.core.errors import (
     ClientClosed,
     RecordTooLarge,
     RequestFailed,
     TimedOut,
     UnknownTopic,
 )
-from headrace.client.options import ProducerOptions
-from headrace.client.partitioner import keyed_partition
+from headrace.client.core.options import ProducerOptions
+from headrace.client.produce.partitioner import keyed_partition
 from headrace.wire.apis import INIT_PRODUCER_ID, METADATA, PRODUCE
 from tests.unit.client_scenario import World
 from tests.unit.producer_scene import Scene, drop, fault, silence

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from headrace.client import offsets
-from headrace.client.errors import ClientError
-from headrace.client.operation import AskAll, Refresh
-from headrace.client.values import ListedOffset
+from headrace.client.core import offsets
+from headrace.client.core.errors import ClientError
+from headrace.client.core.operation import AskAll, Refresh
+from headrace.client.core.values import ListedOffset
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 

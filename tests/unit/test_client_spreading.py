@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.spreading import (
+from headrace.client.admin.replica_plan import (
     Changes,
     ImpossibleError,
     Racks,

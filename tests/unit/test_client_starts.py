@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headrace.client.offsets import start_timestamp
-from headrace.client.values import AtTime, Start
+from headrace.client.core.offsets import start_timestamp
+from headrace.client.core.values import AtTime, Start
 
 
 @pytest.mark.parametrize("start", [-1, 1 << 63, AtTime(1 << 63)])

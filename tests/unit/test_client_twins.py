@@ -4,20 +4,16 @@ import inspect
 
 import pytest
 
-from headrace.client import (
-    aio,
-    aio_groups,
-    aio_streams,
-    blocking,
-    blocking_groups,
-    blocking_streams,
-)
+from headrace.client import aio, blocking
+from headrace.client.aio import groups, streams
+from headrace.client.blocking import groups as blocking_groups
+from headrace.client.blocking import streams as blocking_streams
 
 TWINS: list[tuple[type, type]] = [
     (blocking.Client, aio.Client),
-    (blocking_streams.Producer, aio_streams.Producer),
-    (blocking_streams.Consumer, aio_streams.Consumer),
-    (blocking_groups.GroupConsumer, aio_groups.GroupConsumer),
+    (blocking_streams.Producer, streams.Producer),
+    (blocking_streams.Consumer, streams.Consumer),
+    (blocking_groups.GroupConsumer, groups.GroupConsumer),
 ]
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headrace.client import admin
-from headrace.client.values import NewTopic
-from headrace.client.waiting import Patience
+from headrace.client.admin import topics
+from headrace.client.core.values import NewTopic
+from headrace.client.core.waiting import Patience
 from headrace.wire.apis import CREATE_TOPICS, FETCH
 from tests.unit.client_scenario import Silence, World
 from tests.unit.producer_scene import Scene, fault
@@ -43,7 +43,7 @@ def test_an_operation_that_is_retried_shows_its_last_error() -> None:
     world.answers[CREATE_TOPICS] = lambda node, request: {
         "topics": [{"name": "t", "error_code": code}]
     }
-    outcome = world.engine.start(admin.create_topics(world.engine, [NewTopic("t")]))
+    outcome = world.engine.start(topics.create_topics(world.engine, [NewTopic("t")]))
     world.until(lambda: len(world.requests(CREATE_TOPICS)) == 3)
     trouble = world.engine.trouble()
     assert trouble is not None
@@ -61,7 +61,7 @@ def test_a_request_without_a_response_is_named() -> None:
         raise Silence
 
     world.answers[CREATE_TOPICS] = silent
-    outcome = world.engine.start(admin.create_topics(world.engine, [NewTopic("t")]))
+    outcome = world.engine.start(topics.create_topics(world.engine, [NewTopic("t")]))
     world.until(lambda: bool(world.requests(CREATE_TOPICS)))
     assert world.engine.trouble() is None
     assert world.engine.unanswered() == (
@@ -73,7 +73,7 @@ def test_a_request_without_a_response_is_named() -> None:
 
 def test_a_broker_that_cannot_be_reached_is_named() -> None:
     world = World(down={1})
-    outcome = world.engine.start(admin.create_topics(world.engine, [NewTopic("t")]))
+    outcome = world.engine.start(topics.create_topics(world.engine, [NewTopic("t")]))
     with pytest.raises(AssertionError, match="too long"):
         world.until(lambda: outcome.done, 1_000)
     trouble = world.engine.trouble()

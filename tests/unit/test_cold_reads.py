@@ -1,6 +1,6 @@
 """Long polls whose records are not in the page cache: a thread reads while the fetch waits."""
 
-from headrace.client.fetch_codec import FetchLimits, PartitionFetch, TopicFetch, encode_fetch
+from headrace.client.fetch.fetch_codec import FetchLimits, PartitionFetch, TopicFetch, encode_fetch
 from headrace.runtime.exchange import Peer
 from tests.storage.log_scenario import batch, values
 from tests.unit.fetcher_scene import Scene

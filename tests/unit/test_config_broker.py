@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.client.options import Address, parse_addresses
+from headrace.client.core.options import Address, parse_addresses
 from headrace.config.broker import BrokerConfig
 from headrace.config.changes import check_topic_config
 from headrace.config.properties import read_properties

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from headrace.client.produce_codec import PartitionBatch, TopicBatches, encode_produce
+from headrace.client.produce.produce_codec import PartitionBatch, TopicBatches, encode_produce
 from headrace.group.service import GroupService
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler

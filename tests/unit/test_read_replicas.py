@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.client.fetch_codec import FetchLimits, PartitionFetch, TopicFetch, encode_fetch
+from headrace.client.fetch.fetch_codec import FetchLimits, PartitionFetch, TopicFetch, encode_fetch
 from headrace.handlers.fetch import FetchHandler
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.errors import ErrorCode

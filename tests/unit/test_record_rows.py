@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.partitioner import keyed_partition
+from headrace.client.produce.partitioner import keyed_partition
 from headrace.model.errors import ApiError
 from headrace.record.batch import HEADER_SIZE, read_batch, walk_batch
 from headrace.record.build import BatchBuilder, encode_headers

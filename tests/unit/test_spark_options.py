@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.client.options import ClientOptions, ConsumerOptions, ProducerOptions
+from headrace.client.core.options import ClientOptions, ConsumerOptions, ProducerOptions
 from headrace.model.topics import TopicPartition
 from headrace.spark.option_values import Bound, OptionError, duration_ms
 from headrace.spark.options import (

@@ -41,7 +41,7 @@ MORE_PARAMETERS = {
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
 PURE_ROOMS = {"model", "wire", "record", "config", "security"}
 # The client is a pure core and two shells around it.
-CLIENT_SHELLS = ("aio", "blocking", "transport")
+CLIENT_SHELLS = {"aio", "blocking", "transport"}
 WORLD = {
     "asyncio",
     "multiprocessing",
@@ -79,7 +79,7 @@ def is_pure(path: Path) -> bool:
     if package != "headrace":
         return False
     if room == "client":
-        return not path.stem.startswith(CLIENT_SHELLS)
+        return not CLIENT_SHELLS & {path.parent.name, path.stem}
     return room in PURE_ROOMS
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headrace.client.values import PartitionInfo
+from headrace.client.core.values import PartitionInfo
 from headrace.tour.frame import frame
 from headrace.tour.ledger import Ledger
 from headrace.tour.load import Member

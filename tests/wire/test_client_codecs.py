@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.client.errors import ProtocolViolation
-from headrace.client.fetch_codec import (
+from headrace.client.core.errors import ProtocolViolation
+from headrace.client.core.messages import version_range
+from headrace.client.fetch.fetch_codec import (
     FetchLimits,
     PartitionFetch,
     TopicFetch,
     decode_fetch,
     encode_fetch,
 )
-from headrace.client.messages import version_range
-from headrace.client.produce_codec import (
+from headrace.client.produce.produce_codec import (
     PartitionBatch,
     TopicBatches,
     decode_produce,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from headrace.client import Client
-    from headrace.client.values import PartitionInfo, TopicInfo
+    from headrace.client.core.values import PartitionInfo, TopicInfo
 
 _NAMED_MAX = 10
 """How many partitions are named in one line."""
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _description(client: "Client") -> dict[str, Any]:
-    from headrace.client.options import Address
+    from headrace.client.core.options import Address
 
     cluster = client.describe_cluster()
     topics = client.list_topics().values()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from headrace.client.options import ClientSettings
+    from headrace.client.core.options import ClientSettings
 
 VARIABLE = "HEADRACE_COMMAND_CONFIG"
 PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.client import Client, TopicPartition
-    from headrace.client.values import LogEnd, ReplicaInfo
+    from headrace.client.core.values import LogEnd, ReplicaInfo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

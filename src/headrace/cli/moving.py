@@ -14,7 +14,7 @@ from headrace.cli.output import Progress, plural, size_text
 
 if TYPE_CHECKING:
     from headrace.client import Client, Reassignment, RequestFailed, TopicPartition
-    from headrace.client.spreading import Assignment
+    from headrace.client.admin.replica_plan import Assignment
 
 _LOOK_EVERY_S = 0.25
 _LOOKS_WITHOUT_MOVES_MAX = 20

@@ -17,7 +17,7 @@ from headrace.cli.output import plural, print_json, print_table, size_text
 
 if TYPE_CHECKING:
     from headrace.client import Client, TopicPartition
-    from headrace.client.spreading import Racks
+    from headrace.client.admin.replica_plan import Racks
 
     Targets = dict[TopicPartition, tuple[int, ...]]
 
@@ -169,7 +169,7 @@ def _plan(client: "Client", args: argparse.Namespace) -> None:
 
 
 def _planned(before: "Targets", racks: "Racks", args: argparse.Namespace) -> "Targets":
-    from headrace.client import spreading
+    from headrace.client.admin import replica_plan
 
     if args.file is not None:
         return read_plan(args.file)
@@ -177,12 +177,12 @@ def _planned(before: "Targets", racks: "Racks", args: argparse.Namespace) -> "Ta
         if args.add_broker is None:
             if args.drain not in racks and not any(args.drain in each for each in before.values()):
                 raise _no_broker(args.drain, racks)
-            return spreading.drain_broker(before, racks, args.drain)
+            return replica_plan.drain_broker(before, racks, args.drain)
         for node in args.add_broker:
             if node not in racks:
                 raise _no_broker(node, racks)
-        return spreading.add_brokers(before, racks, set(args.add_broker))
-    except spreading.ImpossibleError as error:
+        return replica_plan.add_brokers(before, racks, set(args.add_broker))
+    except replica_plan.ImpossibleError as error:
         raise Failure(f"{error}: add a broker, or lower the replication factor") from None
 
 

@@ -16,7 +16,7 @@ from headrace.cli.reassign import add_no_wait_argument, racks_of
 
 if TYPE_CHECKING:
     from headrace.client import Client, ClientError, TopicInfo
-    from headrace.client.values import ListedOffset
+    from headrace.client.core.values import ListedOffset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -165,7 +165,7 @@ def _description(client: "Client", topic: "TopicInfo") -> dict[str, Any]:
 
 
 def _offset(found: "ListedOffset | ClientError | None") -> int | None:
-    from headrace.client.values import ListedOffset
+    from headrace.client.core.values import ListedOffset
 
     return found.offset if isinstance(found, ListedOffset) else None
 
@@ -230,16 +230,17 @@ def _alter(client: "Client", args: argparse.Namespace) -> None:
 
 
 def _change_factor(client: "Client", args: argparse.Namespace) -> None:
-    from headrace.client import TopicPartition, spreading
+    from headrace.client import TopicPartition
+    from headrace.client.admin import replica_plan
 
     topic = client.describe_topic(args.name)
     partitions = [TopicPartition(topic.name, part.index) for part in topic.partitions]
     before = moving.places(client).settled()
     try:
-        targets = spreading.change_factor(
+        targets = replica_plan.change_factor(
             before, racks_of(client), partitions, args.replication_factor
         )
-    except spreading.ImpossibleError as error:
+    except replica_plan.ImpossibleError as error:
         raise Failure(str(error)) from None
     # What is on its way there from an earlier attempt is waited for, too.
     targets = {where: targets.get(where, before[where]) for where in partitions}

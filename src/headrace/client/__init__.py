@@ -9,8 +9,9 @@
 bytes and the time and returns effects; drivers carry them out.
 """
 
+from headrace.client.admin.group_values import GroupInfo, GroupListing, GroupMember, GroupOffset
 from headrace.client.blocking import Client, Consumer, Delivery, GroupConsumer, Producer, connect
-from headrace.client.errors import (
+from headrace.client.core.errors import (
     AuthenticationFailed,
     ClientClosed,
     ClientError,
@@ -30,8 +31,7 @@ from headrace.client.errors import (
     Unreachable,
     UnsupportedVersion,
 )
-from headrace.client.group_values import GroupInfo, GroupListing, GroupMember, GroupOffset
-from headrace.client.values import (
+from headrace.client.core.values import (
     AtTime,
     ConfigChange,
     ConfigEntry,

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.client import ClientError, connect
-from headrace.client.options import parse_addresses
+from headrace.client.core.options import parse_addresses
 from headrace.env.extras import install_command
 from headrace.env.java import NotInstalled, find_java
 from headrace.pipelines import sql

@@ -17,7 +17,7 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.client.chunks import Chunk, corrupt
+from headrace.client.fetch.chunks import Chunk, corrupt
 from headrace.model.errors import ApiError
 from headrace.record.batch import Batch
 from headrace.record.columns import Columns

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.client import Client, Consumer, Unreachable
-from headrace.client.options import ClientOptions
+from headrace.client.core.options import ClientOptions
 from headrace.spark.options import Connection, ReadOptions
 
 _PATIENCE_MS = ClientOptions(()).operation_timeout_ms

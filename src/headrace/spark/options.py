@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.client.options import CODECS, parse_addresses
+from headrace.client.core.options import CODECS, parse_addresses
 from headrace.model.topics import TopicPartition
 from headrace.spark import option_values as read
 from headrace.spark.option_values import EARLIEST, LATEST, Bound, OptionError

@@ -22,8 +22,8 @@ from headrace.client import (
     UnknownTopic,
     Unreachable,
 )
-from headrace.client.options import Isolation
-from headrace.client.values import Start
+from headrace.client.core.options import Isolation
+from headrace.client.core.values import Start
 from headrace.spark.connections import connect
 from headrace.spark.option_values import EARLIEST, LATEST, Bound, OptionError
 from headrace.spark.options import ReadOptions

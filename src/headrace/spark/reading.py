@@ -20,7 +20,7 @@ from headrace.client import (
     TopicPartition,
     UnknownTopic,
 )
-from headrace.client.chunks import Chunk
+from headrace.client.fetch.chunks import Chunk
 from headrace.spark.arrow import record_batches
 from headrace.spark.connections import borrowed
 from headrace.spark.options import ReadOptions

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.client import ClientError, Producer, RecordTooLarge, UnknownTopic
-from headrace.client.options import ProducerOptions
+from headrace.client.core.options import ProducerOptions
 from headrace.model.errors import ApiError
 from headrace.record.build import encode_headers
 from headrace.record.rows import Column, RowEncoder

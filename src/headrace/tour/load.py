@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from headrace.client import ClientError
 from headrace.client.aio import Client, connect
-from headrace.client.aio_streams import Delivery, Producer
-from headrace.client.values import Record
+from headrace.client.aio.streams import Delivery, Producer
+from headrace.client.core.values import Record
 from headrace.tour.ledger import Ledger, Rate
 
 TOPIC = "mill"

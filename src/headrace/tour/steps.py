@@ -8,8 +8,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from headrace.client import ConfigChange, ConfigResource, TopicPartition, spreading
-from headrace.client.spreading import Changes
+from headrace.client import ConfigChange, ConfigResource, TopicPartition
+from headrace.client.admin import replica_plan
+from headrace.client.admin.replica_plan import Changes
 from headrace.tour.ledger import Tally, kilobytes, shares, whole
 from headrace.tour.load import GROUP, TOPIC, fields_of, value_of
 from headrace.tour.stage import LIMIT_BYTES
@@ -201,7 +202,7 @@ async def _raise_factor(tour: Tour) -> float:
     before = {
         TopicPartition(TOPIC, part.index): part.replicas for part in tour.watch.picture.partitions
     }
-    targets = spreading.change_factor(
+    targets = replica_plan.change_factor(
         before, dict.fromkeys(tour.watch.picture.live), list(before), REPLICA_COUNT
     )
     await _move(tour, targets)
@@ -282,7 +283,7 @@ async def new_broker(tour: Tour) -> None:
     before = {TopicPartition(TOPIC, part.index): part.replicas for part in watch.picture.partitions}
     racks = dict.fromkeys(watch.picture.live)
     moving = time.monotonic()
-    await _move(tour, spreading.add_brokers(before, racks, {node_id}))
+    await _move(tour, replica_plan.add_brokers(before, racks, {node_id}))
     seconds = time.monotonic() - moving
     await tour.until("it leads", lambda: bool(watch.picture.led_by(node_id)))
     size = kilobytes(await _size_on(tour, node_id))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headrace.client import ClientError, TopicPartition
 from headrace.client.aio import Client
-from headrace.client.values import PartitionInfo
+from headrace.client.core.values import PartitionInfo
 from headrace.coordination import layout
 from headrace.coordination.port import StoreUnavailable
 from headrace.coordination.zookeeper import ZooKeeperStore

@@ -1,0 +1,1 @@
+"""Operations of administrators: topics, groups, reassignments, users. Pure."""

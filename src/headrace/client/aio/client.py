@@ -1,0 +1,417 @@
+"""The client for asyncio programs.
+
+    async with headrace.client.aio.connect("localhost:9092") as client:
+        await client.create_topic("lines", partitions=3)
+        await client.produce("lines", "hello", key="greeting")
+        async for record in client.consume("lines", until="end"):
+            print(record.partition, record.offset, record.value)
+
+A client has one connection per broker that it needs, and another per consumer. Use it only on the
+loop on which it was opened. Errors are those of `headrace.client.core.errors`.
+"""
+
+import os
+import time
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from headrace.client.admin import groups, reassignment, users
+from headrace.client.admin import topics as admin
+from headrace.client.admin.group_values import GroupInfo, GroupListing, GroupOffset
+from headrace.client.aio.driver import Driver
+from headrace.client.aio.groups import GroupConsumer, OnPartitions
+from headrace.client.aio.streams import Consumer, Delivery, Producer
+from headrace.client.core import offsets
+from headrace.client.core.engine import Engine
+from headrace.client.core.errors import ClientClosed, ClientError, RequestFailed
+from headrace.client.core.inputs import Data, HeadersIn, client_options, plan_reading
+from headrace.client.core.operation import Ask, Operation
+from headrace.client.core.options import (
+    ClientSettings,
+    ConsumerOptions,
+    ConsumerSettings,
+    GroupSettings,
+    Isolation,
+    ProducerSettings,
+    producer_options,
+)
+from headrace.client.core.values import (
+    ActiveProducer,
+    ClusterInfo,
+    ConfigChange,
+    ConfigEntry,
+    ConfigResource,
+    ListedOffset,
+    LogDir,
+    LogEnd,
+    NewTopic,
+    Reassignment,
+    Record,
+    RecordMetadata,
+    ReplicaInfo,
+    Start,
+    TopicInfo,
+    Until,
+    UserInfo,
+)
+from headrace.model.errors import ErrorCode
+from headrace.model.topics import TopicPartition
+from headrace.security.scram import SALT_BYTES
+
+__all__ = ["Client", "Consumer", "Delivery", "GroupConsumer", "Producer", "connect"]
+
+T = TypeVar("T")
+
+
+def connect(
+    bootstrap: str | Sequence[str] = "localhost:9092", **settings: Unpack[ClientSettings]
+) -> "Client":
+    """A client for `async with`, which connects to a broker or raises."""
+    return Client(bootstrap, **settings)
+
+
+class Client:
+    """A client of a cluster. Open it with `async with`, or `open` and `close`."""
+
+    def __init__(
+        self, bootstrap: str | Sequence[str] = "localhost:9092", **settings: Unpack[ClientSettings]
+    ) -> None:
+        self._options = client_options(bootstrap, settings)
+        self._driver: Driver | None = None
+        self._producer: Producer | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect to a broker; raises Unreachable if no address responds."""
+        self._driver = Driver(self._options)
+        try:
+            await self._driver.run(offsets.connect(self._driver.engine))
+        except BaseException:
+            await self._driver.close()
+            raise
+
+    async def close(self) -> None:
+        """Close all connections; records of producers that were not flushed are lost."""
+        if self._driver is not None:
+            await self._driver.close()
+
+    @property
+    def _open_driver(self) -> Driver:
+        if self._driver is None or self._driver.engine.closed:
+            raise ClientClosed("the client is not open: use it in 'async with'")
+        return self._driver
+
+    @property
+    def _engine(self) -> Engine:
+        return self._open_driver.engine
+
+    async def _run(self, operation: Operation[T]) -> T:
+        return await self._open_driver.run(operation)
+
+    # Records.
+
+    async def produce(
+        self,
+        topic: str,
+        value: Data,
+        *,
+        key: Data = None,
+        partition: int | None = None,
+        headers: HeadersIn = (),
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Write one record, and wait for its acknowledgement. For many records, use a producer."""
+        if self._producer is None:
+            self._producer = self.producer(linger_ms=0)
+        return await self._producer.produce(
+            topic,
+            value,
+            key=key,
+            partition=partition,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+        )
+
+    def producer(self, **settings: Unpack[ProducerSettings]) -> Producer:
+        """A producer for many records; leaving its `async with` flushes it."""
+        return Producer(self._open_driver, producer_options(settings))
+
+    def consumer(self, **settings: Unpack[ConsumerSettings]) -> Consumer:
+        """A consumer with manually assigned partitions."""
+        return Consumer(self._open_driver, ConsumerOptions(**settings))
+
+    def group_consumer(
+        self,
+        group: str,
+        topics: str | Sequence[str] = (),
+        *,
+        pattern: str | None = None,
+        on_assigned: OnPartitions | None = None,
+        on_revoked: OnPartitions | None = None,
+        on_lost: OnPartitions | None = None,
+        **settings: Unpack[GroupSettings],
+    ) -> GroupConsumer:
+        """A member of a group, which shares the partitions of these topics with other members.
+
+        Leaving its `async with` commits and leaves the group. `poll` calls the functions.
+        """
+        return GroupConsumer(
+            self._open_driver, group, topics, pattern, on_assigned, on_revoked, on_lost, settings
+        )
+
+    async def consume(
+        self,
+        topic: str,
+        *,
+        start: Start = "earliest",
+        until: Until = None,
+        partitions: Sequence[int] | None = None,
+        max_records: int | None = None,
+        **settings: Unpack[ConsumerSettings],
+    ) -> AsyncGenerator[Record, None]:
+        """Read a topic, each partition in order, until `until` or forever."""
+        lists = self.consume_lists(
+            topic,
+            start=start,
+            until=until,
+            partitions=partitions,
+            max_records=max_records,
+            **settings,
+        )
+        async with aclosing(lists):
+            async for records in lists:
+                for record in records:
+                    yield record
+
+    async def consume_lists(
+        self,
+        topic: str,
+        *,
+        start: Start = "earliest",
+        until: Until = None,
+        partitions: Sequence[int] | None = None,
+        max_records: int | None = None,
+        idle_ms: float | None = None,
+        **settings: Unpack[ConsumerSettings],
+    ) -> AsyncGenerator[list[Record], None]:
+        """As `consume`, but yields lists of records; an empty list after `idle_ms`."""
+        async with self.consumer(**settings) as consumer:
+            committed = settings.get("isolation") == "read_committed"
+            starts, limits = await self._run(
+                plan_reading(
+                    self._engine,
+                    topic,
+                    partitions,
+                    start,
+                    until,
+                    read_committed=committed,
+                    wall_ms=int(time.time() * 1000),
+                )
+            )
+            await consumer.assign(dict(starts))
+            async for records in consumer.until(limits, max_records, idle_ms):
+                yield records
+
+    async def list_offsets(
+        self,
+        at: Mapping[TopicPartition, Start],
+        *,
+        isolation: Isolation = "read_uncommitted",
+    ) -> dict[TopicPartition, ListedOffset]:
+        """The offsets of any kind of start; -1 if no record is at or after a time."""
+        return await self._run(
+            offsets.list_offsets(
+                self._engine,
+                offsets.timestamps(at),
+                read_committed=isolation == "read_committed",
+            )
+        )
+
+    async def reported_offsets(
+        self, at: Mapping[TopicPartition, Start]
+    ) -> dict[TopicPartition, ListedOffset | ClientError]:
+        """Offsets as `list_offsets` returns them, or the error of a partition. Does not retry."""
+        return await self._run(offsets.reported_offsets(self._engine, offsets.timestamps(at)))
+
+    # The cluster.
+
+    async def describe_cluster(self) -> ClusterInfo:
+        return await self._run(admin.describe_cluster(self._engine))
+
+    async def list_topics(self) -> dict[str, TopicInfo]:
+        """All topics that are visible to the client, by name."""
+        return await self._run(offsets.list_topics(self._engine))
+
+    async def refresh_topics(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
+        """The current state of these topics, also for later calls; unknown ones are omitted."""
+        return await self._run(offsets.refresh_topics(self._engine, topics))
+
+    async def describe_topic(self, topic: str) -> TopicInfo:
+        return await self._run(admin.describe_topic(self._engine, topic))
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Create a topic, and wait until its partitions have leaders."""
+        topic = NewTopic(name, partitions, replication_factor, configs or {}, assignment)
+        await self.create_topics([topic], validate_only=validate_only)
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> None:
+        await self._run(admin.create_topics(self._engine, topics, validate_only=validate_only))
+
+    async def delete_topic(self, *names: str) -> None:
+        await self._run(admin.delete_topics(self._engine, names))
+
+    async def create_partitions(
+        self, topic: str, count: int, *, validate_only: bool = False
+    ) -> None:
+        """Increase the number of partitions of a topic to `count`."""
+        await self._run(
+            admin.create_partitions(self._engine, topic, count, validate_only=validate_only)
+        )
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Delete records before an offset (-1: all committed ones); returns the new log starts."""
+        return await self._run(admin.delete_records(self._engine, before))
+
+    async def describe_configs(
+        self, resource: ConfigResource, names: Sequence[str] | None = None
+    ) -> dict[str, ConfigEntry]:
+        return await self._run(admin.describe_configs(self._engine, resource, names))
+
+    async def alter_configs(
+        self,
+        resource: ConfigResource,
+        changes: Sequence[ConfigChange],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Change individual settings; the others stay unchanged."""
+        await self._run(
+            admin.alter_configs(self._engine, resource, changes, validate_only=validate_only)
+        )
+
+    async def list_users(self) -> list[UserInfo]:
+        """Users that can log in, with the mechanisms of their credentials."""
+        return await self._run(users.list_users(self._engine))
+
+    async def set_password(self, user: str, password: str, mechanism: str | None = None) -> None:
+        """Create a user, or replace its password; of one SCRAM mechanism, or of all."""
+        salt = os.urandom(SALT_BYTES)
+        await self._run(users.set_password(self._engine, user, password, mechanism, salt))
+
+    async def delete_user(self, user: str) -> None:
+        """Delete a user's credentials. Brokers close the user's connections."""
+        await self._run(users.delete_user(self._engine, user))
+
+    async def describe_log_dirs(self, node_id: int) -> list[LogDir]:
+        return await self._run(admin.describe_log_dirs(self._engine, node_id))
+
+    async def describe_producers(self, partition: TopicPartition) -> list[ActiveProducer]:
+        return await self._run(admin.describe_producers(self._engine, partition))
+
+    # Reassignment and leaders.
+
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, RequestFailed]:
+        """Begin to reassign partitions to other replicas; the preferred leader is first.
+
+        None cancels a reassignment. Returns the rejected ones with their errors; the others have
+        begun.
+        """
+        return await self._run(reassignment.alter_reassignments(self._engine, targets))
+
+    async def list_reassignments(
+        self, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The reassignments in progress: all, or those of the given partitions."""
+        return await self._run(reassignment.list_reassignments(self._engine, partitions))
+
+    async def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, RequestFailed | None]:
+        """Elect preferred replicas, or with `unclean` any replica: records can be LOST.
+
+        `unclean` applies only if no other replica can lead. For all partitions, or the given ones.
+        The result None means that a leader was elected.
+        """
+        return await self._run(
+            reassignment.elect_leaders(self._engine, partitions, unclean=unclean)
+        )
+
+    async def describe_replicas(self, topics: Collection[str]) -> dict[TopicPartition, ReplicaInfo]:
+        """The leader, in-sync replicas and eligible leaders of all partitions of these topics."""
+        return await self._run(reassignment.describe_replicas(self._engine, topics))
+
+    async def log_ends(
+        self, replicas: Mapping[TopicPartition, Collection[int]]
+    ) -> dict[TopicPartition, dict[int, LogEnd]]:
+        """The log ends of these replicas, if they respond; works without a leader."""
+        return await self._run(reassignment.log_ends(self._engine, replicas))
+
+    # Consumer groups.
+
+    async def list_groups(self, states: Sequence[str] = ()) -> list[GroupListing]:
+        """The groups of the cluster, by name: all, or those in these states."""
+        return await self._run(groups.list_groups(self._engine, states))
+
+    async def describe_group(self, group: str) -> GroupInfo:
+        """A group with its members and their partitions."""
+        return await self._run(groups.describe_group(self._engine, group))
+
+    async def delete_group(self, group: str) -> None:
+        """Delete a group without members, and its offsets."""
+        await self._run(groups.delete_group(self._engine, group))
+
+    async def group_offsets(
+        self, group: str, partitions: Sequence[TopicPartition] | None = None
+    ) -> dict[TopicPartition, GroupOffset]:
+        """The committed offsets: all, or those of the given partitions."""
+        return await self._run(groups.group_offsets(self._engine, group, partitions))
+
+    async def commit_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, GroupOffset]
+    ) -> None:
+        """Set the offsets of a group without members."""
+        await self._run(groups.commit_group_offsets(self._engine, group, offsets))
+
+    async def delete_group_offsets(
+        self, group: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Delete offsets of topics that the group does not read; an error code per partition."""
+        return await self._run(groups.delete_group_offsets(self._engine, group, partitions))
+
+    async def request(
+        self, node_id: int, api_key: int, fields: Mapping[str, Any], **settings: Any
+    ) -> dict[str, Any]:
+        """Send any request to one broker, as dicts, without retries."""
+
+        def ask() -> Operation[dict[str, Any]]:
+            return (yield Ask(node_id, api_key, fields, **settings))  # type: ignore[no-any-return]
+
+        return await self._run(ask())

@@ -1,0 +1,185 @@
+"""A member of a consumer group for asyncio programs. See aio.py."""
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, TypeVar
+
+from headrace.client.aio.driver import Driver, monotonic_ms
+from headrace.client.core.errors import ClientError
+from headrace.client.core.offsets import resolve_starts
+from headrace.client.core.options import GroupSettings
+from headrace.client.core.values import Record, Start
+from headrace.client.member.group_member import CommitOffsets, join, to_offsets
+from headrace.client.member.membership_machine import RECORDS_AT_ONCE, Event, Kind
+from headrace.model.topics import TopicPartition
+
+T = TypeVar("T")
+OnPartitions = Callable[[tuple[TopicPartition, ...]], Awaitable[None] | None]
+"""A function, or a coroutine function, that receives partitions."""
+
+
+class GroupConsumer:
+    """Reads the partitions that the group assigns: `poll` or iterate, and `commit`."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        group: str,
+        topics: str | Sequence[str],
+        pattern: str | None,
+        on_assigned: OnPartitions | None,
+        on_revoked: OnPartitions | None,
+        on_lost: OnPartitions | None,
+        settings: GroupSettings,
+    ) -> None:
+        self._driver = driver
+        self._member, self._protocol = join(driver.engine, group, topics, pattern, settings)
+        self._callbacks = {
+            "assigned": on_assigned,
+            "revoked": on_revoked,
+            "lost": on_lost or on_revoked,
+        }
+        self._is_closed = False
+        driver.engine.attach(self._member.fetching)
+        self._member.begin(self._protocol.live())
+        driver.pump_soon()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close(has_failed=kind is not None)
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """The partitions that this member owns."""
+        return tuple(sorted(self._member.owned))
+
+    @property
+    def member_id(self) -> str:
+        """The id of this member at the coordinator; "" before it has joined."""
+        return self._member.member_id
+
+    @property
+    def generation(self) -> int:
+        """The group's generation, or the member's epoch; -1 while it is not a member."""
+        return self._member.epoch
+
+    async def poll(
+        self, timeout_ms: float | None = None, max_records: int = RECORDS_AT_ONCE
+    ) -> list[Record]:
+        """The next records; empty after the timeout (None: wait forever)."""
+        return await self._take(lambda: self._member.take(max_records), timeout_ms) or []
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        while True:
+            record = await self._take(self._member.take_one, None)
+            if record is not None:
+                yield record
+
+    async def _take(self, take: Callable[[], T | None], timeout_ms: float | None) -> T | None:
+        driver, member = self._driver, self._member
+        member.polled(monotonic_ms())
+        deadline_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
+        try:
+            while True:
+                while (event := member.next_event()) is not None:
+                    await self._handle(event)
+                taken = take()
+                driver.pump_soon()
+                if taken or (deadline_ms is not None and monotonic_ms() >= deadline_ms):
+                    return taken
+                ready = member.ready()
+                if deadline_ms is not None and not ready.done:
+                    driver.after(deadline_ms - monotonic_ms(), ready)
+                await driver.wait(ready)
+        finally:
+            member.rested(monotonic_ms())
+
+    async def _handle(self, event: Event) -> None:
+        try:
+            if event.kind == "revoked" and self._member.options.auto_commit:
+                await self._commit_quietly(event.partitions)
+            await self._call(event.kind, event.partitions)
+        finally:
+            self._member.handled(event)
+
+    async def _call(self, kind: Kind, partitions: tuple[TopicPartition, ...]) -> None:
+        callback = self._callbacks[kind]
+        if callback is not None:
+            called = callback(partitions)
+            if inspect.isawaitable(called):
+                await called
+
+    async def _commit_quietly(
+        self, partitions: Sequence[TopicPartition], *, has_failed: bool = False
+    ) -> None:
+        """Commit before partitions are revoked. If this fails, other members read records again."""
+        member = self._member
+        offsets = member.to_commit(has_failed=has_failed)
+        leaving = {
+            partition: offset for partition, offset in offsets.items() if partition in partitions
+        }
+        with suppress(ClientError):
+            await self._driver.run(member.commit(leaving, member.options.close_timeout_ms))
+
+    async def commit(self, offsets: CommitOffsets | None = None) -> None:
+        """Commit these offsets, or those after all returned records, and wait.
+
+        Raises CommitFailed if the group has assigned the partitions to other members.
+        """
+        wanted = self._member.to_commit() if offsets is None else to_offsets(offsets)
+        await self._driver.run(self._member.commit(wanted))
+
+    async def seek(self, partition: TopicPartition, start: Start) -> None:
+        """Continue at another offset of a partition that this member owns."""
+        operation = resolve_starts(
+            self._driver.engine,
+            {partition: start},
+            read_committed=self._member.fetching.options.isolation == "read_committed",
+        )
+        self._member.seek(partition, (await self._driver.run(operation))[partition])
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset of the next record; None if it is unknown."""
+        return self._member.position(partition)
+
+    def pause(self, partition: TopicPartition) -> None:
+        """Return no records of a partition until `resume`, or until it is revoked."""
+        self._member.fetching.pause(partition)
+
+    def resume(self, partition: TopicPartition) -> None:
+        self._member.fetching.resume(partition)
+        self._driver.pump_soon()
+
+    async def close(self) -> None:
+        """Commit, if auto_commit is on, and leave the group."""
+        await self._close(has_failed=False)
+
+    async def _close(self, *, has_failed: bool) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        driver, member = self._driver, self._member
+        try:
+            if not driver.engine.closed and member.failure is None:
+                if member.options.auto_commit:
+                    await self._commit_quietly(self.partitions, has_failed=has_failed)
+                if self.partitions:
+                    await self._call("revoked", self.partitions)
+                # If the request fails, the coordinator removes the member after its session
+                # timeout.
+                with suppress(ClientError):
+                    await driver.run(member.leave(self._protocol.leave()))
+        finally:
+            member.close(monotonic_ms())
+            driver.engine.detach(member.fetching)
+            if not driver.engine.closed:
+                driver.pump_soon()

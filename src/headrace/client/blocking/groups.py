@@ -1,0 +1,199 @@
+"""A member of a consumer group for programs without an event loop. See blocking.py.
+
+It has no thread: heartbeats are sent while `poll` waits. So a program that works longer than the
+session timeout between two polls loses its partitions.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, TypeVar
+
+from headrace.client.blocking.driver import Driver
+from headrace.client.core.errors import ClientError
+from headrace.client.core.offsets import resolve_starts
+from headrace.client.core.options import GroupSettings
+from headrace.client.core.values import Record, Start
+from headrace.client.member.group_member import CommitOffsets, join, to_offsets
+from headrace.client.member.membership_machine import RECORDS_AT_ONCE, Event
+from headrace.model.topics import TopicPartition
+
+T = TypeVar("T")
+OnPartitions = Callable[[tuple[TopicPartition, ...]], None]
+_AWAY_S = 1.0
+_WORK_S = 0.1
+
+
+class GroupConsumer:
+    """Reads the partitions that the group assigns: `poll` or iterate, and `commit`."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        group: str,
+        topics: str | Sequence[str],
+        pattern: str | None,
+        on_assigned: OnPartitions | None,
+        on_revoked: OnPartitions | None,
+        on_lost: OnPartitions | None,
+        settings: GroupSettings,
+    ) -> None:
+        self._driver = driver
+        self._member, self._protocol = join(driver.engine, group, topics, pattern, settings)
+        self._callbacks = {
+            "assigned": on_assigned,
+            "revoked": on_revoked,
+            "lost": on_lost or on_revoked,
+        }
+        self._is_closed = False
+        self._worked_s = time.monotonic()
+        driver.engine.attach(self._member.fetching)
+        self._member.begin(self._protocol.live())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close(has_failed=kind is not None)
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """The partitions that this member owns."""
+        return tuple(sorted(self._member.owned))
+
+    @property
+    def member_id(self) -> str:
+        """The id of this member at the coordinator; "" before it has joined."""
+        return self._member.member_id
+
+    @property
+    def generation(self) -> int:
+        """The group's generation, or the member's epoch; -1 while it is not a member."""
+        return self._member.epoch
+
+    def poll(
+        self, timeout_ms: float | None = None, max_records: int = RECORDS_AT_ONCE
+    ) -> list[Record]:
+        """The next records; empty after the timeout (None: wait forever)."""
+        return self._take(lambda: self._member.take(max_records), timeout_ms) or []
+
+    def __iter__(self) -> Iterator[Record]:
+        while True:
+            record = self._take(self._member.take_one, None)
+            if record is not None:
+                yield record
+
+    def _take(self, take: Callable[[], T | None], timeout_ms: float | None) -> T | None:
+        driver, member = self._driver, self._member
+        self._look_after()
+        is_waiting = False
+        member.polled(driver.now_ms())
+        deadline_ms = None if timeout_ms is None else driver.now_ms() + timeout_ms
+        try:
+            while True:
+                while (event := member.next_event()) is not None:
+                    self._handle(event)
+                taken = take()
+                if taken:
+                    return taken
+                ready = member.ready()
+                is_waiting = True
+                if not driver.work_until(ready, deadline_ms, is_poll=True):
+                    ready.abandoned = True
+                    return None
+        finally:
+            member.rested(driver.now_ms())
+            if is_waiting:
+                self._worked_s = time.monotonic()
+
+    def _look_after(self) -> None:
+        """Do the work that was delayed while the program was busy."""
+        away_s = time.monotonic() - self._worked_s
+        if away_s >= _AWAY_S:
+            # The engine's clock was stopped, but not the coordinator's.
+            self._member.hurry()
+        if away_s >= _WORK_S:
+            self._driver.work()
+            self._worked_s = time.monotonic()
+
+    def _handle(self, event: Event) -> None:
+        try:
+            if event.kind == "revoked" and self._member.options.auto_commit:
+                self._commit_quietly(event.partitions)
+            callback = self._callbacks[event.kind]
+            if callback is not None:
+                callback(event.partitions)
+        finally:
+            self._member.handled(event)
+
+    def _commit_quietly(
+        self, partitions: Sequence[TopicPartition], *, has_failed: bool = False
+    ) -> None:
+        """Commit before partitions are revoked. If this fails, other members read records again."""
+        member = self._member
+        offsets = member.to_commit(has_failed=has_failed)
+        leaving = {
+            partition: offset for partition, offset in offsets.items() if partition in partitions
+        }
+        with suppress(ClientError):
+            self._driver.run(member.commit(leaving, member.options.close_timeout_ms))
+
+    def commit(self, offsets: CommitOffsets | None = None) -> None:
+        """Commit these offsets, or those after all returned records, and wait.
+
+        Raises CommitFailed if the group has assigned the partitions to other members.
+        """
+        wanted = self._member.to_commit() if offsets is None else to_offsets(offsets)
+        self._driver.run(self._member.commit(wanted))
+
+    def seek(self, partition: TopicPartition, start: Start) -> None:
+        """Continue at another offset of a partition that this member owns."""
+        operation = resolve_starts(
+            self._driver.engine,
+            {partition: start},
+            read_committed=self._member.fetching.options.isolation == "read_committed",
+        )
+        self._member.seek(partition, self._driver.run(operation)[partition])
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset of the next record; None if it is unknown."""
+        return self._member.position(partition)
+
+    def pause(self, partition: TopicPartition) -> None:
+        """Return no records of a partition until `resume`, or until it is revoked."""
+        self._member.fetching.pause(partition)
+
+    def resume(self, partition: TopicPartition) -> None:
+        self._member.fetching.resume(partition)
+
+    def close(self) -> None:
+        """Commit, if auto_commit is on, and leave the group."""
+        self._close(has_failed=False)
+
+    def _close(self, *, has_failed: bool) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        driver, member = self._driver, self._member
+        try:
+            if not driver.engine.closed and member.failure is None:
+                if member.options.auto_commit:
+                    self._commit_quietly(self.partitions, has_failed=has_failed)
+                callback, owned = self._callbacks["revoked"], self.partitions
+                if callback is not None and owned:
+                    callback(owned)
+                # If the request fails, the coordinator removes the member after its session
+                # timeout.
+                with suppress(ClientError):
+                    driver.run(member.leave(self._protocol.leave()))
+        finally:
+            member.close(driver.now_ms())
+            driver.engine.detach(member.fetching)
+            if not driver.engine.closed:
+                driver.work()

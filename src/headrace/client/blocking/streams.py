@@ -1,0 +1,290 @@
+"""Producer and Consumer for programs without an event loop. See blocking.py."""
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from types import TracebackType
+from typing import Self, TypeVar
+
+from headrace.client.blocking.driver import Driver
+from headrace.client.core.errors import ClientClosed, TimedOut
+from headrace.client.core.inputs import Data, HeadersIn, Limits, end_offsets, to_bytes, to_headers
+from headrace.client.core.offsets import ensure_topics, resolve_starts
+from headrace.client.core.options import ConsumerOptions, ProducerOptions
+from headrace.client.core.values import Record, RecordMetadata, Start
+from headrace.client.fetch.chunks import Chunk
+from headrace.client.fetch.fetch_machine import FetchMachine
+from headrace.client.produce import batches
+from headrace.client.produce.producer_machine import ProducerMachine
+from headrace.model.topics import TopicPartition
+from headrace.record.build import BatchBuilder
+
+T = TypeVar("T")
+RECORDS_AT_ONCE = 1_000
+_WORK_INTERVAL_MS = 2.0
+
+
+class Delivery:
+    """A record in flight: call `result` for its offset, or call flush."""
+
+    __slots__ = ("_delivery", "_driver", "_machine")
+
+    def __init__(
+        self, driver: Driver, machine: ProducerMachine, delivery: batches.Delivery
+    ) -> None:
+        self._driver = driver
+        self._machine = machine
+        self._delivery = delivery
+
+    @property
+    def done(self) -> bool:
+        return self._delivery.done
+
+    def result(self, timeout_ms: float | None = None) -> RecordMetadata:
+        """Wait until the record is written, and return its position."""
+        if not self._delivery.done:
+            self._machine.hurry(self._delivery)
+            deadline_ms = None if timeout_ms is None else self._driver.now_ms() + timeout_ms
+            if not self._driver.work_until(self._delivery, deadline_ms):
+                raise TimedOut(
+                    f"the record was not acknowledged in {timeout_ms} ms; it can still be written"
+                )
+        return self._delivery.result()
+
+
+class Producer:
+    """Collects records in batches and writes them to the partition leaders.
+
+    It has no thread: batches are sent while `send`, `flush` or `result` runs.
+    """
+
+    def __init__(self, driver: Driver, options: ProducerOptions) -> None:
+        self._driver = driver
+        self._machine = ProducerMachine(driver.engine, options)
+        driver.engine.attach(self._machine)
+        self._closed = False
+        self._worked_ms = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: Data,
+        *,
+        key: Data = None,
+        partition: int | None = None,
+        headers: HeadersIn = (),
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Send a record. Waits only while the topic is unknown or the buffer is full.
+
+        Without a partition, the key determines it; without both, the partitioner does.
+        """
+        machine, engine = self._machine, self._driver.engine
+        if self._closed or engine.closed:
+            raise ClientClosed("the producer is closed")
+        if topic not in engine.cluster.topics:
+            self._driver.run(ensure_topics(engine, [topic], machine.options.create_topics))
+        if machine.buffered_bytes >= machine.options.buffer_bytes_max:
+            self._driver.wait(machine.space())
+        now_ms = self._driver.now_ms()
+        delivery = machine.append(
+            topic,
+            to_bytes(value),
+            key=to_bytes(key),
+            partition=partition,
+            headers=to_headers(headers) if headers else (),
+            timestamp_ms=int(time.time() * 1000) if timestamp_ms is None else timestamp_ms,
+            now_ms=now_ms,
+        )
+        if now_ms - self._worked_ms >= _WORK_INTERVAL_MS or delivery.batch.closed:
+            self._driver.work()
+            self._worked_ms = self._driver.now_ms()
+        return Delivery(self._driver, machine, delivery)
+
+    def partition_count(self, topic: str) -> int:
+        """The number of partitions of a topic. Like `send`, this can create the topic."""
+        engine = self._driver.engine
+        if topic not in engine.cluster.topics:
+            create = self._machine.options.create_topics
+            self._driver.run(ensure_topics(engine, [topic], create))
+        return len(engine.cluster.topics[topic].partitions)
+
+    def send_batch(
+        self, topic: str, partition: int, payload: bytes, record_count: int, timestamp_ms: int
+    ) -> None:
+        """Send encoded records (record/rows.py) as one batch.
+
+        Waits only while the topic is unknown or the buffer is full; `flush` raises its error.
+        """
+        machine, engine = self._machine, self._driver.engine
+        if self._closed or engine.closed:
+            raise ClientClosed("the producer is closed")
+        if topic not in engine.cluster.topics:
+            self._driver.run(ensure_topics(engine, [topic], machine.options.create_topics))
+        if machine.buffered_bytes >= machine.options.buffer_bytes_max:
+            self._driver.wait(machine.space())
+        builder = BatchBuilder.of_encoded(payload, record_count, timestamp_ms)
+        machine.append_batch(topic, partition, builder, self._driver.now_ms())
+        self._driver.work()
+
+    def produce(
+        self,
+        topic: str,
+        value: Data,
+        *,
+        key: Data = None,
+        partition: int | None = None,
+        headers: HeadersIn = (),
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send one record immediately, and wait until it is written."""
+        return self.send(
+            topic,
+            value,
+            key=key,
+            partition=partition,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+        ).result()
+
+    def flush(self) -> None:
+        """Wait until all sent records are done.
+
+        Raises the first error of a record whose result was not requested.
+        """
+        self._driver.wait(self._machine.flush())
+
+    def close(self) -> None:
+        """Drop undelivered records; call flush first to keep them."""
+        if not self._closed:
+            self._closed = True
+            self._machine.close(ClientClosed("the producer is closed"), self._driver.now_ms())
+            self._driver.engine.detach(self._machine)
+
+
+class Consumer:
+    """Reads assigned partitions from given offsets."""
+
+    def __init__(self, driver: Driver, options: ConsumerOptions) -> None:
+        self._driver = driver
+        self._machine = FetchMachine(driver.engine, options)
+        driver.engine.attach(self._machine)
+        self._committed = options.isolation == "read_committed"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        return self._machine.partitions
+
+    def assign(
+        self,
+        starts: Mapping[TopicPartition, Start],
+        until: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Read these partitions, and no others.
+
+        At `until` offsets, fetching stops; chunks can contain later records.
+        """
+        engine = self._driver.engine
+        operation = resolve_starts(engine, starts, read_committed=self._committed)
+        self._machine.assign(self._driver.run(operation), until)
+
+    def seek(self, partition: TopicPartition, start: Start) -> None:
+        """Continue at another offset of an assigned partition."""
+        engine = self._driver.engine
+        operation = resolve_starts(engine, {partition: start}, read_committed=self._committed)
+        self._machine.seek(partition, self._driver.run(operation)[partition])
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record."""
+        return self._machine.position(partition)
+
+    def high_watermark(self, partition: TopicPartition) -> int:
+        """The end of the readable records, from the last fetch; -1 before the first."""
+        return self._machine.high_watermark(partition)
+
+    def pause(self, partition: TopicPartition) -> None:
+        self._machine.pause(partition)
+
+    def resume(self, partition: TopicPartition) -> None:
+        self._machine.resume(partition)
+
+    def poll(
+        self, timeout_ms: float | None = None, max_records: int = RECORDS_AT_ONCE
+    ) -> list[Record]:
+        """The next records; empty after the timeout (None: wait forever)."""
+        return self._take(lambda: self._machine.take_records(max_records), timeout_ms) or []
+
+    def poll_chunk(self, timeout_ms: float | None = None) -> Chunk | None:
+        """The next undecoded batches of one partition, for programs with their own decoder."""
+        return self._take(self._machine.take_chunk, timeout_ms)
+
+    def _take(self, take: Callable[[], T | None], timeout_ms: float | None) -> T | None:
+        deadline_ms = None if timeout_ms is None else self._driver.now_ms() + timeout_ms
+        while True:
+            taken = take()
+            if taken:
+                # Fetch more before these are processed, so that the broker works in the meantime.
+                self._driver.work()
+                return taken
+            ready = self._machine.ready()
+            if not self._driver.work_until(ready, deadline_ms, is_poll=True):
+                ready.abandoned = True
+                return None
+
+    def until(
+        self, limits: Limits, max_records: int | None = None, idle_ms: float | None = None
+    ) -> Generator[list[Record], None, None]:
+        """Yield records up to the limits; for `Client.consume`."""
+        left = max_records
+        while left is None or left > 0:
+            for partition in self._machine.partitions:
+                if limits.reached(partition, self._machine.position(partition)):
+                    self._machine.unassign(partition)
+            if not self._machine.partitions:
+                return
+            timeout_ms = idle_ms
+            if limits.time_ms is not None:
+                left_ms = limits.time_ms - time.time() * 1000
+                timeout_ms = left_ms if idle_ms is None else min(left_ms, idle_ms)
+                if left_ms <= 0:
+                    partitions = self._machine.partitions
+                    ends = end_offsets(self._driver.engine, partitions, self._committed)
+                    limits.end_at(self._driver.run(ends))
+                    continue
+            count = RECORDS_AT_ONCE if left is None else min(left, RECORDS_AT_ONCE)
+            records = limits.cut(self.poll(timeout_ms, count))
+            if left is not None:
+                left -= len(records)
+            if records or idle_ms is not None:
+                yield records
+
+    def close(self) -> None:
+        self._machine.close(ClientClosed("the consumer is closed"), self._driver.now_ms())
+        self._driver.engine.detach(self._machine)
+        if not self._driver.engine.closed:
+            self._driver.work()

@@ -1,0 +1,1 @@
+"""The core of the client: engine, connections, metadata, operations. Pure, except transport.py."""

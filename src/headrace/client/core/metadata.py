@@ -1,0 +1,198 @@
+"""The client's view of the cluster, and when to refresh it. Pure.
+
+1. A partition's leader epoch never decreases while its topic keeps its id. So a response of a
+   broker that lags does not undo newer information. An unknown epoch (-1) is not compared.
+2. A topic that is deleted and created again has a new id, and starts with the returned epoch.
+3. Repeated refreshes are separated by increasing pauses.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from headrace.client.core.errors import error_code
+from headrace.client.core.options import ClientOptions
+from headrace.client.core.values import ClusterInfo, Node, PartitionInfo, TopicInfo
+from headrace.model.errors import ErrorCode
+
+
+class Cluster:
+    """The known brokers, topics and leaders."""
+
+    def __init__(self) -> None:
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+        self.nodes: dict[int, Node] = {}
+        self.topics: dict[str, TopicInfo] = {}
+        self.topic_errors: dict[str, ErrorCode] = {}
+        """The errors of topics in the last response."""
+        self.names_by_id: dict[UUID, str] = {}
+        self._available: dict[str, tuple[int, ...]] = {}
+        self.version = 0
+        """The number of responses so far: if it has changed, other values can have changed."""
+
+    def info(self) -> ClusterInfo:
+        nodes = tuple(self.nodes[node_id] for node_id in sorted(self.nodes))
+        return ClusterInfo(self.cluster_id, self.controller_id, nodes)
+
+    def partition(self, topic: str, index: int) -> PartitionInfo | None:
+        info = self.topics.get(topic)
+        if info is None or not 0 <= index < len(info.partitions):
+            return None
+        return info.partitions[index]
+
+    def leader(self, topic: str, index: int) -> int | None:
+        """The leader, or None if it is unknown."""
+        partition = self.partition(topic, index)
+        if partition is None or partition.leader not in self.nodes:
+            return None
+        return partition.leader
+
+    def topic_id(self, topic: str) -> UUID | None:
+        info = self.topics.get(topic)
+        return info.topic_id if info is not None else None
+
+    def available(self, topic: str) -> tuple[int, ...]:
+        """The partitions with a leader; all partitions if none has one."""
+        known = self._available.get(topic)
+        if known is None:
+            partitions = self.topics[topic].partitions
+            led = tuple(partition.index for partition in partitions if partition.leader >= 0)
+            known = led or tuple(partition.index for partition in partitions)
+            self._available[topic] = known
+        return known
+
+    def apply(self, response: Mapping[str, Any], asked: Iterable[str] | None) -> None:
+        """Apply a response about some topics, or about all (None)."""
+        self.version += 1
+        self._available.clear()
+        self.cluster_id = response.get("cluster_id") or self.cluster_id
+        self.controller_id = response["controller_id"]
+        self.nodes = {
+            broker["node_id"]: Node(
+                broker["node_id"], broker["host"], broker["port"], broker["rack"]
+            )
+            for broker in response["brokers"]
+        }
+        before, errors_before = self.topics, self.topic_errors
+        self.topics, self.topic_errors = {}, {}
+        if asked is not None:
+            # A response about some topics does not contain the others.
+            named = frozenset(asked)
+            self.topics = {name: info for name, info in before.items() if name not in named}
+            self.topic_errors = {
+                name: code for name, code in errors_before.items() if name not in named
+            }
+        for topic in response["topics"]:
+            if topic["name"] is not None:
+                self._apply_topic(topic, before.get(topic["name"]))
+        self.names_by_id = {
+            info.topic_id: name for name, info in self.topics.items() if info.topic_id is not None
+        }
+
+    def _apply_topic(self, topic: Mapping[str, Any], before: TopicInfo | None) -> None:
+        name: str = topic["name"]
+        code = error_code(topic["error_code"])
+        if code != ErrorCode.NONE and not topic["partitions"]:
+            self.topic_errors[name] = code
+            return
+        topic_id: UUID | None = topic.get("topic_id")
+        if before is not None and before.topic_id != topic_id:
+            before = None
+        partitions = sorted(
+            (self._partition(partition, before) for partition in topic["partitions"]),
+            key=lambda partition: partition.index,
+        )
+        self.topics[name] = TopicInfo(name, topic_id, tuple(partitions), topic["is_internal"])
+
+    @staticmethod
+    def _partition(partition: Mapping[str, Any], before: TopicInfo | None) -> PartitionInfo:
+        index: int = partition["partition_index"]
+        epoch: int = partition.get("leader_epoch", -1)
+        if before is not None and 0 <= index < len(before.partitions):
+            known = before.partitions[index]
+            if 0 <= epoch < known.leader_epoch:
+                return known
+        return PartitionInfo(
+            index,
+            partition["leader_id"],
+            epoch,
+            tuple(partition["replica_nodes"]),
+            tuple(partition["isr_nodes"]),
+            tuple(partition.get("offline_replicas", ())),
+        )
+
+    def moved(self, topic: str, index: int, leader: int, leader_epoch: int) -> bool:
+        """Apply a new leader that the former one named (KIP-951); returns whether it was news."""
+        info = self.topics.get(topic)
+        known = self.partition(topic, index)
+        if info is None or known is None or leader_epoch <= known.leader_epoch:
+            return False
+        self._available.pop(topic, None)
+        partitions = list(info.partitions)
+        partitions[index] = PartitionInfo(
+            index, leader, leader_epoch, known.replicas, known.isr, known.offline_replicas
+        )
+        self.topics[topic] = TopicInfo(
+            info.name, info.topic_id, tuple(partitions), info.is_internal
+        )
+        return True
+
+
+class RefreshPolicy:
+    """Decides when to request metadata, and for which topics."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._options = options
+        self._topics: dict[str, bool] = {}
+        self._wanted = False
+        self._under_way = False
+        self._streak = 0
+        self._not_before_ms = 0.0
+        self._refreshed_ms: float | None = None
+
+    @property
+    def topics(self) -> Mapping[str, bool]:
+        """The topics in use, and whether the broker may create them."""
+        return self._topics
+
+    def use(self, topic: str, create: bool) -> None:
+        """Include a topic from now on; a new topic does not wait for the pause."""
+        if topic not in self._topics and not self._streak:
+            self._not_before_ms = 0.0
+        self._topics[topic] = self._topics.get(topic, False) or create
+
+    def forget(self, topic: str) -> None:
+        self._topics.pop(topic, None)
+
+    def want(self) -> None:
+        """Request a refresh as soon as the pause allows, because metadata seems stale."""
+        self._wanted = True
+
+    def due(self, now_ms: float) -> bool:
+        at = self.next_ms()
+        return at is not None and at <= now_ms
+
+    def next_ms(self) -> float | None:
+        """The time of the next refresh; None while one is in flight, or no topic is in use."""
+        if self._under_way:
+            return None
+        if self._wanted:
+            return self._not_before_ms
+        if self._refreshed_ms is None or not self._topics:
+            return None
+        return self._refreshed_ms + self._options.metadata_age_ms_max
+
+    def started(self, now_ms: float) -> None:
+        self._wanted = False
+        self._under_way = True
+        pause = self._options.retry_backoff_ms * 2.0 ** min(self._streak, 10)
+        self._not_before_ms = now_ms + min(pause, self._options.retry_backoff_ms_max)
+        self._streak += 1
+
+    def finished(self, now_ms: float, *, useful: bool) -> None:
+        """A refresh has ended; without topic errors (`useful`), the pause is reset."""
+        self._under_way = False
+        if useful:
+            self._streak = 0
+            self._refreshed_ms = now_ms

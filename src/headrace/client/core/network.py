@@ -1,0 +1,403 @@
+"""All connections of a client: which to open, when to retry, and which bytes to write.
+
+Pure: the inputs are events of a link (`opened`, `failed`, `received`, `lost`) and the time. The
+outputs are Open, Write and Close, which a driver carries out. A link is one connection attempt with
+a unique number, so that late events of a former link are ignored.
+
+1. A request finishes exactly once, with a response or an error.
+2. A broker that cannot be reached is retried after an increasing pause.
+3. If no broker of the cluster can be reached, the bootstrap addresses are tried again.
+4. Responses arrive in order. So requests that can wait long (a consumer's fetch) use a separate
+   lane: a connection for one user.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from headrace.client.core.connection import Connection, Request
+from headrace.client.core.errors import (
+    AuthenticationFailed,
+    ClientClosed,
+    ClientError,
+    Disconnected,
+    ProtocolViolation,
+    Unreachable,
+    UnsupportedVersion,
+)
+from headrace.client.core.login import Login
+from headrace.client.core.options import Address, ClientOptions
+from headrace.client.core.values import Node
+from headrace.security.scram import NONCE_BYTES
+from headrace.security.scram_client import login_client
+from headrace.wire.apis import (
+    APIS,
+    CONTROLLER_APIS,
+)
+
+_MIGHT_NEED_LOGIN = (
+    " before its first response. If it requires a login, set sasl_username and sasl_password; "
+    "commands read them with --command-config"
+)
+
+
+def _described(api_key: int) -> str:
+    name = APIS[api_key].name
+    if api_key in CONTROLLER_APIS:
+        return f"{name}, which needs the controller, and in a cluster ZooKeeper"
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Connect to an address; the driver then calls `opened` or `failed`."""
+
+    link: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    link: int
+    data: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a link, or stop opening it; no more events follow."""
+
+    link: int
+
+
+Effect = Open | Write | Close
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """One address: a broker by its id, or a bootstrap address by a negative id."""
+
+    peer_id: int
+    address: Address
+    link: int | None = None
+    connection: Connection | None = None
+    waiting: list[Request] = field(default_factory=list)
+    open_by_ms: float = 0
+    failures: int = 0
+    retry_at_ms: float = 0
+    reason: str = ""
+    rejection: AuthenticationFailed | None = None
+    """Why the last login failed."""
+
+    @property
+    def load(self) -> int:
+        in_flight = self.connection.in_flight if self.connection is not None else 0
+        return in_flight + len(self.waiting)
+
+
+class Network:
+    def __init__(self, options: ClientOptions, random: Random, software_version: str) -> None:
+        self._options = options
+        self._random = random
+        self._software_version = software_version
+        self._bootstrap = [
+            _Peer(-1 - index, address) for index, address in enumerate(options.bootstrap)
+        ]
+        self._nodes: dict[int, _Peer] = {}
+        self._lanes: dict[tuple[int, int], _Peer] = {}
+        self._next_lane = 1
+        self._links: dict[int, _Peer] = {}
+        self._next_link = 0
+        self._effects: list[Effect] = []
+        self._closed = False
+
+    # Queries.
+
+    def choose_any(self, now_ms: float) -> int:
+        """A peer for a request to any broker: an idle open connection, or one to try."""
+        peers = [*self._nodes.values(), *self._bootstrap]
+        ready = [peer for peer in peers if peer.connection is not None and peer.connection.ready]
+        if ready:
+            return min(ready, key=lambda peer: peer.load).peer_id
+        opening = [peer for peer in peers if peer.link is not None]
+        if opening:
+            return opening[0].peer_id
+        for group in (list(self._nodes.values()), self._bootstrap):
+            rested = [peer for peer in group if peer.retry_at_ms <= now_ms]
+            if rested:
+                fewest = min(peer.failures for peer in rested)
+                fresh = [peer for peer in rested if peer.failures == fewest]
+                return self._random.choice(fresh).peer_id
+        return min(peers, key=lambda peer: peer.retry_at_ms).peer_id
+
+    def bootstrap_is_exhausted(self) -> bool:
+        """Whether all bootstrap addresses were tried without success."""
+        return not self._links and all(peer.failures for peer in self._bootstrap)
+
+    def unreachable(self) -> ClientError:
+        """The error for the user if no broker can be used."""
+        reasons: dict[str, None] = {}
+        for peer in [*self._bootstrap, *self._nodes.values()]:
+            if peer.rejection is not None:
+                return peer.rejection
+            if peer.reason:
+                reasons[peer.reason] = None
+        text = "; ".join(reasons) or "no answer"
+        return Unreachable(
+            f"cannot reach any of {self._options.bootstrap_text}: {text}; is the broker running?"
+        )
+
+    def unanswered(self) -> str:
+        """The reason why the oldest request on a shared connection waits, or ""."""
+        for peer in [*self._nodes.values(), *self._bootstrap]:
+            sent = peer.connection.unfinished() if peer.connection is not None else []
+            if sent:
+                return f"no response from {peer.address} to {_described(sent[0].api_key)}"
+            if peer.waiting:
+                return f"no connection to {peer.address}" + (peer.reason and f": {peer.reason}")
+        return ""
+
+    def next_wakeup_ms(self) -> float | None:
+        """The time at which `poll` has work, if no event occurs."""
+        times: list[float] = []
+        for peer in self._peers():
+            if peer.connection is not None:
+                deadline = peer.connection.next_deadline_ms()
+                if deadline is not None:
+                    times.append(deadline)
+                continue
+            if peer.link is not None:
+                times.append(peer.open_by_ms)
+            elif peer.waiting:
+                times.append(peer.retry_at_ms)
+            times += [request.deadline_ms for request in peer.waiting]
+        return min(times, default=None)
+
+    # Inputs of the client.
+
+    def set_nodes(self, nodes: Iterable[Node], now_ms: float) -> None:
+        """Set the brokers of the cluster; brokers that are missing are dropped."""
+        fresh: dict[int, _Peer] = {}
+        for node in nodes:
+            address = Address(node.host, node.port)
+            peer = self._nodes.pop(node.node_id, None)
+            if peer is not None and peer.address != address:
+                self._end(peer, "its address changed", now_ms, failed=False)
+                peer = None
+            fresh[node.node_id] = peer or self._adopt(node.node_id, address)
+        gone, self._nodes = list(self._nodes.values()), fresh
+        for (lane, node_id), peer in list(self._lanes.items()):
+            if node_id not in fresh or fresh[node_id].address != peer.address:
+                gone.append(self._lanes.pop((lane, node_id)))
+        for peer in gone:
+            self._end(peer, "it left the cluster", now_ms, failed=False)
+
+    def open_lane(self) -> int:
+        """The number of a new lane; 0 is the shared one."""
+        self._next_lane += 1
+        return self._next_lane
+
+    def close_lane(self, lane: int, now_ms: float) -> None:
+        """Close the connections of a lane; its requests in flight fail."""
+        for key in [key for key in self._lanes if key[0] == lane]:
+            self._end(self._lanes.pop(key), "its reader is done", now_ms, failed=False)
+
+    def send(self, peer_id: int, request: Request, now_ms: float, lane: int = 0) -> None:
+        """Send a request, or keep it until the connection is open."""
+        peer = self._peer(peer_id, lane)
+        if self._closed:
+            request.finish(None, ClientClosed("the client is closed"), now_ms)
+        elif peer is None:
+            request.finish(None, Disconnected(f"broker {peer_id} has no known address"), now_ms)
+        elif peer.connection is None:
+            peer.waiting.append(request)
+        else:
+            self._send_now(peer.connection, request, now_ms)
+
+    def close(self, now_ms: float) -> None:
+        """Close all links; requests in flight fail."""
+        self._closed = True
+        for peer in self._peers():
+            self._end(peer, "the client was closed", now_ms, failed=False)
+
+    # Events.
+
+    def opened(self, link: int, now_ms: float) -> None:
+        peer = self._links.get(link)
+        if peer is None or peer.connection is not None:
+            return
+        options = self._options
+        peer.connection = Connection(
+            options.client_id,
+            self._software_version,
+            options.response_bytes_max,
+            self._login(),
+        )
+        waiting, peer.waiting = peer.waiting, []
+        for request in waiting:
+            self._send_now(peer.connection, request, now_ms)
+
+    def _login(self) -> Login | None:
+        options = self._options
+        if not options.sasl_username:
+            return None
+        mechanism = options.sasl_mechanism
+        nonce = f"{self._random.getrandbits(8 * NONCE_BYTES):x}"
+        client = login_client(mechanism, options.sasl_username, options.sasl_password, nonce)
+        return Login(mechanism, client)
+
+    def failed(self, link: int, reason: str, now_ms: float) -> None:
+        """A link could not be opened."""
+        peer = self._links.get(link)
+        if peer is not None:
+            self._end(peer, reason, now_ms, failed=True, close=False)
+
+    def lost(self, link: int, reason: str, now_ms: float) -> None:
+        """A link was closed by the peer, or by an error."""
+        peer = self._links.get(link)
+        if peer is not None:
+            connection = peer.connection
+            is_ready = connection is not None and connection.ready
+            if connection is not None and self._might_need_login(connection):
+                reason += _MIGHT_NEED_LOGIN
+            self._end(peer, reason, now_ms, failed=not is_ready, close=False)
+
+    def _might_need_login(self, connection: Connection) -> bool:
+        """Whether a broker that requires a login would close this connection."""
+        is_first = connection.ready and connection.in_flight > 0 and not connection.is_served
+        return is_first and not self._options.sasl_username
+
+    def wanted(self, link: int) -> int:
+        """The number of bytes to read next; 0 for any number."""
+        peer = self._links.get(link)
+        return 0 if peer is None or peer.connection is None else peer.connection.wanted()
+
+    def received(self, link: int, data: bytes, now_ms: float) -> None:
+        peer = self._links.get(link)
+        if peer is None or peer.connection is None:
+            return
+        try:
+            answers, refused = peer.connection.received(data)
+        except (ProtocolViolation, AuthenticationFailed) as error:
+            self._end(peer, str(error), now_ms, failed=True, cause=error)
+            return
+        if peer.connection.ready:
+            peer.failures = 0
+            peer.reason = ""
+        for request, refusal in refused:
+            request.finish(None, refusal, now_ms)
+        for answer in answers:
+            reply, problem = None, None
+            try:
+                reply = answer.request.decode(answer.version, answer.data, answer.at, answer.end)
+            except ProtocolViolation as error:
+                problem = error
+            answer.request.finish(reply, problem, now_ms)
+
+    def poll(self, now_ms: float) -> list[Effect]:
+        """Do everything that is due, and return the effects for the driver."""
+        for peer in self._peers():
+            self._expire(peer, now_ms)
+            if peer.link is None and peer.waiting and peer.retry_at_ms <= now_ms:
+                self._open(peer, now_ms)
+            if peer.connection is not None and peer.link is not None:
+                data = peer.connection.take_output()
+                if data:
+                    self._effects.append(Write(peer.link, data))
+                for request in peer.connection.take_unanswered():
+                    request.finish(None, None, now_ms)
+        effects, self._effects = self._effects, []
+        return effects
+
+    # Internals.
+
+    def _peers(self) -> list[_Peer]:
+        return [*self._nodes.values(), *self._lanes.values(), *self._bootstrap]
+
+    def _peer(self, peer_id: int, lane: int) -> _Peer | None:
+        if peer_id >= 0:
+            peer = self._nodes.get(peer_id)
+            if lane == 0 or peer is None:
+                return peer
+            return self._lanes.setdefault((lane, peer_id), _Peer(peer_id, peer.address))
+        index = -1 - peer_id
+        return self._bootstrap[index] if index < len(self._bootstrap) else None
+
+    def _adopt(self, node_id: int, address: Address) -> _Peer:
+        """The peer of a broker; reuses a bootstrap connection to the same address."""
+        for index, peer in enumerate(self._bootstrap):
+            if peer.address == address and peer.connection is not None:
+                self._bootstrap[index] = _Peer(peer.peer_id, address)
+                peer.peer_id = node_id
+                return peer
+        return _Peer(node_id, address)
+
+    def _open(self, peer: _Peer, now_ms: float) -> None:
+        link = self._next_link
+        self._next_link += 1
+        peer.link = link
+        peer.open_by_ms = now_ms + self._options.connect_timeout_ms
+        self._links[link] = peer
+        self._effects.append(Open(link, peer.address.host, peer.address.port))
+
+    def _send_now(self, connection: Connection, request: Request, now_ms: float) -> None:
+        try:
+            connection.send(request)
+        except UnsupportedVersion as error:
+            request.finish(None, error, now_ms)
+
+    def _expire(self, peer: _Peer, now_ms: float) -> None:
+        connection = peer.connection
+        if connection is not None:
+            deadline = connection.next_deadline_ms()
+            if deadline is not None and deadline <= now_ms:
+                # Responses arrive in order: an overdue one blocks all later ones.
+                first = min(connection.unfinished(), key=lambda each: each.deadline_ms)
+                what = f"no response in time to {_described(first.api_key)}"
+                self._end(peer, what, now_ms, failed=True)
+            return
+        if peer.link is not None and peer.open_by_ms <= now_ms:
+            self._end(peer, f"connecting to {peer.address} timed out", now_ms, failed=True)
+            return
+        overdue = [request for request in peer.waiting if request.deadline_ms <= now_ms]
+        if overdue:
+            peer.waiting = [request for request in peer.waiting if request.deadline_ms > now_ms]
+            reason = peer.reason or f"connecting to {peer.address} timed out"
+            for request in overdue:
+                request.finish(None, Disconnected(reason), now_ms)
+
+    def _end(
+        self,
+        peer: _Peer,
+        reason: str,
+        now_ms: float,
+        *,
+        failed: bool,
+        close: bool = True,
+        cause: ClientError | None = None,
+    ) -> None:
+        """End a peer's link, if any, and fail all its requests."""
+        unfinished = peer.waiting
+        if peer.connection is not None:
+            unfinished = peer.connection.unfinished() + unfinished
+        if peer.link is not None:
+            del self._links[peer.link]
+            if close:
+                self._effects.append(Close(peer.link))
+        peer.link, peer.connection, peer.waiting = None, None, []
+        peer.reason = reason
+        peer.rejection = cause if isinstance(cause, AuthenticationFailed) else None
+        if failed:
+            peer.failures += 1
+            base = min(
+                self._options.retry_backoff_ms * 2.0 ** min(peer.failures - 1, 10),
+                self._options.retry_backoff_ms_max,
+            )
+            peer.retry_at_ms = now_ms + base * (0.8 + 0.4 * self._random.random())
+        for request in unfinished:
+            request.finish(None, cause or self._disconnected(peer, reason), now_ms)
+
+    def _disconnected(self, peer: _Peer, reason: str) -> ClientError:
+        if self._closed:
+            return ClientClosed("the client is closed")
+        return Disconnected(f"lost the connection to {peer.address}: {reason}")

@@ -1,0 +1,1 @@
+"""The consumer: positions, Fetch requests, chunks of records. Pure."""

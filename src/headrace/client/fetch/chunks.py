@@ -1,0 +1,106 @@
+"""The records of one fetch response: complete batches, without hidden records. Pure.
+
+1. Positions advance over complete batches, even if some records are hidden. So compaction gaps,
+   control batches and aborted transactions never stop a reader.
+2. Under read_committed, records of aborted transactions are hidden.
+"""
+
+from collections.abc import Iterator
+
+from headrace.client.core.errors import RequestFailed, request_failed
+from headrace.client.core.values import Record
+from headrace.model.errors import ApiError
+from headrace.model.topics import TopicPartition
+from headrace.record.batch import Batch
+from headrace.record.build import CONTROL_ABORT
+from headrace.record.decode import (
+    LOG_APPENDED,
+    control_type,
+    read_batches,
+    read_records,
+    whole_batches,
+)
+
+
+class Chunk:
+    """Complete batches of one partition, data[start:end], from `offset` up to `next_offset`.
+
+    The first batch can begin before `offset`: brokers never split a batch.
+    """
+
+    __slots__ = ("aborted", "data", "end", "next_offset", "offset", "partition", "start")
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        data: bytes,
+        start: int,
+        end: int,
+        aborted: tuple[tuple[int, int], ...] | None,
+    ) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.data = data
+        self.start = start
+        self.aborted = aborted
+        """Aborted transactions as (producer id, first offset); None under read_uncommitted."""
+        try:
+            self.end, self.next_offset = whole_batches(data, start, end, offset)
+        except ApiError as error:
+            raise corrupt(partition, error) from error
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    def batches(self, check_crc: bool = True) -> Iterator[Batch]:
+        """Yield the visible batches, without control batches and aborted transactions."""
+        waiting = sorted(self.aborted or (), key=lambda entry: entry[1], reverse=True)
+        aborted: set[int] = set()
+        try:
+            for batch in read_batches(self.data, self.start, self.end, check_crc):
+                while waiting and waiting[-1][1] <= batch.last_offset():
+                    aborted.add(waiting.pop()[0])
+                if batch.is_control():
+                    if control_type(batch) == CONTROL_ABORT:
+                        aborted.discard(int(batch.producer_id))
+                elif not (batch.is_transactional() and int(batch.producer_id) in aborted):
+                    yield batch
+        except ApiError as error:
+            raise corrupt(self.partition, error) from error
+
+    def records(self, check_crc: bool = True) -> Iterator[list[Record]]:
+        """Yield the visible records, batch by batch."""
+        return (records for _, records in self.records_by_epoch(check_crc))
+
+    def records_by_epoch(self, check_crc: bool = True) -> Iterator[tuple[int, list[Record]]]:
+        """The same, with the leader epoch of each batch."""
+        topic, partition = self.partition
+        first = self.offset
+        for batch in self.batches(check_crc):
+            try:
+                stored = read_records(batch)
+            except ApiError as error:
+                raise corrupt(self.partition, error) from error
+            shown = [
+                Record(
+                    topic,
+                    partition,
+                    record.offset,
+                    record.timestamp,
+                    record.key,
+                    record.value,
+                    record.headers,
+                    record.timestamp_type == LOG_APPENDED,
+                )
+                for record in stored
+                if record.offset >= first
+            ]
+            yield int(batch.leader_epoch), shown
+
+
+def corrupt(partition: TopicPartition, error: ApiError) -> RequestFailed:
+    failure = request_failed(error.code, f"{partition}: {error.message}")
+    failure.retriable = False
+    return failure

@@ -1,0 +1,1 @@
+"""The producer: batches, partitioner, producer id, Produce requests. Pure."""
