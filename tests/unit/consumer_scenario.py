@@ -5,8 +5,8 @@ from uuid import UUID
 
 from headrace.coordinator.shard import Moment
 from headrace.group.assignment import NOTHING, Assignment
-from headrace.group.classic_machine import ClassicGroup
-from headrace.group.consumer_classic import ConsumerGroup
+from headrace.group.classic.machine import ClassicGroup
+from headrace.group.consumer.group import ConsumerGroup
 from headrace.group.messages import (
     BeatReply,
     BeatRequest,

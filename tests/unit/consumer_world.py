@@ -11,7 +11,7 @@ What is held at every step:
 from dataclasses import dataclass
 from uuid import UUID
 
-from headrace.group.consumer_classic import ConsumerGroup
+from headrace.group.consumer.group import ConsumerGroup
 from headrace.group.messages import (
     BeatReply,
     BeatRequest,

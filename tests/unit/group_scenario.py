@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from headrace.coordinator.shard import Moment
-from headrace.group.classic_machine import ClassicGroup
+from headrace.group.classic.machine import ClassicGroup
 from headrace.group.messages import (
     ClassicLimits,
     JoinReply,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from headrace.coordinator.shard import Moment
-from headrace.group.classic_machine import ClassicGroup
-from headrace.group.classic_transitions import State
+from headrace.group.classic.machine import ClassicGroup
+from headrace.group.classic.transitions import State
 from headrace.group.messages import BeatReply, Outcome, Reply
 from headrace.group.records import (
     GroupRecord,

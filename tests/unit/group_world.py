@@ -9,7 +9,7 @@ one commit, and no rebalance hangs.
 
 from dataclasses import dataclass
 
-from headrace.group.classic_machine import ClassicGroup
+from headrace.group.classic.machine import ClassicGroup
 from headrace.group.messages import (
     ClassicLimits,
     JoinReply,

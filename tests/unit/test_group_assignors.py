@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.group.assignment import Assignment, common, size, without
-from headrace.group.assignors import ASSIGNORS, Subscriber, assign_range, assign_uniform
+from headrace.group.consumer.assignors import ASSIGNORS, Subscriber, assign_range, assign_uniform
 
 TOPICS = [UUID(int=number) for number in range(1, 5)]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.group import consumer_machine
 from headrace.group.assignment import NOTHING
+from headrace.group.consumer import machine
 from headrace.group.messages import BeatRequest, ConsumerLimits, Leaver
 from headrace.model.errors import ApiError, ErrorCode
 from tests.unit.consumer_scenario import GROUP, REBALANCE_MS, SESSION_MS, Table
@@ -332,7 +332,7 @@ def test_members_of_the_newer_protocol_do_not_leave_by_the_classic_one() -> None
 
 
 def test_a_crowd_is_let_in_and_gets_its_share_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_machine, "LARGE_GROUP_SIZE", 5)
+    monkeypatch.setattr(machine, "LARGE_GROUP_SIZE", 5)
     table = Table({"t": 60})
     names = [f"m{number}" for number in range(50)]
     for name in names:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.group.consumer_records import (
+from headrace.group.consumer.records import (
     CONSUMER_KEYS,
     ClassicSupport,
     ConsumerKey,

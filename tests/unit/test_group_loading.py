@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from headrace.coordinator import loader
-from headrace.group.classic_machine import ClassicGroup
-from headrace.group.consumer_classic import ConsumerGroup
+from headrace.group.classic.machine import ClassicGroup
+from headrace.group.consumer.group import ConsumerGroup
 from headrace.group.messages import ClassicLimits
 from headrace.group.records import (
     GroupCodec,

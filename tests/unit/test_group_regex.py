@@ -3,10 +3,10 @@
 import pytest
 
 from headrace.group.assignment import NOTHING
-from headrace.group.consumer_records import RegexKey
+from headrace.group.consumer.records import RegexKey
+from headrace.group.consumer.regex import PATTERN_CHARACTERS_MAX, matching
 from headrace.group.messages import BeatRequest, ConsumerLimits
 from headrace.group.records import decode_key
-from headrace.group.regex import PATTERN_CHARACTERS_MAX, matching
 from headrace.model.errors import ApiError, ErrorCode
 from tests.unit.consumer_scenario import REBALANCE_MS, Table
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.group import classic_state
-from headrace.group.classic_transitions import TRANSITIONS, Event, State, next_state
+from headrace.group.classic import state as classic_state
+from headrace.group.classic.transitions import TRANSITIONS, Event, State, next_state
 from headrace.group.messages import ClassicLimits
 from tests.unit import consumer_world, group_world
 from tests.unit.group_scenario import Table

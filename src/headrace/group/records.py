@@ -14,7 +14,7 @@ import struct
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
-from headrace.group.consumer_records import (
+from headrace.group.consumer.records import (
     CONSUMER_KEY_NUMBERS,
     CONSUMER_KEYS,
     ConsumerKey,

@@ -19,9 +19,9 @@ from headrace.coordinator.shard import Moment
 from headrace.coordinator.shard_runtime import Status, coordinator_error
 from headrace.coordinator.timers import CallLater
 from headrace.env.clock import Clock
-from headrace.group.classic_machine import ClassicGroup
+from headrace.group.classic.machine import ClassicGroup
 from headrace.group.commit_batch import CommitBatch
-from headrace.group.consumer_classic import ConsumerGroup
+from headrace.group.consumer.group import ConsumerGroup
 from headrace.group.coordinator_kind import GroupRuntime, GroupShardRuntime, group_coordinator
 from headrace.group.expiry import Expiry
 from headrace.group.messages import (

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from headrace.coordinator.shard import NO_PRODUCER, Moment
-from headrace.group.classic_machine import ClassicGroup
-from headrace.group.consumer_classic import ConsumerGroup
-from headrace.group.consumer_records import CONSUMER_KEYS, ConsumerKey, ConsumerValue
-from headrace.group.conversion import classic_records, consumer_records
+from headrace.group.classic.machine import ClassicGroup
+from headrace.group.consumer.conversion import classic_records, consumer_records
+from headrace.group.consumer.group import ConsumerGroup
+from headrace.group.consumer.records import CONSUMER_KEYS, ConsumerKey, ConsumerValue
 from headrace.group.messages import (
     BeatReply,
     BeatRequest,

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from headrace.group.assignment import Assignment
-from headrace.group.classic_state import ClassicState
-from headrace.group.classic_transitions import State
-from headrace.group.consumer_state import ConsumerState
+from headrace.group.classic.state import ClassicState
+from headrace.group.classic.transitions import State
+from headrace.group.consumer.state import ConsumerState
 
 
 class MemberView(NamedTuple):

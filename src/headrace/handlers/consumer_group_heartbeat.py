@@ -16,7 +16,7 @@ from functools import partial
 from uuid import uuid4
 
 from headrace.group.assignment import Assignment, assignment_of, in_order
-from headrace.group.consumer_machine import LEAVING_FOR_A_WHILE
+from headrace.group.consumer.machine import LEAVING_FOR_A_WHILE
 from headrace.group.messages import BeatReply, BeatRequest
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.authorization import can_describe, check

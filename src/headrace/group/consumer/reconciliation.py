@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from headrace.group.assignment import NOTHING, Assignment, common, overlaps, together, without
-from headrace.group.consumer_records import STABLE, UNRELEASED, UNREVOKED, CurrentValue
+from headrace.group.consumer.records import STABLE, UNRELEASED, UNREVOKED, CurrentValue
 
 Owners = Mapping[UUID, Mapping[int, str]]
 """The member that owns a partition or has not confirmed its revocation."""

@@ -15,9 +15,9 @@ C5  `alarm_ms` is not later than the earliest timer
 from dataclasses import replace
 
 from headrace.coordinator.shard import NEVER, Moment
-from headrace.group.classic_state import ClassicState, member_of
-from headrace.group.classic_transitions import Event, State
-from headrace.group.membership import Member, Membership
+from headrace.group.classic.members import Member, Membership
+from headrace.group.classic.state import ClassicState, member_of
+from headrace.group.classic.transitions import Event, State
 from headrace.group.messages import (
     NO_MEMBER,
     Change,

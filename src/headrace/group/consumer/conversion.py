@@ -6,8 +6,9 @@
 """
 
 from headrace.group.assignment import Assignment, assignment_of
-from headrace.group.classic_state import ClassicState
-from headrace.group.consumer_records import (
+from headrace.group.classic.members import Member, Membership
+from headrace.group.classic.state import ClassicState
+from headrace.group.consumer.records import (
     ClassicSupport,
     ConsumerMemberKey,
     ConsumerMemberValue,
@@ -20,8 +21,7 @@ from headrace.group.consumer_records import (
     TargetKey,
     TargetValue,
 )
-from headrace.group.consumer_state import ConsumerState
-from headrace.group.membership import Member, Membership
+from headrace.group.consumer.state import ConsumerState
 from headrace.group.records import GroupKey, GroupRecord, GroupValue
 from headrace.group.subscriptions import (
     CONSUMER_PROTOCOL_TYPE,

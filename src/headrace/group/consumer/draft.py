@@ -8,8 +8,9 @@ from uuid import UUID
 
 from headrace.coordinator.shard import Moment
 from headrace.group.assignment import Assignment
-from headrace.group.assignors import ASSIGNORS, Subscriber
-from headrace.group.consumer_records import (
+from headrace.group.consumer.assignors import ASSIGNORS, Subscriber
+from headrace.group.consumer.reconciliation import reconciled
+from headrace.group.consumer.records import (
     ConsumerKey,
     ConsumerMemberKey,
     ConsumerMemberValue,
@@ -25,11 +26,10 @@ from headrace.group.consumer_records import (
     TargetKey,
     TargetValue,
 )
-from headrace.group.consumer_state import ConsumerState
+from headrace.group.consumer.regex import matching
+from headrace.group.consumer.state import ConsumerState
 from headrace.group.messages import CanDescribe
-from headrace.group.reconciliation import reconciled
 from headrace.group.records import GroupRecord
-from headrace.group.regex import matching
 
 
 class Draft(ConsumerState):

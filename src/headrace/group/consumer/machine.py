@@ -13,10 +13,10 @@ M4  `alarm_ms` is not later than the earliest deadline
 
 from headrace.coordinator.shard import NEVER, Moment
 from headrace.group.assignment import Assignment, is_within
-from headrace.group.consumer_draft import Draft
-from headrace.group.consumer_records import UNREVOKED, ConsumerMemberValue, CurrentValue
-from headrace.group.consumer_state import ConsumerState, bytes_of
-from headrace.group.conversion import classic_records
+from headrace.group.consumer.conversion import classic_records
+from headrace.group.consumer.draft import Draft
+from headrace.group.consumer.records import UNREVOKED, ConsumerMemberValue, CurrentValue
+from headrace.group.consumer.state import ConsumerState, bytes_of
 from headrace.group.messages import (
     BeatReply,
     BeatRequest,

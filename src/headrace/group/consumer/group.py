@@ -12,15 +12,16 @@ from typing import ClassVar
 
 from headrace.coordinator.shard import Moment
 from headrace.group.assignment import Assignment, assignment_of
-from headrace.group.consumer_draft import Draft
-from headrace.group.consumer_machine import ConsumerCore
-from headrace.group.consumer_records import (
+from headrace.group.consumer.conversion import classic_assignment, subscription_of
+from headrace.group.consumer.draft import Draft
+from headrace.group.consumer.machine import ConsumerCore
+from headrace.group.consumer.reconciliation import is_waiting
+from headrace.group.consumer.records import (
     UNRELEASED,
     UNREVOKED,
     ClassicSupport,
     ConsumerMemberValue,
 )
-from headrace.group.conversion import classic_assignment, subscription_of
 from headrace.group.messages import (
     NO_MEMBER,
     Change,
@@ -33,7 +34,6 @@ from headrace.group.messages import (
     SyncRequest,
     failed_reply,
 )
-from headrace.group.reconciliation import is_waiting
 from headrace.group.subscriptions import CONSUMER_PROTOCOL_TYPE, Subscription
 from headrace.model.errors import ApiError, ErrorCode
 

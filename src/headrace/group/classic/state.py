@@ -7,8 +7,8 @@ generation, its number and its protocol. classic_machine.py contains the decisio
 """
 
 from headrace.coordinator.shard import NEVER
-from headrace.group.classic_transitions import Event, State, next_state
-from headrace.group.membership import Member, Membership, member_from, metadata_bytes
+from headrace.group.classic.members import Member, Membership, member_from, metadata_bytes
+from headrace.group.classic.transitions import Event, State, next_state
 from headrace.group.messages import (
     NO_MEMBER,
     ClassicLimits,

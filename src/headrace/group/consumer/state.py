@@ -12,7 +12,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from headrace.group.assignment import NOTHING, Assignment
-from headrace.group.consumer_records import (
+from headrace.group.consumer.records import (
     STABLE,
     ConsumerKey,
     ConsumerMemberKey,

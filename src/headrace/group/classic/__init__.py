@@ -1,0 +1,1 @@
+"""The classic group protocol: states, members, decisions. Pure."""
