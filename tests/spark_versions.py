@@ -23,7 +23,7 @@ from headrace.spark.versions import (
 
 ROOT = Path(__file__).resolve().parents[1]
 ALL = [(OLDEST[0], minor) for minor in range(OLDEST[1], NEWEST[1] + 1)]
-API = "tests/unit/test_pyspark_api.py"
+API = "tests/unit/spark/test_pyspark_api.py"
 SHORT = [
     API,
     "tests/spark/test_reading.py::test_rows_are_the_records_with_all_that_they_carry",

@@ -20,7 +20,7 @@ from tests.interop.stored import CODECS
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src"
 RUNS_FROM_SOURCE = SOURCES in Path(headrace.__file__).parents
-HOT_TESTS = ("tests/unit/test_record_batch.py", "tests/wire/test_produce_codec.py")
+HOT_TESTS = ("tests/unit/record/test_batch.py", "tests/wire/test_produce_codec.py")
 
 
 @pytest.mark.skipif(RUNS_FROM_SOURCE, reason="nothing is built here")

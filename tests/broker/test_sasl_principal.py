@@ -20,7 +20,7 @@ from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext
 from headrace.security.authorizer import Operation, group_resource, topic_resource
 from headrace.server.server import Server
-from tests.unit.authorization_rules import Question, Rules
+from tests.unit.handlers.authorization_scenario import Question, Rules
 
 TOPIC, GROUP = "mill", "millers"
 NEEDED = {

@@ -22,7 +22,7 @@ from headrace.ensemble.zookeeper import free_port, port_is_free
 from headrace.ensemble.zookeeper_jars import JARS
 from headrace.testing import RunningBroker
 from tests.cluster.processes import wait_until, wait_until_gone
-from tests.unit.maven_mirror import mirror
+from tests.unit.ensemble.maven_scenario import mirror
 
 
 def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(

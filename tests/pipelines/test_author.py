@@ -20,7 +20,7 @@ from headrace.pipelines.project import Project
 from headrace.pipelines.written import table_files
 from headrace.testing import RunningBroker
 from tests.pipelines.conftest import Pipeline, flow
-from tests.unit.test_pipeline_starter import SCHEMA
+from tests.unit.pipelines.test_starter import SCHEMA
 
 EVENTS = [
     {"id": 1, "price": 2, "at": "2026-01-31T12:00:00Z", "item": {"sku": "a", "sizes": [1, 2.5]}},

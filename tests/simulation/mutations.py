@@ -21,9 +21,9 @@ class Mutation(NamedTuple):
         return [Change(self.path, before, after) for before, after in self.changes]
 
 
-_EPOCHS = "tests/unit/test_fetcher_epochs.py"
-_PARTITION = "tests/unit/test_partition.py"
-_ISR = "tests/unit/test_isr_service.py"
+_EPOCHS = "tests/unit/replication/test_fetcher_epochs.py"
+_PARTITION = "tests/unit/replication/test_partition.py"
+_ISR = "tests/unit/replication/test_isr_service.py"
 
 MUTATIONS = (
     Mutation(
@@ -116,7 +116,7 @@ MUTATIONS = (
         "a broker that restarted uncleanly stays in sync",
         "headrace/controller/failover_machine.py",
         (("        if broker.kept(epoch):\n", "        if True:\n"),),
-        "tests/unit/test_failover_machine.py"
+        "tests/unit/controller/test_failover_machine.py"
         "::test_a_member_counts_only_under_the_epoch_of_its_row_b6",
     ),
     Mutation(
@@ -154,7 +154,7 @@ MUTATIONS = (
                 "        if state.leader == self._node_id:\n",
             ),
         ),
-        "tests/unit/test_replicas.py::test_a_leadership_of_a_former_life_is_not_taken_up",
+        "tests/unit/node/test_replicas.py::test_a_leadership_of_a_former_life_is_not_taken_up",
     ),
     Mutation(
         "finding-2",
@@ -205,7 +205,7 @@ MUTATIONS = (
                 "        silent = 0\n",
             ),
         ),
-        "tests/unit/test_silence_machine.py::test_leader_hands_over_when_all_followers_are_silent",
+        "tests/unit/replication/test_silence_machine.py::test_leader_hands_over_when_all_followers_are_silent",
     ),
     Mutation(
         "B10",
@@ -233,7 +233,7 @@ MUTATIONS = (
                 "record.key is None or record.offset <= keys.get(record.key)",
             ),
         ),
-        "tests/unit/test_cleaner.py"
+        "tests/unit/log/test_cleaner.py"
         "::test_whatever_is_written_and_cleaned_readers_find_the_same_in_the_end",
     ),
     Mutation(

@@ -33,7 +33,7 @@ from tests.storage.log_scenario import (
     topic_config,
     work,
 )
-from tests.unit.cleaner_scenario import committed_of, records_of
+from tests.unit.log.cleaner_scenario import committed_of, records_of
 
 RETENTION_MS = 1000
 CONFIG = topic_config(

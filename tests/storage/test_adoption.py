@@ -15,7 +15,7 @@ from headrace.node.adoption import Adoption
 from headrace.record.build import NewRecord, build_batch
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import ManualClock
-from tests.unit.test_kafka_metadata import config, producer_ids, topic, written
+from tests.unit.node.test_kafka_metadata import config, producer_ids, topic, written
 
 ORDERS = UUID(int=11)
 OTHER = UUID(int=12)

@@ -36,7 +36,7 @@ from tests.storage.log_scenario import (
     topic_config,
     work,
 )
-from tests.unit.cleaner_scenario import latest, records_of
+from tests.unit.log.cleaner_scenario import latest, records_of
 
 DAY_MS = 86_400_000
 

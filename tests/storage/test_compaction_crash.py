@@ -14,7 +14,7 @@ from tests.storage.compaction_scenario import (
     open_directory,
 )
 from tests.storage.log_scenario import ManualClock, answers, batch, work
-from tests.unit.cleaner_scenario import latest, records_of
+from tests.unit.log.cleaner_scenario import latest, records_of
 
 
 def finished() -> CompactedWorkload:

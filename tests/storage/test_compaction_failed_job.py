@@ -22,7 +22,7 @@ from tests.storage.compaction_scenario import (
 )
 from tests.storage.log_scenario import append, checkpoint, open_log
 from tests.storage.test_compaction_truncation import first_cleaned
-from tests.unit.cleaner_scenario import latest
+from tests.unit.log.cleaner_scenario import latest
 
 
 def with_the_recovery_point_in_a_sealed_segment(

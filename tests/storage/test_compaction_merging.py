@@ -16,7 +16,7 @@ from tests.storage.compaction_scenario import (
     written,
 )
 from tests.storage.log_scenario import NOW_MS, append_frame, open_log, records, work
-from tests.unit.cleaner_scenario import latest
+from tests.unit.log.cleaner_scenario import latest
 
 
 def keyed(log: Log, start: int, count: int, now_ms: int) -> None:

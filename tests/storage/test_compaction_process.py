@@ -25,7 +25,7 @@ from headrace.replication.partition_table import PartitionTable
 from headrace.runtime.worker import Worker
 from tests.storage.compaction_scenario import CONFIG, CompactedWorkload, batches_of, committed
 from tests.storage.log_scenario import PARTITION, TOPIC_ID, work
-from tests.unit.cleaner_scenario import latest, records_of
+from tests.unit.log.cleaner_scenario import latest, records_of
 
 LONG_S = 30.0
 

@@ -19,7 +19,7 @@ from tests.storage.compaction_scenario import (
     written,
 )
 from tests.storage.log_scenario import NOW_MS, append, open_log, records, work
-from tests.unit.cleaner_scenario import records_of
+from tests.unit.log.cleaner_scenario import records_of
 
 
 def first_cleaned(

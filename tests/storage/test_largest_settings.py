@@ -5,7 +5,7 @@ import pytest
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.compaction_scenario import clean, committed, configured, written
 from tests.storage.log_scenario import NOW_MS, append, open_log, topic_config, work
-from tests.unit.cleaner_scenario import latest
+from tests.unit.log.cleaner_scenario import latest
 
 LARGEST = 2**63 - 1
 SETTINGS = [

@@ -25,7 +25,7 @@ from tests.storage.log_scenario import (
     work,
 )
 from tests.storage.test_compaction_truncation import first_cleaned
-from tests.unit.cleaner_scenario import latest
+from tests.unit.log.cleaner_scenario import latest
 
 CONFIG = topic_config()
 

@@ -1,7 +1,7 @@
 """The parts of PySpark that are undocumented or differ between versions.
 
 No other module imports them, so a new version of PySpark is checked in one place:
-tests/unit/test_pyspark_api.py compares this list with the installed version.
+tests/unit/spark/test_pyspark_api.py compares this list with the installed version.
 
 1. A name that the installed version lacks is a stand-in, so that modules load on every version.
 2. Modules for pipelines are imported at first use: executors do not need them.

@@ -20,7 +20,7 @@ from headrace.wire import apis
 from headrace.wire.apis import APIS
 from headrace.wire.codec import Message, decode_response, encode_response
 from headrace.wire.schema import load_shape
-from tests.unit.authorization_rules import (
+from tests.unit.handlers.authorization_scenario import (
     ABSENT,
     CLUSTER_DENIED,
     GROUP,
@@ -35,7 +35,7 @@ from tests.unit.authorization_rules import (
     partition_errors,
     rules,
 )
-from tests.unit.handler_fakes import HOST, Asker, asker
+from tests.unit.handlers.handler_scenario import HOST, Asker, asker
 from tests.wire.messages import random_message
 
 LOGIN = {apis.API_VERSIONS, apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE}

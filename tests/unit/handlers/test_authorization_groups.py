@@ -14,7 +14,7 @@ from headrace.security.authorizer import (
 )
 from headrace.wire import apis
 from headrace.wire.codec import Message
-from tests.unit.authorization_rules import (
+from tests.unit.handlers.authorization_scenario import (
     ABSENT,
     GROUP,
     GROUP_DENIED,
@@ -29,7 +29,7 @@ from tests.unit.authorization_rules import (
     partition_errors,
     rules,
 )
-from tests.unit.handler_fakes import Asker
+from tests.unit.handlers.handler_scenario import Asker
 
 
 @pytest.fixture

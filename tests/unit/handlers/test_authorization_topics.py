@@ -10,7 +10,7 @@ from headrace.requests.authorization import OPERATIONS_NOT_REQUESTED
 from headrace.security.authorizer import CLUSTER, Operation, Resource, topic_resource
 from headrace.wire import apis
 from headrace.wire.codec import Message
-from tests.unit.authorization_rules import (
+from tests.unit.handlers.authorization_scenario import (
     ABSENT,
     OPEN,
     SECRET,
@@ -24,7 +24,7 @@ from tests.unit.authorization_rules import (
     partition_errors,
     rules,
 )
-from tests.unit.handler_fakes import Asker
+from tests.unit.handlers.handler_scenario import Asker
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from headrace.wire.apis import (
     LIST_CONFIG_RESOURCES,
 )
 from headrace.wire.codec import Message
-from tests.unit.handler_fakes import Asker, asker
+from tests.unit.handlers.handler_scenario import Asker, asker
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)

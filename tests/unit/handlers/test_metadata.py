@@ -11,7 +11,7 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import PartitionState
 from headrace.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA
 from headrace.wire.codec import Message
-from tests.unit.handler_fakes import Asker, asker
+from tests.unit.handlers.handler_scenario import Asker, asker
 
 INT32_MIN = -(2**31)
 

@@ -13,9 +13,9 @@ from headrace.runtime.exchange import Exchange, Peer
 from headrace.wire.apis import OFFSET_COMMIT
 from headrace.wire.codec import decode_response, encode_request
 from headrace.wire.header import read_header
-from tests.unit.group_memory import MemoryLog, groups_over
-from tests.unit.handler_fakes import Asker, asker
-from tests.unit.test_group_service import others
+from tests.unit.group.memory_log_scenario import MemoryLog, groups_over
+from tests.unit.group.test_service import others
+from tests.unit.handlers.handler_scenario import Asker, asker
 
 VERSION = 7
 

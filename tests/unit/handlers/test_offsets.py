@@ -19,7 +19,7 @@ from headrace.wire.apis import (
     OFFSET_FOR_LEADER_EPOCH,
 )
 from headrace.wire.codec import Message
-from tests.unit.handler_fakes import Asker, FakePartition, asker
+from tests.unit.handlers.handler_scenario import Asker, FakePartition, asker
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from headrace.wire.apis import (
 )
 from headrace.wire.codec import Message, decode_response
 from headrace.wire.header import read_header
-from tests.unit.handler_fakes import Asker, asker
+from tests.unit.handlers.handler_scenario import Asker, asker
 
 
 def _new(name: str, **said: Any) -> Message:

@@ -25,7 +25,7 @@ from headrace.wire.apis import (
 from headrace.wire.codec import MalformedRequest, Message, decode_request
 from headrace.wire.header import read_header
 from headrace.wire.schema import Shape, load_shape
-from tests.unit.handler_fakes import Asker, asker
+from tests.unit.handlers.handler_scenario import Asker, asker
 from tests.wire.messages import COLD_VERSIONS, kio_entity_type, random_message, versions_of
 
 cold_versions = pytest.mark.parametrize(

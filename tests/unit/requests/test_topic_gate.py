@@ -11,9 +11,9 @@ from headrace.model.topics import PartitionState, TopicState
 from headrace.requests.topic_gate import READ, TOPICS_MAX, WRITE, TopicGate
 from headrace.runtime.exchange import Peer
 from headrace.security.authorizer import Operation, topic_resource
-from tests.unit.authorization_rules import Rules
-from tests.unit.leader_scene import Leader
-from tests.unit.replication_world import TOPIC, TOPIC_ID
+from tests.unit.handlers.authorization_scenario import Rules
+from tests.unit.replication.leader_scenario import Leader
+from tests.unit.replication.replica_scenario import TOPIC, TOPIC_ID
 
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 STATES = (PartitionState(1, 0, (1,), (1,)),)

@@ -1,0 +1,317 @@
+"""Deaths that are seen by links: refused dials, silence, and brokers that are alive after all."""
+
+from dataclasses import replace
+
+from headrace.cluster.failure_detection.liveness_machine import Liveness
+from headrace.coordination import layout
+from headrace.model.cluster import BrokerInfo
+from headrace.model.errors import ErrorCode
+from tests.unit.controller.cluster_scenario import Cluster, Member, cluster_of
+from tests.unit.controller.controller_scenario import code_of, until
+from tests.unit.controller.test_requests import alter
+
+
+@cluster_of(3)
+async def test_a_broker_that_refuses_is_replaced_while_its_session_lives(
+    cluster: Cluster,
+) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
+    await cluster.agree()
+    session = await cluster.crash(3)
+    await until(lambda: cluster.leader.state().leader == 2)
+    await cluster.agree()
+    assert await cluster.leader.store.exists(layout.broker_path(3)) is None
+    # Its next life finds no node of the former one in its way, and is live at once.
+    member = await cluster.add(3)
+    await until(lambda: 3 in cluster.leader.controller._failover.live())
+    assert (await alter(cluster, cluster.members[2], (2, 3)))["isr"] == [2, 3]
+    session.faults.resume()
+    await session.close()
+    await cluster.agree()
+    assert member.losses == 0
+
+
+@cluster_of(3)
+async def test_a_controller_that_refuses_is_followed_while_its_session_lives(
+    cluster: Cluster,
+) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [1, 3, 2]})
+    await cluster.agree()
+    await cluster.crash(1)
+    await until(lambda: any(m.controller.is_controller for m in cluster.members.values()))
+    assert cluster.leader.controller.controller_epoch == 2
+    await until(lambda: cluster.leader.state().leader == 3)
+    await cluster.agree()
+    assert await cluster.leader.store.exists(layout.broker_path(1)) is None
+
+
+@cluster_of(3)
+async def test_a_registration_made_meanwhile_is_not_removed_b9(cluster: Cluster) -> None:
+    """The broker restarts between the second refusal and the removal."""
+    controller = cluster.leader.controller
+    before = controller.image.brokers[3]
+    await cluster.kill(3)
+    member = await cluster.add(3)
+    controller._lookout._remove(before)
+    await until(lambda: not controller._lookout._removals)
+    assert 3 in controller.image.brokers
+    assert member.losses == 0
+
+
+@cluster_of(3)
+async def test_a_broker_that_refuses_only_the_controller_is_put_out_once(
+    cluster: Cluster,
+) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
+    await cluster.agree()
+    member = cluster.members[3]
+    before = member.controller.broker_epoch
+    cluster.network.refused.add((cluster.leader.port, member.port))
+    cluster.network.break_links(member.port)
+    await until(lambda: cluster.leader.state().leader == 2)
+    await until(lambda: before != member.controller.broker_epoch in _epochs(cluster))
+    assert member.losses == 1
+    dials = cluster.network.dials
+    await until(lambda: cluster.network.dials > dials + 6)
+    # It is registered, and left alone, but it is in no ISR while the controller cannot reach it.
+    assert member.losses == 1
+    await cluster.agree()
+    leader = cluster.members[2]
+    refusal = await alter(cluster, leader, (2, 3))
+    assert refusal["error_code"] == ErrorCode.INELIGIBLE_REPLICA
+    cluster.network.refused.clear()
+    await until(lambda: 3 in cluster.leader.controller._failover.live())
+    await cluster.agree()
+    assert (await alter(cluster, leader, (2, 3)))["isr"] == [2, 3]
+
+
+def _epochs(cluster: Cluster) -> list[int]:
+    return [info.epoch for info in cluster.leader.controller.image.brokers.values()]
+
+
+@cluster_of(3)
+async def test_a_controller_that_refuses_all_but_lives_hands_over_and_registers_anew(
+    cluster: Cluster,
+) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [1, 3]})
+    await cluster.agree()
+    former = cluster.leader
+    for member in cluster.members.values():
+        cluster.network.refused.add((member.port, former.port))
+    cluster.network.break_links(former.port)
+    await until(lambda: not former.controller.is_controller)
+    await until(lambda: any(m.controller.is_controller for m in cluster.members.values()))
+    await until(lambda: cluster.leader.state().leader == 3)
+    await until(lambda: former.losses == 1 and former.controller.broker_epoch != -1)
+    await cluster.agree()
+    assert former.losses == 1
+
+
+@cluster_of(3, silence_s=0.3)
+async def test_a_broker_that_is_silent_to_the_controller_leads_nothing_until_it_answers(
+    cluster: Cluster,
+) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
+    await cluster.agree()
+    silence = (cluster.leader.port, cluster.members[3].port)
+    cluster.network.silent.add(silence)
+    await until(lambda: cluster.leader.state().leader == 2)
+    await cluster.agree()
+    assert cluster.members[3].losses == 0
+    assert cluster.leader.state().isr == (2,)
+    cluster.network.silent.clear()
+    await until(lambda: 3 in cluster.leader.controller._failover.live())
+    assert (await alter(cluster, cluster.members[2], (2, 3)))["isr"] == [2, 3]
+
+
+@cluster_of(3, silence_s=0.3)
+async def test_a_controller_to_whom_most_are_silent_lets_another_be_it(cluster: Cluster) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
+    await cluster.agree()
+    former = cluster.leader
+    for node_id in (2, 3):
+        port = cluster.members[node_id].port
+        cluster.network.silent |= {(former.port, port), (port, former.port)}
+    await until(lambda: former.controller.image.controller_id in (2, 3))
+    assert not former.controller.is_controller
+    # It is the controller once it has read everything under its epoch.
+    await until(lambda: any(m.controller.is_controller for m in cluster.members.values()))
+    await until(lambda: 1 not in cluster.leader.controller._failover.live())
+    assert (cluster.leader.state().leader, cluster.leader.state().isr) == (3, (3, 2))
+    cluster.network.silent.clear()
+    await cluster.agree()
+
+
+@cluster_of(3)
+async def test_former_controller_that_is_cut_off_loses_its_partitions_before_silence_s(
+    cluster: Cluster,
+) -> None:
+    """`silence_s` is longer than this test may take."""
+    await cluster.leader.controller.create_topic("t", assignment={0: [1, 3, 2]})
+    await cluster.agree()
+    former = cluster.leader
+    for node_id in (2, 3):
+        port = cluster.members[node_id].port
+        cluster.network.silent |= {(former.port, port), (port, former.port)}
+    cluster.network.break_links(former.port)
+    former.controller._presence.resign()
+    await until(lambda: former.controller.image.controller_id in (2, 3))
+    await until(lambda: cluster.members[2].state().leader == 3)
+    assert cluster.members[2].state().isr == (3, 2)
+    cluster.network.silent.clear()
+    await cluster.agree()
+
+
+@cluster_of(3)
+async def test_who_does_not_answer_is_no_better_leader(cluster: Cluster) -> None:
+    await cluster.leader.controller.create_topic(
+        "t", assignment={0: [2, 3, 1]}, configs={"min.insync.replicas": "2"}
+    )
+    await cluster.agree()
+    cluster.network.silent.add((cluster.leader.port, cluster.members[3].port))
+    slot = await alter(cluster, cluster.members[2], (2,))
+    assert slot["error_code"] == ErrorCode.FENCED_LEADER_EPOCH
+    assert cluster.leader.state().leader == 1
+
+
+@cluster_of(4)
+async def test_leader_that_resigns_is_replaced_by_a_member_that_responds(cluster: Cluster) -> None:
+    assert cluster.leader.node_id == 1
+    await cluster.leader.controller.create_topic("t", assignment={0: [2, 3, 4]})
+    await cluster.agree()
+    silence = {(cluster.leader.port, cluster.members[each].port) for each in (3, 4)}
+    cluster.network.silent |= silence
+    before = cluster.leader.state()
+    slot = await alter(cluster, cluster.members[2], (3, 4))
+    assert slot["error_code"] == ErrorCode.INELIGIBLE_REPLICA
+    await cluster.agree()
+    cluster.network.silent.clear()
+    cluster.network.silent.add((cluster.leader.port, cluster.members[3].port))
+    slot = await alter(cluster, cluster.members[2], (3, 4))
+    assert (slot["leader_id"], slot["isr"]) == (4, [3, 4])
+    after = cluster.leader.state()
+    assert (after.leader, after.isr, after.leader_epoch) == (4, (3, 4), before.leader_epoch + 1)
+
+
+def info(epoch: int, previous_epoch: int = -1) -> BrokerInfo:
+    return BrokerInfo(2, (), None, epoch, previous_epoch)
+
+
+def test_a_mistake_delays_readmission_each_time_longer_and_a_crash_does_not() -> None:
+    liveness = Liveness(1)
+    liveness.take_over({2: info(10)})
+    assert liveness.is_admitted(2, 10)
+    assert liveness.reached(info(10), 0.0)
+    now = 0.0
+    for epoch, wait_s in ((11, 1.0), (12, 2.0), (13, 4.0), (14, 8.0)):
+        liveness.put_out(2, epoch - 1)
+        back = info(epoch, previous_epoch=epoch - 1)
+        assert not liveness.reached(back, now)
+        assert not liveness.reached(back, now + wait_s - 0.1)
+        assert not liveness.live({2: back})
+        now += wait_s
+        assert liveness.reached(back, now)
+        assert liveness.is_admitted(2, epoch)
+    liveness.put_out(2, 14)
+    assert liveness.reached(info(15), now)
+    liveness.put_out(2, 15)
+    late = info(16, previous_epoch=15)
+    assert not liveness.reached(late, now + 1000)
+    assert liveness.reached(late, now + 1001)
+
+
+def test_a_killed_broker_that_kept_its_data_is_admitted_immediately() -> None:
+    liveness = Liveness(1)
+    liveness.take_over({2: info(10)})
+    for epoch in range(10, 20):
+        liveness.put_out(2, epoch)
+        back = replace(info(epoch + 1, previous_epoch=epoch), is_restarted=True)
+        assert liveness.reached(back, 0.0)
+
+
+def test_a_broker_that_left_and_restarted_cleanly_is_let_in_at_once() -> None:
+    liveness = Liveness(1)
+    liveness.take_over({2: info(10)})
+    liveness.leave(2, 10)
+    liveness.put_out(2, 10)
+    back = info(11, previous_epoch=10)
+    assert liveness.reached(back, 0.0)
+    liveness.put_out(2, 11)
+    assert not liveness.reached(info(12, previous_epoch=11), 1.0)
+
+
+def test_a_new_controller_believes_in_all_and_a_later_broker_must_answer() -> None:
+    liveness = Liveness(1)
+    liveness.take_over({1: info(5), 2: info(10)})
+    assert sorted(liveness.live({1: info(6), 2: info(10), 3: info(7)})) == [1, 2]
+    liveness.leave(2, 10)
+    assert liveness.live({2: info(10)})[2].is_leaving
+    liveness.take_over({2: info(10)})
+    assert not liveness.live({2: info(10)})[2].is_leaving
+
+
+def test_a_controller_that_has_not_heard_of_most_lately_may_be_cut_off_itself() -> None:
+    liveness = Liveness(1)
+    brokers = {node: BrokerInfo(node, (), None, node) for node in range(1, 4)}
+    liveness.take_over(brokers)
+    assert not liveness.hears_most(brokers, 0.0), "a new controller has heard of nobody"
+    liveness.reached(brokers[2], 5.0)
+    assert liveness.hears_most(brokers, 5.0)
+    assert not liveness.hears_most(brokers, 6.0)
+    assert liveness.hears_most({1: brokers[1]}, 6.0), "there is nobody else"
+
+
+def test_half_of_the_others_may_be_silent_and_no_more() -> None:
+    liveness = Liveness(1)
+    brokers = {node: BrokerInfo(node, (), None, node) for node in range(1, 6)}
+    for node in (2, 3):
+        liveness.fell_silent(node, node)
+    assert liveness.silent(brokers) == [brokers[2], brokers[3]]
+    liveness.fell_silent(4, 4)
+    assert liveness.silent(brokers) is None
+    liveness.reached(brokers[4], 0.0)
+    assert liveness.silent(brokers) == [brokers[2], brokers[3]]
+
+
+@cluster_of(2)
+async def test_brokers_that_restart_all_together_do_not_wait_for_their_former_sessions_b9(
+    cluster: Cluster,
+) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [1, 2]})
+    await cluster.agree()
+    sessions = [await cluster.crash(node_id) for node_id in (1, 2)]
+    members = [
+        Member(cluster.server, cluster.network, node, None, 30.0, port=9190 + node)
+        for node in (1, 2)
+    ]
+    for member in members:
+        cluster.members[member.node_id] = member
+        await member.start()
+    await cluster.agree()
+    assert cluster.leader.controller.controller_epoch == 2
+    for session in sessions:
+        session.faults.resume()
+        await session.close()
+    await cluster.agree()
+    assert [member.losses for member in members] == [0, 0]
+
+
+@cluster_of(2)
+async def test_a_twin_is_kept_out_while_the_registered_one_answers(cluster: Cluster) -> None:
+    twin = Member(cluster.server, cluster.network, 2, None, 30.0)
+    twin.controller._presence._registration_wait_s = 0.05
+    cluster.network.serve(9999, twin.controller)
+    twin.port = 9999
+    assert await code_of(twin.start()) == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    await cluster.agree()
+    assert cluster.members[2].losses == 0
+
+
+@cluster_of(2)
+async def test_a_broker_that_has_stopped_watches_nobody(cluster: Cluster) -> None:
+    """The end of its session was news to it, upon which it dialled the controller again."""
+    member = cluster.members.pop(2)
+    await member.controller.stop()
+    await member.store.close()
+    assert member.losses == 1
+    assert not member.controller._lookout._guard._watches

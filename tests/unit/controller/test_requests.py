@@ -1,0 +1,417 @@
+"""What brokers ask of the controller, over links and from its own broker."""
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+from headrace.coordination import layout
+from headrace.model.errors import ErrorCode
+from headrace.model.topics import NO_LEADER, TopicPartition
+from headrace.requests.context import RequestContext
+from headrace.requests.dispatch import handle_frame
+from headrace.runtime.link import LinkBroken
+from headrace.wire.apis import ALTER_PARTITION, CREATE_TOPICS, DELETE_TOPICS
+from headrace.wire.codec import decode_response, encode_request
+from headrace.wire.header import read_header
+from tests.unit.controller.cluster_scenario import Cluster, Member, cluster_of
+from tests.unit.controller.controller_scenario import code_of, until
+
+
+async def alter(
+    cluster: Cluster, member: Member, isr: tuple[int, ...], **changes: Any
+) -> dict[str, Any]:
+    """Ask as the leader `member` for an ISR of these brokers, each in its present epoch."""
+    topic = member.controller.image.topics["t"]
+    state = topic.partitions[0]
+    brokers = cluster.leader.controller.image.brokers
+    part = {
+        "partition_index": 0,
+        "leader_epoch": state.leader_epoch,
+        "partition_epoch": state.partition_epoch,
+        "new_isr_with_epochs": [
+            {"broker_id": node, "broker_epoch": brokers[node].epoch if node in brokers else 1}
+            for node in isr
+        ],
+    } | changes
+    request = {
+        "broker_id": member.node_id,
+        "broker_epoch": member.controller.broker_epoch,
+        "topics": [{"topic_id": topic.topic_id, "partitions": [part]}],
+    }
+    reply = await member.controller.to_controller(ALTER_PARTITION, 3, request)
+    if reply.get("error_code", 0) != ErrorCode.NONE:
+        return reply
+    slot: dict[str, Any] = reply["topics"][0]["partitions"][0]
+    return slot
+
+
+@cluster_of(3)
+async def test_a_leader_changes_its_isr_through_the_controller(cluster: Cluster) -> None:
+    for leader in (1, 2):
+        controller = cluster.leader.controller
+        await controller.create_topic("t", assignment={0: [leader, 3]})
+        await cluster.agree()
+        member = cluster.members[leader]
+        slot = await alter(cluster, member, (leader,))
+        assert slot.get("error_code", 0) == ErrorCode.NONE
+        assert (slot["leader_id"], slot["leader_epoch"]) == (leader, 0)
+        assert (slot["isr"], slot["partition_epoch"]) == ([leader], 1)
+        await cluster.agree()
+        assert member.state().isr == (leader,)
+        # A copy of the request that comes late is answered as the first was.
+        again = await alter(cluster, member, (leader,), partition_epoch=0)
+        assert again == slot
+        grown = await alter(cluster, member, (leader, 3))
+        assert grown["isr"] == [leader, 3]
+        await cluster.agree()
+        await controller.delete_topic("t")
+        await cluster.agree()
+
+
+@cluster_of(3)
+async def test_requests_of_former_lives_and_former_leaders_are_refused_b6(
+    cluster: Cluster,
+) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [2, 3]})
+    await cluster.agree()
+    leader, follower = cluster.members[2], cluster.members[3]
+    slot = await alter(cluster, follower, (3, 2))
+    assert slot["error_code"] == ErrorCode.INVALID_REQUEST
+    assert (await alter(cluster, leader, (2,), leader_epoch=-1))["error_code"] == (
+        ErrorCode.FENCED_LEADER_EPOCH
+    )
+    stale = {"broker_id": 2, "broker_epoch": leader.controller.broker_epoch - 1, "topics": []}
+    reply = await leader.controller.to_controller(ALTER_PARTITION, 3, stale)
+    assert reply["error_code"] == ErrorCode.STALE_BROKER_EPOCH
+    unknown = {
+        "broker_id": 2,
+        "broker_epoch": leader.controller.broker_epoch,
+        "topics": [{"topic_id": None, "partitions": [{"partition_index": 0}]}],
+    }
+    reply = await leader.controller.to_controller(ALTER_PARTITION, 3, unknown)
+    code = reply["topics"][0]["partitions"][0]["error_code"]
+    assert code == ErrorCode.UNKNOWN_TOPIC_ID
+    other = await cluster.members[3].controller.serve(ALTER_PARTITION, stale)
+    assert other["error_code"] == ErrorCode.NOT_CONTROLLER
+
+
+@cluster_of(3)
+async def test_a_refusal_is_final_also_for_a_copy_that_comes_late_b5(cluster: Cluster) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [2, 3]})
+    await cluster.agree()
+    leader = cluster.members[2]
+    before = leader.state()
+    await alter(cluster, leader, (2,))
+    await cluster.agree()
+    slot = await alter(
+        cluster,
+        leader,
+        (),
+        new_isr_with_epochs=[
+            {"broker_id": 2, "broker_epoch": leader.controller.broker_epoch},
+            {"broker_id": 3, "broker_epoch": 1},
+        ],
+    )
+    assert slot["error_code"] == ErrorCode.INELIGIBLE_REPLICA
+    await until(lambda: leader.state().partition_epoch == before.partition_epoch + 2)
+    assert (leader.state().isr, leader.state().leader_epoch) == ((2,), 0)
+    late = await alter(cluster, leader, (2, 3), partition_epoch=before.partition_epoch + 1)
+    assert late["error_code"] == ErrorCode.INVALID_UPDATE_VERSION
+
+
+@cluster_of(3)
+async def test_a_change_of_unknown_outcome_is_granted_once_b5(cluster: Cluster) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [2, 3]})
+    for applied, isr in ((True, (2,)), (False, (2, 3))):
+        await cluster.agree()
+        before = cluster.members[2].state()
+        cluster.leader.store.faults.leave_next_outcome_unknown(applied=applied)
+        slot = await alter(cluster, cluster.members[2], isr)
+        assert slot["isr"] == list(isr)
+        assert slot["partition_epoch"] == before.partition_epoch + 1
+
+
+@cluster_of(3)
+async def test_changes_that_are_asked_for_together_are_written_together(
+    cluster: Cluster,
+) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [2, 3], 1: [3, 2]})
+    await cluster.agree()
+    writes = cluster.leader.store
+    before = (await writes.get("/changes"))[1].version
+    answers = await asyncio.gather(*(alter(cluster, cluster.members[2], (2,)) for _ in range(8)))
+    assert all(answer["isr"] == [2] for answer in answers)
+    assert (await writes.get("/changes"))[1].version == before + 1
+
+
+@cluster_of(3)
+async def test_a_leader_without_quorum_is_replaced_each_once_a_minute(cluster: Cluster) -> None:
+    await cluster.leader.controller.create_topic(
+        "t", assignment={0: [2, 3, 1]}, configs={"min.insync.replicas": "2"}
+    )
+    for leader, successor in ((2, 3), (3, 1)):
+        await cluster.agree()
+        slot = await alter(cluster, cluster.members[leader], (leader,))
+        assert slot["error_code"] == ErrorCode.FENCED_LEADER_EPOCH
+        await cluster.agree()
+        assert cluster.leader.state().leader == successor
+        assert cluster.leader.state().isr == (3, 1), "without the first leader, not below two"
+    # All had their turn: nobody can do better, so the shrink is granted.
+    slot = await alter(cluster, cluster.members[1], (1,))
+    assert slot["isr"] == [1]
+
+
+@cluster_of(3)
+async def test_a_broker_that_shuts_down_hands_over_first_and_is_let_in_nowhere_b7(
+    cluster: Cluster,
+) -> None:
+    controller = cluster.leader.controller
+    await controller.create_topic("t", partitions=6, replication_factor=3)
+    await controller.create_topic("alone", assignment={0: [2]})
+    await cluster.agree()
+    assert await cluster.members[2].controller.shut_down()
+    await cluster.agree()
+    states = controller.image.topics["t"].partitions
+    assert all(state.leader != 2 and 2 not in state.isr for state in states)
+    assert all(len(state.isr) == 2 for state in states)
+    assert cluster.leader.state("alone").leader == 2
+    leader = cluster.members[cluster.leader.state().leader]
+    slot = await alter(cluster, leader, (1, 2, 3))
+    assert slot["error_code"] == ErrorCode.INELIGIBLE_REPLICA
+    epoch = cluster.members[2].controller.broker_epoch
+    member = cluster.members.pop(2)
+    await member.controller.stop()
+    cluster.network.stop(member.port)
+    await until(lambda: cluster.leader.state("alone").leader == NO_LEADER)
+    await cluster.add(2, previous_epoch=epoch)
+    await until(lambda: cluster.leader.state("alone").leader == 2)
+    await cluster.agree()
+    leader = cluster.members[cluster.leader.state().leader]
+    assert (await alter(cluster, leader, (1, 2, 3)))["isr"] == [1, 2, 3]
+
+
+@cluster_of(2)
+async def test_a_controller_that_shuts_down_hands_over_what_it_leads_too(
+    cluster: Cluster,
+) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [1, 2]})
+    await cluster.agree()
+    member = cluster.members.pop(1)
+    assert await member.controller.shut_down()
+    assert member.state().leader == 2
+    await member.controller.stop()
+    await cluster.agree()
+    assert cluster.leader.state().leader == 2
+
+
+@cluster_of(1)
+async def test_a_broker_that_is_alone_need_not_ask(cluster: Cluster) -> None:
+    assert await cluster.leader.controller.shut_down()
+
+
+@cluster_of(3)
+async def test_producer_ids_come_from_the_controller_in_blocks(cluster: Cluster) -> None:
+    ids = [await member.controller.next_producer_id() for member in cluster.members.values()]
+    assert sorted(ids) == [0, 1000, 2000]
+    cluster.network.refused.add((cluster.members[3].port, cluster.members[1].port))
+    assert await cluster.members[3].controller.next_producer_id() in {i + 1 for i in ids}
+
+
+@cluster_of(3)
+async def test_a_lost_disk_costs_its_leadership_and_a_new_controller_is_told(
+    cluster: Cluster,
+) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
+    await cluster.leader.controller.create_topic("u", assignment={0: [3]})
+    await cluster.agree()
+    member = cluster.members[3]
+    member.controller.replica_offline(topic_id(member, "t"), 0)
+    member.controller.replica_offline(topic_id(member, "u"), 0)
+    await until(lambda: cluster.leader.state("u").leader == NO_LEADER)
+    await cluster.agree()
+    assert (member.state().leader, member.state().isr) == (2, (2,))
+    await cluster.kill(1)
+    await cluster.agree()
+    await cluster.leader.controller.create_topic("w")
+    await cluster.agree()
+    await until(lambda: cluster.leader.state("u").leader == NO_LEADER)
+
+
+@cluster_of(2)
+async def test_a_lost_disk_is_reported_under_each_new_registration(cluster: Cluster) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [2]})
+    await cluster.agree()
+    member = cluster.members[2]
+    member.controller.replica_offline(topic_id(member, "t"), 0)
+    await until(lambda: cluster.leader.state().leader == NO_LEADER)
+    before = member.controller.broker_epoch
+    await cluster.leader.store.delete(layout.broker_path(2))
+    await until(lambda: member.controller.broker_epoch > before)
+    await cluster.agree()
+    info = cluster.leader.controller.image.brokers[2]
+    assert (info.previous_epoch, info.is_restarted) == (-1, False)
+    offline_on = cluster.leader.controller._failover.offline_on
+    await until(lambda: list(offline_on(TopicPartition("t", 0))) == [2])
+    assert cluster.leader.state().leader == NO_LEADER
+
+
+@cluster_of(3)
+async def test_a_broker_with_a_lost_disk_does_not_rejoin_the_isr(cluster: Cluster) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
+    await cluster.agree()
+    cluster.members[3].controller.replica_offline(topic_id(cluster.members[3], "t"), 0)
+    await until(lambda: cluster.leader.state().isr == (2,))
+    await cluster.agree()
+    slot = await alter(cluster, cluster.members[2], (2, 3))
+    assert slot["error_code"] == ErrorCode.INELIGIBLE_REPLICA
+    assert cluster.leader.state().isr == (2,)
+
+
+@cluster_of(3)
+async def test_a_recreated_topic_does_not_inherit_the_lost_disk(cluster: Cluster) -> None:
+    await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
+    await cluster.agree()
+    former = topic_id(cluster.members[3], "t")
+    cluster.members[3].controller.replica_offline(former, 0)
+    await until(lambda: cluster.leader.state().isr == (2,))
+    await cluster.leader.controller.delete_topic("t")
+    await cluster.agree()
+    await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
+    await cluster.agree()
+    assert topic_id(cluster.leader, "t") != former
+    assert list(cluster.leader.controller._failover.offline_on(TopicPartition("t", 0))) == []
+    assert cluster.leader.state().isr == (3, 2)
+
+
+def topic_id(member: Member, name: str) -> UUID:
+    return member.controller.image.topics[name].topic_id
+
+
+async def ask(member: Member, api_key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
+    """As a client of this broker."""
+    frame = encode_request(api_key, version, 7, "a-client", body)
+    header = read_header(frame)
+    context = RequestContext(*header[:4], "127.0.0.1:55", "PLAINTEXT")
+    answer = handle_frame(member.broker, context, frame, header.body_at)
+    whole = answer if isinstance(answer, bytes) else await answer
+    correlation_id, reply = decode_response(api_key, version, whole)
+    assert correlation_id == 7
+    return reply
+
+
+@cluster_of(3)
+async def test_any_broker_answers_administrators_once_it_knows_the_leaders(
+    cluster: Cluster,
+) -> None:
+    member = cluster.members[3]
+    topics = [{"name": "t", "num_partitions": 4, "replication_factor": 2}]
+    reply = await ask(member, CREATE_TOPICS, 7, {"topics": topics, "timeout_ms": 5000})
+    assert reply["topics"][0]["error_code"] == ErrorCode.NONE
+    topic = member.controller.image.topics["t"]
+    assert reply["topics"][0]["topic_id"] == topic.topic_id
+    assert all(state.leader > 0 for state in topic.partitions)
+    again = await ask(member, CREATE_TOPICS, 7, {"topics": topics, "timeout_ms": 5000})
+    assert again["topics"][0]["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS
+    gone = {"topics": [{"name": "t", "topic_id": None}], "timeout_ms": 5000}
+    reply = await ask(member, DELETE_TOPICS, 6, gone)
+    assert reply["responses"][0]["error_code"] == ErrorCode.NONE
+    assert member.controller.image.topics == {}
+
+
+@cluster_of(3)
+async def test_what_finds_no_controller_waits_for_the_next(cluster: Cluster) -> None:
+    member = cluster.members[3]
+    epoch = cluster.leader.controller.controller_epoch
+    cluster.leader.store.faults.suspend()
+    await cluster.members[1].vanish()
+    cluster.network.stop(cluster.members[1].port)
+    topics = [{"name": "t", "num_partitions": 1, "replication_factor": 2}]
+    waiting = asyncio.ensure_future(
+        ask(member, CREATE_TOPICS, 7, {"topics": topics, "timeout_ms": 20_000})
+    )
+    dials = cluster.network.dials
+    await until(lambda: cluster.network.dials > dials + 1)
+    await cluster.members.pop(1).store.close()
+    reply = await waiting
+    assert reply["topics"][0]["error_code"] == ErrorCode.NONE
+    assert cluster.leader.controller.controller_epoch > epoch
+
+
+@cluster_of(2)
+async def test_a_request_is_not_passed_on_twice(cluster: Cluster) -> None:
+    member = cluster.members[2]
+    member.controller.image.controller_id = 2
+    # Broker 1 would be asked, and believes that broker 2 is the controller.
+    cluster.leader.controller._writer.fence = None
+    member.controller.image.controller_id = 1
+    topics = [{"name": "t", "num_partitions": 1, "replication_factor": 1}]
+    reply = await ask(member, CREATE_TOPICS, 7, {"topics": topics, "timeout_ms": 150})
+    assert reply["topics"][0]["error_code"] == ErrorCode.NOT_CONTROLLER
+
+
+@cluster_of(3)
+async def test_a_request_whose_controller_breaks_off_is_of_unknown_outcome(
+    cluster: Cluster,
+) -> None:
+    member = cluster.members[3]
+    await member.controller.next_producer_id()
+    cluster.network.silent.add((member.port, cluster.members[1].port))
+    topics = [{"name": "t", "num_partitions": 1, "replication_factor": 1}]
+    waiting = asyncio.ensure_future(
+        ask(member, CREATE_TOPICS, 7, {"topics": topics, "timeout_ms": 20_000})
+    )
+    await until(lambda: any(link._asked for link in cluster.network.links))
+    cluster.network.break_links(cluster.members[1].port)
+    reply = await waiting
+    assert reply["topics"][0]["error_code"] == ErrorCode.REQUEST_TIMED_OUT
+
+
+@cluster_of(3)
+async def test_a_broker_makes_topics_through_the_controller(cluster: Cluster) -> None:
+    member = cluster.members[2]
+    made = await member.controller.create_topic(
+        "__consumer_offsets", partitions=3, replication_factor=3, internal=True
+    )
+    assert member.controller.image.topics["__consumer_offsets"] == made
+    await cluster.agree()
+    code = await code_of(member.controller.create_topic("__consumer_offsets", internal=True))
+    assert code == ErrorCode.TOPIC_ALREADY_EXISTS
+    code = await code_of(member.controller.create_topic("x", replication_factor=9))
+    assert code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+@cluster_of(2)
+async def test_without_a_way_to_the_controller_the_caller_is_told(cluster: Cluster) -> None:
+    member = cluster.members[2]
+    cluster.network.silent.add((member.port, cluster.members[1].port))
+    try:
+        await member.controller.to_controller(ALTER_PARTITION, 3, {"topics": []})
+    except LinkBroken:
+        return
+    raise AssertionError("an answer came over a silent network")
+
+
+@cluster_of(2)
+async def test_what_a_controller_cannot_write_now_is_tried_again_until_its_time_is_up(
+    cluster: Cluster,
+) -> None:
+    controller, member = cluster.leader, cluster.members[2]
+    topics = [{"name": "t", "num_partitions": 1, "replication_factor": 2}]
+    controller.store.faults.suspend()
+    late = {"topics": topics, "timeout_ms": 100}
+    for asked in (controller, member):
+        reply = await ask(asked, CREATE_TOPICS, 7, late)
+        assert reply["topics"][0]["error_code"] == ErrorCode.NOT_CONTROLLER
+    waiting = [
+        asyncio.ensure_future(
+            ask(asked, CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 20_000})
+        )
+        for asked, topic in (
+            (controller, topics[0]),
+            (member, {**topics[0], "name": "u"}),
+        )
+    ]
+    await asyncio.wait(waiting, timeout=0.1)
+    controller.store.faults.resume()
+    for reply in await asyncio.gather(*waiting):
+        assert reply["topics"][0]["error_code"] == ErrorCode.NONE

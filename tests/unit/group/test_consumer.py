@@ -1,0 +1,344 @@
+"""A group of the newer protocol (KIP-848): epochs, assignments, and who is let in."""
+
+import pytest
+
+from headrace.group.assignment import NOTHING
+from headrace.group.consumer import machine
+from headrace.group.messages import BeatRequest, ConsumerLimits, Leaver
+from headrace.model.errors import ApiError, ErrorCode
+from tests.unit.group.consumer_scenario import GROUP, REBALANCE_MS, SESSION_MS, Table
+
+
+def test_the_first_member_gets_all_partitions_with_its_first_heartbeat() -> None:
+    table = Table()
+    reply = table.join("a")
+    assert reply.member_epoch == 1
+    assert reply.heartbeat_interval_ms == 5_000
+    assert table.indexes("a") == [0, 1, 2, 3]
+    assert str(table.group.state) == "Stable"
+
+
+def test_a_newcomer_waits_until_the_owner_has_given_up_its_share() -> None:
+    table = Table()
+    table.join("a")
+    assert table.join("b").assignment == NOTHING
+    assert table.epochs["b"] == 2
+    assert str(table.group.state) == "Reconciling"
+    told = table.beat("a", owned=None)
+    assert told.member_epoch == 1, "its epoch grows once it has given up what it must"
+    assert table.indexes("a") == [0, 1]
+    assert table.beat("b").assignment is None, "nobody has said yet that it is free"
+    assert table.beat("a").member_epoch == 2
+    assert table.beat("b").assignment is not None
+    assert table.indexes("b") == [2, 3]
+    assert str(table.group.state) == "Stable"
+
+
+def test_a_heartbeat_that_changes_nothing_writes_nothing() -> None:
+    table = Table()
+    table.join("a")
+    before = len(table.log)
+    reply = table.beat("a", owned=None)
+    assert reply.assignment is None
+    assert reply.member_epoch == 1
+    assert len(table.log) == before
+
+
+def test_a_full_request_is_told_the_assignment_again() -> None:
+    table = Table()
+    table.join("a")
+    reply = table.beat("a", topics=("t",), rebalance_timeout_ms=REBALANCE_MS)
+    assert reply.assignment == table.owned["a"]
+
+
+def test_who_leaves_makes_room_at_once() -> None:
+    table = Table()
+    for name in ("a", "b"):
+        table.join(name)
+    table.settle("a", "b")
+    assert table.leave("b").member_epoch == -1
+    assert str(table.group.state) == "Assigning"
+    table.beat("a")
+    assert table.indexes("a") == [0, 1, 2, 3]
+
+
+def test_the_last_one_leaves_an_empty_group_whose_epoch_goes_on() -> None:
+    table = Table()
+    table.join("a")
+    table.leave("a")
+    assert str(table.group.state) == "Empty"
+    table.restarted()
+    assert table.join("b").member_epoch == 3
+
+
+def test_silence_for_a_session_ends_a_membership() -> None:
+    table = Table()
+    for name in ("a", "b"):
+        table.join(name)
+    table.settle("a", "b")
+    table.wait(SESSION_MS - 1)
+    table.beat("a")
+    table.wait(1)
+    assert list(table.group.members) == ["a"]
+    assert table.refused(BeatRequest("b", table.epochs["b"], "b", "/h")) is (
+        ErrorCode.UNKNOWN_MEMBER_ID
+    )
+
+
+def test_who_does_not_give_up_in_time_is_removed() -> None:
+    table = Table()
+    table.join("a")
+    table.join("b")
+    has = table.owned["a"]
+    for _ in range(REBALANCE_MS // 10_000):
+        table.beat("a", owned=has)
+        table.beat("b")
+        table.wait(10_000)
+    assert list(table.group.members) == ["b"]
+    table.owned.pop("a")
+    table.beat("b")
+    assert table.indexes("b") == [0, 1, 2, 3]
+
+
+def test_deadlines_begin_anew_where_the_group_is_loaded() -> None:
+    table = Table()
+    table.join("a")
+    table.join("b")
+    table.beat("a", owned=None)
+    table.wait(SESSION_MS - 1)
+    table.restarted()
+    table.wait(SESSION_MS - 1)
+    assert len(table.group.members) == 2
+    table.beat("b")
+    table.wait(1)
+    assert list(table.group.members) == ["b"]
+
+
+def test_a_removal_that_the_log_does_not_take_is_tried_again_later() -> None:
+    table = Table()
+    table.join("a")
+    table.broken = ErrorCode.NOT_COORDINATOR
+    table.wait(SESSION_MS)
+    assert list(table.group.members) == ["a"]
+    table.broken = None
+    table.wait(SESSION_MS)
+    assert table.group.is_empty
+
+
+def test_a_lost_answer_costs_nothing() -> None:
+    table = Table()
+    table.join("a")
+    table.join("b")
+    table.beat("a", owned=None)
+    mine = table.owned["a"]
+    assert table.beat("a").member_epoch == 2
+    again = table.beat("a", epoch=1, owned=mine, topics=("t",), rebalance_timeout_ms=REBALANCE_MS)
+    assert again.member_epoch == 2
+    assert again.assignment == mine
+
+
+@pytest.mark.parametrize("epoch", [2, 4])
+def test_another_epoch_than_its_own_is_fenced(epoch: int) -> None:
+    table = Table()
+    for name in ("a", "b", "c"):
+        table.join(name)
+    table.settle("a", "b", "c")
+    assert table.epochs["a"] == 3
+    asked = BeatRequest("a", epoch, "a", "/h", owned=table.owned["a"])
+    assert table.refused(asked) is ErrorCode.FENCED_MEMBER_EPOCH
+
+
+def test_the_previous_epoch_with_partitions_that_are_another_s_is_fenced() -> None:
+    table = Table()
+    table.join("a")
+    all_of_it = table.owned["a"]
+    table.join("b")
+    table.settle("a", "b")
+    asked = BeatRequest("a", 1, "a", "/h", owned=all_of_it)
+    assert table.refused(asked) is ErrorCode.FENCED_MEMBER_EPOCH
+
+
+def test_a_fenced_member_joins_again_under_its_id_and_has_its_share_again() -> None:
+    table = Table()
+    table.join("a")
+    table.join("b")
+    table.settle("a", "b")
+    reply = table.join("a")
+    assert reply.member_epoch == 2
+    assert len(table.indexes("a")) == 2
+    table.check_owners()
+
+
+def test_strangers_are_not_members() -> None:
+    table = Table()
+    assert table.refused(BeatRequest("x", 3, "x", "/h")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert table.refused(BeatRequest("x", -1, "x", "/h")) is ErrorCode.GROUP_ID_NOT_FOUND
+    table.join("a")
+    assert table.refused(BeatRequest("x", 3, "x", "/h")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert table.refused(BeatRequest("x", -1, "x", "/h")) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_full_group_turns_newcomers_away_and_keeps_its_members() -> None:
+    table = Table(limits=ConsumerLimits(size_max=1))
+    table.join("a")
+    asked = BeatRequest("b", 0, "b", "/h", topics=("t",), owned=NOTHING)
+    assert table.refused(asked) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    table.join("a")
+
+
+def test_members_together_may_not_say_more_than_the_limit() -> None:
+    table = Table(limits=ConsumerLimits(metadata_bytes_max=3_000))
+    table.join("a")
+    names = tuple(f"{number:0249}" for number in range(10))
+    asked = BeatRequest("b", 0, "b", "/h", topics=names, owned=NOTHING)
+    assert table.refused(asked) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    table.join("b")
+
+
+def test_new_partitions_and_topics_raise_the_epoch_at_the_next_heartbeat() -> None:
+    table = Table()
+    table.join("a", "t", "later")
+    table.make_topic("t", 6)
+    assert table.beat("a").member_epoch == 2
+    assert table.indexes("a") == [0, 1, 2, 3, 4, 5]
+    table.make_topic("later", 2)
+    assert table.beat("a").member_epoch == 3
+    assert table.indexes("a", "later") == [0, 1]
+    table.make_topic("others", 2)
+    assert table.beat("a").member_epoch == 3
+    table.drop_topic("later")
+    table.beat("a")
+    assert table.beat("a").member_epoch == 4
+    assert len(table.owned["a"]) == 1
+
+
+def test_topics_that_changed_while_nobody_led_are_seen_after_loading() -> None:
+    table = Table()
+    table.join("a")
+    table.make_topic("t", 5)
+    table.topics.version = 0
+    table.restarted()
+    assert table.beat("a").member_epoch == 2
+    assert table.indexes("a") == [0, 1, 2, 3, 4]
+
+
+def test_another_subscription_raises_the_epoch() -> None:
+    table = Table({"t": 2, "u": 2})
+    table.join("a")
+    table.beat("a", topics=("t", "u"))
+    assert table.epochs["a"] == 2
+    assert table.indexes("a", "u") == [0, 1]
+    table.beat("a", topics=("u",))
+    table.settle("a")
+    assert table.indexes("a") == []
+
+
+def test_the_assignor_that_most_members_ask_for_is_taken() -> None:
+    table = Table({"t": 4, "u": 4})
+    table.join("a", "t", "u", assignor="range")
+    table.join("b", "t", "u", assignor="range")
+    table.settle("a", "b")
+    assert table.group.assignor == "range"
+    assert table.indexes("a", "t") == table.indexes("a", "u") == [0, 1]
+
+
+def test_what_is_written_is_what_another_coordinator_reads() -> None:
+    table = Table()
+    for name in ("a", "b", "c"):
+        table.join(name, instance_id=f"i-{name}", rack_id="r")
+    table.beat("a", instance_id="i-a", owned=None)
+    before = table.group
+    table.restarted()
+    after = table.group
+    assert after is not before
+    for what in ("epoch", "metadata_hash", "target_epoch", "members", "current", "targets"):
+        assert getattr(after, what) == getattr(before, what), what
+    assert after.owners == before.owners
+    assert after.by_instance == before.by_instance
+    assert after.metadata_bytes == before.metadata_bytes
+
+
+def test_a_failed_append_changes_nothing() -> None:
+    table = Table()
+    table.join("a")
+    before = dict(table.group.current)
+    table.broken = ErrorCode.NOT_COORDINATOR
+    with pytest.raises(ApiError):
+        table.join("b")
+    assert table.group.current == before
+    assert list(table.group.members) == ["a"]
+    table.broken = None
+    assert table.join("b").member_epoch == 2
+
+
+# Commits and offsets
+
+
+def test_commits_need_the_member_s_own_epoch() -> None:
+    table = Table()
+    table.join("a")
+    table.group.check_commit("a", None, 1, table.now)
+    for member_id, epoch, code in (
+        ("a", 0, ErrorCode.STALE_MEMBER_EPOCH),
+        ("a", 2, ErrorCode.STALE_MEMBER_EPOCH),
+        ("x", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", -1, ErrorCode.UNKNOWN_MEMBER_ID),
+    ):
+        with pytest.raises(ApiError) as refused:
+            table.group.check_commit(member_id, None, epoch, table.now)
+        assert refused.value.code is code
+    table.leave("a")
+    table.group.check_commit("", None, -1, table.now)
+
+
+def test_offsets_are_fetched_by_anybody_who_does_not_claim_to_be_a_member() -> None:
+    table = Table()
+    table.join("a")
+    table.group.check_fetch(None, -1)
+    table.group.check_fetch("a", 1)
+    with pytest.raises(ApiError) as stale:
+        table.group.check_fetch("a", 2)
+    assert stale.value.code is ErrorCode.STALE_MEMBER_EPOCH
+    with pytest.raises(ApiError) as unknown:
+        table.group.check_fetch("x", 1)
+    assert unknown.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_is_listed_and_deleted_as_what_it_is() -> None:
+    table = Table()
+    table.join("a")
+    (listed,) = table.shard.list_groups(frozenset(), frozenset())
+    assert listed == (GROUP, "consumer", "Stable", "consumer")
+    assert table.shard.list_groups(frozenset({"empty"}), frozenset()) == []
+    assert table.shard.list_groups(frozenset(), frozenset({"classic"})) == []
+    assert table.shard.list_groups(frozenset({"stable"}), frozenset({"consumer"}))
+    with pytest.raises(ApiError) as refused:
+        table.shard.decide_group_deletion(GROUP)
+    assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
+    _, errors = table.shard.decide_offset_deletion(GROUP, [("t", 0), ("other", 0)])
+    assert errors == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
+    table.leave("a")
+    table.append(table.shard.decide_group_deletion(GROUP))
+    assert table.shard.find(GROUP) is None
+    table.restarted()
+    assert table.shard.find(GROUP) is None
+
+
+def test_members_of_the_newer_protocol_do_not_leave_by_the_classic_one() -> None:
+    table = Table()
+    table.join("a")
+    _, errors = table.group.leave([Leaver("a"), Leaver("x")], table.now)
+    assert errors == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+
+
+def test_a_crowd_is_let_in_and_gets_its_share_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "LARGE_GROUP_SIZE", 5)
+    table = Table({"t": 60})
+    names = [f"m{number}" for number in range(50)]
+    for name in names:
+        table.join(name)
+    assert table.group.target_epoch < table.group.epoch == len(names)
+    table.wait(10)
+    table.beat("m0")
+    assert table.group.target_epoch == table.group.epoch
+    table.settle(*names)

@@ -1,0 +1,107 @@
+"""Static members of a group of the newer protocol: an instance keeps its place while it is away."""
+
+from headrace.group.assignment import NOTHING
+from headrace.group.messages import BeatRequest
+from headrace.model.errors import ErrorCode
+from tests.unit.group.consumer_scenario import REBALANCE_MS, SESSION_MS, Table
+
+
+def instances() -> Table:
+    table = Table()
+    for name in ("a", "b"):
+        table.join(name, instance_id=f"i-{name}")
+    table.settle("a", "b")
+    return table
+
+
+def test_an_instance_that_comes_back_in_time_has_what_it_had() -> None:
+    table = instances()
+    had = table.indexes("b")
+    assert table.leave("b", -2, "i-b").member_epoch == -2
+    reply = table.join("b2", instance_id="i-b")
+    assert table.indexes("b2") == had
+    assert reply.member_epoch == table.epochs["a"] == 2, "nobody else hears of it"
+    assert list(table.group.members) == ["a", "b2"]
+
+
+def test_an_instance_that_stays_away_loses_its_place_with_its_session() -> None:
+    table = instances()
+    table.leave("b", -2, "i-b")
+    for _ in range(3):
+        table.wait(SESSION_MS // 3)
+        table.beat("a", instance_id="i-a")
+    assert table.indexes("a") == [0, 1, 2, 3]
+
+
+def test_what_an_instance_was_to_give_up_is_free_when_it_is_away() -> None:
+    table = Table()
+    table.join("a", instance_id="i-a")
+    table.join("b")
+    table.beat("a", instance_id="i-a", owned=None)
+    table.leave("a", -2, "i-a")
+    table.beat("b")
+    assert table.indexes("b") == [2, 3]
+
+
+def test_an_instance_that_is_still_there_is_not_replaced() -> None:
+    table = instances()
+    asked = BeatRequest("b2", 0, "b", "/h", "i-b", topics=("t",), owned=NOTHING)
+    assert table.refused(asked) is ErrorCode.UNRELEASED_INSTANCE_ID
+    table.wait(SESSION_MS - 1)
+    table.beat("a", instance_id="i-a")
+    table.wait(1)
+    table.owned.pop("b")
+    table.join("b2", instance_id="i-b")
+    table.settle("a", "b2")
+
+
+def test_the_older_twin_is_fenced() -> None:
+    table = instances()
+    table.leave("b", -2, "i-b")
+    table.join("b2", instance_id="i-b")
+    for epoch in (2, -1, -2):
+        asked = BeatRequest("b", epoch, "b", "/h", "i-b", owned=NOTHING)
+        assert table.refused(asked) is ErrorCode.FENCED_INSTANCE_ID
+    unknown = BeatRequest("c", 2, "c", "/h", "i-c")
+    assert table.refused(unknown) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_who_is_away_is_fenced_under_its_old_epoch() -> None:
+    table = instances()
+    table.leave("b", -2, "i-b")
+    asked = BeatRequest("b", 2, "b", "/h", "i-b", owned=NOTHING)
+    assert table.refused(asked) is ErrorCode.FENCED_MEMBER_EPOCH
+
+
+def test_an_instance_that_leaves_for_good_leaves_at_once() -> None:
+    table = instances()
+    table.leave("b", -1, "i-b")
+    assert "b" not in table.group.members
+    assert "i-b" not in table.group.by_instance
+
+
+def test_an_instance_that_comes_back_with_another_subscription_raises_the_epoch() -> None:
+    table = Table({"t": 2, "u": 2})
+    table.join("a", instance_id="i-a")
+    table.leave("a", -2, "i-a")
+    table.join("a2", "u", instance_id="i-a")
+    table.settle("a2")
+    assert table.indexes("a2", "u") == [0, 1]
+    assert table.indexes("a2", "t") == []
+
+
+def test_a_full_group_lets_an_instance_come_back() -> None:
+    table = instances()
+    object.__setattr__(table.limits, "size_max", 2)
+    table.leave("b", -2, "i-b")
+    table.join("b2", instance_id="i-b")
+    asked = BeatRequest("c", 0, "c", "/h", topics=("t",), owned=NOTHING)
+    assert table.refused(asked) is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_instances_survive_a_change_of_coordinator() -> None:
+    table = instances()
+    table.leave("b", -2, "i-b")
+    table.restarted()
+    table.join("b2", instance_id="i-b", rebalance_timeout_ms=REBALANCE_MS)
+    assert len(table.indexes("b2")) == 2

@@ -1,0 +1,292 @@
+"""A living group passes from the classic protocol to the newer one, and back."""
+
+import pytest
+
+from headrace.group.messages import ClassicLimits, ConsumerLimits, Leaver
+from headrace.group.subscriptions import read_assignment, read_subscription, write_assignment
+from headrace.model.errors import ApiError, ErrorCode
+from tests.unit.group.consumer_scenario import (
+    GROUP,
+    REBALANCE_MS,
+    Table,
+    classic_limits,
+    subscription,
+)
+
+
+def table_of(**limits: object) -> Table:
+    return Table(limits=ConsumerLimits(classic=classic_limits(), **limits))  # type: ignore[arg-type]
+
+
+def one_member(table: Table) -> int:
+    """A stable classic group of one member, which has all of the topic."""
+    first = table.join_classic("", new_member_id="c")
+    assert table.joined(first).error is ErrorCode.MEMBER_ID_REQUIRED
+    ticket = table.join_classic("c")
+    table.wait(1)
+    generation = table.joined(ticket).generation
+    table.sync("c", generation, c=write_assignment(0, {"t": [0, 1, 2, 3]}))
+    assert str(table.classic.state) == "Stable"
+    return generation
+
+
+def rejoin(table: Table, name: str, **owned: list[int]) -> int:
+    """Join and sync, as a cooperative member does; the generation it is in then."""
+    ticket = table.join_classic(name, subscription("t", version=1, owned=owned))
+    reply = table.joined(ticket)
+    assert reply.error is ErrorCode.NONE
+    return reply.generation
+
+
+def has(table: Table, name: str, generation: int) -> list[int]:
+    reply = table.sync(name, generation)
+    assert reply.error is ErrorCode.NONE
+    given = read_assignment(reply.assignment)
+    assert given is not None
+    return sorted(index for _, indexes in given for index in indexes)
+
+
+def test_the_first_member_of_the_newer_protocol_converts_the_group() -> None:
+    table = table_of()
+    generation = one_member(table)
+    reply = table.join("n")
+    assert reply.member_epoch == generation + 1
+    assert reply.assignment == {}, "the classic member still has everything"
+    assert set(table.group.members) == {"c", "n"}
+    group, now = table.group, table.now
+    assert group.heartbeat("c", None, generation, now) is ErrorCode.REBALANCE_IN_PROGRESS
+    generation = rejoin(table, "c", t=[0, 1, 2, 3])
+    assert has(table, "c", generation) == [0, 1]
+    assert table.group.heartbeat("c", None, generation, now) is ErrorCode.REBALANCE_IN_PROGRESS
+    table.beat("n")
+    assert table.indexes("n") == [], "it has not said yet that it gave them up"
+    generation = rejoin(table, "c", t=[0, 1])
+    assert has(table, "c", generation) == [0, 1]
+    assert table.group.heartbeat("c", None, generation, now) is ErrorCode.NONE
+    table.beat("n")
+    assert table.indexes("n") == [2, 3]
+    assert str(table.group.state) == "Stable"
+
+
+def test_an_eager_member_gives_up_everything_when_it_joins_again() -> None:
+    table = table_of()
+    one_member(table)
+    table.join("n")
+    generation = rejoin(table, "c")
+    assert has(table, "c", generation) == [0, 1]
+    table.beat("n")
+    assert table.indexes("n") == [2, 3]
+
+
+def test_the_converted_group_is_what_another_coordinator_reads() -> None:
+    table = table_of()
+    one_member(table)
+    table.join("n")
+    before = table.group
+    table.restarted()
+    assert table.group.members == before.members
+    assert table.group.current == before.current
+    assert table.group.owners == before.owners
+
+
+def test_the_last_member_of_the_newer_protocol_leaves_a_classic_group() -> None:
+    table = table_of()
+    one_member(table)
+    table.join("n")
+    generation = rejoin(table, "c")
+    table.beat("n")
+    table.leave("n")
+    group = table.classic
+    assert str(group.state) == "PreparingRebalance"
+    assert group.generation == generation
+    assert group.heartbeat("c", None, generation, table.now) is ErrorCode.REBALANCE_IN_PROGRESS
+    ticket = table.join_classic("c")
+    reply = table.joined(ticket)
+    assert (reply.generation, reply.leader) == (generation + 1, "c")
+    table.restarted()
+    assert str(table.classic.state) == "Stable"
+
+
+def test_it_is_classic_again_too_if_the_last_one_falls_silent() -> None:
+    table = table_of()
+    one_member(table)
+    table.join("n")
+    generation = rejoin(table, "c")
+    has(table, "c", generation)
+    for _ in range(12):
+        table.wait(4_000)
+        group = table.shard.find(GROUP)
+        assert group is not None
+        group.heartbeat("c", None, generation, table.now)
+    assert list(table.classic.members.by_id) == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("upgrade", "downgrade"), [(False, False), (True, False), (False, True), (True, True)]
+)
+def test_the_policy_says_what_may_pass(upgrade: bool, downgrade: bool) -> None:
+    table = table_of(can_upgrade=upgrade, can_downgrade=downgrade)
+    one_member(table)
+    if not upgrade:
+        with pytest.raises(ApiError) as refused:
+            table.join("n")
+        assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+        assert "migration.policy" in refused.value.message
+        return
+    table.join("n")
+    table.leave("n")
+    assert table.shard.list_groups(frozenset(), frozenset())[0].type == (
+        "classic" if downgrade else "consumer"
+    )
+
+
+def test_a_group_of_another_kind_stays_what_it_is() -> None:
+    table = table_of()
+    table.join_classic("", b"whatever", instance_id="i", new_member_id="w")
+    table.wait(1)
+    with pytest.raises(ApiError) as refused:
+        table.join("n")
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert list(table.classic.members.by_id) == ["w"]
+
+
+def test_an_empty_group_changes_its_kind_with_whoever_comes() -> None:
+    table = table_of()
+    generation = one_member(table)
+    outcome, _ = table.classic.leave([Leaver("c")], table.now)
+    table.carry_out(outcome)
+    assert table.join("n").member_epoch == generation + 2, "numbers never repeat"
+    table.leave("n")
+    epoch = table.group.epoch
+    ticket = table.join_classic("c", instance_id=None, needs_known_id=False, member_id="")
+    table.wait(1)
+    assert table.joined(ticket).generation == epoch + 1
+
+
+def test_those_who_wait_in_a_classic_group_are_told_to_join_again() -> None:
+    table = Table(limits=ConsumerLimits(classic=ClassicLimits(initial_rebalance_delay_ms=3_000)))
+    first = table.join_classic("", new_member_id="c")
+    assert table.joined(first).error is ErrorCode.MEMBER_ID_REQUIRED
+    waiting = table.join_classic("c")
+    assert waiting not in table.replies
+    table.join("n")
+    assert table.joined(waiting).error is ErrorCode.REBALANCE_IN_PROGRESS
+    rejoin(table, "c")
+    table.beat("n", owned=table.owned["n"])
+    table.beat("n")
+    assert set(table.group.members) == {"c", "n"}
+
+
+def test_a_classic_newcomer_joins_a_consumer_group() -> None:
+    table = table_of()
+    table.join("n")
+    asked = table.joined(table.join_classic("", new_member_id="c"))
+    assert (asked.error, asked.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "c")
+    generation = rejoin(table, "c")
+    assert has(table, "c", generation) == []
+    table.beat("n", owned=None)
+    table.beat("n")
+    group = table.group
+    assert group.heartbeat("c", None, generation, table.now) is ErrorCode.REBALANCE_IN_PROGRESS
+    generation = rejoin(table, "c")
+    assert has(table, "c", generation) == [2, 3]
+    assert table.group.heartbeat("c", None, generation, table.now) is ErrorCode.NONE
+
+
+def test_classic_members_are_held_to_their_epoch_and_their_kind() -> None:
+    table = table_of()
+    table.join("n")
+    generation = rejoin(table, "c")
+    group, now = table.group, table.now
+    assert group.heartbeat("c", None, generation + 1, now) is ErrorCode.ILLEGAL_GENERATION
+    assert group.heartbeat("n", None, 1, now) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert table.sync("c", generation - 1).error is ErrorCode.ILLEGAL_GENERATION
+    with pytest.raises(ApiError) as refused:
+        group.check_commit("c", None, generation + 1, now)
+    assert refused.value.code is ErrorCode.ILLEGAL_GENERATION
+    for changes, code in (
+        ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": (("sticky", subscription("t")),)}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": (("range", b""),)}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"session_timeout_ms": 1}, ErrorCode.INVALID_SESSION_TIMEOUT),
+    ):
+        ticket = table.join_classic("d", **changes)
+        assert table.joined(ticket).error is code
+
+
+def test_who_does_not_join_again_in_time_is_removed() -> None:
+    table = table_of()
+    table.join("n")
+    generation = rejoin(table, "c")
+    has(table, "c", generation)
+    table.join("m")
+    for _ in range(REBALANCE_MS // 5_000):
+        table.group.heartbeat("c", None, generation, table.now)
+        table.beat("n")
+        table.beat("m")
+        table.wait(5_000)
+    assert set(table.group.members) == {"n", "m"}
+
+
+def test_who_joins_and_does_not_ask_for_its_assignment_is_removed() -> None:
+    table = table_of()
+    table.join("n")
+    generation = rejoin(table, "c")
+    for _ in range(REBALANCE_MS // 5_000):
+        table.group.heartbeat("c", None, generation, table.now)
+        table.beat("n")
+        table.wait(5_000)
+    assert set(table.group.members) == {"n"}
+
+
+def test_classic_members_leave_a_consumer_group() -> None:
+    table = table_of()
+    table.join("n")
+    rejoin(table, "c")
+    outcome, errors = table.group.leave([Leaver("c")], table.now)
+    table.carry_out(outcome)
+    assert errors == [ErrorCode.NONE]
+    table.beat("n")
+    assert table.indexes("n") == [0, 1, 2, 3]
+
+
+def test_an_instance_changes_its_protocol_under_its_name() -> None:
+    table = table_of()
+    table.join("n", instance_id="i")
+    rejoin(table, "c")
+    ticket = table.join_classic("", instance_id="i", new_member_id="o")
+    assert list(table.classic.members.by_id) == ["c", "o"]
+    assert ticket not in table.replies, "the others join again first"
+    table.join_classic("c")
+    assert table.joined(ticket).error is ErrorCode.NONE
+
+
+def test_the_only_instance_changes_its_protocol_both_ways() -> None:
+    table = table_of()
+    table.join("n", instance_id="i")
+    ticket = table.join_classic("", instance_id="i", new_member_id="o")
+    table.wait(1)
+    generation = table.joined(ticket).generation
+    table.tickets += 1
+    table.join("n2", instance_id="i")
+    assert list(table.group.members) == ["n2"]
+    assert table.epochs["n2"] > generation
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_a_subscription_of_every_version_is_read(version: int) -> None:
+    raw = subscription("a", "b", version=version, owned={"a": [1, 2]})
+    raw += b"\x00\x00\x00\x07" if version >= 2 else b""
+    raw += b"\x00\x01r" if version >= 3 else b""
+    read = read_subscription(raw)
+    assert read is not None
+    assert read.topics == ("a", "b")
+    assert read.owned == ((("a", (1, 2)),) if version >= 1 else ())
+    assert read.rack_id == ("r" if version >= 3 else None)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x00", b"\x00\x00\x7f\xff\xff\xff", b"\xff\xff" + b"\0" * 8]
+)
+def test_what_is_no_subscription_is_none(raw: bytes) -> None:
+    assert read_subscription(raw) is None

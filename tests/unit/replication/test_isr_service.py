@@ -1,0 +1,315 @@
+"""A leader asks for its in-sync replicas: what it counts on before, while and after (B5)."""
+
+from typing import Any
+
+import pytest
+
+from headrace.model.cluster import BrokerInfo
+from headrace.model.errors import ErrorCode
+from tests.unit.replication.isr_scenario import LAG_MS, World, granted, lost, refused, run
+from tests.unit.replication.replica_scenario import TOPIC_ID, epoch_of, state
+
+
+def test_a_follower_that_has_caught_up_is_let_in() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.append("a")
+        world.fetched(2, 1)
+        world.answers = [granted]
+        world.fetched(3, 1)
+        await world.until(lambda: world.committed() == (1, 2, 3))
+        assert world.asked[0]["broker_epoch"] == epoch_of(1)
+        part = world.asked[0]["topics"][0]["partitions"][0]
+        assert world.asked[0]["topics"][0]["topic_id"] == TOPIC_ID
+        assert part["new_isr_with_epochs"] == [
+            {"broker_id": node, "broker_epoch": epoch_of(node)} for node in (1, 2, 3)
+        ]
+        assert (part["leader_epoch"], part["partition_epoch"]) == (1, 1)
+
+    run(scenario())
+
+
+def test_one_that_is_asked_for_counts_before_the_answer_and_one_that_goes_until_it() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.append("a")
+        world.fetched(2, 1)
+        assert world.partition.high_watermark == 1
+        world.fetched(3, 1)
+        await world.until(lambda: bool(world.asked))
+        world.append("b")
+        world.fetched(2, 2)
+        assert world.partition.high_watermark == 1
+        world.fetched(3, 2)
+        assert world.partition.high_watermark == 2
+        world.keeper.stop()
+
+    run(scenario())
+
+
+def test_a_follower_that_lags_goes_and_then_holds_nobody_up() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2, 3))
+        world.append("a")
+        world.fetched(2, 1)
+        world.clock.advance(LAG_MS + 1)
+        world.keeper.check_isr(world.partition)
+        await world.until(lambda: bool(world.asked))
+        assert world.partition.high_watermark == 0
+        world.keeper.stop()
+        world = World(isr=(1, 2, 3))
+        world.append("a")
+        world.fetched(2, 1)
+        world.clock.advance(LAG_MS + 1)
+        world.answers = [granted]
+        world.keeper.check_isr(world.partition)
+        await world.until(lambda: world.committed() == (1, 2))
+        assert world.partition.high_watermark == 1
+
+    run(scenario())
+
+
+def test_everything_that_is_wanted_goes_in_one_request_and_one_is_under_way_at_a_time() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2, 3), partitions=3)
+        world.clock.advance(LAG_MS + 1)
+        for index in range(2):
+            world.keeper.check_isr(world.node.partition(index))
+        await world.until(lambda: bool(world.asked))
+        assert len(world.asked[0]["topics"][0]["partitions"]) == 2
+        world.keeper.check_isr(world.node.partition(2))
+        await world.settled()
+        assert len(world.asked) == 1
+        world.keeper.stop()
+
+    run(scenario())
+
+
+def test_no_answer_is_no_outcome_and_the_same_is_asked_again() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.answers = [lost, refused(ErrorCode.NOT_CONTROLLER), granted]
+        world.fetched(3, 0)
+        await world.until(lambda: len(world.asked) == 1)
+        await world.settled()
+        assert world.partition.proposed is not None
+        await world.until(lambda: world.committed() == (1, 2, 3))
+        assert world.asked[0] == world.asked[1] == world.asked[2]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH])
+def test_a_refusal_of_the_whole_request_is_no_outcome(code: ErrorCode) -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.answers = [lambda _: {"error_code": int(code)}, granted]
+        world.fetched(3, 0)
+        await world.until(lambda: world.committed() == (1, 2, 3))
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST])
+def test_after_a_refusal_the_follower_does_not_count_and_is_not_proposed_at_once(
+    code: ErrorCode,
+) -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.append("a")
+        world.fetched(2, 1)
+        world.answers = [refused(code)]
+        world.fetched(3, 1)
+        await world.until(lambda: bool(world.asked))
+        await world.settled()
+        assert world.partition.proposed is None
+        world.append("b")
+        world.fetched(2, 2)
+        assert world.partition.high_watermark == 2
+        world.fetched(3, 2)
+        await world.settled()
+        assert len(world.asked) == 1
+        world.clock.advance(1000)
+        world.answers = [granted]
+        world.fetched(3, 2)
+        await world.until(lambda: world.committed() == (1, 2, 3))
+
+    run(scenario())
+
+
+def test_what_was_refused_is_asked_again_though_nobody_writes_or_fetches() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.answers = [refused(ErrorCode.INELIGIBLE_REPLICA), granted]
+        world.fetched(3, 0)
+        await world.until(lambda: len(world.asked) == 1)
+        await world.settled()
+        world.clock.advance(1000)
+        await world.until(lambda: world.committed() == (1, 2, 3))
+        world.keeper.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH])
+def test_a_refusal_for_a_later_state_keeps_the_proposal_until_that_state_is_seen(
+    code: ErrorCode,
+) -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.append("a")
+        world.fetched(2, 1)
+        world.answers = [refused(code)]
+        world.fetched(3, 1)
+        await world.until(lambda: bool(world.asked))
+        await world.settled()
+        world.append("b")
+        world.fetched(2, 2)
+        assert world.partition.high_watermark == 1
+        world.partition.settle(state(1, 1, (1, 2), 9), 0)
+        world.node.appends.commit(world.partition)
+        assert world.partition.high_watermark == 2
+
+    run(scenario())
+
+
+def test_a_state_that_the_image_brought_first_is_not_taken_back_by_the_answer() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+
+        def late(message: dict[str, Any]) -> dict[str, Any]:
+            world.partition.settle(state(1, 1, (1, 2, 3), 2), 0)
+            world.partition.settle(state(1, 1, (1, 3), 3), 0)
+            return granted(message)
+
+        world.answers = [late]
+        world.fetched(3, 0)
+        await world.until(lambda: bool(world.asked))
+        await world.settled()
+        assert world.committed() == (1, 3)
+        assert world.partition.partition_epoch == 3
+
+    run(scenario())
+
+
+def test_what_a_later_state_overtook_is_asked_again_though_nobody_writes_or_fetches() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+
+        def overtaken(message: dict[str, Any]) -> dict[str, Any]:
+            world.partition.settle(state(1, 1, (1, 2), 2), 0)
+            return refused(ErrorCode.INELIGIBLE_REPLICA)(message)
+
+        world.answers = [overtaken, granted]
+        world.fetched(3, 0)
+        await world.until(lambda: len(world.asked) == 1)
+        await world.settled()
+        world.clock.advance(1000)
+        await world.until(lambda: world.committed() == (1, 2, 3))
+        world.keeper.stop()
+
+    run(scenario())
+
+
+def test_a_life_that_is_not_registered_is_not_proposed() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.image.brokers[3] = BrokerInfo(3, (), epoch=999)
+        world.fetched(3, 0)
+        await world.settled()
+        assert world.asked == []
+
+    run(scenario())
+
+
+def test_a_broker_that_leads_no_longer_asks_for_nothing() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.fetched(3, 0)
+        world.partition.follow(state(2, 2))
+        await world.settled()
+        assert world.asked == []
+
+    run(scenario())
+
+
+def test_a_follower_that_is_silent_is_noticed_by_the_clock_alone() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2, 3))
+        world.append("a")
+        world.fetched(2, 1)
+        world.keeper.lag_ms_max = 20
+        world.clock.advance(LAG_MS)
+        world.answers = [granted]
+        world.keeper.start()
+        await world.until(lambda: world.committed() == (1, 2))
+        world.keeper.stop()
+
+    run(scenario())
+
+
+def test_a_leader_whose_disk_is_damaged_asks_the_others_to_go_on_without_it() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.partition.damaged_from = 0
+
+        def elected(message: dict[str, Any]) -> dict[str, Any]:
+            reply = granted(message)
+            reply["topics"][0]["partitions"][0] |= {"leader_id": 2, "leader_epoch": 2}
+            return reply
+
+        world.answers = [elected]
+        world.keeper.check_isr(world.partition)
+        await world.until(lambda: bool(world.asked))
+        part = world.asked[0]["topics"][0]["partitions"][0]
+        assert part["new_isr_with_epochs"] == [{"broker_id": 2, "broker_epoch": epoch_of(2)}]
+        await world.settled()
+        # It leads until it knows who does.
+        assert world.partition.is_leader
+        assert world.committed() == (1, 2)
+
+    run(scenario())
+
+
+def test_a_damaged_leader_without_others_stays() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1,))
+        world.partition.damaged_from = 0
+        world.keeper.check_isr(world.partition)
+        await world.settled()
+        assert world.asked == []
+
+    run(scenario())
+
+
+def test_a_member_that_asks_for_what_is_committed_has_lost_it_and_goes_at_once() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.append("a")
+        world.append("b")
+        world.fetched(2, 2)
+        world.fetched(2, 1)
+        world.answers = [granted]
+        world.keeper.check_isr(world.partition)
+        await world.until(lambda: world.committed() == (1,))
+
+    run(scenario())
+
+
+def test_a_refusal_of_what_is_past_takes_nothing_back_of_what_was_asked_since() -> None:
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        newer = ((1, epoch_of(1)),)
+
+        def late(message: dict[str, Any]) -> dict[str, Any]:
+            world.partition.settle(state(1, 1, (1, 2), 9), 0)
+            world.partition.propose(newer)
+            return refused(ErrorCode.INELIGIBLE_REPLICA)(message)
+
+        world.answers = [late]
+        world.fetched(3, 0)
+        await world.until(lambda: bool(world.asked))
+        await world.settled()
+        assert world.partition.proposed is newer
+
+    run(scenario())

@@ -1,0 +1,70 @@
+"""Followers that have a new connection while something of the last one is still on its way."""
+
+import pytest
+
+from headrace.runtime.exchange import Peer
+from headrace.wire.header import read_header
+from headrace.wire.replica_fetch import VERSION, ReplicaFetchRequest
+from tests.storage.log_scenario import values
+from tests.unit.replication.fetcher_scenario import Scene
+from tests.unit.replication.replica_scenario import epoch_of
+
+
+@pytest.mark.parametrize("opens_session", [False, True])
+def test_what_comes_late_from_a_connection_that_was_left_does_not_count(
+    opens_session: bool,
+) -> None:
+    scene = Scene()
+    wire = scene.wire
+    scene.leader.append("a")
+    wire.ask()
+    wire.receive()
+    late = wire.machine.next_request(epoch_of(scene.follower.node_id), wire.now_ms())
+    if opens_session:
+        late = wire.requests[0]
+    assert late is not None
+    # The leader does not hear that the first one is gone before its last words.
+    former, wire.peer = wire.peer, Peer()
+    wire.machine.broke()
+    scene.pass_ms(1000)
+    wire.run()
+    scene.leader.append("b")
+    wire.run()
+    scene.leader.appends.update_time()
+    scene.leader.handler.handle(former, 0, VERSION, late, read_header(late).body_at, len(late))
+    scene.leader.handler.forget(former)
+    scene.leader._deliver()
+    assert scene.leader.partition().followers[2].end_offset == 2
+    scene.leader.append("c")
+    wire.run()
+    assert values(scene.log) == ["a", "b", "c"]
+
+
+def test_high_watermark_is_sent_again_to_a_follower_that_skips_a_response() -> None:
+    scene = Scene(isr=(1, 2))
+    scene.wire.run()
+    scene.leader.append("a")
+    scene.wire.receive()
+    scene.wire.ask()
+    assert scene.leader.partition().high_watermark == 1
+    # The next fetch names the partition again: the follower skips it in the response to this one.
+    scene.wire.machine.report_start(scene.follower.partition())
+    scene.wire.catch_up()
+    assert scene.follower.partition().high_watermark == 1
+
+
+@pytest.mark.parametrize("replica_id", [-1, 2])
+def test_a_consumer_on_the_listener_of_the_brokers_is_left_to_those_who_serve_consumers(
+    replica_id: int,
+) -> None:
+    scene = Scene()
+    request = ReplicaFetchRequest("someone", replica_id, 0, 1, 1000, 1000)
+    request.begin(0, -1, 0)
+    request.forget({})
+    frame = request.finish(epoch_of(2))
+    peer = Peer()
+    scene.leader.appends.update_time()
+    is_follower = scene.leader.handler.handle(
+        peer, 0, VERSION, frame, read_header(frame).body_at, len(frame)
+    )
+    assert is_follower == bool(peer.exchanges) == (replica_id == 2)

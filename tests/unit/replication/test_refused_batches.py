@@ -1,0 +1,104 @@
+"""What a producer has under way behind a batch that was refused waits for it: it is no gap."""
+
+import errno
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from headrace.model.errors import ErrorCode
+from headrace.testing.disk import SimulatedFiles
+from tests.storage.log_scenario import topic_config
+from tests.unit.replication.leader_scenario import Leader
+from tests.unit.replication.replica_scenario import TOPIC, elect, epoch_of, state
+
+
+def resign(leader: Leader) -> Callable[[], None]:
+    leader.partition.retire()
+    return lambda: elect(leader.node, 2, isr=(1,))
+
+
+def ask_for_two(leader: Leader) -> Callable[[], None]:
+    leader.partition.configure(topic_config(min_insync_replicas=2))
+    return lambda: leader.partition.configure(topic_config(min_insync_replicas=1))
+
+
+def move_away(leader: Leader) -> Callable[[], None]:
+    leader.node.table.drop(TOPIC, 0)
+    return lambda: leader.node.table.add(leader.partition)
+
+
+def fill_disk(leader: Leader) -> Callable[[], None]:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    files: SimulatedFiles = leader.node.files
+    files.append = fail  # type: ignore[method-assign, assignment]
+    return lambda: delattr(files, "append")
+
+
+def test_no_more_replicas_can_be_needed_than_there_are() -> None:
+    leader = Leader()
+    leader.partition.configure(topic_config(min_insync_replicas=2))
+    assert leader.write(0, 0) == ErrorCode.NOT_ENOUGH_REPLICAS
+    leader.partition.retire()
+    alone = replace(state(1, 2, isr=(1,)), replicas=(1,))
+    leader.partition.lead(alone, epoch_of(1), 0)
+    assert leader.write(0, 0) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("refuse", "told"),
+    [
+        (resign, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (ask_for_two, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (move_away, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (fill_disk, ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+@pytest.mark.parametrize("first", [0, 1, 0x7FFFFFFF])
+def test_batches_behind_a_refused_one_are_refused_for_the_same_reason(
+    refuse: Callable[[Leader], Callable[[], None]], told: ErrorCode, first: int
+) -> None:
+    leader = Leader()
+    if first > 0:
+        assert leader.write(0, first - 1) == ErrorCode.NONE
+    second, third = (first + 1) & 0x7FFFFFFF, (first + 2) & 0x7FFFFFFF
+    accept = refuse(leader)
+    assert leader.write(0, first) == told
+    accept()
+    assert leader.write(0, second) == told
+    assert leader.write(0, third) == told
+    assert leader.write(0, first) == ErrorCode.NONE
+    assert leader.write(0, second) == ErrorCode.NONE
+    assert leader.write(0, third) == ErrorCode.NONE
+
+
+def test_a_gap_that_no_refusal_has_left_is_told_as_one() -> None:
+    leader = Leader()
+    assert leader.write(0, 0) == ErrorCode.NONE
+    accept = resign(leader)
+    assert leader.write(0, 5) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    accept()
+    assert leader.write(0, 5) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert leader.write(0, 6) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_batch_behind_a_refused_one_that_is_here_is_taken() -> None:
+    leader = Leader()
+    assert leader.write(0, 0) == ErrorCode.NONE
+    accept = resign(leader)
+    assert leader.write(0, 0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    accept()
+    assert leader.write(0, 1) == ErrorCode.NONE
+
+
+def test_a_new_epoch_does_not_begin_behind_its_refused_beginning() -> None:
+    leader = Leader()
+    assert leader.write(0, 0) == ErrorCode.NONE
+    accept = resign(leader)
+    assert leader.write(1, 0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    accept()
+    assert leader.write(1, 1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert leader.write(1, 0) == ErrorCode.NONE
+    assert leader.write(1, 1) == ErrorCode.NONE
