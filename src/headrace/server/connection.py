@@ -2,16 +2,13 @@
 
 Reads go through one scratch buffer that all connections share; what a read brought becomes one
 `bytes` object that requests are parsed from in place. Answers leave in the order of their
-requests; file slices go by sendfile, and what is not in the page cache is fetched by a thread
-first, so that one reader of old data does not hold up the others.
+requests, through the connection's transport. A file slice that is not in the page cache is read by
+a thread first, so that one reader of old data does not delay the others.
 
 C1  at most one read's worth of unparsed input is held, and none is read while it cannot be parsed
 C2  bytes leave in the order in which their exchanges were queued
 """
 
-import os
-import socket
-import struct
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
@@ -31,6 +28,7 @@ from headrace.server.cache import (
     warm,
 )
 from headrace.server.foreign import reason_to_reject
+from headrace.server.transport import Transport
 from headrace.wire.cursor import MalformedRequest
 
 if TYPE_CHECKING:
@@ -54,8 +52,6 @@ PROBE_BYTES_MAX = 256 * 1024
 """Of a file, looked up in the page cache at once."""
 EXCHANGES_MAX = 1000
 WORK_MAX = 5000
-RESET = struct.pack("ii", 1, 0)
-"""A linger of no time."""
 
 
 @final
@@ -63,7 +59,7 @@ class Connection(Peer):
     def __init__(
         self,
         plane: "Plane",
-        sock: socket.socket,
+        transport: Transport,
         name: str,
         listener: str,
         is_internal: bool,
@@ -72,8 +68,8 @@ class Connection(Peer):
     ) -> None:
         super().__init__(plane.completed)
         self.plane = plane
-        self.sock = sock
-        self.fd: int = sock.fileno()
+        self.transport = transport
+        self.fd: int = transport.fd
         self.name = name
         self.listener = listener
         self.is_internal = is_internal
@@ -159,7 +155,7 @@ class Connection(Peer):
         self.parse()
 
     def _receive(self) -> bytes:
-        size: i64 = self.sock.recv_into(self.plane.scratch_view())
+        size: i64 = self.transport.receive_into(self.plane.scratch_view())
         self.plane.turn_bytes += size
         return bytes(self.plane.scratch[:size])
 
@@ -169,11 +165,8 @@ class Connection(Peer):
         What was said before the end is still done: of a request without acknowledgement (acks=0)
         its sender expects no more than that.
         """
-        is_empty = False
         try:
-            is_empty = not self.sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            pass
+            is_empty = self.transport.is_ended()
         except OSError:
             self.plane.close(self, "")
             return
@@ -292,7 +285,7 @@ class Connection(Peer):
         end: i64 = capacity if capacity < self.large_size else self.large_size
         try:
             with memoryview(buffer) as view:
-                size: i64 = self.sock.recv_into(view[self.large_fill : end])
+                size: i64 = self.transport.receive_into(view[self.large_fill : end])
         except BlockingIOError:
             return
         except ConnectionError:
@@ -311,6 +304,9 @@ class Connection(Peer):
             self.moved_at = self.plane.now
         if self.large_fill == self.large_size:
             self._end_large(buffer)
+        if self.transport.pending > 0:
+            # No event of the socket announces these bytes.
+            self.plane.postpone(self)
 
     def _end_large(self, buffer: bytearray) -> None:
         """Handle a large request; its memory counts as taken until it is answered."""
@@ -356,6 +352,7 @@ class Connection(Peer):
     def pump(self) -> None:
         """Send until nothing is left, the socket is full, or others should have their turn."""
         left: i64 = SEND_BYTES_MAX
+        transport = self.transport
         try:
             while self.out and not self.closed and not self.is_warming:
                 if left <= 0:
@@ -367,6 +364,8 @@ class Connection(Peer):
                 else:
                     assert isinstance(piece, FileSlice)
                     left -= self._send_file(piece, left)
+            if transport.unsent > 0 and not self.closed:
+                transport.flush()
         except BlockingIOError:
             self.watch(self.events | EPOLLOUT)
             return
@@ -384,12 +383,12 @@ class Connection(Peer):
         out = self.out
         out.popleft()
         pieces = [data]
-        more = 0
+        more = False
         # Always by way of a local: mypyc would take a second look at out[0] for the first one.
         while out:
             following: object = out[0]
             if not isinstance(following, bytes):
-                more = socket.MSG_MORE
+                more = True
                 break
             if len(pieces) == SEND_GATHER_MAX:
                 break
@@ -398,7 +397,7 @@ class Connection(Peer):
         if len(pieces) > 1:
             data = b"".join(pieces)
         try:
-            sent: i64 = self.sock.send(data, more)
+            sent: i64 = self.transport.send(data, more)
         except BlockingIOError:
             out.appendleft(data)
             raise
@@ -420,7 +419,7 @@ class Connection(Peer):
                 self._warm(piece, at)
                 return 0
             self.cached_end = at + left
-        sent: i64 = os.sendfile(self.fd, fd, at, size)
+        sent: i64 = self.transport.send_slice(piece.file, at, size)
         if sent == 0:
             # The segment is shorter than promised: it was truncated under a slow reader.
             self.plane.close(self, "the log was truncated during this read")
@@ -482,8 +481,8 @@ class Connection(Peer):
         self.plane.reader.submit(job_if_open, done)
 
     def drop_unsent(self) -> None:
-        """Let a close be a reset: the kernel must not keep what nobody comes to read."""
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        """Discard the responses that the client does not read, when the connection is closed."""
+        self.transport.reset_on_close()
 
     def fail(self, reason: str) -> None:
         self.plane.close(self, reason)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.runtime import link
 from headrace.server.connection import Connection
+from headrace.server.transport import Transport
 
 if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
@@ -23,6 +24,8 @@ DESCRIPTORS_KEPT = 700
 INTERNAL_DESCRIPTOR_MIN = 4096
 """Of connections from other brokers: see `above_clients`."""
 _log = logging.getLogger(__name__)
+
+Begin = Callable[[Transport, str, str, float], None]
 
 
 class CannotListen(OSError):
@@ -102,13 +105,14 @@ class Listener:
         receive_buffer_bytes: int,
         *,
         is_internal: bool,
-        begin_login: Callable[[socket.socket, str, str], None] | None = None,
+        begin: "Begin | None" = None,
     ) -> None:
         """Of both buffers -1 leaves the size to the operating system.
 
-        `begin_login` receives each socket with the client's name and host, if clients must log in.
+        `begin` receives each transport if clients must log in, with the client's name and host and
+        the time.
         """
-        self._begin_login = begin_login
+        self._begin = begin
         self.name = name
         self._is_internal = is_internal
         self.sock = sock
@@ -147,11 +151,12 @@ class Listener:
                 if size >= 0:
                     sock.setsockopt(socket.SOL_SOCKET, option, size)
             name = f"{host}:{address[1]}"
-            if self._begin_login is not None:
-                self._begin_login(sock, name, host)
-                continue
             plane = self._plane
-            plane.add(Connection(plane, sock, name, self.name, self._is_internal, plane.now))
+            transport = Transport(sock)
+            if self._begin is not None:
+                self._begin(transport, name, host, plane.now)
+                continue
+            plane.add(Connection(plane, transport, name, self.name, self._is_internal, plane.now))
 
     def _turn_away(self) -> None:
         """Out of descriptors: close the connection that waits, or it would wake us for ever."""

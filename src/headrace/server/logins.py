@@ -17,7 +17,6 @@ L4  if a credential is deleted or replaced, the connections that logged in with 
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Callable
 from functools import partial
 
@@ -36,6 +35,7 @@ from headrace.server.connection import Connection
 from headrace.server.foreign import reason_to_reject
 from headrace.server.listener import Admission
 from headrace.server.plane import Plane
+from headrace.server.transport import Transport
 from headrace.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.codec import preload
 
@@ -65,6 +65,7 @@ class Logins:
         self.buffered = 0
         self.holding: dict[_Login, None] = {}
         """Logins with input that was not handled yet, oldest first."""
+        self.scratch = memoryview(bytearray(READ_BYTES))
         self.checks = 0
         self._broker = broker
         self._admission = admission
@@ -77,12 +78,14 @@ class Logins:
         for version in range(2):
             preload(SASL_HANDSHAKE, version)
 
-    def begin(self, listener: str, sock: socket.socket, name: str, host: str) -> None:
+    def begin(
+        self, listener: str, transport: Transport, name: str, host: str, accepted_at: float
+    ) -> None:
         is_internal = listener == self._broker.config.internal_listener
         if not is_internal and not self.failures.admits(host, self.plane.now):
             self._admission.refused(host, "too many failed logins")
             self._admission.leave(host)
-            sock.close()
+            transport.close()
             return
         if len(self.open) > self._admission.limit() // 2:
             next(iter(self.open)).end("too many clients have not logged in")
@@ -91,9 +94,12 @@ class Logins:
             self._credential_of_broker if is_internal else self._credential_of_user,
             salt_secret(self._broker.controller.secret.text),
             _nonce,
-            self.plane.now,
+            accepted_at,
         )
-        self.open[_Login(self, machine, sock, name, host, listener, is_internal)] = None
+        login = _Login(self, machine, transport, name, host, listener, is_internal)
+        self.open[login] = None
+        if transport.pending > 0:
+            login.readable()
 
     def _credential_of_user(self, mechanism: str, user: str) -> Credential | None:
         return stored_credential(self._broker.image.users, mechanism, user)
@@ -119,7 +125,13 @@ class Logins:
         plane = self.plane
         plane.now = plane.monotonic()
         connection = Connection(
-            plane, login.sock, login.name, login.listener, login.is_internal, plane.now, session
+            plane,
+            login.transport,
+            login.name,
+            login.listener,
+            login.is_internal,
+            plane.now,
+            session,
         )
         plane.add(connection)
         _log.debug("logged in: principal=%s peer=%s", session.principal, login.name)
@@ -167,13 +179,13 @@ class _Login:
         self,
         logins: Logins,
         machine: SaslMachine,
-        sock: socket.socket,
+        transport: Transport,
         name: str,
         host: str,
         listener: str,
         is_internal: bool,
     ) -> None:
-        self.sock = sock
+        self.transport = transport
         self.name = name
         self.host = host
         self.listener = listener
@@ -185,23 +197,29 @@ class _Login:
         self._is_checking = False
         self._delayed: asyncio.TimerHandle | None = None
         self._received_at = 0.0
-        logins.loop.add_reader(sock.fileno(), self._readable)
+        logins.loop.add_reader(transport.fd, self.readable)
 
     def is_late(self, now: float) -> bool:
         return now >= self._machine.deadline and self._delayed is None
 
-    def _readable(self) -> None:
+    def readable(self) -> None:
+        self._read()
+        while self._is_open and self.transport.pending > 0:
+            self._read()
+
+    def _read(self) -> None:
+        view = self._logins.scratch
         try:
-            data = self.sock.recv(READ_BYTES)
+            size = self.transport.receive_into(view)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            data = b""
-        if not data:
+            size = 0
+        if not size:
             self.end("")
             return
-        self._input += data
-        self._logins.buffered += len(data)
+        self._input += view[:size]
+        self._logins.buffered += size
         try:
             self._parse()
         except Exception:  # noqa: BLE001 (others are served on)
@@ -280,7 +298,7 @@ class _Login:
         if delay is None:
             self.end(failed.reason)
             return
-        logins.loop.remove_reader(self.sock.fileno())
+        logins.loop.remove_reader(self.transport.fd)
         left = self._received_at + delay - logins.plane.monotonic()
         self._delayed = logins.loop.call_later(max(left, 0.0), self._finish, failed)
 
@@ -292,7 +310,7 @@ class _Login:
         """Send a frame. Its client has received all before, so there is room for it."""
         frame = len(data).to_bytes(_LENGTH_BYTES, "big") + data
         try:
-            is_sent = self.sock.send(frame) == len(frame)
+            is_sent = self.transport.send(frame, False) == len(frame)
         except OSError:
             is_sent = False
         if not is_sent:
@@ -304,13 +322,13 @@ class _Login:
             return
         self._leave()
         # A new socket could get this number before the loop has forgotten it.
-        self._logins.loop.call_soon(self.sock.close)
+        self._logins.loop.call_soon(self.transport.close)
         self._logins.ended(self, reason)
 
     def _leave(self) -> bytes:
         """Stop reading. Returns the input that was not handled."""
         self._is_open = False
-        self._logins.loop.remove_reader(self.sock.fileno())
+        self._logins.loop.remove_reader(self.transport.fd)
         if self._delayed is not None:
             self._delayed.cancel()
             self._logins.failures.ended(self.host)

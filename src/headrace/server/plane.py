@@ -239,8 +239,11 @@ class Plane:
         if connection.has_backlog:
             if not connection.is_postponed:
                 connection.parse()
-        elif connection.events & EPOLLIN == 0:
+            return
+        if connection.events & EPOLLIN == 0:
             connection.watch(connection.events | EPOLLIN)
+        if connection.transport.pending > 0:
+            connection.readable()
 
     def resume(self, connection: Connection) -> None:
         """Go on with a connection outside of its own input: its socket or its data is ready."""
@@ -376,7 +379,7 @@ class Plane:
         connection.closed = True
         del self.connections[connection.fd]
         self.epoll.unregister(connection.fd)
-        connection.sock.close()
+        connection.transport.close()
         self.fetch.forget(connection)
         if connection.is_internal and self.sessions is not None:
             self.sessions.forget(connection)
@@ -407,6 +410,8 @@ class Plane:
         if self.memory.waiting and not self.is_draining:
             for other in self.memory.ready():
                 other.watch(other.events | EPOLLIN)
+                if other.transport.pending > 0:
+                    self.postpone(other)
 
     def scratch_view(self) -> memoryview:
         """Where the next read goes; small while memory is short, for it may have to be kept."""

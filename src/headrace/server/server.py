@@ -7,8 +7,7 @@ end. It knows nothing of topics; requests go to the handlers it is given.
 import asyncio
 import logging
 import random
-import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from headrace.requests.dispatch import handle_frame
 from headrace.requests.topic_gate import TopicGate
 from headrace.runtime.worker import Worker
 from headrace.server.connection import EPOLLIN, Connection
-from headrace.server.listener import Admission, Listener, bind
+from headrace.server.listener import Admission, Begin, Listener, bind
 from headrace.server.plane import Plane
 from headrace.server.quota import ProduceQuota
 from headrace.wire.header import read_header
@@ -110,13 +109,13 @@ class Server:
                 config.get_int("socket.send.buffer.bytes"),
                 config.get_int("socket.receive.buffer.bytes"),
                 is_internal=name == config.internal_listener,
-                begin_login=self._login_at(name),
+                begin=self._begin_at(name),
             )
             for sock in sockets
         )
         return int(sockets[0].getsockname()[1])
 
-    def _login_at(self, listener: str) -> Callable[[socket.socket, str, str], None] | None:
+    def _begin_at(self, listener: str) -> Begin | None:
         if listener not in self._broker.config.mechanisms:
             return None
         if self._logins is None:
@@ -159,7 +158,8 @@ class Server:
 
     def _is_busy(self) -> bool:
         return any(
-            connection.exchanges or connection.out for connection in self.plane.connections.values()
+            connection.exchanges or connection.out or connection.transport.unsent
+            for connection in self.plane.connections.values()
         )
 
     def _cold(self, connection: Connection, frame: bytes) -> bytes | Awaitable[bytes]:
@@ -199,6 +199,7 @@ class Server:
             is_held = connection.muted or connection.is_throttled
             if idle_seconds <= self._idle_seconds or is_held or connection.is_internal:
                 continue
-            if connection.out:
+            is_unread = bool(connection.out) or connection.transport.unsent > 0
+            if is_unread:
                 connection.drop_unsent()
-            plane.close(connection, "it does not read its responses" if connection.out else "")
+            plane.close(connection, "it does not read its responses" if is_unread else "")

@@ -18,6 +18,7 @@ from headrace.runtime.worker import Worker
 from headrace.server.connection import Connection
 from headrace.server.memory import RequestMemory
 from headrace.server.plane import Plane
+from headrace.server.transport import Transport
 from headrace.wire.codec import decode_response
 from tests.storage.log_scenario import ManualClock, frame, topic_config
 from tests.unit.handlers.authorization_scenario import open_gate
@@ -42,7 +43,9 @@ class Client:
         self.sock, served = socket.socketpair()
         self.sock.setblocking(False)
         served.setblocking(False)
-        self.connection = Connection(scene.plane, served, "client", "PLAINTEXT", False, 0.0)
+        self.connection = Connection(
+            scene.plane, Transport(served), "client", "PLAINTEXT", False, 0.0
+        )
         scene.plane.add(self.connection)
         self._scene = scene
         self._sequence = 0

@@ -1,0 +1,56 @@
+"""The bytes of one connection, to and from its socket: unencrypted.  # HOT
+
+A connection reads and writes only through its transport; `tls_transport` has the encrypted one.
+Nothing here blocks: a transport that cannot receive or send raises BlockingIOError.
+
+T1  `pending` is not 0 if received bytes wait in the transport, where epoll does not see them
+T2  `unsent` is not 0 if bytes that were accepted by `send` or `send_slice` wait for `flush`
+"""
+
+import os
+import socket
+import struct
+
+from mypy_extensions import i64
+
+from headrace.log.file import LogFile
+
+RESET = struct.pack("ii", 1, 0)
+"""A linger of no time."""
+
+
+class Transport:
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.fd: int = sock.fileno()
+        self.pending: i64 = 0
+        self.unsent: i64 = 0
+
+    def receive_into(self, view: memoryview) -> i64:
+        """Fill the view with received bytes; 0 if the peer has ended the connection."""
+        return self.sock.recv_into(view)
+
+    def send(self, data: bytes, more: bool) -> i64:
+        """Send a first part of the data, and return its size. `more` announces a slice."""
+        return self.sock.send(data, socket.MSG_MORE if more else 0)
+
+    def send_slice(self, file: LogFile, position: i64, size: i64) -> i64:
+        """Send a first part of the slice, and return its size; 0 if the file is shorter."""
+        return os.sendfile(self.fd, file.fd, position, size)
+
+    def flush(self) -> None:
+        """Send the bytes that were accepted before."""
+
+    def is_ended(self) -> bool:
+        """Whether the peer has ended the connection, and no byte is left to receive."""
+        try:
+            return not self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+
+    def reset_on_close(self) -> None:
+        """Discard at the close what the kernel has not sent."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+
+    def close(self) -> None:
+        self.sock.close()
