@@ -6,28 +6,21 @@ Pure. Operations and resource types have Kafka's names and numbers.
 2. `version` changes with the rules. A cached answer of another version is not used.
 """
 
-from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+from headrace.model.acls import CLUSTER_NAME, Operation, ResourceType
 
-class Operation(IntEnum):
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-class ResourceType(IntEnum):
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
+__all__ = [
+    "ANY_TOPIC",
+    "CLUSTER",
+    "AllowAll",
+    "Authorizer",
+    "Operation",
+    "Resource",
+    "ResourceType",
+    "group_resource",
+    "topic_resource",
+]
 
 
 class Resource(NamedTuple):
@@ -36,7 +29,7 @@ class Resource(NamedTuple):
     """None asks whether the operation is allowed on at least one resource of this type."""
 
 
-CLUSTER = Resource(ResourceType.CLUSTER, "kafka-cluster")
+CLUSTER = Resource(ResourceType.CLUSTER, CLUSTER_NAME)
 ANY_TOPIC = Resource(ResourceType.TOPIC, None)
 
 

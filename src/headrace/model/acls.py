@@ -1,0 +1,111 @@
+"""Access control lists: Kafka's names and numbers, one rule, and the filters of requests. Pure."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Operation(IntEnum):
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class ResourceType(IntEnum):
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Permission(IntEnum):
+    DENY = 2
+    ALLOW = 3
+
+
+WILDCARD = "*"
+"""As a literal resource name: every resource of the type. As a host: every host."""
+ANY_PRINCIPAL = "User:*"
+CLUSTER_NAME = "kafka-cluster"
+ANY = 1
+"""The number that a filter uses for every value of a field."""
+MATCH = 2
+"""A pattern type of filters: every pattern that applies to the name."""
+
+
+class Acl(NamedTuple):
+    """One rule. Two rules are the same if all their fields are equal."""
+
+    type: ResourceType
+    pattern: PatternType
+    name: str
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+    def __str__(self) -> str:
+        kind = "" if self.pattern is PatternType.LITERAL else "prefixed "
+        return (
+            f"{title(self.permission)} {self.principal} from host {self.host} "
+            f"{title(self.operation)} on {kind}{title(self.type)} {self.name}"
+        )
+
+
+def title(value: IntEnum) -> str:
+    """The name as Kafka's tools show it, for example DescribeConfigs."""
+    return "".join(word.capitalize() for word in value.name.split("_"))
+
+
+class AclFilter(NamedTuple):
+    """What a request selects. None selects every value."""
+
+    type: ResourceType | None = None
+    pattern: int = ANY
+    """A PatternType, ANY or MATCH."""
+    name: str | None = None
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation | None = None
+    permission: Permission | None = None
+
+    def matches(self, acl: Acl) -> bool:
+        return (
+            self.type in (None, acl.type)
+            and self._matches_name(acl)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (None, acl.operation)
+            and self.permission in (None, acl.permission)
+        )
+
+    def _matches_name(self, acl: Acl) -> bool:
+        if self.pattern not in (ANY, MATCH, acl.pattern):
+            return False
+        if self.name is None or self.name == acl.name:
+            return True
+        return self.pattern == MATCH and applies(acl.pattern, acl.name, self.name)
+
+
+def applies(pattern: PatternType, name: str, resource: str) -> bool:
+    """Whether the rules of a pattern are about a resource."""
+    if pattern is PatternType.PREFIXED:
+        return resource.startswith(name)
+    return name in (resource, WILDCARD)
