@@ -13,7 +13,7 @@ import pytest
 from headrace.group.messages import JoinReply, SyncReply
 from headrace.model.errors import ErrorCode
 from tests.transcripts import transcript
-from tests.unit.group_scenario import Table
+from tests.unit.group.classic_scenario import Table
 
 
 class Director:

@@ -12,8 +12,9 @@ from headrace.model.acls import (
     Operation,
     PatternType,
     ResourceType,
+    principals,
 )
-from headrace.security.acl_authorizer import AclAuthorizer, principals
+from headrace.security.acl_authorizer import AclAuthorizer
 from headrace.security.acl_hosts import InvalidHost, check_host, host_matches
 from headrace.security.acl_image import AclImage
 from headrace.security.authorizer import ANY_TOPIC, Resource, topic_resource

@@ -14,10 +14,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from headrace.cluster import store_reader
+from headrace.cluster import acl_reader, store_reader
 from headrace.cluster.changes import ImageChange, brokers_change, newest, topic_change
-from headrace.coordination import layout
+from headrace.coordination import acl_layout, layout
 from headrace.coordination.port import Store, Watch
+from headrace.model.acls import Acl
 from headrace.model.cluster import ClusterImage
 from headrace.model.topics import TopicState
 
@@ -70,6 +71,14 @@ class Picture:
         if config != before:
             self.tell(ImageChange(users=((user, before, config),)))
 
+    def show_acls(self, nodes: Mapping[int, tuple[Acl, ...] | None]) -> None:
+        changed = {
+            node: acls for node, acls in nodes.items() if self.image.acls.get(node, ()) != acls
+        }
+        self.image.acls.update(nodes)
+        if changed:
+            self.tell(ImageChange(acls=tuple(changed)))
+
     def show_controller(self, node_id: int) -> None:
         self.image.controller_id = node_id
         self.tell(ImageChange(has_new_controller=True))
@@ -120,6 +129,16 @@ class Picture:
             self.versions.pop(layout.user_config_path(user), None)
             self.show_user(user, config)
         self.versions |= versions
+
+    async def read_acls(self, nodes: Iterable[int] | None = None) -> None:
+        """Some nodes of ACLs, or all of them."""
+        found, versions = await acl_reader.read_acls(self._store, nodes)
+        if nodes is None:
+            found = {**dict.fromkeys(self.image.acls, ()), **found}
+        for node in found:
+            self.versions.pop(acl_layout.acl_path(node), None)
+        self.versions |= versions
+        self.show_acls(found)
 
     async def read_brokers(self, watch: Watch | None = None) -> None:
         # One at a time: of two concurrent reads, the older result could arrive last.

@@ -288,6 +288,7 @@ class Presence:
         await self._picture.read_broker_configs()
         await self._picture.read_group_configs()
         await self._picture.read_users()
+        await self._read_acls()
         await side_by_side(self._read_topic, await self._picture.names())
         self._changes_seen = changes.last
         return changes
@@ -312,6 +313,9 @@ class Presence:
         users = [row.name for row in wanted if row.kind == "user"]
         if users:
             await self._picture.read_users(users)
+        acls = [int(row.name, 16) for row in wanted if row.kind == "acl"]
+        if acls:
+            await self._read_acls(acls)
         await side_by_side(self._read_topic, dict.fromkeys(whole))
         states: dict[str, list[int]] = {}
         for row in wanted:
@@ -322,6 +326,11 @@ class Presence:
     async def _read_topic(self, name: str) -> None:
         async with self._locks.hold(machine.collision_key(name)):
             await self._picture.read_topic(name)
+
+    async def _read_acls(self, nodes: Iterable[int] | None = None) -> None:
+        # A write during the read would be followed by the older content.
+        async with self._locks.hold(layout.ACLS):
+            await self._picture.read_acls(nodes)
 
     async def _read_states(self, of_topic: tuple[str, list[int]]) -> None:
         name, firsts = of_topic

@@ -242,6 +242,10 @@ class BrokerConfig:
         return self.get_optional_str("broker.rack")
 
     @property
+    def has_authorizer(self) -> bool:
+        return bool(self.get_str("authorizer.class.name"))
+
+    @property
     def data_directory(self) -> str:
         return (self.get_list("log.dirs") or self.get_list("log.dir"))[0]
 
@@ -286,8 +290,13 @@ class BrokerConfig:
         if self._controller_listeners:
             names = ", ".join(self._controller_listeners)
             lines.append(f"No socket for {names}: Headrace has no Raft quorum.")
-        if self.is_set("authorizer.class.name"):
-            lines.append("Access control is not supported yet: every client can do everything.")
+        if self.has_authorizer and not self.get_str("super.users"):
+            lines.append("super.users is empty: only users with ACLs can do anything.")
+        elif self.get_str("super.users") and not self.has_authorizer:
+            lines.append(
+                "super.users has no effect without authorizer.class.name: every client can do "
+                "everything."
+            )
         return lines
 
     def topic_values(self) -> Mapping[str, Value]:

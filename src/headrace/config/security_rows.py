@@ -1,7 +1,23 @@
-"""Settings of authentication."""
+"""Settings of authentication and authorization."""
 
-from headrace.config.setting import INT, LIST, Setting
+from headrace.config.setting import BOOLEAN, INT, LIST, STRING, Setting, Value
+from headrace.model.acls import principals
 from headrace.model.sasl import SCRAM_SHA_256, SCRAM_SHA_512
+
+AUTHORIZERS = (
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "kafka.security.authorizer.AclAuthorizer",
+)
+"""Kafka's authorizers, with and without ZooKeeper. Both names enable the same one."""
+
+
+def _are_principals(value: Value) -> bool:
+    try:
+        principals(str(value))
+    except ValueError:
+        return False
+    return True
+
 
 SECURITY_ROWS: tuple[Setting, ...] = (
     Setting(
@@ -28,5 +44,30 @@ SECURITY_ROWS: tuple[Setting, ...] = (
         "The delay in ms of the response to a failed login. After 10 failures of an address "
         "within a minute, the delay is at least 5 s.",
         low=0,
+    ),
+    Setting(
+        "authorizer.class.name",
+        STRING,
+        "",
+        "Enables ACLs. Both names of Kafka's authorizers have the same effect. If it is empty, "
+        "every client can do everything.",
+        check=lambda value: value in ("", *AUTHORIZERS),
+        allowed=f"empty, {AUTHORIZERS[0]} or {AUTHORIZERS[1]}",
+    ),
+    Setting(
+        "super.users",
+        STRING,
+        "",
+        "Principals that are allowed every operation, separated by semicolons: "
+        "User:admin;User:operator. It has an effect only with authorizer.class.name.",
+        check=_are_principals,
+        allowed="principals such as User:admin, separated by semicolons",
+    ),
+    Setting(
+        "allow.everyone.if.no.acl.found",
+        BOOLEAN,
+        "false",
+        "Whether every user is allowed every operation on a resource without ACLs. It has an "
+        "effect only with authorizer.class.name.",
     ),
 )

@@ -30,6 +30,7 @@ from headrace.cluster.producer_ids import ProducerIds
 from headrace.cluster.registration import Presence
 from headrace.cluster.secret import ClusterSecret
 from headrace.controller import topics_machine as machine
+from headrace.controller.acl_admin import AclAdmin
 from headrace.controller.admin import Admin, BrokerConfigCheck, ConfigEdit, TopicConfigCheck
 from headrace.controller.broker_requests import Requests
 from headrace.controller.failover import Failover, Rules, rules_of_settings
@@ -41,6 +42,7 @@ from headrace.coordination import layout
 from headrace.coordination.port import Delete, Store, StoreError, StoreUnavailable
 from headrace.coordination.retries import repeated
 from headrace.env.clock import Clock, SystemClock
+from headrace.model.acls import Acl, AclFilter
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition, TopicState
@@ -102,6 +104,7 @@ class Controller:
             check_broker_config,
             entropy,
         )
+        self._acls = AclAdmin(store, self._picture, self._writer, self._locks)
         self._states = self._make_states(rules)
         self.secret = ClusterSecret(store, entropy)
         self._peers = Peers(network, self.image, internal_listener, self.secret.log_in)
@@ -382,6 +385,14 @@ class Controller:
     async def alter_user(self, user: str, edit: ConfigEdit) -> Mapping[str, str]:
         """Change what is stored for one user. A user without credentials is deleted."""
         return await self._admin.finish(self._admin.alter_user(user, edit))
+
+    async def create_acls(self, acls: Sequence[Acl]) -> None:
+        """Add ACLs. One that already exists stays."""
+        await self._admin.finish(self._acls.create(acls))
+
+    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
+        """Delete the ACLs that match, and return those of each filter."""
+        return await self._admin.finish(self._acls.delete(filters))
 
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool = False

@@ -20,7 +20,8 @@ Does no I/O. Each document has a version; readers ignore unknown fields.
     /config/groups/G          {"config"}: a group's settings; its name is URL-encoded
     /config/users/U           {"config"}: SCRAM credentials of user U, as Kafka stores them; its
                               name is URL-encoded
-    /config/clients, /acl     reserved for quotas and ACLs
+    /config/clients           reserved for quotas
+    /acl/NN                   {"acls"}: ACLs, in 64 nodes 00 to 3f; see coordination/acl_layout.py
     /cluster/secret           {"secret"}: the password with which brokers log in to each other
     /producer_ids             {"next"}: the first producer id that was never allocated
     /changes                  {"last", "rows"}: the latest changes of the controller, see ChangeRow
@@ -55,6 +56,7 @@ TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 GROUP_CONFIGS = "/config/groups"
 USER_CONFIGS = "/config/users"
+ACLS = "/acl"
 PRODUCER_IDS = "/producer_ids"
 CHANGES = "/changes"
 ROOMS = (
@@ -69,7 +71,7 @@ ROOMS = (
     GROUP_CONFIGS,
     USER_CONFIGS,
     "/config/clients",
-    "/acl",
+    ACLS,
 )
 """Nodes that only have children, each after its parent."""
 
@@ -111,8 +113,8 @@ class ChangeRow(NamedTuple):
     """An object to read again. A row can name an unchanged object, but no change lacks a row."""
 
     kind: str
-    """"topic", "states" (one node of states), "config", "broker", "group" (settings), or "user"
-    (credentials)."""
+    """"topic", "states" (one node of states), "config", "broker", "group" (settings), "user"
+    (credentials), or "acl" (one node of ACLs)."""
     name: str
     first: int = 0
     """The first partition of the node, for "states"."""
@@ -208,27 +210,27 @@ def id_from_text(text: str) -> UUID:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    return _encode({"id": cluster_id})
+    return encode_document({"id": cluster_id})
 
 
 def decode_cluster_id(data: bytes) -> str:
-    return str(_decode(CLUSTER_ID, data)["id"])
+    return str(decode_document(CLUSTER_ID, data)["id"])
 
 
 def encode_cluster_secret(secret: str) -> bytes:
-    return _encode({"secret": secret})
+    return encode_document({"secret": secret})
 
 
 def decode_cluster_secret(data: bytes) -> str:
-    return str(_decode(CLUSTER_SECRET, data)["secret"])
+    return str(decode_document(CLUSTER_SECRET, data)["secret"])
 
 
 def encode_controller(node_id: int) -> bytes:
-    return _encode({"broker": node_id})
+    return encode_document({"broker": node_id})
 
 
 def decode_controller(data: bytes) -> int:
-    return int(_decode(CONTROLLER, data)["broker"])
+    return int(decode_document(CONTROLLER, data)["broker"])
 
 
 def encode_controller_epoch(epoch: int) -> bytes:
@@ -254,7 +256,7 @@ def encode_broker(
         {"listener": e.listener, "host": e.host, "port": e.port, "protocol": e.protocol}
         for e in endpoints
     ]
-    return _encode(
+    return encode_document(
         {
             "endpoints": rows,
             "rack": rack,
@@ -267,7 +269,7 @@ def encode_broker(
 
 
 def decode_broker(node_id: int, data: bytes, epoch: int) -> BrokerInfo:
-    document = _decode(broker_path(node_id), data)
+    document = decode_document(broker_path(node_id), data)
     endpoints = tuple(
         Endpoint(row["listener"], row["host"], row["port"], row["protocol"])
         for row in document["endpoints"]
@@ -285,13 +287,13 @@ def decode_broker(node_id: int, data: bytes, epoch: int) -> BrokerInfo:
 
 
 def encode_incarnation(history: DirectoryHistory) -> bytes:
-    return _encode(history._asdict())
+    return encode_document(history._asdict())
 
 
 def decode_incarnation(node_id: int, data: bytes) -> DirectoryHistory:
     if not data:
         return UNKNOWN_DIRECTORY  # An earlier version wrote it.
-    document = _decode(incarnation_path(node_id), data)
+    document = decode_document(incarnation_path(node_id), data)
     return DirectoryHistory(
         document["directory_id"], document.get("kept_since", -1), document["lost_until"]
     )
@@ -304,11 +306,11 @@ def encode_topic(topic: TopicDocument) -> bytes:
     }
     if topic.moves:
         document["moves"] = {str(index): move for index, move in sorted(topic.moves.items())}
-    return _encode(document)
+    return encode_document(document)
 
 
 def decode_topic(name: str, data: bytes) -> TopicDocument:
-    document = _decode(topic_path(name), data)
+    document = decode_document(topic_path(name), data)
     assignment = tuple(tuple(replicas) for replicas in document["assignment"])
     moves = {
         int(index): (tuple(adding), tuple(removing))
@@ -348,14 +350,14 @@ def encode_states(topic_id: UUID, states: Iterable[PartitionState], controller_e
         "controller_epoch": controller_epoch,
         "partitions": rows,
     }
-    return _encode(document | {"elr": elr} if elr else document)
+    return encode_document(document | {"elr": elr} if elr else document)
 
 
 def decode_states(
     path: str, data: bytes, topic_id: UUID, assignment: Sequence[tuple[int, ...]]
 ) -> list[PartitionState]:
     """The states of partitions with these replicas, in order."""
-    document = _decode(path, data)
+    document = decode_document(path, data)
     rows = document["partitions"]
     # Earlier versions did not write the topic id.
     if document.get("topic_id", id_text(topic_id)) != id_text(topic_id):
@@ -385,35 +387,35 @@ def _members(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
-    return _encode({"config": dict(sorted(config.items()))})
+    return encode_document({"config": dict(sorted(config.items()))})
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
-    return dict(_decode(path, data)["config"])
+    return dict(decode_document(path, data)["config"])
 
 
 def encode_producer_ids(next_id: int) -> bytes:
-    return _encode({"next": next_id})
+    return encode_document({"next": next_id})
 
 
 def decode_producer_ids(data: bytes) -> int:
-    return int(_decode(PRODUCER_IDS, data)["next"])
+    return int(decode_document(PRODUCER_IDS, data)["next"])
 
 
 def encode_changes(changes: ChangeLog) -> bytes:
-    return _encode({"last": changes.last, "rows": changes.rows})
+    return encode_document({"last": changes.last, "rows": changes.rows})
 
 
 def decode_changes(data: bytes) -> ChangeLog:
-    document = _decode(CHANGES, data)
+    document = decode_document(CHANGES, data)
     return ChangeLog(document["last"], tuple(ChangeRow(*row) for row in document["rows"]))
 
 
-def _encode(document: dict[str, Any]) -> bytes:
+def encode_document(document: dict[str, Any]) -> bytes:
     return json.dumps({"version": _VERSION} | document, separators=(",", ":")).encode()
 
 
-def _decode(path: str, data: bytes) -> dict[str, Any]:
+def decode_document(path: str, data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
         version = document["version"]

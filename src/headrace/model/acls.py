@@ -109,3 +109,13 @@ def applies(pattern: PatternType, name: str, resource: str) -> bool:
     if pattern is PatternType.PREFIXED:
         return resource.startswith(name)
     return name in (resource, WILDCARD)
+
+
+def principals(text: str) -> list[str]:
+    """The principals of super.users, which semicolons separate. Raises ValueError."""
+    found = [each.strip() for each in text.split(";") if each.strip()]
+    for each in found:
+        kind, colon, name = each.partition(":")
+        if not (kind and colon and name):
+            raise ValueError(f"{each!r} is not a principal such as User:admin")
+    return found

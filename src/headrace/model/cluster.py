@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from headrace.model.acls import Acl
 from headrace.model.topics import PartitionState, TopicState
 
 
@@ -61,6 +62,8 @@ class ClusterImage:
     """Settings of consumer groups, by group id."""
     users: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """Stored credentials by user name, each under the name of its mechanism."""
+    acls: dict[int, tuple[Acl, ...] | None] = field(default_factory=dict)
+    """ACLs by the number of their node in the store; None for a node that cannot be read."""
 
     def put_topic(self, topic: TopicState) -> None:
         self.topics[topic.name] = topic

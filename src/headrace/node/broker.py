@@ -28,6 +28,7 @@ from headrace.log.log import Log
 from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
+from headrace.node.authorization import Authorization
 from headrace.node.first_user import InvalidFirstUser, create_first_user, first_user
 from headrace.node.groups import Groups
 from headrace.node.outside import Front, Outside, RealOutside
@@ -135,6 +136,7 @@ class Broker:
         reader = FetchReader(appends, self._outside.worker("read"))
         replication = self._make_replication(controller, appends, reader)
         replicas = self._make_replicas(controller, appends, replication)
+        authorization = Authorization(config, controller)
         groups = self._groups = Groups(
             config, self._clock, controller, self._table, appends, worker, self._logs.trust.is_given
         )
@@ -154,6 +156,7 @@ class Broker:
             listed=controller.listed,
             was_lost=controller.was_lost,
             is_cut_off=_never if replication is None else replication.is_cut_off,
+            authorizer=authorization.authorizer,
         )
         sessions = None if replication is None else replication.sessions
         server = self._server = self._outside.front(context, self._table, appends, reader, sessions)
@@ -171,6 +174,7 @@ class Broker:
             needs_secret=bool(config.mechanisms),
         )
         self._controller = controller
+        authorization.load()
         if controller.registered_ms:
             self._logs.trust.compare(controller.registered_ms)
         self._claim(controller.image.cluster_id)

@@ -81,13 +81,3 @@ class AclAuthorizer:
         if self.allows_everyone:
             return Decision(True, "no ACL for the resource, allow.everyone.if.no.acl.found")
         return Decision(False, "no ACL for the resource")
-
-
-def principals(text: str) -> list[str]:
-    """The principals of super.users, which semicolons separate. Raises ValueError."""
-    found = [each.strip() for each in text.split(";") if each.strip()]
-    for each in found:
-        kind, colon, name = each.partition(":")
-        if not (kind and colon and name):
-            raise ValueError(f"{each!r} is not a principal such as User:admin")
-    return found

@@ -190,9 +190,34 @@ def test_a_larger_request_limit_takes_the_default_queue_limit_with_it() -> None:
     assert config["queued.max.request.bytes"] == 536_870_912
 
 
-def test_an_ignored_authorizer_is_said_aloud() -> None:
-    notes = BrokerConfig.load({"authorizer.class.name": "a.b.Authorizer"}).notes()
-    assert notes[-1] == "Access control is not supported yet: every client can do everything."
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def test_unknown_authorizer_stops_the_start() -> None:
+    message = refusal({"authorizer.class.name": "a.b.Authorizer"})
+    assert message.startswith("my.properties: authorizer.class.name cannot be 'a.b.Authorizer'")
+    assert AUTHORIZER in message
+
+
+@pytest.mark.parametrize("name", [AUTHORIZER, "kafka.security.authorizer.AclAuthorizer"])
+def test_names_of_kafkas_authorizers_enable_acls(name: str) -> None:
+    config = BrokerConfig.load({"authorizer.class.name": name, "super.users": "User:a"})
+    assert config.has_authorizer
+    assert config.notes() == []
+    assert not BrokerConfig.load().has_authorizer
+
+
+def test_super_users_must_be_principals() -> None:
+    assert refusal({"super.users": "admin"}).startswith(
+        "my.properties: super.users cannot be 'admin'"
+    )
+
+
+def test_settings_of_acls_that_cannot_have_the_intended_effect_are_noted() -> None:
+    (alone,) = BrokerConfig.load({"super.users": "User:admin"}).notes()
+    assert "every client can do everything" in alone
+    (empty,) = BrokerConfig.load({"authorizer.class.name": AUTHORIZER}).notes()
+    assert empty == "super.users is empty: only users with ACLs can do anything."
 
 
 @pytest.mark.parametrize(

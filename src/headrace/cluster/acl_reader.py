@@ -1,0 +1,37 @@
+"""Reads ACLs from the store. Changes nothing."""
+
+import logging
+from collections.abc import Iterable
+
+from headrace.coordination import acl_layout, layout
+from headrace.coordination.port import NoNode, Store
+from headrace.model.acls import Acl
+from headrace.runtime.side_by_side import side_by_side
+
+_log = logging.getLogger(__name__)
+
+Nodes = dict[int, tuple[Acl, ...] | None]
+
+
+async def read_acls(store: Store, nodes: Iterable[int] | None) -> tuple[Nodes, dict[str, int]]:
+    """Some nodes or all of them, and their versions. None: the node cannot be decoded."""
+    versions: dict[str, int] = {}
+
+    async def read(node: int) -> tuple[int, tuple[Acl, ...] | None]:
+        path = acl_layout.acl_path(node)
+        try:
+            data, stat = await store.get(path)
+        except NoNode:
+            return node, ()
+        versions[path] = stat.version
+        try:
+            return node, acl_layout.decode_acls(path, data)
+        except layout.LayoutError as error:
+            _log.error("ACLs cannot be read, only super users are allowed: error=%s", error)
+            return node, None
+
+    if nodes is None:
+        # Nodes that another version wrote under other names are ignored.
+        names = await store.children(layout.ACLS)
+        nodes = [node for node in range(acl_layout.NODES) if acl_layout.node_name(node) in names]
+    return dict(await side_by_side(read, dict.fromkeys(nodes))), versions

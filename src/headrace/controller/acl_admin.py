@@ -1,0 +1,133 @@
+"""Changes of ACLs that clients request. The controller writes them.
+
+1. Changes are made one at a time, so that two of them cannot overwrite each other.
+2. A change of several nodes is one write if it fits. Otherwise it is several, in the order of the
+   nodes, and a failure leaves the first ones changed; the client can repeat the request.
+3. A write of unknown outcome is neither done nor failed: its nodes are read again (B5).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.cluster.live_image import Picture
+from headrace.controller.fenced_writer import KeyedLocks, Writer
+from headrace.coordination import layout
+from headrace.coordination.acl_layout import acl_node, acl_path, encode_acls, node_name
+from headrace.coordination.layout import ChangeRow
+from headrace.coordination.port import REQUEST_BYTES_MAX, Store, StoreUnavailable
+from headrace.model.acls import Acl, AclFilter
+from headrace.model.errors import ApiError, ErrorCode
+
+ACLS_MAX = 100_000
+CHANGES_MAX = 10_000
+"""Of one request, as in Kafka."""
+_ATTEMPTS_MAX = 10
+
+Nodes = dict[int, tuple[Acl, ...]]
+
+
+class AclAdmin:
+    def __init__(self, store: Store, picture: Picture, writer: Writer, locks: KeyedLocks) -> None:
+        self._store = store
+        self._picture = picture
+        self._writer = writer
+        self._locks = locks
+
+    async def create(self, acls: Sequence[Acl]) -> None:
+        async with self._locks.hold(layout.ACLS):
+            for _ in range(_ATTEMPTS_MAX):
+                changed = self._with(acls)
+                if not changed or await self._write(changed):
+                    return
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def delete(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
+        deleted: list[dict[Acl, None]] = [{} for _ in filters]
+        async with self._locks.hold(layout.ACLS):
+            for _ in range(_ATTEMPTS_MAX):
+                known = self._known()
+                matching = [
+                    [acl for acls in known.values() for acl in acls if each.matches(acl)]
+                    for each in filters
+                ]
+                # An attempt of unknown outcome might have deleted those of the first time.
+                for found, acls in zip(deleted, matching, strict=True):
+                    found.update(dict.fromkeys(acls))
+                gone = {acl for acls in matching for acl in acls}
+                if len(gone) > CHANGES_MAX:
+                    raise ApiError(
+                        ErrorCode.INVALID_REQUEST,
+                        f"The filters match {len(gone)} ACLs, more than {CHANGES_MAX}. Use filters "
+                        "that match fewer.",
+                    )
+                changed = _without(known, gone)
+                if not changed or await self._write(changed):
+                    return [list(found) for found in deleted]
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    def _known(self) -> Nodes:
+        known: Nodes = {}
+        for node, acls in self._picture.image.acls.items():
+            if acls is None:
+                raise ApiError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    f"{acl_path(node)} cannot be read. The log of the broker contains the reason.",
+                )
+            known[node] = acls
+        return known
+
+    def _with(self, acls: Sequence[Acl]) -> Nodes:
+        known = self._known()
+        added: dict[int, dict[Acl, None]] = {}
+        for acl in acls:
+            node = acl_node(acl)
+            if acl not in known.get(node, ()):
+                added.setdefault(node, {})[acl] = None
+        count = sum(map(len, known.values())) + sum(map(len, added.values()))
+        if added and count > ACLS_MAX:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"The cluster would have {count} ACLs, more than {ACLS_MAX}. Delete others first.",
+            )
+        return {node: (*known.get(node, ()), *new) for node, new in added.items()}
+
+    async def _write(self, changed: Nodes) -> bool:
+        """Write the nodes and show them. False: they were read again, decide once more."""
+        for nodes in _in_requests({node: encode_acls(acls) for node, acls in changed.items()}):
+            ops = [self._writer.put(acl_path(node), data) for node, data in nodes.items()]
+            rows = [ChangeRow("acl", node_name(node)) for node in nodes]
+            if not await self._writer.commit(ops, rows):
+                await self._read_again(changed)
+                return False
+            self._picture.show_acls({node: changed[node] for node in nodes})
+        return True
+
+    async def _read_again(self, nodes: Iterable[int]) -> None:
+        try:
+            await self._store.sync()
+            await self._picture.read_acls(nodes)
+        except StoreUnavailable:
+            raise ApiError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                "The connection to the store was lost before it responded.",
+            ) from None
+
+
+def _without(known: Nodes, gone: set[Acl]) -> Nodes:
+    return {
+        node: tuple(acl for acl in acls if acl not in gone)
+        for node, acls in known.items()
+        if not gone.isdisjoint(acls)
+    }
+
+
+def _in_requests(nodes: Mapping[int, bytes]) -> list[dict[int, bytes]]:
+    """Split the nodes into writes that the store accepts."""
+    requests: list[dict[int, bytes]] = [{}]
+    free = REQUEST_BYTES_MAX // 2
+    for node, data in sorted(nodes.items()):
+        if requests[-1] and len(data) > free:
+            requests.append({})
+            free = REQUEST_BYTES_MAX // 2
+        requests[-1][node] = data
+        free -= len(data)
+    return requests

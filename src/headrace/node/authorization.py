@@ -1,0 +1,38 @@
+"""The authorizer of a broker, which follows the ACLs of the cluster image."""
+
+import logging
+
+from headrace.cluster.changes import ImageChange
+from headrace.config.broker import BrokerConfig
+from headrace.controller.service import Controller
+from headrace.model.acls import principals
+from headrace.security.acl_authorizer import AclAuthorizer
+from headrace.security.authorizer import AllowAll, Authorizer
+
+_log = logging.getLogger(__name__)
+
+
+class Authorization:
+    """Until `load`, the authorizer allows super users only."""
+
+    def __init__(self, config: BrokerConfig, controller: Controller) -> None:
+        self._image = controller.image
+        self._acls: AclAuthorizer | None = None
+        self.authorizer: Authorizer = AllowAll()
+        if config.has_authorizer:
+            self.authorizer = self._acls = AclAuthorizer(
+                principals(config.get_str("super.users")),
+                config.get_bool("allow.everyone.if.no.acl.found"),
+            )
+            controller.on_change(self._changed)
+
+    def load(self) -> None:
+        """Use the ACLs of the first image, which is complete now."""
+        if self._acls is not None:
+            self._acls.load(self._image.acls)
+            count = sum(len(acls or ()) for acls in self._image.acls.values())
+            _log.info("ACLs loaded: count=%d", count)
+
+    def _changed(self, change: ImageChange) -> None:
+        if self._acls is not None and change.acls:
+            self._acls.update({node: self._image.acls[node] for node in change.acls})
