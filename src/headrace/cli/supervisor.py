@@ -25,6 +25,11 @@ from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
 from headrace.cli.ready import ReadyFiles, farewell, ready_line, state_file
 from headrace.cli.zookeeper import checked_heap, report
+from headrace.cli.zookeeper_access import DIGEST_FILE, created_digest, secure_if_open
+from headrace.config.broker import BrokerConfig
+from headrace.config.setting import ConfigError
+from headrace.coordination.access import DIGEST_FILE as DIGEST_SETTING
+from headrace.coordination.access import SET_ACL, access_of
 from headrace.coordination.database import StoreFileError
 from headrace.coordination.port import StoreUnavailable
 from headrace.ensemble.broker import BrokerProcess
@@ -53,6 +58,8 @@ def run_cluster(args: argparse.Namespace, directory: str, settings: Mapping[str,
         return supervisor.run()
     except NotInstalled as error:
         raise Failure(str(error)) from None
+    except ConfigError as error:
+        raise Failure(error.message) from None
     except ChildFailed as error:
         raise Failure(str(error).replace("headrace: ", "")) from None
     except (StoreFileError, StoreUnavailable) as error:
@@ -93,6 +100,10 @@ class Supervisor:
         self._ports = [args.port + at if args.port else 0 for at in range(args.brokers)]
         replication = replicated(settings, broker_count(data, args.brokers))
         properties = {"zookeeper.connect": self._connect, **replication}
+        properties |= self._digest(properties)
+        self._config = BrokerConfig.load(
+            {name: text for name, text in properties.items() if "zookeeper." in name}
+        )
         self._brokers = [
             BrokerProcess(
                 node_id,
@@ -106,6 +117,15 @@ class Supervisor:
         self._dead: set[str] = set()
         self._stopping = threading.Event()
         self._in_a_hurry = False
+
+    def _digest(self, properties: Mapping[str, str]) -> dict[str, str]:
+        """Credentials for ZooKeeper, if its nodes are to be secured and no file is given."""
+        is_wanted = properties.get(SET_ACL, "false").strip().lower() == "true"
+        if not is_wanted or properties.get(DIGEST_SETTING):
+            return {}
+        path = str((self._data / DIGEST_FILE).absolute())
+        created_digest(path)
+        return {DIGEST_SETTING: path}
 
     def check_ports(self) -> None:
         for port in self._ports:
@@ -152,11 +172,16 @@ class Supervisor:
             self._zookeeper.start()
             for node in self._zookeeper.nodes:
                 _say(f"{node.process.name} is ready: {node.describe()}")
+        access = access_of(self._config)
+        if self._zookeeper is not None and access.sets_acls:
+            count = secure_if_open(self._connect, access)
+            if count:
+                _say(f"Only the brokers can now change {count} nodes in ZooKeeper")
         file = cluster_data.store_to_copy(self._data, len(self._brokers))
         if file is not None:
             from headrace.coordination.copying import copy_to_zookeeper
 
-            asyncio.run(copy_to_zookeeper(str(file), self._connect))
+            asyncio.run(copy_to_zookeeper(str(file), self._connect, access))
             _say(f"The single broker's topics and settings are now in ZooKeeper at {self._connect}")
         for name in cluster_data.brokers_beyond(self._data, len(self._brokers)):
             _say(f"{name} is not started: its directory exists, but --brokers is smaller")

@@ -11,6 +11,7 @@ from headrace.cli.connection import add_action, run_action
 from headrace.cli.credentials import read_password
 from headrace.cli.failure import Failure
 from headrace.cli.output import print_json, print_table
+from headrace.cli.zookeeper_access import add_config_argument, read_config
 
 if TYPE_CHECKING:
     from headrace.client import Client
@@ -56,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--zookeeper", metavar="HOST:PORT", help="ZooKeeper of a cluster, as in zookeeper.connect"
     )
+    add_config_argument(where, "--zookeeper-config")
 
 
 def _add_password_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,10 +165,15 @@ async def _store_first_user(args: argparse.Namespace, credentials: dict[str, str
 
 
 async def _open_store(args: argparse.Namespace) -> "Store":
-    if args.zookeeper:
+    if args.data is None:
+        from headrace.coordination.access import access_of
         from headrace.coordination.zookeeper import ZooKeeperStore
 
-        return await ZooKeeperStore.open(args.zookeeper)
+        config = read_config(args.zookeeper_config)
+        connect = args.zookeeper or config.get_optional_str("zookeeper.connect")
+        if connect is None:
+            raise Failure(f"{args.zookeeper_config}: zookeeper.connect is missing.")
+        return await ZooKeeperStore.open(connect, access=access_of(config))
     from headrace.coordination.embedded import STORE_FILE, EmbeddedStore
 
     return await EmbeddedStore.open(os.path.join(args.data, STORE_FILE))

@@ -1,6 +1,7 @@
 """`headrace zookeeper`: runs a ZooKeeper ensemble on this machine and restarts nodes that die."""
 
 import argparse
+import os
 import shutil
 import signal
 import sys
@@ -12,6 +13,12 @@ from pathlib import Path
 from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
 from headrace.cli.ready import add_directory_arguments, add_ready_file_argument
+from headrace.cli.zookeeper_access import (
+    add_config_argument,
+    created_digest,
+    run_secure,
+    secure_if_open,
+)
 from headrace.ensemble.zookeeper import CLIENT_PORT, HEAP, heap_size
 
 DATA_DIRECTORY = "./headrace-zookeeper"
@@ -22,9 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         nargs="?",
-        choices=("run", "install"),
+        choices=("run", "install", "secure"),
         default="run",
-        help="run an ensemble (default), or install ZooKeeper's jars into the cache",
+        help="run an ensemble (default); install ZooKeeper's jars into the cache; or secure a "
+        "cluster's nodes in ZooKeeper, so that only its credentials can change them",
+    )
+    add_config_argument(parser, "--config")
+    parser.add_argument(
+        "--undo",
+        action="store_true",
+        help="with secure: allow every client of ZooKeeper to change the nodes again",
+    )
+    parser.add_argument(
+        "--digest-file",
+        metavar="FILE",
+        help="with run: secure all nodes with the credentials in this file, which is created if it "
+        "does not exist",
     )
     parser.add_argument(
         "--nodes", type=int, default=1, metavar="K", help="number of nodes (default 1)"
@@ -42,11 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from headrace.coordination.port import StoreUnavailable
     from headrace.ensemble.child import ChildFailed
     from headrace.ensemble.java import NotInstalled
 
     if args.action == "install":
         return _install()
+    if args.action == "secure":
+        return run_secure(args)
     if args.nodes < 1:
         raise Failure("--nodes must be at least 1.", 2)
     heap = checked_heap("--heap", args.heap)
@@ -54,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         cluster_data.lock(data)
         return _serve(args, data, heap)
-    except (ChildFailed, NotInstalled) as error:
+    except (ChildFailed, NotInstalled, StoreUnavailable) as error:
         raise Failure(str(error)) from None
     finally:
         if args.temp:
@@ -91,6 +114,7 @@ def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
     from headrace.ensemble.zookeeper import LocalZooKeeper, free_port
 
     ports = [args.port + number if args.port else free_port() for number in range(args.nodes)]
+    access = created_digest(args.digest_file) if args.digest_file else None
     zookeeper = LocalZooKeeper(data, ports, heap=heap)
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -106,6 +130,11 @@ def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
         if args.nodes > 1:
             for node in zookeeper.nodes:
                 print(f"{node.process.name} is ready: {node.describe()}", flush=True)
+        if access is not None:
+            secure_if_open(zookeeper.connect, access)
+            path = os.path.abspath(args.digest_file)
+            print("All nodes are secured. Settings of brokers: zookeeper.set.acl=true,", end=" ")
+            print(f"headrace.zookeeper.digest.file={path}", flush=True)
         print(f"ZooKeeper is ready: zookeeper.connect={zookeeper.connect}", flush=True)
         write_ready()
         monitor = Monitor(zookeeper.nodes, report, write_ready)

@@ -302,20 +302,10 @@ reserved.broker.max.id int 1000 * hidden
 zookeeper.clientCnxnSocket string - * hidden
 zookeeper.max.in.flight.requests int 10 * hidden
 zookeeper.metadata.migration.enable boolean false * hidden
-zookeeper.set.acl boolean false * hidden
 zookeeper.ssl.cipher.suites list - * hidden
-zookeeper.ssl.client.enable boolean false * hidden
 zookeeper.ssl.crl.enable boolean false * hidden
-zookeeper.ssl.enabled.protocols list - * hidden
-zookeeper.ssl.endpoint.identification.algorithm string HTTPS * hidden
-zookeeper.ssl.keystore.location string - * hidden
-zookeeper.ssl.keystore.password password - * hidden
-zookeeper.ssl.keystore.type string - * hidden
 zookeeper.ssl.ocsp.enable boolean false * hidden
-zookeeper.ssl.protocol string TLSv1.2 * hidden
-zookeeper.ssl.truststore.location string - * hidden
 zookeeper.ssl.truststore.password password - * hidden
-zookeeper.ssl.truststore.type string - * hidden
 zookeeper.sync.time.ms int 2000 * hidden
 """,
 }

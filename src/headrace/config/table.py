@@ -13,6 +13,7 @@ from headrace.config.cluster_rows import CLUSTER_ROWS, GROUP_ROWS, TRANSACTION_R
 from headrace.config.security_rows import SECURITY_ROWS
 from headrace.config.setting import Setting, shown
 from headrace.config.topic_rows import TOPIC_ROWS
+from headrace.config.zookeeper_rows import ZOOKEEPER_ROWS
 
 NAME_LENGTH_MAX = 128
 _LIKENESS_MIN = 0.55
@@ -70,6 +71,7 @@ _OWN_BROKER_SETTINGS: dict[str, Setting] = {
         TRANSACTION_ROWS,
         CLUSTER_ROWS,
         SECURITY_ROWS,
+        ZOOKEEPER_ROWS,
         (_broker_default(row, row.synonyms[0][0]) for row in TOPIC_ROWS if row.synonyms),
     )
     for row in rows

@@ -12,6 +12,7 @@ import asyncio
 import os
 
 from headrace.coordination import layout
+from headrace.coordination.access import ANONYMOUS, ZooKeeperAccess
 from headrace.coordination.database import Database
 from headrace.coordination.port import NodeExists, NoNode, Store, StoreUnavailable, UnknownOutcome
 from headrace.coordination.zookeeper import ZooKeeperStore
@@ -19,12 +20,12 @@ from headrace.coordination.zookeeper import ZooKeeperStore
 COPIED_SUFFIX = ".copied-to-zookeeper"
 
 
-async def copy_to_zookeeper(file: str, connect: str) -> None:
+async def copy_to_zookeeper(file: str, connect: str, access: ZooKeeperAccess = ANONYMOUS) -> None:
     """Raises StoreFileError or StoreUnavailable, with a message for the user."""
     database = Database(file)
     tree = {path: node.data for path, node in database.open().nodes if path != "/"}
     try:
-        store = await ZooKeeperStore.open(connect)
+        store = await ZooKeeperStore.open(connect, access=access)
         try:
             await _copy(store, tree, connect)
         finally:

@@ -15,6 +15,7 @@ import asyncio
 import json
 import logging
 import os
+import ssl
 import struct
 from typing import NamedTuple
 
@@ -71,14 +72,17 @@ class SessionFile:
         return {"boot": boot, "device": status.st_dev, "inode": status.st_ino}
 
 
-async def end_session(hosts: str, session: Session) -> None:
+async def end_session(hosts: str, session: Session, tls: ssl.SSLContext | None = None) -> None:
     """Try each host until one responds; `hosts` has the format of zookeeper.connect."""
     for address in hosts.split(","):
         host, colon, port = address.rpartition(":")
         try:
             async with asyncio.timeout(END_S_MAX):
                 await _end_at(
-                    host.strip("[]") if colon else address, int(port) if colon else _PORT, session
+                    host.strip("[]") if colon else address,
+                    int(port) if colon else _PORT,
+                    session,
+                    tls,
                 )
             return
         except (OSError, asyncio.IncompleteReadError):
@@ -86,8 +90,8 @@ async def end_session(hosts: str, session: Session) -> None:
     _log.info("former session not closed, waiting for its timeout: session=%x", session.session_id)
 
 
-async def _end_at(host: str, port: int, session: Session) -> None:
-    reader, writer = await asyncio.open_connection(host, port)
+async def _end_at(host: str, port: int, session: Session, tls: ssl.SSLContext | None) -> None:
+    reader, writer = await asyncio.open_connection(host, port, ssl=tls)
     try:
         writer.write(
             _CONNECT.pack(

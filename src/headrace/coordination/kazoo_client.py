@@ -17,8 +17,10 @@ for watches, are not started, because they would lose that order.
 
 import logging
 import select
+import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -30,10 +32,14 @@ from kazoo.protocol import serialization
 from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
+from headrace.coordination.access import ZooKeeperAccess
 from headrace.coordination.former_session import Session
+from headrace.coordination.node_acl import NodeAcl
 from headrace.coordination.port import (
+    ANY_VERSION,
+    AccessDenied,
     BadVersion,
     Create,
     Delete,
@@ -46,6 +52,7 @@ from headrace.coordination.port import (
     SessionState,
     Set,
     StoreError,
+    StoreUnavailable,
     WatchEvent,
 )
 
@@ -54,6 +61,7 @@ Done = Callable[[Any, Exception | None], None]
 
 RECONNECT_DELAY_S = 0.05
 _ATTEMPT_S_MIN = 1.0
+_HANDSHAKE_S_MIN = 0.1
 _CHUNK_BYTES = 65536
 _HEADER = struct.Struct(">iii")
 RECONNECT_DELAY_S_MAX = 1.0
@@ -71,17 +79,39 @@ _REFUSALS: dict[type[Exception], type[StoreError]] = {
     exceptions.NoChildrenForEphemeralsError: NoChildrenForEphemerals,
 }
 _ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+_ACLS: dict[NodeAcl, list[Any]] = {
+    NodeAcl.OPEN: OPEN_ACL_UNSAFE,
+    NodeAcl.READABLE: CREATOR_ALL_ACL + READ_ACL_UNSAFE,
+    NodeAcl.SECRET: CREATOR_ALL_ACL,
+}
 _log = logging.getLogger(__name__)
-# kazoo logs each attempt to connect. Without --log-level debug, only the store's own lines appear.
-_log.addFilter(lambda each: each.levelno >= logging.ERROR or _log.isEnabledFor(logging.DEBUG))
+
+
+def _is_logged(line: logging.LogRecord) -> bool:
+    """Whether a line of kazoo is logged.
+
+    kazoo logs each attempt to connect: without --log-level debug, only the store's own lines
+    appear. It also logs requests and responses, at debug level, which contain secrets: never.
+    """
+    if line.levelno <= logging.DEBUG:
+        return False
+    return line.levelno >= logging.ERROR or _log.isEnabledFor(logging.DEBUG)
+
+
+_log.addFilter(_is_logged)
 
 
 class NotSent(Exception):
     """The connection was closed before the request was accepted."""
 
 
-def refusal(error: Exception, path: str) -> StoreError | None:
-    """The server's error as a StoreError; None if the error is not a response to the request."""
+def refusal(error: Exception, path: str) -> StoreError | StoreUnavailable | None:
+    """The server's error as that of the port; None if it is not a response to the request."""
+    if isinstance(error, exceptions.NoAuthError | exceptions.InvalidACLError):
+        return AccessDenied(
+            f"ZooKeeper denies access to {path}. Its nodes belong to other credentials than those "
+            "of this process: check headrace.zookeeper.digest.file."
+        )
     kind = _REFUSALS.get(type(error))
     return None if kind is None else kind(path)
 
@@ -93,19 +123,33 @@ def first_refusal(results: Sequence[Any]) -> tuple[int, Exception] | None:
     return next(iter(blamed or failed), None)
 
 
-def write_request(op: Op, path: str) -> Any:
+def write_request(op: Op, path: str, acl: NodeAcl) -> Any:
+    """`acl` is for a node that the request creates."""
     if isinstance(op, Create):
-        return serialization.Create2(path, op.data, OPEN_ACL_UNSAFE, int(op.ephemeral))
-    return _part(op, path)
+        return serialization.Create2(path, op.data, _ACLS[acl], int(op.ephemeral))
+    return _part(op, path, acl)
 
 
-def multi_request(parts: Sequence[tuple[Op, str]]) -> Any:
-    return serialization.Transaction([_part(op, path) for op, path in parts])
+def multi_request(parts: Sequence[tuple[Op, str, NodeAcl]]) -> Any:
+    return serialization.Transaction([_part(op, path, acl) for op, path, acl in parts])
 
 
-def _part(op: Op, path: str) -> Any:
+def acl_request(path: str) -> Any:
+    return serialization.GetACL(path)
+
+
+def acl_entries(response: Any) -> list[tuple[str, str, int]]:
+    """Scheme, id and permissions of each entry, from the response to `acl_request`."""
+    return [(acl.id.scheme, acl.id.id, int(acl.perms)) for acl in response[0]]
+
+
+def set_acl_request(path: str, acl: NodeAcl) -> Any:
+    return serialization.SetACL(path, _ACLS[acl], ANY_VERSION)
+
+
+def _part(op: Op, path: str, acl: NodeAcl) -> Any:
     if isinstance(op, Create):
-        return serialization.Create(path, op.data, OPEN_ACL_UNSAFE, int(op.ephemeral))
+        return serialization.Create(path, op.data, _ACLS[acl], int(op.ephemeral))
     if isinstance(op, Set):
         return serialization.SetData(path, op.data, op.version)
     if isinstance(op, Delete):
@@ -129,13 +173,24 @@ def attempt_s(session_timeout_ms: int, hosts: int) -> float:
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """Runs callbacks directly on the connection's thread: each only passes data on."""
 
-    def __init__(self, connect_s_max: float) -> None:
+    def __init__(self, connect_s_max: float, tls: ssl.SSLContext | None) -> None:
         super().__init__()
         self.connect_s_max = connect_s_max
+        self._tls = tls
 
-    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+    def create_connection(self, *args: Any, timeout: float, hostname: str, **kwargs: Any) -> Any:
         timeout = min(timeout, self.connect_s_max)
-        return super().create_connection(*args, timeout=timeout, **kwargs)
+        end = time.monotonic() + timeout
+        connection = super().create_connection(*args, timeout=timeout, **kwargs)
+        if self._tls is None:
+            return connection
+        # Not kazoo's TLS, which reads its files again for each connection.
+        try:
+            connection.settimeout(max(end - time.monotonic(), _HANDSHAKE_S_MIN))
+            return self._tls.wrap_socket(connection, server_hostname=hostname)
+        except BaseException:
+            connection.close()
+            raise
 
     def start(self) -> None:
         pass
@@ -203,7 +258,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             while len(received) < length:
                 try:
                     chunk = self._socket.recv(_CHUNK_BYTES)
-                except BlockingIOError:
+                except (BlockingIOError, ssl.SSLWantReadError):
                     if not self.handler.select([self._socket], [], [], timeout)[0]:
                         raise self.handler.timeout_exception("no data received in time") from None
                     continue
@@ -260,6 +315,7 @@ class Client(KazooClient):  # type: ignore[misc]
         self,
         hosts: str,
         session_timeout_ms: int,
+        access: ZooKeeperAccess,
         cross: Cross,
         on_state: Callable[[SessionState, int, Session, int], None],
         on_event: Callable[[WatchEvent], None],
@@ -277,7 +333,8 @@ class Client(KazooClient):  # type: ignore[misc]
         super().__init__(
             hosts,
             timeout=session_timeout_ms / 1000,
-            handler=_Handler(attempt_s(session_timeout_ms, hosts.count(",") + 1)),
+            handler=_Handler(attempt_s(session_timeout_ms, hosts.count(",") + 1), access.tls),
+            auth_data=[("digest", access.digest)] if access.digest else None,
             connection_retry=retry,
             logger=_log,
         )

@@ -22,6 +22,7 @@ Does no I/O. Each document has a version; readers ignore unknown fields.
                               name is URL-encoded
     /config/clients           reserved for quotas
     /acl/NN                   {"acls"}: ACLs, in 64 nodes 00 to 3f; see coordination/acl_layout.py
+    /delegation_token         reserved for delegation tokens
     /cluster/secret           {"secret"}: the password with which brokers log in to each other
     /producer_ids             {"next"}: the first producer id that was never allocated
     /changes                  {"last", "rows"}: the latest changes of the controller, see ChangeRow
@@ -57,6 +58,7 @@ BROKER_CONFIGS = "/config/brokers"
 GROUP_CONFIGS = "/config/groups"
 USER_CONFIGS = "/config/users"
 ACLS = "/acl"
+DELEGATION_TOKENS = "/delegation_token"
 PRODUCER_IDS = "/producer_ids"
 CHANGES = "/changes"
 ROOMS = (
@@ -74,6 +76,9 @@ ROOMS = (
     ACLS,
 )
 """Nodes that only have children, each after its parent."""
+
+SENSITIVE = (CLUSTER_SECRET, USER_CONFIGS, BROKER_CONFIGS, DELEGATION_TOKENS)
+"""Nodes with secrets, with all nodes below them."""
 
 DEFAULT_BROKER = "<default>"
 DEFAULT_USER = "<default>"
@@ -140,6 +145,11 @@ class ChangeLog(NamedTuple):
             size -= len(kept[0].name)
             kept = kept[1:]
         return ChangeLog(self.last + len(added), kept)
+
+
+def is_sensitive(path: str) -> bool:
+    """Whether a node holds secrets, so that no stranger may read it."""
+    return any(path == each or path.startswith(each + "/") for each in SENSITIVE)
 
 
 def broker_path(node_id: int) -> str:

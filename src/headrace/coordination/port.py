@@ -141,6 +141,10 @@ class SessionExpired(StoreUnavailable):
     """The session has ended: nothing was sent, so nothing was changed."""
 
 
+class AccessDenied(StoreUnavailable):
+    """The store does not allow this request with the credentials of the session."""
+
+
 class StoreFull(StoreUnavailable):
     """The disk of the store is full: nothing was changed, and a later write can succeed."""
 

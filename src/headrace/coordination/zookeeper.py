@@ -19,9 +19,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from headrace.coordination.access import ANONYMOUS, ZooKeeperAccess
 from headrace.coordination.former_session import Session, SessionFile, end_session
+from headrace.coordination.layout import CLUSTER_ID, is_sensitive
+from headrace.coordination.node_acl import WRITE_PERMISSIONS, NodeAcl
 from headrace.coordination.port import (
     ANY_VERSION,
+    AccessDenied,
     Check,
     ConnectionLost,
     Create,
@@ -100,7 +104,11 @@ class ZooKeeperStore:
     """The Store port over ZooKeeper; see `open`."""
 
     def __init__(
-        self, connect: str, session_timeout_ms: int, session_file: SessionFile | None
+        self,
+        connect: str,
+        session_timeout_ms: int,
+        session_file: SessionFile | None,
+        access: ZooKeeperAccess,
     ) -> None:
         try:
             from headrace.coordination import kazoo_client
@@ -112,6 +120,7 @@ class ZooKeeperStore:
         self._kazoo = kazoo_client
         self._hosts, self._chroot = parse_connect(connect)
         self._session_file = session_file
+        self._access = access
         self._loop = asyncio.get_running_loop()
         self._crossed: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._drain_due = False
@@ -126,7 +135,7 @@ class ZooKeeperStore:
         self._connected = asyncio.Event()
         self._closing: asyncio.Future[None] | None = None
         self._client = kazoo_client.Client(
-            self._hosts, session_timeout_ms, self._cross, self._session_changed, self._fire
+            self._hosts, session_timeout_ms, access, self._cross, self._session_changed, self._fire
         )
 
     @classmethod
@@ -137,6 +146,7 @@ class ZooKeeperStore:
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         connection_timeout_ms: int | None = None,
         session_path: str | None = None,
+        access: ZooKeeperAccess = ANONYMOUS,
     ) -> "ZooKeeperStore":
         """Open a session and create the chroot. Raises StoreUnavailable.
 
@@ -144,9 +154,8 @@ class ZooKeeperStore:
         the session of a dead process, that session is ended first. The caller must hold a lock on
         the directory of that file.
         """
-        store = cls(
-            connect, session_timeout_ms, None if session_path is None else SessionFile(session_path)
-        )
+        file = None if session_path is None else SessionFile(session_path)
+        store = cls(connect, session_timeout_ms, file, access)
         seconds = (connection_timeout_ms or session_timeout_ms) / 1000
         try:
             async with asyncio.timeout(seconds):
@@ -154,6 +163,7 @@ class ZooKeeperStore:
                 store._client.start_async()
                 await store._connected.wait()
                 await store._make_chroot()
+                await store._secure_root()
         except TimeoutError:
             trouble = store._client.trouble
             await store.close()
@@ -169,7 +179,7 @@ class ZooKeeperStore:
     async def _end_former(self) -> None:
         former = self._session_file.read() if self._session_file is not None else None
         if former is not None:
-            await end_session(self._hosts, former)
+            await end_session(self._hosts, former, self._access.tls)
 
     async def _make_chroot(self) -> None:
         names = self._chroot.split("/")[1:]
@@ -178,13 +188,41 @@ class ZooKeeperStore:
             path = "/" + "/".join(names[:depth])
             while True:
                 try:
-                    await self.create(path)
+                    # Read first: to create a node, its parent's ACL must allow it, even if the
+                    # node exists.
+                    if await self.exists(path) is None:
+                        await self.create(path)
                     break
                 except NodeExists:
                     break
+                except AccessDenied:
+                    raise
                 except StoreUnavailable:
                     await asyncio.sleep(_RETRY_S)
         self._chroot = chroot
+
+    async def _secure_root(self) -> None:
+        """Set the ACL of the root of a new tree: its owner can delete all nodes in it."""
+        while self._access.sets_acls:
+            try:
+                acl = await self.get_acl("/")
+                if all(
+                    scheme != "world" or not bits & WRITE_PERMISSIONS for scheme, _, bits in acl
+                ):
+                    return
+                if await self.exists(CLUSTER_ID) is None:
+                    await self.set_acl("/", NodeAcl.READABLE)
+                else:
+                    _log.warning(
+                        "every client of ZooKeeper can change the tree: path=%s "
+                        "next_step='run headrace zookeeper secure'",
+                        self._chroot or "/",
+                    )
+                return
+            except AccessDenied:
+                raise
+            except StoreUnavailable:
+                await asyncio.sleep(_RETRY_S)
 
     @property
     def state(self) -> SessionState:
@@ -232,15 +270,19 @@ class ZooKeeperStore:
         check_ops(ops)
         if not ops:
             return []
-        request = self._kazoo.multi_request([(op, self._full(op.path)) for op in ops])
+        request = self._kazoo.multi_request(
+            [(op, self._full(op.path), self._acl_of(op)) for op in ops]
+        )
         results = await self._ask("multi", request, writes=True)
         failed = self._kazoo.first_refusal(results)
         if failed is not None:
             index, error = failed
             op = ops[index]
-            kind = self._kazoo.refusal(error, _about(op)) or StoreError(
-                f"{type(error).__name__} {error}"
-            )
+            kind = self._kazoo.refusal(error, _about(op))
+            if isinstance(kind, AccessDenied):
+                raise kind
+            if not isinstance(kind, StoreError):
+                kind = StoreError(f"{type(error).__name__} {error}")
             raise MultiFailed(index, op, kind)
         if len(results) != len(ops):
             raise UnknownOutcome(f"{len(results)} results for {len(ops)} operations")
@@ -291,9 +333,24 @@ class ZooKeeperStore:
 
     async def _write(self, op: Op) -> Any:
         check_ops([op])
-        return await self._ask(
-            _about(op), self._kazoo.write_request(op, self._full(op.path)), writes=True
+        request = self._kazoo.write_request(op, self._full(op.path), self._acl_of(op))
+        return await self._ask(_about(op), request, writes=True)
+
+    def _acl_of(self, op: Op) -> NodeAcl:
+        """The ACL of a node that is created."""
+        if not self._access.sets_acls:
+            return NodeAcl.OPEN
+        return NodeAcl.SECRET if is_sensitive(op.path) else NodeAcl.READABLE
+
+    async def get_acl(self, path: str) -> list[tuple[str, str, int]]:
+        """Scheme, id and permissions of each entry of a node's ACL."""
+        return self._kazoo.acl_entries(
+            await self._ask(path, self._kazoo.acl_request(self._full(path)), writes=False)
         )
+
+    async def set_acl(self, path: str, acl: NodeAcl) -> None:
+        request = self._kazoo.set_acl_request(self._full(path), acl)
+        await self._ask(path, request, writes=True)
 
     async def _ask(
         self,

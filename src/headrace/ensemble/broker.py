@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.ensemble.child import Child
-from headrace.ensemble.properties import properties_text
+from headrace.ensemble.properties import properties_text, write_private
 
 
 class BrokerProcess:
@@ -61,7 +61,7 @@ class BrokerProcess:
         self, *, when_orphaned: signal.Signals = signal.SIGTERM, under: Sequence[str] = ()
     ) -> None:
         self.directory.parent.mkdir(parents=True, exist_ok=True)
-        self._file.write_text(properties_text(self.properties), encoding="ascii")
+        write_private(self._file, properties_text(self.properties))
         self._ready.unlink(missing_ok=True)
         self.process.start(when_orphaned=when_orphaned, under=under)
 

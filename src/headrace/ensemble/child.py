@@ -40,16 +40,24 @@ def _starter() -> ThreadPoolExecutor:
 
 class Child:
     def __init__(
-        self, name: str, command: Sequence[str], output: Path, *, appends: bool = False
+        self,
+        name: str,
+        command: Sequence[str],
+        output: Path,
+        *,
+        appends: bool = False,
+        umask: int = -1,
     ) -> None:
         """`output` receives the output of the process.
 
-        With `appends`, the file keeps the output of earlier processes.
+        With `appends`, the file keeps the output of earlier processes. `umask` is that of the
+        process, or -1 for that of this one.
         """
         self.name = name
         self.command = list(command)
         self.output = output
         self._mode = "ab" if appends else "wb"
+        self._umask = umask
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(
@@ -57,7 +65,7 @@ class Child:
     ) -> None:
         """`under` is a command that executes the one in its arguments, as env does."""
         mode, self._mode = self._mode, "ab"
-        with open(self.output, mode) as output:
+        with open(self.output, mode, opener=self._opened) as output:
             arguments = [str(os.getpid()), str(int(when_orphaned)), *under, *self.command]
             self._process = (
                 _starter()
@@ -68,9 +76,13 @@ class Child:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    umask=self._umask,
                 )
                 .result()
             )
+
+    def _opened(self, path: str, flags: int) -> int:
+        return os.open(path, flags, 0o666 if self._umask == -1 else 0o666 & ~self._umask)
 
     @property
     def pid(self) -> int:

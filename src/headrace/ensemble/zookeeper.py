@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headrace.ensemble.child import Child, ChildFailed
 from headrace.ensemble.java import find_java
-from headrace.ensemble.properties import properties_text
+from headrace.ensemble.properties import properties_text, write_private
 from headrace.ensemble.zookeeper_jars import class_path
 
 CLIENT_PORT = 2181
@@ -113,6 +113,7 @@ class ZooKeeperNode:
             f"ZooKeeper node {number}",
             [*command, main, str(directory / "zoo.cfg")],
             directory / "zookeeper.log",
+            umask=0o077,
         )
 
     @property
@@ -127,12 +128,22 @@ class ZooKeeperNode:
     def configure(self, peers: Mapping[str, str]) -> None:
         """`peers` are the server settings of an ensemble; empty for a single node."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._make_private()
         settings = {**_SETTINGS, "dataDir": str(self.directory), "clientPort": str(self.port)}
         if peers:
             settings |= {"standaloneEnabled": "false", **peers}
             (self.directory / "myid").write_text(f"{self.number}\n", encoding="ascii")
-        text = properties_text(settings)
-        (self.directory / "zoo.cfg").write_text(text, encoding="ascii")
+        write_private(self.directory / "zoo.cfg", properties_text(settings))
+
+    def _make_private(self) -> None:
+        """Its files contain all that brokers store, also secrets, and earlier files are readable.
+
+        New files are private because of the umask of the process.
+        """
+        self.directory.chmod(0o700)
+        for directory, _, names in os.walk(self.directory):
+            for name in names:
+                os.chmod(os.path.join(directory, name), 0o600)
 
     def mode(self) -> str | None:
         """leader, follower or standalone; None if it is not ready."""

@@ -5,6 +5,7 @@ is a number and the network loses what it is told to.
 """
 
 import asyncio
+import logging
 import os
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,6 +23,7 @@ from headrace.runtime.link import Network, SocketNetwork
 from headrace.runtime.worker import Worker
 
 SESSION_FILE = "zookeeper-session"
+_log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from headrace.server.server import Server
@@ -93,11 +95,19 @@ class RealOutside:
         """ZooKeeper for a cluster, else a file in the data directory."""
         if not config.is_clustered:
             return await EmbeddedStore.open(os.path.join(directory, STORE_FILE))
+        from headrace.coordination.access import access_of
         from headrace.coordination.zookeeper import ZooKeeperStore
 
+        access = access_of(config)
+        if config.mechanisms and not access.sets_acls:
+            _log.warning(
+                "every client of ZooKeeper can change users and become the controller: "
+                "next_step='set zookeeper.set.acl, see docs/SECURITY.md'"
+            )
         return await ZooKeeperStore.open(
             config.get_str("zookeeper.connect"),
             session_timeout_ms=config.get_int("zookeeper.session.timeout.ms"),
             connection_timeout_ms=config.get_optional_int("zookeeper.connection.timeout.ms"),
             session_path=os.path.join(directory, SESSION_FILE),
+            access=access,
         )

@@ -8,6 +8,8 @@ from headrace.config.table import TOPIC_SETTINGS, broker_settings
 NOTHING_TO_DO = {
     "file.delete.delay.ms",  # A reader holds a deleted segment open for as long as it needs it.
     "log.flush.start.offset.checkpoint.interval.ms",  # It is written before it counts.
+    "zookeeper.ssl.keystore.type",
+    "zookeeper.ssl.truststore.type",
 }
 OTHER_NAMES = {
     "cleanup.policy": ".deletes",

@@ -50,10 +50,11 @@ def test_every_name_stands_once_in_the_sources() -> None:
         cluster_rows,
         security_rows,
         topic_rows,
+        zookeeper_rows,
     )
 
     names = [row.name for row in accepted_rows.accepted_rows()]
-    for module in (broker_rows, cluster_rows, security_rows):
+    for module in (broker_rows, cluster_rows, security_rows, zookeeper_rows):
         for rows in vars(module).values():
             if isinstance(rows, tuple) and rows and isinstance(rows[0], Setting):
                 names += [row.name for row in rows]

@@ -10,6 +10,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import KeeperState
 
+from headrace.coordination.access import ANONYMOUS
 from headrace.coordination.former_session import Session
 from headrace.coordination.kazoo_client import Client, NotSent, first_refusal, sync_request
 from headrace.coordination.port import SessionState, WatchEvent
@@ -23,6 +24,7 @@ class Crossing:
         self.client = Client(
             "127.0.0.1:1",
             6000,
+            ANONYMOUS,
             lambda callback, *args: callback(*args),
             self._changed,
             self._event,

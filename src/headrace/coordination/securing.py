@@ -1,0 +1,53 @@
+"""Gives the nodes of an existing tree their ACLs, or opens them again.
+
+Brokers can run: those that have the credentials lose nothing by it. Nodes that appear during the
+walk have the ACL that their creator gave them.
+
+1. A node gets its ACL before its children do, so that strangers cannot add children meanwhile.
+2. ZooKeeper's own nodes, below /zookeeper, are not changed.
+"""
+
+import asyncio
+
+from headrace.coordination.layout import is_sensitive
+from headrace.coordination.node_acl import WRITE_PERMISSIONS, NodeAcl
+from headrace.coordination.port import NoNode
+from headrace.coordination.zookeeper import ZooKeeperStore
+
+OWN_NODES = "/zookeeper"
+_CONCURRENT_MAX = 50
+
+
+async def is_open(store: ZooKeeperStore, path: str = "/") -> bool:
+    """Whether every client of ZooKeeper can change this node or its children."""
+    return any(
+        scheme == "world" and permissions & WRITE_PERMISSIONS
+        for scheme, _, permissions in await store.get_acl(path)
+    )
+
+
+async def secure_tree(store: ZooKeeperStore, *, undo: bool = False) -> int:
+    """Set the ACL of each node below the path of zookeeper.connect; returns their number."""
+    count = 0
+    level = ["/"]
+    while level:
+        following: list[str] = []
+        for at in range(0, len(level), _CONCURRENT_MAX):
+            paths = level[at : at + _CONCURRENT_MAX]
+            found = await asyncio.gather(*(_secure(store, path, undo=undo) for path in paths))
+            for path, children in zip(paths, found, strict=True):
+                if children is not None:
+                    count += 1
+                    following += [f"{path.rstrip('/')}/{name}" for name in children]
+        level = [path for path in following if path != OWN_NODES]
+    return count
+
+
+async def _secure(store: ZooKeeperStore, path: str, *, undo: bool) -> list[str] | None:
+    """Set the ACL of one node; returns its children, or None if it was deleted."""
+    acl = NodeAcl.SECRET if is_sensitive(path) else NodeAcl.READABLE
+    try:
+        await store.set_acl(path, NodeAcl.OPEN if undo else acl)
+        return await store.children(path)
+    except NoNode:
+        return None
