@@ -321,7 +321,7 @@ class TlsProxy:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of its own authority for 127.0.0.1, with its key in the same file."""
+    """Self-signed certificates, each with its key in the same file."""
     directory = tmp_path_factory.mktemp("certificates")
     make_certificate(directory / "local.pem", "IP:127.0.0.1")
     make_certificate(directory / "elsewhere.pem", "DNS:elsewhere.example")
