@@ -157,18 +157,19 @@ def section(torture: Torture, hours: float, seed: int, command: str) -> str:
     text = f"""{HEADING}
 
 `{command}` (seed {seed}) runs four brokers as processes, each on its own disk. Idempotent producers
-(librdkafka, acks=all) write to a topic with three replicas and min.insync.replicas=2. Two readers
-and a sampler of log ends compare everything that they see. One fault follows another. At the end of
-each round, every acknowledged record that was not deleted must be at its offset, once and in order.
-The ZooKeeper session timeout and replica.lag.time.max.ms are 2 s.
+(librdkafka, acks=all) write to a topic with three replicas and min.insync.replicas=2. The test
+injects one fault after another. During the faults, two readers, and a thread that requests log end
+offsets, compare their results. A round is a series of faults. At the end of each round, every
+acknowledged record that was not deleted must be at its offset, once and in order. The ZooKeeper
+session timeout and replica.lag.time.max.ms are 2 s.
 
-- Time: {hours:.2f} hours; {rounds["busy"]:,} rounds under load, {rounds["idle"]:,} nearly idle
-  (one record per second and producer)
+- Time: {hours:.2f} hours, with {rounds["busy"]:,} rounds under load,
+  and {rounds["idle"]:,} nearly idle rounds (one record per second and producer)
 - Faults: {torture.counts.total():,}
 - Records acknowledged: {torture.acknowledged:,}; deleted by DeleteRecords: {torture.deleted:,}
-- Records read during faults: {torture.reads:,}; contradictions: 0
-- Lost, moved, changed or duplicated: 0
-- Reported to a producer as failed: {torture.failed:,}
+- Records read during faults: {torture.reads:,}; differences between two reads of an offset: 0
+- Records lost, changed, duplicated, or at another offset: 0
+- Records that a producer reported as failed: {torture.failed:,}
 
 | Fault | Times | Longest wait for acknowledgements |
 |---|---|---|
