@@ -1,7 +1,7 @@
-"""Requests of this broker to the controller, and of the controller to brokers.
+"""Requests of this broker to the controller.
 
-Owns the way to it: through the loop where it is this broker, else by link. What must reach a
-controller is said again until one has answered.
+Owns the path to it: a call if this broker is the controller, else a link. Repeats the requests that
+must reach a controller until one has responded.
 """
 
 import asyncio
@@ -10,27 +10,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from uuid import UUID
 
+from headrace.cluster.controller_role import ControllerRole
 from headrace.cluster.peers import CALL_TIMEOUT_S, Peers, Unreachable
-from headrace.controller.failover_machine import LogEnd
-from headrace.controller.fenced_writer import Writer
 from headrace.env.clock import Clock
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.topics import TopicPartition
 from headrace.runtime.link import LinkBroken
 from headrace.wire.apis import (
     ALLOCATE_PRODUCER_IDS,
-    API_VERSIONS,
     ASSIGN_REPLICAS_TO_DIRS,
     BROKER_HEARTBEAT,
     CREATE_TOPICS,
-    OFFSET_FOR_LEADER_EPOCH,
 )
 
-ASKS_AS_CONTROLLER = -2
-"""The replica id of a question about a log, whoever leads it; Kafka's for debugging."""
 _ASK_AGAIN_S = 0.1
-_AWAKE_S = 1.0
 _CREATE_VERSION = 7
 _LOST_DIR = UUID(int=1)
 """Kafka's id of the directory of logs that are lost."""
@@ -42,7 +35,7 @@ class Caller:
         self,
         node_id: int,
         image: ClusterImage,
-        writer: Writer,
+        role: ControllerRole,
         peers: Peers,
         clock: Clock,
         broker_epoch: Callable[[], int],
@@ -51,7 +44,7 @@ class Caller:
         """`serve` answers requests to the controller while this broker is the controller."""
         self._node_id = node_id
         self._image = image
-        self._writer = writer
+        self._role = role
         self._peers = peers
         self._clock = clock
         self._broker_epoch = broker_epoch
@@ -88,7 +81,7 @@ class Caller:
 
         Unreachable: there is none, it heard nothing. LinkBroken: nobody knows.
         """
-        if self._writer.fence is not None:
+        if self._role.is_controller:
             return await self._serve(api_key, dict(message))
         controller_id = self._image.controller_id
         if controller_id in (-1, self._node_id):
@@ -112,7 +105,7 @@ class Caller:
         }
         deadline = self._clock.monotonic() + timeout_s
         while (left_s := deadline - self._clock.monotonic()) > 0:
-            if self._writer.fence is not None:
+            if self._role.is_controller:
                 break  # It is this broker now.
             message = {"topics": [topic], "timeout_ms": int(left_s * 1000) + 1}
             try:
@@ -181,45 +174,3 @@ class Caller:
 
     def _as_asker(self) -> dict[str, Any]:
         return {"broker_id": self._node_id, "broker_epoch": self._broker_epoch()}
-
-    async def is_awake(self, node_id: int) -> bool:
-        """Whether a broker answers at all, within a second."""
-        if node_id == self._node_id or not self._peers.has_network:
-            return True
-        try:
-            await self._peers.call(node_id, API_VERSIONS, 0, {}, _AWAKE_S)
-        except LinkBroken:
-            return False
-        return True
-
-    async def ask_ends(
-        self, node_id: int, epochs: Mapping[TopicPartition, int]
-    ) -> Mapping[TopicPartition, LogEnd]:
-        """Ask a broker where leader epochs end in its logs; what it does not answer is left out.
-
-        Also this broker itself is asked by link: it answers once it has loaded its logs.
-        """
-        if not self._peers.has_network:
-            return dict.fromkeys(epochs, (-1, -1))
-        topics: dict[str, list[dict[str, int]]] = {}
-        for (topic, index), epoch in epochs.items():
-            slot = {"partition": index, "current_leader_epoch": -1, "leader_epoch": epoch}
-            topics.setdefault(topic, []).append(slot)
-        message = {
-            "replica_id": ASKS_AS_CONTROLLER,
-            "topics": [{"topic": name, "partitions": slots} for name, slots in topics.items()],
-        }
-        try:
-            reply = await self._peers.call(node_id, OFFSET_FOR_LEADER_EPOCH, 4, message)
-        except LinkBroken as error:
-            _log.warning("no log end offsets from broker: broker=%d error=%s", node_id, error)
-            return {}
-        return {
-            TopicPartition(topic["topic"], slot["partition"]): (
-                slot["leader_epoch"],
-                slot["end_offset"],
-            )
-            for topic in reply["topics"]
-            for slot in topic["partitions"]
-            if slot["error_code"] == ErrorCode.NONE
-        }

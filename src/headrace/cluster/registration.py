@@ -13,17 +13,16 @@ events are hints (B9, coordination/port.py): each only says what to read again.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from headrace.cluster import store_elections, store_reader
 from headrace.cluster.changes import ImageChange
+from headrace.cluster.controller_role import ControllerRole
+from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import Picture
 from headrace.cluster.store_elections import Election
-from headrace.controller import topics_machine as machine
-from headrace.controller.fenced_writer import KeyedLocks, Writer
 from headrace.coordination import layout
 from headrace.coordination.port import (
-    Delete,
     SessionState,
     Store,
     StoreError,
@@ -33,6 +32,7 @@ from headrace.coordination.port import (
 from headrace.coordination.retries import repeated
 from headrace.model.cluster import Endpoint
 from headrace.model.errors import ApiError
+from headrace.model.topics import collision_key
 from headrace.runtime.side_by_side import side_by_side
 
 _BROKERS = "brokers"
@@ -53,15 +53,16 @@ class Presence:
         store: Store,
         node_id: int,
         picture: Picture,
-        writer: Writer,
+        role: ControllerRole,
         locks: KeyedLocks,
         registration_wait_s: float,
         looks_dead: store_elections.LooksDead,
         elected: Callable[[bool], None],
         registered: Callable[[int], None],
+        delete_controller_node: Callable[[], Awaitable[None]],
     ) -> None:
         """`elected` is called when this broker, as the controller, has read everything: with True
-        if it has become it only now. `registered` is called with each new epoch.
+        if it has just become the controller. `registered` is called with each new epoch.
         """
         self.broker_epoch = -1
         self.last_epoch = -1
@@ -73,11 +74,12 @@ class Presence:
         self._store = store
         self._node_id = node_id
         self._picture = picture
-        self._writer = writer
+        self._role = role
         self._locks = locks
         self._registration_wait_s = registration_wait_s
         self._elected = elected
         self._registered = registered
+        self._delete_controller_node = delete_controller_node
         self._endpoints: tuple[Endpoint, ...] = ()
         self._rack: str | None = None
         self._looks_dead = looks_dead
@@ -143,7 +145,7 @@ class Presence:
             self._look_at(_EVERYTHING)
 
     def _drop_registration(self) -> None:
-        self._writer.fence = None
+        self._role.drop()
         if self._session_id not in (0, self._store.session_id):
             self._former_sessions = [*self._former_sessions, self._session_id][-10:]
         if self.broker_epoch != -1:
@@ -254,13 +256,13 @@ class Presence:
             stands=self._pause is None,
         )
         if election.fence is None:
-            self._writer.fence = None
+            self._role.drop()
             if doubts_all:
                 await self._load()
-        elif election.fence != self._writer.fence:
-            self._writer.fence = None
+        elif not self._role.is_held_under(election.fence):
+            self._role.drop()
             changes = await self._load()
-            self._writer.take_over(election.fence, election.controller_epoch, changes)
+            self._role.take(election.fence, election.controller_epoch, changes)
         elif doubts_all:
             await self._load()
         is_new = election != self.election
@@ -272,10 +274,10 @@ class Presence:
 
     async def _give_up(self) -> None:
         self._resigns = False
-        if self._writer.fence is None:
+        if not self._role.is_controller:
             return
-        await self._writer.commit([Delete(layout.CONTROLLER)])
-        self._writer.fence = None
+        await self._delete_controller_node()
+        self._role.drop()
         loop = asyncio.get_running_loop()
         self._pause = loop.call_later(_PAUSE_S, self._end_pause)
 
@@ -295,7 +297,7 @@ class Presence:
 
     async def _read_changes(self) -> None:
         changes = await store_reader.read_changes(self._store, self._saw_changes)
-        if self._writer.fence is None:
+        if not self._role.is_controller:
             rows = changes.since(self._changes_seen)
             if rows is None:
                 await self._load()
@@ -324,7 +326,7 @@ class Presence:
         await side_by_side(self._read_states, states.items())
 
     async def _read_topic(self, name: str) -> None:
-        async with self._locks.hold(machine.collision_key(name)):
+        async with self._locks.hold(collision_key(name)):
             await self._picture.read_topic(name)
 
     async def _read_acls(self, nodes: Iterable[int] | None = None) -> None:
@@ -334,6 +336,6 @@ class Presence:
 
     async def _read_states(self, of_topic: tuple[str, list[int]]) -> None:
         name, firsts = of_topic
-        async with self._locks.hold(machine.collision_key(name)):
+        async with self._locks.hold(collision_key(name)):
             for first in firsts:
                 await self._picture.read_states(name, first)

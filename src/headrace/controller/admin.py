@@ -14,14 +14,15 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
+from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import Picture
 from headrace.controller import topics_machine as machine
-from headrace.controller.fenced_writer import KeyedLocks, Writer, not_controller
+from headrace.controller.fenced_writer import Writer, not_controller
 from headrace.coordination import layout
 from headrace.coordination.layout import ChangeRow
 from headrace.coordination.port import Create, Op, Set, Store, StoreUnavailable
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.topics import PartitionState, TopicState
+from headrace.model.topics import PartitionState, TopicState, collision_key
 
 GROUPS_WITH_CONFIGS_MAX = 10_000
 USERS_MAX = 100_000
@@ -77,7 +78,7 @@ class Admin:
     ) -> TopicState:
         name = new.name
         topic_id = _ID_OF_NOTHING if validate_only else new.topic_id or self.new_id()
-        async with self._locks.hold(machine.collision_key(name)):
+        async with self._locks.hold(collision_key(name)):
             for _ in range(_ATTEMPTS_MAX):
                 found = self.image.topics.get(name)
                 if found is not None and found.topic_id == topic_id:
@@ -122,7 +123,7 @@ class Admin:
 
     async def delete_topic(self, name: str, topic_id: UUID | None, internal: bool) -> TopicState:
         deleted: TopicState | None = None
-        async with self._locks.hold(machine.collision_key(name)):
+        async with self._locks.hold(collision_key(name)):
             for _ in range(_ATTEMPTS_MAX):
                 found = self.image.topics.get(name)
                 if deleted is not None and (found is None or found.topic_id != deleted.topic_id):
@@ -146,7 +147,7 @@ class Admin:
         validate_only: bool,
     ) -> TopicState:
         tried: TopicState | None = None
-        async with self._locks.hold(machine.collision_key(name)):
+        async with self._locks.hold(collision_key(name)):
             for _ in range(_ATTEMPTS_MAX):
                 topic = machine.existing(self.image, name)
                 if tried is not None and topic.partitions == tried.partitions:
@@ -183,7 +184,7 @@ class Admin:
     async def alter_topic_configs(
         self, name: str, edit: ConfigEdit, validate_only: bool
     ) -> TopicState:
-        async with self._locks.hold(machine.collision_key(name)):
+        async with self._locks.hold(collision_key(name)):
             for _ in range(_ATTEMPTS_MAX):
                 topic = machine.existing(self.image, name)
                 configs = _edited(topic.configs, edit)
@@ -328,7 +329,7 @@ class Admin:
         if self._stopping:
             work.close()
             raise ApiError(ErrorCode.NOT_CONTROLLER, "This broker is stopping.")
-        if self._writer.fence is None:
+        if not self._writer.role.is_controller:
             work.close()
             raise not_controller()
         task = asyncio.get_running_loop().create_task(work)
@@ -344,7 +345,7 @@ class Admin:
     def _states(self, topic: TopicState, first: int) -> tuple[str, bytes]:
         states = topic.partitions[first : first + layout.PARTITIONS_PER_NODE]
         path = layout.states_path(topic.name, first)
-        return path, layout.encode_states(topic.topic_id, states, self._writer.controller_epoch)
+        return path, layout.encode_states(topic.topic_id, states, self._writer.role.epoch)
 
     def _replica_count(self) -> int:
         return self._picture.replica_count + self._replicas_coming

@@ -71,7 +71,7 @@ class Requests:
             return {"error_code": error.code}
 
     async def _check_asker(self, request: Message) -> None:
-        if self._writer.fence is None:
+        if not self._writer.role.is_controller:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         info = self._image.brokers.get(request["broker_id"])
         if info is None or info.epoch < request["broker_epoch"]:

@@ -19,18 +19,21 @@ from uuid import UUID
 from headrace.cluster.failure_detection.liveness_machine import Liveness
 from headrace.cluster.live_image import Picture
 from headrace.controller import failover_machine as machine
-from headrace.controller.failover_machine import IsrChange, Live
+from headrace.controller.failover_machine import IsrChange
 from headrace.controller.fenced_writer import Writer
 from headrace.controller.last_isr import AskEnds, LastIsrs
 from headrace.controller.reassignment_machine import finish
 from headrace.controller.state_writer import States, StateWriter
-from headrace.coordination.port import Op
+from headrace.coordination import layout
+from headrace.coordination.port import Check, Delete, NoNode, Op, Store, StoreUnavailable
 from headrace.env.clock import Clock
+from headrace.model.cluster import BrokerInfo, Live
 from headrace.model.errors import ApiError
 from headrace.model.topics import NO_LEADER, PartitionState, TopicPartition, TopicState
 
 HANDOVER_INTERVAL_S = 60.0
 RETRY_S = 0.5
+_REMOVAL_ATTEMPTS_MAX = 5
 _log = logging.getLogger(__name__)
 
 
@@ -61,6 +64,7 @@ def rules_of_settings(settings: Mapping[str, str]) -> TopicRules:
 class Failover:
     def __init__(
         self,
+        store: Store,
         picture: Picture,
         writer: Writer,
         states: StateWriter,
@@ -69,6 +73,7 @@ class Failover:
         liveness: Liveness,
         ask_ends: AskEnds,
     ) -> None:
+        self._store = store
         self._liveness = liveness
         self._image = picture.image
         self._writer = writer
@@ -100,6 +105,22 @@ class Failover:
     async def settle(self, extra: Callable[[], Sequence[Op]] = tuple) -> None:
         """Return when the partitions fit the brokers, as far as it can be done now."""
         await self._states.edit(self._settle, extra)
+
+    async def remove(self, info: BrokerInfo) -> None:
+        """Delete the registration of a dead broker in the request that elects other leaders."""
+        _log.warning("broker is dead, its port refuses connections: broker=%d", info.node_id)
+        self._liveness.put_out(info.node_id, info.epoch)
+        try:
+            for _ in range(_REMOVAL_ATTEMPTS_MAX):
+                ops = await _removal(self._store, info)
+                if not ops:
+                    return
+                await self.settle(_Once(ops))
+        except (ApiError, StoreUnavailable) as error:
+            # The end of its session deletes the registration, and elections are retried.
+            _log.warning("registration not removed: broker=%d error=%s", info.node_id, error)
+        finally:
+            self.run_soon()
 
     async def let_leave(self, node_id: int, epoch: int) -> bool:
         """Take a broker out of every ISR that can do without it. May it go now?"""
@@ -160,11 +181,11 @@ class Failover:
 
     def run_soon(self, topics: Iterable[str] | None = None) -> None:
         """Check these topics, or all, for elections; after a run that is in progress."""
-        if topics is None or self._writer.fence is None:
+        if topics is None or not self._writer.role.is_controller:
             self._is_due = True
         else:
             self._due_topics.update(dict.fromkeys(topics))
-        if self._task is None and self._writer.fence is not None:
+        if self._task is None and self._writer.role.is_controller:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -177,7 +198,7 @@ class Failover:
 
     async def _run(self) -> None:
         try:
-            while (self._is_due or self._due_topics) and self._writer.fence is not None:
+            while (self._is_due or self._due_topics) and self._writer.role.is_controller:
                 due = None if self._is_due else list(self._due_topics)
                 self._is_due = False
                 self._due_topics.clear()
@@ -267,3 +288,28 @@ class Failover:
             for node, epoch in self._offline.get((topic.topic_id, where.partition), {}).items()
             if node in brokers and brokers[node].epoch == epoch
         ]
+
+
+async def _removal(store: Store, info: BrokerInfo) -> list[Op]:
+    """Operations that delete this registration and no later one; none if it is deleted (B9)."""
+    incarnation = layout.incarnation_path(info.node_id)
+    # Read this node first: if the broker registers later, the Check fails.
+    stat = await store.exists(incarnation)
+    try:
+        _, registration = await store.get(layout.broker_path(info.node_id))
+    except NoNode:
+        return []
+    if stat is None or registration.czxid != info.epoch:
+        return []
+    return [Check(incarnation, stat.version), Delete(layout.broker_path(info.node_id))]
+
+
+class _Once:
+    """Operations for the first attempt; the elections are retried without them."""
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self._ops = ops
+
+    def __call__(self) -> Sequence[Op]:
+        ops, self._ops = self._ops, ()
+        return ops

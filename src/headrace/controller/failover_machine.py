@@ -20,25 +20,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from headrace.model.cluster import has_kept
+from headrace.model.cluster import Live
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
-
-
-class Live(NamedTuple):
-    """A broker that is registered and can be reached."""
-
-    epoch: int
-    previous_epoch: int = -1
-    is_leaving: bool = False
-    kept_since: int = -1
-    lost_until: int = -1
-    """See BrokerInfo."""
-
-    def kept(self, epoch: int) -> bool:
-        """Whether the broker still has all data that it had under a registration."""
-        return has_kept(epoch, self.epoch, self.previous_epoch, self.kept_since)
-
 
 Member = tuple[int, int]
 """A broker, and the epoch under which it is in sync."""

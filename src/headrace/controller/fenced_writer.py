@@ -1,20 +1,18 @@
 """Writes of the controller: fenced by its epoch, compared with versions, one at a time per key.
 
-Owns the fence (the version of /controller_epoch), the list of latest changes, the versions of the
-nodes that were last seen, and which error a client is told when the store does not answer. It must
-not touch the image.
+Owns the versions of the nodes that were last seen, and the error that a client gets when the store
+does not respond. Must not touch the image. The fence is in `ControllerRole`.
 
 1. Writes of one session take effect in the order in which they were asked for, so each can carry
    the list of changes with those before it. A write that is refused leaves a row too many, which
    only has somebody read once more.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
 
+from headrace.cluster.controller_role import ControllerRole
 from headrace.coordination import layout
-from headrace.coordination.layout import ChangeLog, ChangeRow
+from headrace.coordination.layout import ChangeRow
 from headrace.coordination.port import (
     REQUEST_BYTES_MAX,
     Check,
@@ -34,17 +32,10 @@ from headrace.model.errors import ApiError, ErrorCode
 
 
 class Writer:
-    def __init__(self, store: Store, versions: dict[str, int]) -> None:
-        self.fence: int | None = None
-        self.controller_epoch = 0
-        self._changes = ChangeLog(0, ())
+    def __init__(self, store: Store, role: ControllerRole, versions: dict[str, int]) -> None:
+        self.role = role
         self._store = store
         self._versions = versions
-
-    def take_over(self, fence: int, controller_epoch: int, changes: ChangeLog) -> None:
-        self.fence = fence
-        self.controller_epoch = controller_epoch
-        self._changes = changes
 
     async def commit(
         self,
@@ -58,19 +49,19 @@ class Writer:
         again: it may be another, or this one when its store is back. KAFKA_STORAGE_ERROR means the
         same, and that it is for want of space: no other could do better, so they are told at once.
         """
-        if self.fence is None:
+        if not self.role.is_controller:
             raise not_controller()
-        request: list[Op] = [Check(layout.CONTROLLER_EPOCH, self.fence), *ops]
+        request: list[Op] = [Check(layout.CONTROLLER_EPOCH, self.role.fence), *ops]
         if rows:
-            self._changes = self._changes.with_rows(rows)
-            request.append(Set(layout.CHANGES, layout.encode_changes(self._changes)))
+            changes = layout.encode_changes(self.role.add_changes(rows))
+            request.append(Set(layout.CHANGES, changes))
         try:
             results = await self._store.multi(request)
         except UnknownOutcome:
             return False
         except MultiFailed as failed:
             if failed.index == 0:
-                self.fence = None
+                self.role.drop()
                 raise not_controller() from None
             return False
         except StoreFull:
@@ -125,30 +116,3 @@ def in_requests(ops: Sequence[Set]) -> list[list[Set]]:
         requests[-1].append(op)
         room -= size
     return requests
-
-
-class KeyedLocks:
-    """Locks by name, which exist while somebody holds one or waits for it."""
-
-    def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
-
-    @asynccontextmanager
-    async def hold(self, key: str) -> AsyncIterator[None]:
-        lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
-        self._locks[key] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks.pop(key)
-            if users > 1:
-                self._locks[key] = (lock, users - 1)
-
-    @asynccontextmanager
-    async def hold_all(self, keys: Iterable[str]) -> AsyncIterator[None]:
-        """Several at once, always in the same order, so that nobody waits in a circle."""
-        async with AsyncExitStack() as held:
-            for key in sorted(dict.fromkeys(keys)):
-                await held.enter_async_context(self.hold(key))
-            yield

@@ -16,10 +16,10 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from headrace.controller import failover_machine as machine
-from headrace.controller.failover_machine import LAST_EPOCH, Live, LogEnd
+from headrace.controller.failover_machine import LAST_EPOCH, LogEnd
 from headrace.controller.reassignment_machine import finish
 from headrace.controller.state_writer import States, StateWriter
-from headrace.model.cluster import ClusterImage
+from headrace.model.cluster import ClusterImage, Live
 from headrace.model.errors import ApiError
 from headrace.model.topics import NO_LEADER, TopicPartition, TopicState
 

@@ -38,7 +38,7 @@ class Balance:
 
     def _tick(self) -> None:
         self.start()
-        if self._writer.fence is not None and self._task is None:
+        if self._writer.role.is_controller and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:

@@ -12,8 +12,7 @@ hands over). At each moment the ISR is one that the present leader asked for.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from headrace.controller.failover_machine import Live
-from headrace.model.cluster import BrokerInfo
+from headrace.model.cluster import BrokerInfo, Live
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
 

@@ -21,9 +21,11 @@ from uuid import UUID
 from headrace.cluster import store_elections, store_reader
 from headrace.cluster.changes import ImageChange
 from headrace.cluster.controller_client import Caller
+from headrace.cluster.controller_role import ControllerRole
 from headrace.cluster.failure_detection.held_responses import Holds
 from headrace.cluster.failure_detection.liveness_machine import Liveness
 from headrace.cluster.failure_detection.verdicts import Lookout
+from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import Picture
 from headrace.cluster.peers import CALL_TIMEOUT_S, Peers
 from headrace.cluster.producer_ids import ProducerIds
@@ -32,9 +34,10 @@ from headrace.cluster.secret import ClusterSecret
 from headrace.controller import topics_machine as machine
 from headrace.controller.acl_admin import AclAdmin
 from headrace.controller.admin import Admin, BrokerConfigCheck, ConfigEdit, TopicConfigCheck
+from headrace.controller.broker_client import BrokerClient
 from headrace.controller.broker_requests import Requests
 from headrace.controller.failover import Failover, Rules, rules_of_settings
-from headrace.controller.fenced_writer import KeyedLocks, Writer
+from headrace.controller.fenced_writer import Writer
 from headrace.controller.leader_balance import Balance
 from headrace.controller.reassignment import Moves, Outcomes
 from headrace.controller.state_writer import StateWriter
@@ -93,7 +96,8 @@ class Controller:
         self._picture = Picture(store)
         self.image: ClusterImage = self._picture.image
         self._locks = KeyedLocks()
-        self._writer = Writer(store, self._picture.versions)
+        self._role = ControllerRole()
+        self._writer = Writer(store, self._role, self._picture.versions)
         self._admin = Admin(
             store,
             self._picture,
@@ -109,6 +113,7 @@ class Controller:
         self.secret = ClusterSecret(store, entropy)
         self._peers = Peers(network, self.image, internal_listener, self.secret.log_in)
         self._caller = self._make_caller()
+        self._brokers = BrokerClient(node_id, self._peers)
         self._liveness = Liveness(node_id)
         if network is None:
             self._liveness.admit_all()
@@ -125,13 +130,14 @@ class Controller:
 
     def _make_failover(self, rules: Rules) -> Failover:
         return Failover(
+            self._store,
             self._picture,
             self._writer,
             self._states,
             self._clock,
             rules,
             self._liveness,
-            self._caller.ask_ends,
+            self._brokers.ask_ends,
         )
 
     def _make_states(self, rules: Rules) -> StateWriter:
@@ -147,7 +153,7 @@ class Controller:
         return Caller(
             self.node_id,
             self.image,
-            self._writer,
+            self._role,
             self._peers,
             self._clock,
             lambda: self.broker_epoch,
@@ -161,20 +167,20 @@ class Controller:
             self._states,
             self._failover,
             self._admin,
-            self._caller.is_awake,
+            self._brokers.is_awake,
             self._lookout.is_cut_off,
         )
 
     def _make_lookout(self, silence_s: float) -> Lookout:
         return Lookout(
-            self._store,
             self.node_id,
             self.image,
-            self._writer,
+            self._role,
             self._peers,
             self._clock,
             self._liveness,
-            self._failover,
+            self._failover.run_soon,
+            self._failover.remove,
             self._holds,
             self._presence,
             silence_s,
@@ -185,12 +191,13 @@ class Controller:
             self._store,
             self.node_id,
             self._picture,
-            self._writer,
+            self._role,
             self._locks,
             self._registration_wait_s,
             self._peers.looks_dead,
             self._elected,
             self._registered,
+            self._delete_controller_node,
         )
 
     def _elected(self, is_new: bool) -> None:
@@ -201,9 +208,12 @@ class Controller:
         # The controller knows a failed log only under the epoch of its report.
         self._caller.report_offline()
 
+    async def _delete_controller_node(self) -> None:
+        await self._writer.commit([Delete(layout.CONTROLLER)])
+
     @property
     def is_controller(self) -> bool:
-        return self._writer.fence is not None
+        return self._role.is_controller
 
     @property
     def broker_epoch(self) -> int:
@@ -286,13 +296,13 @@ class Controller:
         self._peers.close()
         try:
             if self.is_controller:
-                await self._writer.commit([Delete(layout.CONTROLLER)])
+                await self._delete_controller_node()
             if self.broker_epoch != -1:
                 await self._store.delete(layout.broker_path(self.node_id))
         except (ApiError, StoreError, StoreUnavailable) as error:
             # The end of the session removes the same nodes, only later.
             _log.info("broker not deregistered: error=%s", error)
-        self._writer.fence = None
+        self._role.drop()
 
     async def create_topic(
         self,

@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import Picture
 from headrace.controller.failover_machine import with_elr
-from headrace.controller.fenced_writer import KeyedLocks, Writer, in_requests, not_controller
-from headrace.controller.topics_machine import collision_key
+from headrace.controller.fenced_writer import Writer, in_requests, not_controller
 from headrace.coordination import layout
 from headrace.coordination.layout import ChangeRow
 from headrace.coordination.port import Op, Set, Store, StoreUnavailable
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.topics import PartitionState, TopicState
+from headrace.model.topics import PartitionState, TopicState, collision_key
 
 _ATTEMPTS_MAX = 10
 T = TypeVar("T")
@@ -220,7 +220,7 @@ class StateWriter:
 
     def _node(self, states: States, node: tuple[str, int]) -> Set:
         topic_id = states.image.topics[node[0]].topic_id
-        data = layout.encode_states(topic_id, states.rows(*node), self._writer.controller_epoch)
+        data = layout.encode_states(topic_id, states.rows(*node), self._writer.role.epoch)
         return self._writer.set(layout.states_path(*node), data)
 
     def _whole(self, states: States, name: str) -> list[Set]:

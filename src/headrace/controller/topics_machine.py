@@ -20,6 +20,7 @@ from headrace.model.topics import (
     PartitionState,
     TopicState,
     check_topic_name,
+    collision_key,
 )
 
 DEFAULT = -1
@@ -50,11 +51,6 @@ class NewTopic(NamedTuple):
     """Of logs that are there already."""
     leader_epochs: Sequence[int] = ()
     """The initial leader epoch of each partition: above all in an existing log, otherwise 0."""
-
-
-def collision_key(name: str) -> str:
-    """Names with the same key would be one name in metrics, where '.' becomes '_'."""
-    return name.replace(".", "_")
 
 
 def decide_creation(

@@ -14,7 +14,7 @@
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from headrace.cluster.controller_client import ASKS_AS_CONTROLLER
+from headrace.controller.broker_client import ASKS_AS_CONTROLLER
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.requests.authorization import can_describe, is_allowed

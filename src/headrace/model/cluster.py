@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from headrace.model.acls import Acl
@@ -45,6 +46,21 @@ def has_kept(epoch: int, broker_epoch: int, previous_epoch: int, kept_since: int
     """See `BrokerInfo.kept`."""
     first = previous_epoch if kept_since < 0 else kept_since
     return epoch == broker_epoch or 0 <= first <= epoch <= previous_epoch
+
+
+class Live(NamedTuple):
+    """A broker that is registered and can be reached."""
+
+    epoch: int
+    previous_epoch: int = -1
+    is_leaving: bool = False
+    kept_since: int = -1
+    lost_until: int = -1
+    """See BrokerInfo."""
+
+    def kept(self, epoch: int) -> bool:
+        """Whether the broker still has all data that it had under a registration."""
+        return has_kept(epoch, self.epoch, self.previous_epoch, self.kept_since)
 
 
 @dataclass(slots=True)

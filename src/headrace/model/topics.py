@@ -25,6 +25,11 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def collision_key(name: str) -> str:
+    """Topics with the same key would have one name in metrics, where '.' becomes '_'."""
+    return name.replace(".", "_")
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionState:
     """The state of one partition that the controller last wrote."""

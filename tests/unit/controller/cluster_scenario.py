@@ -68,7 +68,7 @@ class Member:
         controller._balance.stop()
         controller._producer_ids.stop()
         controller._peers.close()
-        controller._writer.fence = None
+        controller._role.drop()
 
     def state(self, topic: str = "t", index: int = 0) -> PartitionState:
         state = self.controller.image.partition(topic, index)

@@ -8,7 +8,6 @@ import pytest
 
 from headrace.controller.failover_machine import (
     IsrChange,
-    Live,
     alter_isr,
     awaited,
     candidates,
@@ -27,6 +26,7 @@ from headrace.controller.failover_machine import (
     successors,
     with_elr,
 )
+from headrace.model.cluster import Live
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
 

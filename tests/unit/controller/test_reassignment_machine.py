@@ -5,9 +5,8 @@ from itertools import permutations, product
 
 import pytest
 
-from headrace.controller.failover_machine import Live
 from headrace.controller.reassignment_machine import begin, cancel, finish, origin_of, target_of
-from headrace.model.cluster import BrokerInfo
+from headrace.model.cluster import BrokerInfo, Live
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
 

@@ -342,7 +342,7 @@ async def test_a_request_is_not_passed_on_twice(cluster: Cluster) -> None:
     member = cluster.members[2]
     member.controller.image.controller_id = 2
     # Broker 1 would be asked, and believes that broker 2 is the controller.
-    cluster.leader.controller._writer.fence = None
+    cluster.leader.controller._role.drop()
     member.controller.image.controller_id = 1
     topics = [{"name": "t", "num_partitions": 1, "replication_factor": 1}]
     reply = await ask(member, CREATE_TOPICS, 7, {"topics": topics, "timeout_ms": 150})

@@ -11,8 +11,7 @@ registered; a broker that registers later is let in when it has answered.
 
 from collections.abc import Mapping
 
-from headrace.controller.failover_machine import Live
-from headrace.model.cluster import BrokerInfo
+from headrace.model.cluster import BrokerInfo, Live
 
 READMISSION_S_MIN = 1.0
 READMISSION_S_MAX = 30.0

@@ -14,8 +14,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from headrace.cluster.controller_role import ControllerRole
 from headrace.cluster.peers import REDIAL_S, REFUSALS_OF_THE_DEAD, Peers
-from headrace.controller.fenced_writer import Writer
 from headrace.env.clock import Clock
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.runtime.link import Link, LinkBroken, Refused, call
@@ -37,7 +37,7 @@ class Guard:
         self,
         node_id: int,
         image: ClusterImage,
-        writer: Writer,
+        role: ControllerRole,
         peers: Peers,
         clock: Clock,
         silence_s: float,
@@ -50,7 +50,7 @@ class Guard:
     ) -> None:
         self._node_id = node_id
         self._image = image
-        self._writer = writer
+        self._role = role
         self._peers = peers
         self._clock = clock
         self._silence_s = silence_s
@@ -66,7 +66,7 @@ class Guard:
         """Watch every other registered broker, as the controller or as a broker."""
         if self._is_stopped or not self._peers.has_network:
             return
-        is_controller = self._writer.fence is not None
+        is_controller = self._role.is_controller
         wanted = {
             (node, info.epoch, is_controller): info
             for node, info in self._image.brokers.items()

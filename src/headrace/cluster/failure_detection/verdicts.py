@@ -8,16 +8,15 @@ connection was just lost wait (`holds`).
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+from headrace.cluster.controller_role import ControllerRole
 from headrace.cluster.failure_detection.held_responses import Holds
 from headrace.cluster.failure_detection.liveness_machine import Liveness
 from headrace.cluster.failure_detection.probes import PROBES_PER_SILENCE, Guard
 from headrace.cluster.peers import Peers
 from headrace.cluster.registration import Presence
-from headrace.controller.failover import Failover
-from headrace.controller.fenced_writer import Writer
-from headrace.controller.removal import remove
-from headrace.coordination.port import Store
 from headrace.env.clock import Clock
 from headrace.model.cluster import BrokerInfo, ClusterImage
 
@@ -30,26 +29,27 @@ _log = logging.getLogger(__name__)
 class Lookout:
     def __init__(
         self,
-        store: Store,
         node_id: int,
         image: ClusterImage,
-        writer: Writer,
+        role: ControllerRole,
         peers: Peers,
         clock: Clock,
         liveness: Liveness,
-        failover: Failover,
+        elect: Callable[[], None],
+        remove: Callable[[BrokerInfo], Coroutine[Any, Any, None]],
         holds: Holds,
         presence: Presence,
         silence_s: float,
     ) -> None:
+        """As the controller: `elect` starts elections soon, `remove` removes a dead broker."""
         self._presence = presence
-        self._store = store
         self._node_id = node_id
         self._image = image
-        self._writer = writer
+        self._role = role
         self._clock = clock
         self._liveness = liveness
-        self._failover = failover
+        self._elect = elect
+        self._remove_broker = remove
         self._silence_s = silence_s
         self._verdict: asyncio.TimerHandle | None = None
         self._doubted: asyncio.TimerHandle | None = None
@@ -58,7 +58,7 @@ class Lookout:
         self._guard = Guard(
             node_id,
             image,
-            writer,
+            role,
             peers,
             clock,
             silence_s,
@@ -96,17 +96,17 @@ class Lookout:
         dead, self._dead_controller = self._dead_controller, None
         if dead is not None and self._image.brokers.get(dead.node_id) == dead:
             self._remove(dead)
-        self._failover.run_soon()
+        self._elect()
 
     def _reached(self, info: BrokerInfo) -> bool:
         was_live = self._liveness.is_admitted(info.node_id, info.epoch)
         is_live = self._liveness.reached(info, self._clock.monotonic())
         if is_live and not was_live:
-            self._failover.run_soon()
+            self._elect()
         return is_live
 
     def _refused(self, info: BrokerInfo) -> None:
-        if self._writer.fence is not None:
+        if self._role.is_controller:
             if self._liveness.is_admitted(info.node_id, info.epoch):
                 self._remove(info)
         elif info.node_id == self._image.controller_id:
@@ -135,7 +135,7 @@ class Lookout:
         if self._verdict is not None:
             self._verdict.cancel()
             self._verdict = None
-        if self._writer.fence is None:
+        if not self._role.is_controller:
             return
         silent = self._liveness.silent(self._image.brokers)
         if silent is None:
@@ -149,7 +149,7 @@ class Lookout:
             if self._liveness.is_admitted(info.node_id, info.epoch):
                 _log.warning("broker unresponsive, electing other leaders: broker=%d", info.node_id)
                 self._liveness.put_out(info.node_id, info.epoch)
-                self._failover.run_soon()
+                self._elect()
 
     def _doubt(self, former: BrokerInfo) -> None:
         """A former controller that is still registered has resigned, and is probably cut off."""
@@ -168,7 +168,6 @@ class Lookout:
         self._doubted = asyncio.get_running_loop().call_later(doubt_s, judge)
 
     def _remove(self, info: BrokerInfo) -> None:
-        work = remove(self._store, self._liveness, self._failover, info)
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(self._remove_broker(info))
         self._removals[task] = None
         task.add_done_callback(self._removals.pop)

@@ -1,0 +1,64 @@
+"""Requests of the controller to brokers: whether one responds, and where its logs end."""
+
+import logging
+from collections.abc import Mapping
+
+from headrace.cluster.peers import Peers
+from headrace.controller.failover_machine import LogEnd
+from headrace.model.errors import ErrorCode
+from headrace.model.topics import TopicPartition
+from headrace.runtime.link import LinkBroken
+from headrace.wire.apis import API_VERSIONS, OFFSET_FOR_LEADER_EPOCH
+
+ASKS_AS_CONTROLLER = -2
+"""The replica id in requests to any replica, not only the leader; Kafka's for debugging."""
+_AWAKE_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class BrokerClient:
+    def __init__(self, node_id: int, peers: Peers) -> None:
+        self._node_id = node_id
+        self._peers = peers
+
+    async def is_awake(self, node_id: int) -> bool:
+        """Whether a broker responds within a second."""
+        if node_id == self._node_id or not self._peers.has_network:
+            return True
+        try:
+            await self._peers.call(node_id, API_VERSIONS, 0, {}, _AWAKE_S)
+        except LinkBroken:
+            return False
+        return True
+
+    async def ask_ends(
+        self, node_id: int, epochs: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """Where leader epochs end in the logs of a broker, without those that it does not return.
+
+        Requests to this broker also use a link: it responds once it has loaded its logs.
+        """
+        if not self._peers.has_network:
+            return dict.fromkeys(epochs, (-1, -1))
+        topics: dict[str, list[dict[str, int]]] = {}
+        for (topic, index), epoch in epochs.items():
+            slot = {"partition": index, "current_leader_epoch": -1, "leader_epoch": epoch}
+            topics.setdefault(topic, []).append(slot)
+        message = {
+            "replica_id": ASKS_AS_CONTROLLER,
+            "topics": [{"topic": name, "partitions": slots} for name, slots in topics.items()],
+        }
+        try:
+            reply = await self._peers.call(node_id, OFFSET_FOR_LEADER_EPOCH, 4, message)
+        except LinkBroken as error:
+            _log.warning("no log end offsets from broker: broker=%d error=%s", node_id, error)
+            return {}
+        return {
+            TopicPartition(topic["topic"], slot["partition"]): (
+                slot["leader_epoch"],
+                slot["end_offset"],
+            )
+            for topic in reply["topics"]
+            for slot in topic["partitions"]
+            if slot["error_code"] == ErrorCode.NONE
+        }
