@@ -181,6 +181,19 @@ def test_names_say_something() -> None:
     assert empty == []
 
 
+def test_unit_tests_have_the_folders_of_the_packages() -> None:
+    folders = {path.name for path in (ROOT / "tests" / "unit").iterdir() if path.is_dir()}
+    packages = {path.parent.name for path in (ROOT / "src" / "headrace").glob("*/__init__.py")}
+    assert folders - {"__pycache__"} - packages == set()
+
+
+def test_modules_that_support_unit_tests_are_called_scenario() -> None:
+    names = {path.stem for path in (ROOT / "tests" / "unit").rglob("*.py")}
+    assert {each for each in names if not each.startswith("test_")} == {
+        each for each in names if each.endswith("_scenario")
+    }
+
+
 def test_a_pure_module_reaches_for_no_clock_no_chance_and_no_system() -> None:
     pure = [path for path in SOURCES if is_pure(path)]
     assert len(pure) > 20

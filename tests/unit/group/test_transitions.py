@@ -70,7 +70,7 @@ def leave_before_anything_is_stored() -> None:
 def test_no_other_code_assigns_the_state() -> None:
     assigned = [
         (path.name, function.name)
-        for path in sorted((ROOT / "src/headrace/group").glob("classic_*.py"))
+        for path in sorted((ROOT / "src/headrace/group/classic").glob("*.py"))
         for function in ast.walk(ast.parse(path.read_text()))
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
@@ -78,7 +78,7 @@ def test_no_other_code_assigns_the_state() -> None:
         and isinstance(node.ctx, ast.Store)
         and node.attr == "state"
     ]
-    assert assigned == [("classic_state.py", "__init__"), ("classic_state.py", "_transition")]
+    assert assigned == [("state.py", "__init__"), ("state.py", "_transition")]
 
 
 def test_a_transition_outside_of_the_table_is_a_bug() -> None:
