@@ -58,6 +58,8 @@ def _random_value(rng: Random, field: Field) -> Any:
             return rng.randrange(0, 2**32) * 1000  # A datetime in kio: years up to 9999 only.
         case _ if field.name == "session_lifetime_ms":
             return rng.randrange(0, 2**32) * 1000  # A timedelta in kio.
+        case "float64":
+            return rng.choice((0.0, 0.5, -1.5, 2.0**53, rng.random()))
         case _ if field.name == "error_code":
             return rng.randrange(-1, 120)
         case kind:

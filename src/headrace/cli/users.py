@@ -147,19 +147,30 @@ def _make_directory(path: str) -> None:
 
 
 async def _store_first_user(args: argparse.Namespace, credentials: dict[str, str]) -> None:
+    from headrace.cluster.store_reader import read_users
     from headrace.coordination import layout
+    from headrace.security.users import credentials_of
 
     store = await _open_store(args)
     try:
         for path in (os.path.dirname(layout.USER_CONFIGS), layout.USER_CONFIGS):
             if await store.exists(path) is None:
                 await store.create(path)
-        if await store.children(layout.USER_CONFIGS):
+        names = await store.children(layout.USER_CONFIGS)
+        users, versions, _ = await read_users(
+            store, filter(None, map(layout.user_of_config, names))
+        )
+        if any(map(credentials_of, users.values())):
             raise Failure("A user already exists. Start the brokers and use headrace users create.")
         brokers = await store.exists(layout.BROKER_IDS) and await store.children(layout.BROKER_IDS)
         if brokers:
             raise Failure("Brokers are running. Stop them, or use headrace users create.")
-        await store.create(layout.user_config_path(args.name), layout.encode_config(credentials))
+        path = layout.user_config_path(args.name)
+        settings = layout.encode_config({**users.get(args.name, {}), **credentials})
+        if path in versions:
+            await store.set(path, settings, versions[path])  # The user has quotas already.
+        else:
+            await store.create(path, settings)
     finally:
         await store.close()
 

@@ -23,9 +23,11 @@ class ImageChange(NamedTuple):
     brokers: tuple[tuple[BrokerInfo | None, BrokerInfo | None], ...] = ()
     """Brokers that came (None, after), went (before, None), or re-registered."""
     users: tuple[tuple[str, Mapping[str, str], Mapping[str, str]], ...] = ()
-    """Users whose credentials changed: the name, and the credentials before and after."""
+    """Users whose settings changed: the name, and the credentials and quotas before and after."""
     acls: tuple[int, ...] = ()
     """Numbers of the nodes whose ACLs changed: see ClusterImage.acls."""
+    has_new_quotas: bool = False
+    """Quotas of any entity changed."""
     has_new_controller: bool = False
     """The image names another controller, or the same one under a new epoch."""
     is_lost: bool = False

@@ -14,12 +14,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from headrace.cluster import acl_reader, store_reader
+from headrace.cluster import acl_reader, quota_reader, store_reader
 from headrace.cluster.changes import ImageChange, brokers_change, newest, topic_change
 from headrace.coordination import acl_layout, layout
 from headrace.coordination.port import Store, Watch
 from headrace.model.acls import Acl
 from headrace.model.cluster import ClusterImage
+from headrace.model.quotas import Entity, Quotas, user_entity
 from headrace.model.topics import TopicState
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ class Picture:
         self.image = ClusterImage("")
         self.versions: dict[str, int] = {}
         self.replica_count = 0
+        self._parents: dict[str, bool] = {}
+        """Users whose node in the store has, or had, children: client ids with quotas."""
         self._notifies = False
         self._store = store
         self._reading_brokers = asyncio.Lock()
@@ -68,6 +71,7 @@ class Picture:
             self.image.users[user] = config
         else:
             self.image.users.pop(user, None)
+        self.show_quotas({user_entity(user): quota_reader.limits_in(user, config)})
         if config != before:
             self.tell(ImageChange(users=((user, before, config),)))
 
@@ -78,6 +82,20 @@ class Picture:
         self.image.acls.update(nodes)
         if changed:
             self.tell(ImageChange(acls=tuple(changed)))
+
+    def show_quotas(self, found: Quotas) -> None:
+        """Set the limits of some entities; an entity without limits is removed."""
+        known = self.image.quotas
+        changed = {
+            entity: limits for entity, limits in found.items() if known.get(entity, {}) != limits
+        }
+        for entity, limits in changed.items():
+            if limits:
+                known[entity] = limits
+            else:
+                del known[entity]
+        if changed:
+            self.tell(ImageChange(has_new_quotas=True))
 
     def show_controller(self, node_id: int) -> None:
         self.image.controller_id = node_id
@@ -124,7 +142,8 @@ class Picture:
         """Some users, or all of them."""
         if names is None:
             names = [*await store_reader.read_user_names(self._store), *self.image.users]
-        found, versions = await store_reader.read_users(self._store, dict.fromkeys(names))
+        found, versions, parents = await store_reader.read_users(self._store, dict.fromkeys(names))
+        self._parents.update(parents)
         for user, config in found.items():
             self.versions.pop(layout.user_config_path(user), None)
             self.show_user(user, config)
@@ -139,6 +158,18 @@ class Picture:
             self.versions.pop(acl_layout.acl_path(node), None)
         self.versions |= versions
         self.show_acls(found)
+
+    async def read_quotas(self, entities: Iterable[Entity] | None = None) -> None:
+        """The quotas of some entities, or of all; those of named users are read with the users."""
+        if entities is None:
+            known = [each for each in self.image.quotas if not quota_reader.is_named_user(each)]
+            entities = [*await quota_reader.stored_entities(self._store, self._parents), *known]
+        found, versions = await quota_reader.read_quotas(self._store, entities)
+        for entity in found:
+            for path in quota_reader.nodes_of(entity):
+                self.versions.pop(path, None)
+        self.versions |= versions
+        self.show_quotas(found)
 
     async def read_brokers(self, watch: Watch | None = None) -> None:
         # One at a time: of two concurrent reads, the older result could arrive last.

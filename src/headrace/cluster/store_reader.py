@@ -140,16 +140,19 @@ async def read_user_names(store: Store) -> list[str]:
 
 async def read_users(
     store: Store, users: Iterable[str]
-) -> tuple[dict[str, Mapping[str, str]], Versions]:
-    """What is stored for each user; nothing for a user that does not exist."""
+) -> tuple[dict[str, Mapping[str, str]], Versions, dict[str, bool]]:
+    """The settings of each user, empty if it does not exist; and users whose node has children."""
     versions: Versions = {}
+    parents: dict[str, bool] = {}
 
     async def read(user: str) -> tuple[str, Mapping[str, str]]:
         path = layout.user_config_path(user)
         try:
             data, stat = await store.get(path)
             versions[path] = stat.version
-            return user, layout.decode_config(path, data)
+            if stat.cversion > 0:
+                parents[user] = True
+            return user, layout.decode_config(path, data) if data else {}
         except NoNode:
             return user, {}
         except layout.LayoutError as error:
@@ -158,7 +161,7 @@ async def read_users(
             return user, {}
 
     found = dict(await side_by_side(read, users))
-    return found, versions
+    return found, versions, parents
 
 
 async def read_cluster_id(store: Store) -> str:

@@ -8,8 +8,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import Picture
-from headrace.controller.fenced_writer import KeyedLocks, Writer
+from headrace.controller.fenced_writer import Writer
 from headrace.coordination import layout
 from headrace.coordination.acl_layout import acl_node, acl_path, encode_acls, node_name
 from headrace.coordination.layout import ChangeRow

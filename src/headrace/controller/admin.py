@@ -16,6 +16,7 @@ from uuid import UUID
 
 from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import Picture
+from headrace.cluster.quota_reader import has_client_quotas
 from headrace.controller import topics_machine as machine
 from headrace.controller.fenced_writer import Writer, not_controller
 from headrace.coordination import layout
@@ -264,7 +265,7 @@ class Admin:
                     )
                 op = (
                     self._writer.put(path, layout.encode_config(configs))
-                    if configs
+                    if configs or has_client_quotas(self.image, user)
                     else self._writer.delete(path)
                 )
                 rows = [ChangeRow("user", user)]

@@ -94,6 +94,10 @@ class Writer:
     def put(self, path: str, data: bytes) -> Set | Create:
         return self.set(path, data) if path in self._versions else Create(path, data)
 
+    def knows(self, path: str) -> bool:
+        """Whether the node existed when it was last read or written."""
+        return path in self._versions
+
     def delete(self, path: str) -> Delete:
         return Delete(path, self._versions[path])
 

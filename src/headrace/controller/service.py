@@ -39,6 +39,8 @@ from headrace.controller.broker_requests import Requests
 from headrace.controller.failover import Failover, Rules, rules_of_settings
 from headrace.controller.fenced_writer import Writer
 from headrace.controller.leader_balance import Balance
+from headrace.controller.quota_writer import Edit as QuotaEdit
+from headrace.controller.quota_writer import QuotaWriter
 from headrace.controller.reassignment import Moves, Outcomes
 from headrace.controller.state_writer import StateWriter
 from headrace.coordination import layout
@@ -48,6 +50,7 @@ from headrace.env.clock import Clock, SystemClock
 from headrace.model.acls import Acl, AclFilter
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.quotas import Entity
 from headrace.model.topics import TopicPartition, TopicState
 from headrace.runtime.link import Network
 
@@ -109,6 +112,7 @@ class Controller:
             entropy,
         )
         self._acls = AclAdmin(store, self._picture, self._writer, self._locks)
+        self._quotas = QuotaWriter(store, self._picture, self._writer, self._locks)
         self._states = self._make_states(rules)
         self.secret = ClusterSecret(store, entropy)
         self._peers = Peers(network, self.image, internal_listener, self.secret.log_in)
@@ -403,6 +407,12 @@ class Controller:
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
         """Delete the ACLs that match, and return those of each filter."""
         return await self._admin.finish(self._acls.delete(filters))
+
+    async def alter_quotas(
+        self, entity: Entity, edit: QuotaEdit, *, validate_only: bool = False
+    ) -> None:
+        """Change the limits of one entity. An entity without limits is deleted."""
+        await self._admin.finish(self._quotas.alter(entity, edit, validate_only))
 
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool = False

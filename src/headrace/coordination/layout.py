@@ -18,9 +18,11 @@ Does no I/O. Each document has a version; readers ignore unknown fields.
     /config/topics/T          {"config"}: the topic's settings, created and deleted with it
     /config/brokers/N         {"config"}: dynamic settings of a broker; `<default>` is for all
     /config/groups/G          {"config"}: a group's settings; its name is URL-encoded
-    /config/users/U           {"config"}: SCRAM credentials of user U, as Kafka stores them; its
-                              name is URL-encoded
-    /config/clients           reserved for quotas
+    /config/users/U           {"config"}: SCRAM credentials and quotas of user U, as Kafka stores
+                              them; its name is URL-encoded, `<default>` is for all other users
+    /config/users/U/clients/C {"config"}: quotas of client id C of user U
+    /config/clients/C         {"config"}: quotas of client id C; `<default>` as above
+    /config/ips/A             {"config"}: quotas of IP address A; `<default>` as above
     /acl/NN                   {"acls"}: ACLs, in 64 nodes 00 to 3f; see coordination/acl_layout.py
     /delegation_token         reserved for delegation tokens
     /cluster/secret           {"secret"}: the password with which brokers log in to each other
@@ -44,6 +46,7 @@ from urllib.parse import quote, unquote
 from uuid import UUID
 
 from headrace.model.cluster import BrokerInfo, Endpoint
+from headrace.model.quotas import CLIENT_ID, IP, USER, Entity, entity_of
 from headrace.model.topics import PartitionState, TopicState
 
 CLUSTER_ID = "/cluster/id"
@@ -59,6 +62,8 @@ GROUP_CONFIGS = "/config/groups"
 USER_CONFIGS = "/config/users"
 ACLS = "/acl"
 DELEGATION_TOKENS = "/delegation_token"
+CLIENT_CONFIGS = "/config/clients"
+IP_CONFIGS = "/config/ips"
 PRODUCER_IDS = "/producer_ids"
 CHANGES = "/changes"
 ROOMS = (
@@ -72,7 +77,8 @@ ROOMS = (
     BROKER_CONFIGS,
     GROUP_CONFIGS,
     USER_CONFIGS,
-    "/config/clients",
+    CLIENT_CONFIGS,
+    IP_CONFIGS,
     ACLS,
 )
 """Nodes that only have children, each after its parent."""
@@ -81,7 +87,7 @@ SENSITIVE = (CLUSTER_SECRET, USER_CONFIGS, BROKER_CONFIGS, DELEGATION_TOKENS)
 """Nodes with secrets, with all nodes below them."""
 
 DEFAULT_BROKER = "<default>"
-DEFAULT_USER = "<default>"
+DEFAULT_ENTITY = "<default>"
 PARTITIONS_PER_NODE = 100
 PRODUCER_IDS_PER_BLOCK = 1000
 CHANGE_ROWS_MAX = 200
@@ -119,7 +125,8 @@ class ChangeRow(NamedTuple):
 
     kind: str
     """"topic", "states" (one node of states), "config", "broker", "group" (settings), "user"
-    (credentials), or "acl" (one node of ACLs)."""
+    (credentials and quotas of a user), "acl" (one node of ACLs), or "quota" (other quotas; the name
+    is a path)."""
     name: str
     first: int = 0
     """The first partition of the node, for "states"."""
@@ -201,13 +208,46 @@ def group_of_config(name: str) -> str:
 
 def user_config_path(user: str) -> str:
     """A user can have any name. Names are encoded as Kafka encodes them."""
-    name = quote(user, safe="").replace("~", "%7E")
-    return f"{USER_CONFIGS}/{name.replace('.', '%2E') if name in ('.', '..') else name}"
+    return f"{USER_CONFIGS}/{_entity_name(user)}"
 
 
 def user_of_config(name: str) -> str | None:
     """The user of a child of USER_CONFIGS; None for the defaults of all users."""
-    return None if name == DEFAULT_USER else unquote(name)
+    return None if name == DEFAULT_ENTITY else unquote(name)
+
+
+def _entity_name(name: str | None) -> str:
+    if name is None:
+        return DEFAULT_ENTITY
+    encoded = quote(name, safe="").replace("~", "%7E")
+    return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
+
+
+def user_clients_path(user: str | None) -> str:
+    """The node whose children are the client ids with quotas of one user, or of all others."""
+    return f"{USER_CONFIGS}/{_entity_name(user)}/clients"
+
+
+def quota_path(entity: Entity) -> str:
+    names = dict(entity)
+    if IP in names:
+        return f"{IP_CONFIGS}/{names[IP] or DEFAULT_ENTITY}"
+    if USER not in names:
+        return f"{CLIENT_CONFIGS}/{_entity_name(names[CLIENT_ID])}"
+    if CLIENT_ID not in names:
+        return f"{USER_CONFIGS}/{_entity_name(names[USER])}"
+    return f"{user_clients_path(names[USER])}/{_entity_name(names[CLIENT_ID])}"
+
+
+def entity_of_path(path: str) -> Entity:
+    """The entity whose quotas are stored at a path; see `quota_path`."""
+    _, _, room, *rest = path.split("/")
+    first, last = user_of_config(rest[0]), user_of_config(rest[-1])
+    if room == "ips":
+        return ((IP, first),)
+    if room == "clients":
+        return ((CLIENT_ID, first),)
+    return ((USER, first),) if len(rest) == 1 else entity_of({USER: first, CLIENT_ID: last})
 
 
 def id_text(id_: UUID) -> str:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.model.acls import Acl
+from headrace.model.quotas import Entity
 from headrace.model.topics import PartitionState, TopicState
 
 
@@ -77,9 +78,11 @@ class ClusterImage:
     group_configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """Settings of consumer groups, by group id."""
     users: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    """Stored credentials by user name, each under the name of its mechanism."""
+    """Stored settings by user name: credentials under the name of their mechanism, and quotas."""
     acls: dict[int, tuple[Acl, ...] | None] = field(default_factory=dict)
     """ACLs by the number of their node in the store; None for a node that cannot be read."""
+    quotas: dict[Entity, Mapping[str, float]] = field(default_factory=dict)
+    """Limits by entity and kind."""
 
     def put_topic(self, topic: TopicState) -> None:
         self.topics[topic.name] = topic

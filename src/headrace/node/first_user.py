@@ -13,7 +13,7 @@ from headrace.model.errors import ApiError
 from headrace.runtime.worker import Worker
 from headrace.security.new_user import new_credentials
 from headrace.security.scram import SCRAMS
-from headrace.security.users import check_user
+from headrace.security.users import check_user, credentials_of
 
 VARIABLE = "HEADRACE_BOOTSTRAP_USER"
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ async def create_first_user(
     controller: Controller, worker: Worker, user: tuple[str, str] | None
 ) -> None:
     """Create the user with all SCRAM mechanisms, unless the cluster already has a user."""
-    if controller.image.users:
+    if any(map(credentials_of, controller.image.users.values())):
         return
     if user is None:
         _log.warning(

@@ -60,6 +60,8 @@ INCREMENTAL_ALTER_CONFIGS: Final = 44
 ALTER_PARTITION_REASSIGNMENTS: Final = 45
 LIST_PARTITION_REASSIGNMENTS: Final = 46
 OFFSET_DELETE: Final = 47
+DESCRIBE_CLIENT_QUOTAS: Final = 48
+ALTER_CLIENT_QUOTAS: Final = 49
 DESCRIBE_USER_SCRAM_CREDENTIALS: Final = 50
 ALTER_USER_SCRAM_CREDENTIALS: Final = 51
 ALTER_PARTITION: Final = 56
@@ -130,6 +132,8 @@ _ROWS = (
         "list_partition_reassignments",
     ),
     Api(OFFSET_DELETE, "OffsetDelete", 0, 0, 1, "offset_delete"),
+    Api(DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 1, 1, "describe_client_quotas"),
+    Api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1, "alter_client_quotas"),
     Api(
         DESCRIBE_USER_SCRAM_CREDENTIALS,
         "DescribeUserScramCredentials",
@@ -180,6 +184,7 @@ APIS: dict[int, Api] = {api.key: api for api in _ROWS}
 
 CONTROLLER_APIS: Final = frozenset(
     (
+        ALTER_CLIENT_QUOTAS,
         ALTER_CONFIGS,
         ALTER_PARTITION_REASSIGNMENTS,
         ALTER_USER_SCRAM_CREDENTIALS,

@@ -11,9 +11,9 @@ from headrace.coordination.port import REQUEST_BYTES_MAX
 from headrace.model.acls import Acl, AclFilter, Operation, PatternType, ResourceType
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
-from tests.unit.acl_rules import ALLOW, DENY, PREFIXED, TOPIC, USERS, allow, deny
 from tests.unit.controller.cluster_scenario import Cluster, Member, cluster_of
 from tests.unit.controller.controller_scenario import until
+from tests.unit.security.acl_rules import ALLOW, DENY, PREFIXED, TOPIC, USERS, allow, deny
 
 ANN, BOB = USERS
 

@@ -17,6 +17,7 @@ from headrace.log.producers import ProducerTable
 from headrace.log.timestamps import Lookup
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.quotas import Entity
 from headrace.model.sasl import ANONYMOUS
 from headrace.model.topics import PartitionState, TopicPartition, TopicState
 from headrace.replication.append_queue import AppendQueue
@@ -215,6 +216,16 @@ class FakeController:
         await self._reach()
         self.image.users[user] = edit(self.image.users.get(user, {}))
         return self.image.users[user]
+
+    async def alter_quotas(
+        self,
+        entity: Entity,
+        edit: Callable[[Mapping[str, float]], Mapping[str, float]],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        await self._reach()
+        self.image.quotas[entity] = edit(self.image.quotas.get(entity, {}))
 
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool

@@ -234,6 +234,22 @@ def test_alter_user_scram_credentials_needs_alter_cluster(client: Asker) -> None
     assert list(client.broker.image.users) == ["ann"]
 
 
+def test_client_quotas_need_configs_of_the_cluster(client: Asker) -> None:
+    entity = [{"entity_type": "user", "entity_name": "ann"}]
+    ops = [{"key": "producer_byte_rate", "value": 5.0, "remove": False}]
+    body: dict[str, Any] = {"entries": [{"entity": entity, "ops": ops}], "validate_only": False}
+    rules(client).deny(Operation.ALTER_CONFIGS, CLUSTER)
+    (denied,) = ask(client, apis.ALTER_CLIENT_QUOTAS, **body)["entries"]
+    assert (denied["entity"][0]["entity_name"], denied["error_code"]) == ("ann", CLUSTER_DENIED)
+    assert client.broker.image.quotas == {}
+    rules(client).denied.clear()
+    (altered,) = ask(client, apis.ALTER_CLIENT_QUOTAS, **body)["entries"]
+    assert altered["error_code"] == ErrorCode.NONE
+    rules(client).deny(Operation.DESCRIBE_CONFIGS, CLUSTER)
+    reply = ask(client, apis.DESCRIBE_CLIENT_QUOTAS, components=[], strict=False)
+    assert (reply["error_code"], reply["entries"]) == (CLUSTER_DENIED, None)
+
+
 def _cluster_requests() -> Iterator[tuple[int, dict[str, Any], str]]:
     yield apis.DESCRIBE_LOG_DIRS, {"topics": None}, "results"
     yield apis.LIST_PARTITION_REASSIGNMENTS, {"timeout_ms": 1, "topics": None}, "topics"

@@ -1,0 +1,89 @@
+"""Reads quotas from the store, where they are under Kafka's paths.
+
+A user's own quotas are in the node with the user's credentials. Quotas of a client id of a user
+are two levels below it.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from headrace.coordination import layout
+from headrace.coordination.port import NoNode, Store, parent_of
+from headrace.model.cluster import ClusterImage
+from headrace.model.quotas import USER, Entity, limits_from_text, user_entity
+from headrace.runtime.side_by_side import side_by_side
+
+_log = logging.getLogger(__name__)
+
+
+def limits_in(name: object, config: Mapping[str, str]) -> Mapping[str, float]:
+    limits, invalid = limits_from_text(config)
+    if invalid:
+        _log.error("invalid quotas ignored: entity=%r kinds=%s", name, ",".join(invalid))
+    return limits
+
+
+async def read_quotas(
+    store: Store, entities: Iterable[Entity]
+) -> tuple[dict[Entity, Mapping[str, float]], dict[str, int]]:
+    """Limits by entity, with none for entities that do not exist; and the versions of nodes."""
+    versions: dict[str, int] = {}
+
+    async def read(entity: Entity) -> tuple[Entity, Mapping[str, float]]:
+        path = layout.quota_path(entity)
+        if is_below_user(entity):
+            room = layout.user_clients_path(dict(entity)[USER])
+            stat = await store.exists(room)
+            if stat is not None:
+                versions[room] = stat.version
+        try:
+            data, stat = await store.get(path)
+            versions[path] = stat.version
+            return entity, limits_in(entity, layout.decode_config(path, data) if data else {})
+        except NoNode:
+            return entity, {}
+        except layout.LayoutError as error:
+            _log.error("quota ignored: error=%s", error)
+            return entity, {}
+
+    return dict(await side_by_side(read, dict.fromkeys(entities))), versions
+
+
+async def stored_entities(store: Store, users: Iterable[str]) -> list[Entity]:
+    """All entities in the store except named users; `users` can have client ids with quotas."""
+    rooms = [layout.CLIENT_CONFIGS, layout.IP_CONFIGS]
+    rooms += map(layout.user_clients_path, (None, *users))
+
+    async def read(room: str) -> list[Entity]:
+        try:
+            names = await store.children(room)
+        except NoNode:
+            return []
+        return [layout.entity_of_path(f"{room}/{name}") for name in names]
+
+    found = await side_by_side(read, rooms)
+    return [user_entity(None), *(entity for entities in found for entity in entities)]
+
+
+def nodes_of(entity: Entity) -> list[str]:
+    """The paths whose versions are read with an entity."""
+    path = layout.quota_path(entity)
+    return [path, parent_of(path)] if is_below_user(entity) else [path]
+
+
+def is_below_user(entity: Entity) -> bool:
+    """Whether it is a client id of a user, or of all other users."""
+    return len(entity) == 2
+
+
+def is_named_user(entity: Entity) -> bool:
+    """Whether its quotas are stored with the credentials of a user."""
+    return len(entity) == 1 and entity[0][0] == USER and entity[0][1] is not None
+
+
+def has_client_quotas(image: ClusterImage, user: str | None, but: Entity = ()) -> bool:
+    """Whether a client id of this user has quotas: then the user's node has children."""
+    return any(
+        is_below_user(entity) and entity != but and dict(entity)[USER] == user
+        for entity in image.quotas
+    )

@@ -1,0 +1,87 @@
+"""AlterClientQuotas, versions 0 and 1: set and remove quotas of users, client ids and IP addresses.
+
+- Each entity has its own result. An entity that occurs twice is rejected and not changed.
+- Limits are per broker. All brokers apply a change immediately.
+- Besides Kafka's kinds of limits: producer_record_rate and consumer_record_rate, in records per
+  second.
+- Any broker accepts the request and forwards it to the controller.
+- Requires: AlterConfigs on the cluster.
+- Versions: 0 and 1.
+
+Gaps: a host name as IP address is rejected; Kafka resolves it. Rejects NaN and infinity, which
+Kafka accepts for some kinds, and names of more than 255 bytes.
+"""
+
+from collections.abc import Mapping
+
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.quotas import Entity, check_entity, check_limit
+from headrace.requests.authorization import check
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.replies import failure, repeated
+from headrace.security.authorizer import CLUSTER, Operation
+from headrace.wire.codec import Message
+
+_Names = tuple[tuple[str, str | None], ...]
+
+
+async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    check(broker, context, Operation.ALTER_CONFIGS, CLUSTER)
+    twice = repeated(map(_names, request["entries"]))
+    results: dict[_Names, Message] = {}
+    for entry in request["entries"]:
+        names = _names(entry)
+        if names in results:
+            continue
+        results[names] = {"entity": entry["entity"], "error_message": None}
+        try:
+            if names in twice:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST, f"Ignoring duplicate entity {_text(names)}"
+                )
+            await _alter(broker, names, entry["ops"], request["validate_only"])
+        except ApiError as error:
+            results[names] |= failure(error)
+    return {"entries": list(results.values())}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {
+        "entries": [{"entity": entry["entity"], **failure(error)} for entry in request["entries"]]
+    }
+
+
+async def _alter(
+    broker: BrokerContext, names: _Names, ops: list[Message], is_validate_only: bool
+) -> None:
+    for key in repeated(op["key"] for op in ops):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Duplicate quota key {key} not updating quota for this entity {_text(names)}",
+        )
+    entity = check_entity(names)
+    removed = [op["key"] for op in ops if op["remove"]]
+    added = _limits(entity, ops)
+
+    def edit(known: Mapping[str, float]) -> Mapping[str, float]:
+        kept = {kind: limit for kind, limit in known.items() if kind not in removed}
+        return kept | added
+
+    await broker.controller.alter_quotas(entity, edit, validate_only=is_validate_only)
+
+
+def _limits(entity: Entity, ops: list[Message]) -> dict[str, float]:
+    return {
+        op["key"]: check_limit(entity, op["key"], op["value"]) for op in ops if not op["remove"]
+    }
+
+
+def _names(entry: Message) -> _Names:
+    """The types and names of an entity, sorted, so that two of the same entity are equal."""
+    pairs = [(each["entity_type"], each["entity_name"]) for each in entry["entity"]]
+    return tuple(sorted(pairs, key=lambda pair: (pair[0], pair[1] or "")))
+
+
+def _text(names: _Names) -> str:
+    inside = ", ".join(f"{type_}={'null' if name is None else name}" for type_, name in names)
+    return f"ClientQuotaEntity(entries={{{inside}}})"
