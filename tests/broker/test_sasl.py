@@ -4,7 +4,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
@@ -39,6 +39,8 @@ FREQUENT = "1"
 class Secured:
     """A broker with a listener for everyone, and one that requires a login."""
 
+    settings: ClassVar[dict[str, str]] = {}
+
     def __init__(self) -> None:
         self.open_port, self.port = free_port(), free_port()
         self.broker = RunningBroker.start(
@@ -47,6 +49,7 @@ class Secured:
                 f"SASL_PLAINTEXT://127.0.0.1:{self.port}",
                 "sasl.enabled.mechanisms": ",".join(MECHANISMS),
                 "connection.failed.authentication.delay.ms": FREQUENT,
+                **self.settings,
             }
         )
         self.admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.open_port}"})

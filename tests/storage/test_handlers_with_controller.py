@@ -28,7 +28,11 @@ from headrace.wire.header import read_header
 Ask = Callable[[int, int, Mapping[str, Any]], Awaitable[Message]]
 
 
-def _with_a_controller(path: Path, scene: Callable[[Ask, Controller], Awaitable[None]]) -> None:
+def _with_a_controller(
+    path: Path,
+    scene: Callable[[Ask, Controller], Awaitable[None]],
+    config: BrokerConfig | None = None,
+) -> None:
     async def run() -> None:
         store = await EmbeddedStore.open(str(path / "store.db"))
         controller = Controller(store, 1)
@@ -36,7 +40,7 @@ def _with_a_controller(path: Path, scene: Callable[[Ask, Controller], Awaitable[
         broker = BrokerContext(
             node_id=1,
             image=controller.image,
-            config=BrokerConfig.load(),
+            config=config or BrokerConfig.load(),
             controller=controller,
             logs=cast(Any, None),
             partitions={},

@@ -83,13 +83,19 @@ class AclAdmin:
             node = acl_node(acl)
             if acl not in known.get(node, ()):
                 added.setdefault(node, {})[acl] = None
-        count = sum(map(len, known.values())) + sum(map(len, added.values()))
+        new = sum(map(len, added.values()))
+        if new > CHANGES_MAX:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"The request has {new} new ACLs, more than {CHANGES_MAX}. Use several requests.",
+            )
+        count = sum(map(len, known.values())) + new
         if added and count > ACLS_MAX:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 f"The cluster would have {count} ACLs, more than {ACLS_MAX}. Delete others first.",
             )
-        return {node: (*known.get(node, ()), *new) for node, new in added.items()}
+        return {node: (*known.get(node, ()), *new_acls) for node, new_acls in added.items()}
 
     async def _write(self, changed: Nodes) -> bool:
         """Write the nodes and show them. False: they were read again, decide once more."""

@@ -21,7 +21,13 @@ TOPIC_OPERATIONS = (
     Operation.DESCRIBE_CONFIGS,
     Operation.ALTER_CONFIGS,
 )
-GROUP_OPERATIONS = (Operation.READ, Operation.DELETE, Operation.DESCRIBE)
+GROUP_OPERATIONS = (
+    Operation.READ,
+    Operation.DELETE,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)
 CLUSTER_OPERATIONS = (
     Operation.CREATE,
     Operation.ALTER,

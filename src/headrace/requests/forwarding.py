@@ -16,13 +16,13 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import now_or_later
 from headrace.runtime.link import LinkBroken
-from headrace.wire.apis import (
-    ENVELOPE,
-)
+from headrace.wire.apis import CREATE_ACLS, DELETE_ACLS, ENVELOPE
 from headrace.wire.codec import Message
 
 _TIMEOUT_MS_DEFAULT = 30_000
 _RETRY_S = 0.05
+_MUST_BE_SEEN = frozenset((CREATE_ACLS, DELETE_ACLS))
+"""After success, this broker must not allow a request by a deleted ACL."""
 
 
 Carry = Callable[[], Message | Awaitable[Message]]
@@ -54,7 +54,12 @@ async def administer(
         if not broker.controller.is_controller:
             answer = await _forward(broker, context, frame, left_s)
             if answer is not None:
-                await _see_it(broker, deadline)
+                is_seen = await _see_it(broker, deadline)
+                if not is_seen and context.api_key in _MUST_BE_SEEN:
+                    raise ApiError(
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        "The controller changed the ACLs, but this broker does not apply them yet.",
+                    )
                 return answer
         await asyncio.sleep(_RETRY_S)
 
@@ -108,14 +113,18 @@ async def _forward(
     return answer
 
 
-async def _see_it(broker: BrokerContext, deadline: float) -> None:
-    """Wait until the image contains the change. The response is correct even without that."""
+async def _see_it(broker: BrokerContext, deadline: float) -> bool:
+    """Wait until the image contains the change; False if the time or the store does not allow it.
+
+    Most responses are correct even without that.
+    """
     left_s = max(deadline - broker.clock.monotonic(), 0.0)
     try:
         async with asyncio.timeout(left_s):
             await broker.controller.refresh()
     except (TimeoutError, StoreUnavailable, StoreError):
-        pass
+        return False
+    return True
 
 
 def address_bytes(peer: str) -> bytes:

@@ -48,6 +48,9 @@ DELETE_TOPICS: Final = 20
 DELETE_RECORDS: Final = 21
 INIT_PRODUCER_ID: Final = 22
 OFFSET_FOR_LEADER_EPOCH: Final = 23
+DESCRIBE_ACLS: Final = 29
+CREATE_ACLS: Final = 30
+DELETE_ACLS: Final = 31
 DESCRIBE_CONFIGS: Final = 32
 ALTER_CONFIGS: Final = 33
 ALTER_REPLICA_LOG_DIRS: Final = 34
@@ -106,6 +109,9 @@ _ROWS = (
     # kio also has version 6: two-phase commit (KIP-939), which is unstable in Kafka.
     Api(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2, "init_producer_id"),
     Api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4, "offset_for_leader_epoch"),
+    Api(DESCRIBE_ACLS, "DescribeAcls", 1, 3, 2, "describe_acls"),
+    Api(CREATE_ACLS, "CreateAcls", 1, 3, 2, "create_acls"),
+    Api(DELETE_ACLS, "DeleteAcls", 1, 3, 2, "delete_acls"),
     Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4, "describe_configs"),
     Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2, "alter_configs"),
     Api(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", 1, 2, 2, "alter_replica_log_dirs"),
@@ -188,8 +194,10 @@ CONTROLLER_APIS: Final = frozenset(
         ALTER_CONFIGS,
         ALTER_PARTITION_REASSIGNMENTS,
         ALTER_USER_SCRAM_CREDENTIALS,
+        CREATE_ACLS,
         CREATE_PARTITIONS,
         CREATE_TOPICS,
+        DELETE_ACLS,
         DELETE_TOPICS,
         ELECT_LEADERS,
         INCREMENTAL_ALTER_CONFIGS,

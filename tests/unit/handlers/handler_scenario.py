@@ -110,6 +110,7 @@ class FakeController:
         self.created: list[str] = []
         self.has_created = asyncio.Event()
         self.fail_with: Exception | None = None
+        self.refresh_fails_with: Exception | None = None
         self.hold: asyncio.Event | None = None
         self.producer_ids = 999
         self.is_controller = True
@@ -255,7 +256,8 @@ class FakeController:
         return reply
 
     async def refresh(self) -> None:
-        pass
+        if self.refresh_fails_with is not None:
+            raise self.refresh_fails_with
 
     async def next_producer_id(self) -> int:
         await self._reach()

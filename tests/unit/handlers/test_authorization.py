@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.coordination.port import StoreUnavailable
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.sasl import ANONYMOUS
 from headrace.model.topics import TopicPartition
@@ -113,6 +114,25 @@ def test_envelope_has_the_principal_of_the_connection(client: Asker) -> None:
     ((api_key, envelope),) = client.controller.asked
     assert (api_key, envelope["request_principal"]) == (apis.ENVELOPE, b"User:miller")
     assert rules(client).questions == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(None, ErrorCode.NONE), (StoreUnavailable("lost"), ErrorCode.REQUEST_TIMED_OUT)],
+)
+def test_forwarded_deletion_of_acls_succeeds_only_if_this_broker_applies_it(
+    client: Asker, failure: Exception | None, code: ErrorCode
+) -> None:
+    client.controller.is_controller = False
+    client.controller.refresh_fails_with = failure
+    results: list[Message] = [{"error_code": 0, "error_message": None, "matching_acls": []}]
+    done = encode_response(apis.DELETE_ACLS, 3, 77, {"filter_results": results})
+    client.controller.replies = [{"error_code": ErrorCode.NONE, "response_data": done}]
+    numbers = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1}
+    texts = dict.fromkeys(("resource_name_filter", "principal_filter", "host_filter"))
+    filters = [{**numbers, **texts, "permission_type": 1}]
+    (result,) = ask(client, apis.DELETE_ACLS, filters=filters)["filter_results"]
+    assert result["error_code"] == code
 
 
 @pytest.mark.parametrize("api_key", [apis.METADATA, apis.DESCRIBE_CLUSTER])

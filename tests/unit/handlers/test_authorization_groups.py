@@ -155,7 +155,7 @@ def test_describe_groups_needs_describe_group(client: Asker) -> None:
     slots = ask(client, apis.DESCRIBE_GROUPS, 5, **body)["groups"]
     assert by_name(slots, "group_id") == {"hidden": 30, "other": 0}
     operations = by_name(slots, "group_id", "authorized_operations")
-    assert operations == {"hidden": OPERATIONS_NOT_REQUESTED, "other": 328}
+    assert operations == {"hidden": OPERATIONS_NOT_REQUESTED, "other": 3400}
 
 
 def test_consumer_group_describe_needs_describe_group_and_assigned_topics(client: Asker) -> None:
