@@ -22,7 +22,7 @@ NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( 
 
 .PHONY: help demo test test-java test-spark test-spark-cluster \
 	test-spark-cluster-short test-spark-long test-spark-versions test-spark-oldest test-formats \
-	test-ecosystem churn bench bench-spark lint format sim fuzz-log torture docs dist clean
+	test-ecosystem churn bench bench-spark lint format sim fuzz-log torture docs dist wheels clean
 .DELETE_ON_ERROR:
 
 help:
@@ -47,6 +47,7 @@ help:
 	@echo "make format              format and fix with ruff"
 	@echo "make docs                generate the generated pages"
 	@echo "make dist                build sdist and wheels into dist/, check and try them; URL=(repository)"
+	@echo "make wheels              build wheels for all Pythons and ARCHS=x86_64,aarch64 into dist/; needs Docker"
 	@echo "make clean               delete everything that the commands created"
 
 demo: $(PACKAGE)
@@ -136,8 +137,14 @@ docs: $(TOOLS)
 dist: $(VENV)/bin/python
 	HEADRACE_URL=$(URL) $(BIN)/python -m release $(PYTHONS)
 
+wheels:
+	$(PYTHON) -m venv .venv-wheels
+	.venv-wheels/bin/pip install --quiet --disable-pip-version-check 'cibuildwheel>=3.2'
+	HEADRACE_URL=$(URL) .venv-wheels/bin/cibuildwheel --platform linux --output-dir dist \
+		$(if $(ARCHS),--archs $(ARCHS))
+
 clean:
-	rm -rf $(VENV) $(ECOSYSTEM) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(ECOSYSTEM) .venv-wheels build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache
 	find src tests bench demo docs -name __pycache__ -prune -exec rm -rf {} +
 
