@@ -60,10 +60,22 @@ def _init(args: argparse.Namespace) -> int:
         raise Failure(str(error), 2) from error
     for path in written:
         print(path)
-    for note in notes:
+    for note in (*notes, *_missing_packages()):
         print(f"\n{note}")
     print(f"\nNext: {' && '.join([f'cd {shlex.quote(str(directory))}', *steps])}")
     return 0
+
+
+def _missing_packages() -> list[str]:
+    """What to install before the project can run, if anything."""
+    from headrace.pipelines.preflight import check_packages
+    from headrace.pipelines.project import ProjectError
+
+    try:
+        check_packages(starts_spark=True)
+    except ProjectError as error:
+        return [str(error)]
+    return []
 
 
 def _written(
