@@ -14,6 +14,7 @@ from headrace import __version__
 from headrace.cli.ready import STATE_FILE, process_identity
 from headrace.client import connect
 from headrace.ensemble.zookeeper import free_port
+from tests.broker.raw import eventually
 
 
 def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -73,12 +74,38 @@ def test_detached_broker_or_cluster_serves_until_down(data: Path, options: tuple
         assert isinstance(pid, int)
         assert process_identity(pid) == ""
     assert status(data) == {"running": False, "data": str(data)}
-    assert "not running" in headrace("down", "--data", str(data)).stderr
+    again = headrace("down", "--data", str(data))
+    assert again.stderr == f"headrace: Headrace is not running: data directory {data}.\n"
+
+
+def test_down_without_a_directory_names_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = headrace("down")
+    assert (done.returncode, done.stderr.endswith("another data directory with --data.\n")) == (
+        1,
+        True,
+    )
+
+
+def test_status_and_down_find_a_broker_of_a_properties_file(data: Path, tmp_path: Path) -> None:
+    file, ready = tmp_path / "server.properties", tmp_path / "ready"
+    file.write_text(f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={data}\n")
+    command = [sys.executable, "-m", "headrace", "broker", str(file), "--ready-file", str(ready)]
+    with subprocess.Popen(command) as broker:
+        eventually("it is ready", lambda: status(data)["running"] is True)
+        shown = status(data)
+        assert shown["pid"] == broker.pid
+        assert shown["address"] == json.loads(ready.read_text())["address"]
+        assert headrace("down", "--data", str(data)).returncode == 0
+        assert broker.wait(60) == 0
+    assert status(data)["running"] is False
 
 
 def test_failed_start_reports_the_reason(data: Path) -> None:
     done = headrace("up", "--detach", "--data", str(data), "--set", "num.partitions=many")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert re.match(r"headrace: .*num\.partitions", done.stderr)
     assert "omit --temp" in headrace("up", "--detach", "--temp").stderr
 

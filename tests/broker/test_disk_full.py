@@ -5,7 +5,9 @@ on, and once there is room again the broker goes on by itself.
 """
 
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -274,3 +276,33 @@ def opened(path: str) -> None:
     database = Database(path)
     database.open()
     database.close()
+
+
+@pytest.mark.parametrize("free_bytes", [0, 8_192])
+@pytest.mark.parametrize("options", ["", "--detach", "--brokers 2 --zookeeper 127.0.0.1:1"])
+def test_start_on_a_full_disk_names_the_disk(tmp_path: Path, options: str, free_bytes: int) -> None:
+    with mounted(tmp_path / "disk") as disk:
+        (disk / "filler").write_bytes(bytes(DISK_BYTES - free_bytes))
+        data = disk / "data"
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "headrace",
+                "up",
+                "--port=0",
+                *options.split(),
+                "--data",
+                str(data),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert re.search(r"o space |Free some space|Is the disk full", done.stderr), done.stderr
+        assert str(data) in done.stderr
+        assert "cannot write the output" not in done.stderr
+        if "--brokers" not in options:
+            assert not data.exists()

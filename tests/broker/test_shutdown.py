@@ -56,7 +56,7 @@ def test_a_stop_leaves_a_marker_and_nothing_to_recover(broker: RunningBroker) ->
     broker.stop(STOP_SECONDS)
     assert marker_of(broker).exists()
     assert [vouched_offset(broker, f"kept-{partition}") for partition in range(3)] == [2, 2, 2]
-    assert "everything is on disk" in broker.log()
+    assert "all data is on disk" in broker.log()
     since = broker.log_size()
     broker.restart()
     assert not marker_of(broker).exists(), "a crash would look like a clean shutdown"

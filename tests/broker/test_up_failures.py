@@ -11,15 +11,17 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.cli.ready import remove_ready_file, write_ready_file
+from headrace.client import connect
+from headrace.ensemble.java import NotInstalled
 from headrace.server import listener
-from headrace.testing import RunningBroker
+from headrace.testing import RunningBroker, RunningCluster
 from tests.broker.raw import eventually
 
 
-def refused(*arguments: str) -> str:
+def refused(*arguments: str, exit_code: int = 1) -> str:
     command = [sys.executable, "-m", "headrace.cli.main", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
-    assert done.returncode == 1
+    assert done.returncode == exit_code, done.stderr
     assert "Traceback" not in done.stderr
     return next(line for line in done.stderr.splitlines() if line.startswith("headrace: "))
 
@@ -53,11 +55,11 @@ def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     said = refused("up", "--port", "0", "--data", str(path))
-    assert f"{path} cannot be used: Not a directory. Fix that, or choose another" in said
+    assert f"Cannot use data directory {path}: Not a directory. Fix that, or choose" in said
 
 
 def test_a_place_where_no_directory_can_be_made_is_named() -> None:
-    assert "/proc/headrace cannot be used" in refused(
+    assert "Cannot use data directory /proc/headrace:" in refused(
         "up", "--port", "0", "--data", "/proc/headrace"
     )
 
@@ -65,7 +67,7 @@ def test_a_place_where_no_directory_can_be_made_is_named() -> None:
 def test_a_directory_that_cannot_even_be_looked_for_is_named(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 300)
     said = refused("up", "--port", "0", "--data", str(path))
-    assert f"{path} cannot be used: File name too long." in said
+    assert f"Cannot use data directory {path}: File name too long." in said
 
 
 @pytest.mark.parametrize("name", ["log.dirs", "log.dir"])
@@ -74,7 +76,7 @@ def test_a_setting_for_the_directory_and_an_option_for_it_are_one_too_many(
 ) -> None:
     setting = f"{name}={tmp_path}"
     for option in (["--temp"], ["--data", str(tmp_path / "data")]):
-        said = refused("up", "--port", "0", *option, "--set", setting)
+        said = refused("up", "--port", "0", *option, "--set", setting, exit_code=2)
         assert f"--set {name} and {option[0]} both set the data directory" in said
     assert not list(tmp_path.iterdir())
 
@@ -99,8 +101,8 @@ def test_a_host_that_no_machine_can_have_is_named() -> None:
 
 def test_a_ready_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     path = tmp_path / "none" / "ready"
-    said = refused("up", "--port", "0", "--temp", "--ready-file", str(path))
-    assert f"{path} cannot be written: No such file or directory" in said
+    said = refused("up", "--port", "0", "--temp", "--ready-file", str(path), exit_code=2)
+    assert f"Cannot write the ready file {path}: No such file or directory" in said
     assert "--ready-file" in said
 
 
@@ -128,8 +130,85 @@ def test_a_store_that_is_no_database_is_named(tmp_path: Path) -> None:
         ("no-equals-sign", "NAME=VALUE"),
     ],
 )
-def test_a_bad_setting_on_the_command_line_is_named(setting: str, hint: str) -> None:
-    assert hint in refused("up", "--port", "0", "--temp", "--set", setting)
+def test_a_bad_setting_on_the_command_line_is_named(
+    setting: str, hint: str, tmp_path: Path
+) -> None:
+    for brokers in ([], ["--brokers", "2"]):
+        options = ("--port", "0", "--temp", *brokers, "--set", setting)
+        said = refused("up", *options, exit_code=2)
+        assert hint in said
+        assert "ended" not in said
+    file = tmp_path / "server.properties"
+    file.write_text(f"log.dirs={tmp_path / 'data'}\n")
+    assert hint in refused("broker", str(file), "--set", setting, exit_code=2)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_bad_setting_in_a_file_has_exit_code_2(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(f"log.dirs={tmp_path / 'data'}\nnum.partitions=many\n")
+    assert "num.partitions" in refused("broker", str(file), exit_code=2)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("brokers", [(), ("--brokers", "2", "--zookeeper-port", "0")])
+@pytest.mark.parametrize("is_detached", [False, True])
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_failed_start_leaves_a_new_data_directory_unchanged(
+    shared_broker: RunningBroker,
+    tmp_path: Path,
+    brokers: tuple[str, ...],
+    is_detached: bool,
+    existed: bool,
+) -> None:
+    data = tmp_path / "data"
+    if existed:
+        data.mkdir()
+        (data / "note").touch()
+    options = ("--detach",) if is_detached else ()
+    refused("up", "--port", str(shared_broker.port), "--data", str(data), *brokers, *options)
+    assert data.exists() == existed
+    if existed:
+        assert [each.name for each in data.iterdir()] == ["note"]
+
+
+def test_a_failed_start_keeps_the_data_of_an_earlier_one(
+    shared_broker: RunningBroker, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    with RunningBroker.start(data) as broker, connect(broker.address) as client:
+        client.produce("kept", "record")
+        broker.stop()
+    refused("up", "--port", str(shared_broker.port), "--data", str(data))
+    with RunningBroker.start(data) as broker, connect(broker.address) as client:
+        assert [record.value for record in client.consume("kept", until="end")] == [b"record"]
+
+
+def test_a_broker_that_finds_no_zookeeper_leaves_no_files(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(
+        f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'data'}\n"
+        "zookeeper.connect=127.0.0.1:1\nzookeeper.connection.timeout.ms=200\n"
+    )
+    assert "ZooKeeper did not respond" in refused("broker", str(file))
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_broker_that_waits_for_zookeeper(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    file, data = tmp_path / "server.properties", tmp_path / "data"
+    file.write_text(
+        f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={data}\n"
+        "zookeeper.connect=127.0.0.1:1\nzookeeper.connection.timeout.ms=600000\n"
+    )
+    command = [sys.executable, "-m", "headrace", "broker", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
+        eventually("it holds the lock", (data / ".lock").exists)
+        broker.send_signal(number)
+        assert broker.wait(60) == 0
+    assert not data.exists()
 
 
 def test_a_properties_file_that_is_not_there_is_named() -> None:
@@ -171,7 +250,7 @@ def test_a_broker_on_temporary_data_does_not_say_that_it_is_kept(
     broker.send_signal(number)
     said, _ = broker.communicate(timeout=60)
     assert broker.returncode == 0
-    assert "has stopped; its temporary data goes with it" in said
+    assert "has stopped; the temporary data is deleted" in said
     assert not list(data.iterdir())
 
 
@@ -212,6 +291,68 @@ def test_temporary_data_goes_even_if_the_broker_is_stopped_while_it_starts(tmp_p
     eventually("its directory is there", lambda: any(tmp_path.iterdir()))
     broker.terminate()
     assert broker.wait(60) in (0, 143)
+    assert not list(tmp_path.iterdir())
+
+
+SIGNAL_AT_MKDIR = """
+import os, signal, sys
+from headrace.cli.main import main
+
+make = os.mkdir
+
+def make_and_signal(path, *mode):
+    make(path, *mode)
+    if "headrace-" in str(path):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+os.mkdir = make_and_signal
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", ["up", "up --brokers 2", "zookeeper"])
+def test_a_signal_right_after_the_temporary_directory_is_created_deletes_it(
+    command: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNAL_AT_MKDIR, *command.split(), "--temp", "--port", "0"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_start_of_a_cluster(tmp_path: Path, number: signal.Signals) -> None:
+    command = ["up", "--temp", "--brokers", "2", "--port", "0", "--zookeeper", "127.0.0.1:1"]
+    command += ["--set", "zookeeper.connection.timeout.ms=600000"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "headrace", *command],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as cluster:
+        eventually("its brokers start", lambda: len(list(tmp_path.glob("*/broker-*/.lock"))) == 2)
+        cluster.send_signal(number)
+        said, _ = cluster.communicate(timeout=60)
+    assert cluster.returncode == 0
+    assert "Headrace has stopped" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_tour_and_the_fixture_check_the_cluster_extra_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(NotInstalled, match="requires kazoo, and it is not installed"):
+        RunningCluster.start()
+    assert main(["tour", "--plain"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "requires kazoo, and it is not installed. Run: pip install" in said.err
     assert not list(tmp_path.iterdir())
 
 

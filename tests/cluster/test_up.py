@@ -69,7 +69,7 @@ def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(
 
     refused = ended("--data", str(data))
     assert refused.returncode == 1
-    assert "contains the data of a cluster" in refused.stderr
+    assert "belongs to a cluster" in refused.stderr
 
 
 def test_a_cluster_ends_with_the_process_that_started_it_and_starts_again_as_it_was(
@@ -220,7 +220,7 @@ def test_a_move_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     moving = tmp_path / ".becoming-a-cluster"
     moving.mkdir()
     (moving / "mill-0").mkdir()
-    with pytest.raises(Failure, match="contains the data of a cluster"):
+    with pytest.raises(Failure, match="belongs to a cluster"):
         cluster_data.refuse_cluster(tmp_path)
     with pytest.raises(Failure, match="belongs to broker 2"):
         cluster_data.take_over_single(tmp_path, 1)

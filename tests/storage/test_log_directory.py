@@ -242,7 +242,7 @@ def test_the_directory_belongs_to_one_node_of_one_cluster() -> None:
     first = directory.identity["directory.id"]
     directory.claim("cluster-1", 4)
     assert directory.identity["directory.id"] == first
-    with pytest.raises(DirectoryError, match=r"node.id 4, but this broker has 5"):
+    with pytest.raises(DirectoryError, match=r"node.id 4, but this broker has node.id 5"):
         directory.claim("cluster-1", 5)
     with pytest.raises(DirectoryError, match=r"cluster.id cluster-1"):
         directory.claim("cluster-2", 4)
@@ -275,7 +275,7 @@ def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     directory = LogDirectory(str(tmp_path / "file" / "data"), SystemFiles(), SystemClock())
     with pytest.raises(
-        DirectoryError, match=r"cannot be used: Not a directory\. Fix that, or choose another"
+        DirectoryError, match=r"Cannot use data directory .*: Not a directory\. Fix that, or choose"
     ):
         directory.open()
 

@@ -1,14 +1,16 @@
 """Data directories of a cluster on one machine, and the conversion of a single broker's directory.
 
-    DATA/broker-1, DATA/broker-2, ...        a broker's data each
-    DATA/zookeeper-1, ...                    a ZooKeeper node's
-    DATA/cluster.lock                        held by whoever runs it
+    DATA/broker-1, DATA/broker-2, ...        the data of each broker
+    DATA/zookeeper-1, ...                    the data of each ZooKeeper node
+    DATA/cluster.lock                        locked by the process that runs the cluster
 
-1. A move that was interrupted goes on at the next start: everything goes into one directory with
-   a name that no partition can have, and that gets its name last.
+1. The next start resumes an interrupted conversion: it moves all files into one directory, whose
+   name no partition can have, and renames that directory last.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.cli.failure import Failure
@@ -26,33 +28,64 @@ def broker_directory(data: Path, node_id: int) -> Path:
     return data / f"broker-{node_id}"
 
 
-def lock(data: Path) -> None:
-    """Until this process ends: two of them would run ZooKeeper over the same files."""
+@contextmanager
+def locked(data: Path) -> Iterator[None]:
+    """Use the directory exclusively. A failed start leaves no empty directory or lock file."""
+    files = SystemFiles()
+    is_new = not data.exists()
+    has_lock = (data / LOCK).exists()
     try:
         data.mkdir(parents=True, exist_ok=True)
-        SystemFiles().lock(str(data / LOCK), f"{os.getpid()}\n")
+        descriptor = files.lock(str(data / LOCK), f"{os.getpid()}\n")
     except DirectoryInUse as error:
         raise Failure(
-            f"{data} is in use by process {error.holder or '?'}. Stop it, or choose another "
-            "directory with --data."
+            f"Data directory {data} is in use by process {error.holder or '?'}. Stop it, or choose "
+            "another directory with --data."
         ) from None
     except OSError as error:
-        raise Failure(
-            f"{data} cannot be used: {error.strerror}. Fix that, or choose another directory with "
-            f"--data."
-        ) from None
+        raise unusable(data, error) from None
+    try:
+        yield
+    finally:
+        if not (has_lock or _has_members(data)):
+            files.remove(str(data / LOCK))
+            if is_new:
+                with suppress(OSError):
+                    data.rmdir()
+        files.close(descriptor)
+
+
+def unusable(data: Path, error: OSError) -> Failure:
+    return Failure(
+        f"Cannot use data directory {data}: {error.strerror}. Fix that, or choose another "
+        "directory with --data."
+    )
+
+
+@contextmanager
+def writing(data: Path) -> Iterator[None]:
+    """Explain errors of the files in the data directory."""
+    try:
+        yield
+    except OSError as error:
+        raise unusable(data, error) from None
+
+
+def _has_members(data: Path) -> bool:
+    """Whether a broker or ZooKeeper node of a cluster has files in the directory."""
+    return any(data.glob("broker-*")) or any(data.glob("zookeeper-*"))
 
 
 def refuse_cluster(data: Path) -> None:
-    """A broker on its own cannot go on with the data of several."""
+    """Reject the data of a cluster: a single broker cannot serve it."""
     try:
         is_cluster = (data / _MOVING).exists() or bool(_members(data))
     except OSError:
-        return  # Nobody may look: the broker will say so when it fails to open its directory.
+        return  # The broker reports the error when it opens the directory.
     if is_cluster:
         raise Failure(
-            f"{data} contains the data of a cluster. Start it with headrace up --brokers N, or "
-            "choose another directory with --data."
+            f"Data directory {data} belongs to a cluster. Start it with headrace up --brokers N, "
+            "or choose another directory with --data."
         )
 
 
@@ -66,8 +99,8 @@ def take_over_single(data: Path, broker_count: int) -> None:
     node_id = known_node_id(data) or known_node_id(moving) or 1
     if not 1 <= node_id <= broker_count:
         raise Failure(
-            f"{data} belongs to broker {node_id}, but the cluster has brokers 1 to {broker_count}. "
-            f"Use --brokers {max(node_id, 1)} or more, or another directory."
+            f"Data directory {data} belongs to broker {node_id}, but the cluster has brokers 1 to "
+            f"{broker_count}. Use --brokers {max(node_id, 1)} or more, or another directory."
         )
     moving.mkdir(exist_ok=True)
     for entry in sorted(data.iterdir()):
@@ -82,12 +115,13 @@ def _refuse_what_runs(data: Path) -> None:
         files.close(files.lock(str(data / _BROKER_LOCK), f"{os.getpid()}\n"))
     except DirectoryInUse as error:
         raise Failure(
-            f"{data} is in use by process {error.holder or '?'}. Stop that broker first."
+            f"Data directory {data} is in use by process {error.holder or '?'}. Stop that broker "
+            "first."
         ) from None
 
 
 def store_to_copy(data: Path, broker_count: int) -> Path | None:
-    """The tree of a single broker that is not in ZooKeeper yet."""
+    """The store file of a single broker whose content is not in ZooKeeper yet."""
     for node_id in range(1, broker_count + 1):
         file = broker_directory(data, node_id) / STORE_FILE
         if file.exists():
@@ -96,7 +130,7 @@ def store_to_copy(data: Path, broker_count: int) -> Path | None:
 
 
 def brokers_beyond(data: Path, broker_count: int) -> list[str]:
-    """Brokers that an earlier start of this cluster had, and this one does not."""
+    """The brokers of an earlier start that this start omits."""
     ids = sorted(int(meta.parent.name.removeprefix("broker-")) for meta in _members(data))
     return [f"Broker {node_id}" for node_id in ids if node_id > broker_count]
 
@@ -111,7 +145,7 @@ def _members(data: Path) -> list[Path]:
 
 
 def known_node_id(data: Path) -> int | None:
-    """The id that a data directory was made with: whoever starts on it again need not know it."""
+    """The id of the broker that created the data directory, so that a restart needs no option."""
     try:
         text = (data / _META).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

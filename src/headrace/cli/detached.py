@@ -1,6 +1,7 @@
 """`headrace up --detach`, `headrace down` and `headrace status`.
 
-The state file in the data directory describes the running `headrace up`, detached or not.
+The state file in the data directory describes the broker or cluster that uses it, started with
+`headrace up` or `headrace broker`.
 
 1. A signal is sent through a pidfd, after the start time of the process matched the state file: a
    process that got the same pid later is never signalled.
@@ -14,15 +15,18 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.cluster_data import unusable
 from headrace.cli.connection import add_json_argument
 from headrace.cli.failure import Failure
 from headrace.cli.ready import DATA_DIRECTORY, OUTPUT_FILE, process_identity, state_file
 
 STOP_S_MAX = 120.0
 _POLL_S = 0.02
+_DEFAULT = Path(DATA_DIRECTORY)
 
 
 def add_down_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,16 +43,19 @@ def _add_data_argument(parser: argparse.ArgumentParser) -> None:
         "--data",
         metavar="DIR",
         default=DATA_DIRECTORY,
-        help=f"data directory of headrace up (default {DATA_DIRECTORY})",
+        help=f"data directory of the broker or cluster (default {DATA_DIRECTORY})",
     )
 
 
 def start(data: Path) -> int:
     """Runs this command again, without --detach, in the background; returns when it is ready."""
     if _running(data) is not None:
-        raise Failure(f"Headrace is already running in {data}. Stop it with {_down(data)}.")
+        raise Failure(
+            f"Headrace is already running: data directory {data}. Stop it with {_down(data)}."
+        )
     output = data / OUTPUT_FILE
     command = [argument for argument in sys.argv[1:] if argument != "--detach"]
+    is_new = not data.exists()
     try:
         data.mkdir(parents=True, exist_ok=True)
         with output.open("ab") as file:
@@ -61,13 +68,21 @@ def start(data: Path) -> int:
                 start_new_session=True,
             )
     except OSError as error:
-        raise Failure(
-            f"Cannot write to {data}: {error.strerror}. Choose another directory with --data."
-        ) from None
+        raise unusable(data, error) from None
     while not _is_of(data, process.pid):
         if process.poll() is not None:
-            lines = _printed(output, begin).splitlines() or ["it printed nothing"]
-            raise Failure(lines[-1].removeprefix("headrace: "), process.returncode or 1)
+            printed = _printed(output, begin).splitlines() or [
+                f"Headrace failed to start and could not write its log, {output}. Free some space "
+                "on its disk, or start it without --detach to see the reason."
+            ]
+            if begin == 0:
+                output.unlink()
+            if is_new:
+                with suppress(OSError):
+                    data.rmdir()
+            for line in printed[:-1]:
+                print(line, file=sys.stderr)
+            raise Failure(printed[-1].removeprefix("headrace: "), process.returncode or 1)
         time.sleep(_POLL_S)
     print(_printed(output, begin), end="")
     print(f"Running in the background: pid {process.pid}, log {output}. Stop it: {_down(data)}")
@@ -80,7 +95,8 @@ def run_down(args: argparse.Namespace) -> int:
     data = Path(args.data)
     state = _running(data)
     if state is None:
-        raise Failure(f"Headrace is not running in {data}. Name its directory with --data.")
+        hint = " Name another data directory with --data." if data == _DEFAULT else ""
+        raise Failure(f"Headrace is not running: data directory {data}.{hint}")
     pid = int(state["pid"])
     try:
         process = os.pidfd_open(pid)
@@ -110,7 +126,7 @@ def run_status(args: argparse.Namespace) -> int:
         shown.pop("process", None)
         print(json.dumps(shown))
     elif state is None:
-        print(f"Headrace is not running in {data}")
+        print(f"Headrace is not running: data directory {data}")
     else:
         print(f"Headrace {state['version']} is running: pid {state['pid']}, data in {data}")
         print(f"bootstrap.servers={state['address']}")
@@ -144,4 +160,4 @@ def _printed(output: Path, begin: int) -> str:
 
 
 def _down(data: Path) -> str:
-    return "headrace down" if data == Path(DATA_DIRECTORY) else f"headrace down --data {data}"
+    return "headrace down" if data == _DEFAULT else f"headrace down --data {data}"

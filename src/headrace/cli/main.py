@@ -37,10 +37,13 @@ COMMANDS = {
         "run_up",
     ),
     "down": Command(
-        "stop what headrace up started", "headrace.cli.detached", "add_down_arguments", "run_down"
+        "stop a broker or a cluster on this machine",
+        "headrace.cli.detached",
+        "add_down_arguments",
+        "run_down",
     ),
     "status": Command(
-        "show whether headrace up is running",
+        "show whether a broker or a cluster is running on this machine",
         "headrace.cli.detached",
         "add_status_arguments",
         "run_status",

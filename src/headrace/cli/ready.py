@@ -5,6 +5,7 @@ file identifies the process, so that a later process with the same pid is not mi
 """
 
 import argparse
+import errno
 import json
 import os
 import time
@@ -38,7 +39,7 @@ def add_ready_file_argument(parser: argparse.ArgumentParser, ready: str) -> None
 
 
 def state_file(data: Path) -> Path:
-    """Describes the `headrace up` that uses this data directory."""
+    """Describes the process that uses this data directory."""
     return data / STATE_FILE
 
 
@@ -86,22 +87,37 @@ class ReadyFiles:
         remove_ready_file(None if self._state is None else str(self._state))
 
 
+def check_ready_file(path: str | None) -> None:
+    """Fail before the start, which would create data, if the file cannot be written."""
+    if path is not None and (problem := _unwritable(Path(path))):
+        raise Failure(_ready_failure(path, problem), 2)
+
+
+def _unwritable(path: Path) -> str:
+    if path.is_dir():
+        return os.strerror(errno.EISDIR)
+    if not path.parent.is_dir():
+        return os.strerror(errno.ENOTDIR if path.parent.exists() else errno.ENOENT)
+    return "" if os.access(path.parent, os.W_OK) else os.strerror(errno.EACCES)
+
+
+def _ready_failure(path: str, problem: str) -> str:
+    return f"Cannot write the ready file {path}: {problem}. Choose another file with --ready-file."
+
+
 def write_ready_file(path: str, address: str, **more: object) -> None:
-    """All at once: whoever waits for the file finds it whole."""
+    """Written under another name, then renamed: a reader finds a complete file or none."""
     part = f"{path}.part"
     try:
         with open(part, "w", encoding="utf-8") as file:
             json.dump({"address": address, "pid": os.getpid(), **more}, file)
         os.replace(part, path)
     except OSError as error:
-        raise Failure(
-            f"The ready file {path} cannot be written: {error.strerror}. Choose another file with "
-            "--ready-file."
-        ) from None
+        raise Failure(_ready_failure(path, error.strerror or str(error))) from None
 
 
 def remove_ready_file(path: str | None) -> None:
-    """If it is this process's own: another that was told the same place may serve still."""
+    """Remove the file unless another process has written it since."""
     if path is not None:
         with suppress(OSError, ValueError, LookupError, TypeError):
             with open(path, encoding="utf-8") as file:
@@ -110,6 +126,6 @@ def remove_ready_file(path: str | None) -> None:
                 os.unlink(path)
 
 
-def farewell(*, is_temporary: bool) -> str:
-    where = "its temporary data goes with it" if is_temporary else "everything is on disk"
-    return f"Headrace has stopped; {where}."
+def farewell(name: str = "Headrace", *, is_temporary: bool) -> str:
+    data = "the temporary data is deleted" if is_temporary else "all data is on disk"
+    return f"{name} has stopped; {data}."

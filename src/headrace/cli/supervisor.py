@@ -11,19 +11,16 @@ separate processes; this one serves no clients.
 
 import argparse
 import asyncio
-import importlib.util
-import shutil
 import signal
-import tempfile
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 
 from headrace.cli import cluster_data
+from headrace.cli.data_directory import data_directory
 from headrace.cli.failure import Failure
-from headrace.cli.ready import ReadyFiles, farewell, ready_line, state_file
+from headrace.cli.ready import ReadyFiles, check_ready_file, farewell, ready_line, state_file
+from headrace.cli.stop_signals import StoppedAtStart, StopSignals
 from headrace.cli.zookeeper import checked_heap, report
 from headrace.cli.zookeeper_access import DIGEST_FILE, created_digest, secure_if_open
 from headrace.config.broker import BrokerConfig
@@ -34,10 +31,9 @@ from headrace.coordination.database import StoreFileError
 from headrace.coordination.port import StoreUnavailable
 from headrace.ensemble.broker import BrokerProcess
 from headrace.ensemble.child import Child, ChildFailed
-from headrace.ensemble.java import NotInstalled
+from headrace.ensemble.java import NotInstalled, check_installed
 from headrace.ensemble.monitor import Monitor
 from headrace.ensemble.zookeeper import CLIENT_PORT, LocalZooKeeper, free_port, port_is_free
-from headrace.env.extras import install_command
 
 HOST = "127.0.0.1"
 START_S_MAX = 60.0
@@ -48,25 +44,23 @@ REPLICAS_MAX = 3
 
 def run_cluster(args: argparse.Namespace, directory: str, settings: Mapping[str, str]) -> int:
     """`args` are those of `headrace up`; `settings` are its --set, for every broker."""
-    data = Path(tempfile.mkdtemp(prefix="headrace-") if args.temp else directory)
+    check_ready_file(args.ready_file)
     try:
-        cluster_data.lock(data)
-        supervisor = Supervisor(data, args, settings)
-        supervisor.check_ports()
-        # Only when it is likely that the cluster will start: there is no way back.
-        cluster_data.take_over_single(data, args.brokers)
-        return supervisor.run()
-    except NotInstalled as error:
+        with (
+            data_directory(directory, is_temporary=args.temp) as (data, _),
+            cluster_data.locked(data),
+        ):
+            supervisor = Supervisor(data, args, settings)
+            supervisor.check_ports()
+            # Last, because the conversion cannot be undone.
+            cluster_data.take_over_single(data, args.brokers)
+            return supervisor.run()
+    except (NotInstalled, StoreFileError, StoreUnavailable) as error:
         raise Failure(str(error)) from None
     except ConfigError as error:
-        raise Failure(error.message) from None
+        raise Failure(error.message, 2) from None
     except ChildFailed as error:
         raise Failure(str(error).replace("headrace: ", "")) from None
-    except (StoreFileError, StoreUnavailable) as error:
-        raise Failure(str(error)) from None
-    finally:
-        if args.temp:
-            shutil.rmtree(data, ignore_errors=True)
 
 
 def zookeeper_ports(count: int, first: int | None, *, usual: bool) -> list[int]:
@@ -86,11 +80,7 @@ class Supervisor:
         self._ready = ReadyFiles(args.ready_file, None if args.temp else state_file(data))
         self._zookeeper: LocalZooKeeper | None = None
         self._connect: str = args.zookeeper or ""
-        if importlib.util.find_spec("kazoo") is None:
-            raise NotInstalled(
-                "A cluster requires kazoo, and it is not installed. "
-                f"Run: {install_command('cluster')}"
-            )
+        check_installed()
         if not self._connect:
             nodes = args.zookeeper_nodes or 1
             ports = zookeeper_ports(nodes, args.zookeeper_port, usual=args.port != 0)
@@ -101,9 +91,7 @@ class Supervisor:
         replication = replicated(settings, broker_count(data, args.brokers))
         properties = {"zookeeper.connect": self._connect, **replication}
         properties |= self._digest(properties)
-        self._config = BrokerConfig.load(
-            {name: text for name, text in properties.items() if "zookeeper." in name}
-        )
+        self._config = BrokerConfig.load(properties, settings, origin="headrace up")
         self._brokers = [
             BrokerProcess(
                 node_id,
@@ -115,8 +103,6 @@ class Supervisor:
         nodes = self._zookeeper.nodes if self._zookeeper else []
         self._monitor = Monitor(nodes, report, self._write_ready)
         self._dead: set[str] = set()
-        self._stopping = threading.Event()
-        self._in_a_hurry = False
 
     def _digest(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Credentials for ZooKeeper, if its nodes are to be secured and no file is given."""
@@ -136,18 +122,19 @@ class Supervisor:
                 )
 
     def run(self) -> int:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._told_to_stop)
+        signals = StopSignals(self._kill)
         try:
-            self._start()
-            while not self._stopping.wait(LOOK_S):
+            self._start(signals.check)
+            while not signals.wait(LOOK_S):
                 self._monitor.look(time.monotonic())
                 self._look()
                 if not any(broker.process.running for broker in self._brokers):
                     break
+        except StoppedAtStart:
+            pass
         finally:
             self._stop()
-        if self._in_a_hurry:
+        if signals.was_repeated:
             return 1
         _say(self._ending())
         return 1 if self._dead else 0
@@ -159,17 +146,15 @@ class Supervisor:
         reason = f"These processes did not stop cleanly: {names}. The next start recovers them."
         return f"Headrace has stopped. {reason}"
 
-    def _told_to_stop(self, number: int, frame: FrameType | None) -> None:
-        """Once: drain. Again: whoever asked does not want to wait."""
-        self._in_a_hurry = self._stopping.is_set()
-        self._stopping.set()
-        if self._in_a_hurry:
-            for child in self._children():
-                child.send(signal.SIGKILL)
+    def _kill(self) -> None:
+        for child in self._children():
+            child.send(signal.SIGKILL)
 
-    def _start(self) -> None:
+    def _start(self, check: Callable[[], None]) -> None:
+        """`check` raises to end the start."""
         if self._zookeeper is not None:
-            self._zookeeper.start()
+            with cluster_data.writing(self._data):
+                self._zookeeper.start(check)
             for node in self._zookeeper.nodes:
                 _say(f"{node.process.name} is ready: {node.describe()}")
         access = access_of(self._config)
@@ -185,11 +170,12 @@ class Supervisor:
             _say(f"The single broker's topics and settings are now in ZooKeeper at {self._connect}")
         for name in cluster_data.brokers_beyond(self._data, len(self._brokers)):
             _say(f"{name} is not started: its directory exists, but --brokers is smaller")
-        # All at once: they need each other for nothing, and more than one core may be idle.
+        # Start all, then wait: they start in parallel.
+        with cluster_data.writing(self._data):
+            for broker in self._brokers:
+                broker.start(when_orphaned=signal.SIGKILL)
         for broker in self._brokers:
-            broker.start(when_orphaned=signal.SIGKILL)
-        for broker in self._brokers:
-            broker.wait_until_ready(START_S_MAX)
+            broker.wait_until_ready(START_S_MAX, check)
             port = broker.internal_address.rpartition(":")[2]
             _say(
                 f"{broker.process.name} is ready: {broker.address}, internal port {port}, "

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print lines instead of a screen (default without a terminal)",
     )
     parser.add_argument(
-        "--fast", action="store_true", help="do not pause between steps: half a minute in total"
+        "--fast", action="store_true", help="do not pause between steps; takes about 30 s"
     )
     parser.add_argument("--step", action="store_true", help="wait for a key between steps")
     parser.add_argument(
@@ -41,22 +41,24 @@ def run(args: argparse.Namespace) -> int:
     from headrace.tour.tour import TourFailed
 
     if args.step and not sys.stdin.isatty():
-        raise Failure("--step needs a terminal.", 2)
+        raise Failure("--step requires a terminal as standard input.", 2)
     recording = None if args.record is None else _recording(args.record)
     kind = Screen if args.plain or not sys.stdout.isatty() else LiveScreen
     try:
         is_well = guide.run(kind(recording, waits_for_keys=args.step), is_fast=args.fast)
     except guide.Interrupted as interruption:
         return 128 + interruption.number
-    except (ChildFailed, ClientError, NotInstalled, StoreUnavailable, TourFailed) as error:
-        raise Failure(f"the tour cannot continue: {error}") from None
+    except NotInstalled as error:
+        raise Failure(str(error)) from None
+    except (ChildFailed, ClientError, StoreUnavailable, TourFailed) as error:
+        raise Failure(f"The tour failed: {error}") from None
     return 0 if is_well else 1
 
 
 def _recording(path: Path) -> "Recording":
     from headrace.tour.recording import Recording
 
-    # Before minutes are spent on it.
+    # Check before the tour, which takes minutes.
     if path.is_dir() or not path.parent.is_dir():
-        raise Failure(f"{path} cannot be written. Choose a file in an existing directory.", 2)
+        raise Failure(f"Cannot write {path}. Choose a file in an existing directory.", 2)
     return Recording(path)

@@ -5,15 +5,14 @@ Several, with `up --brokers`, are the supervisor's.
 
 import argparse
 import errno
-import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.cli.cluster_data import known_node_id, refuse_cluster
+from headrace.cli.data_directory import data_directory, stop_signals
 from headrace.cli.failure import Failure
 from headrace.cli.log_level import add_log_level_argument, set_log_level
 from headrace.cli.ready import (
@@ -21,17 +20,23 @@ from headrace.cli.ready import (
     ReadyFiles,
     add_directory_arguments,
     add_ready_file_argument,
+    check_ready_file,
     farewell,
     ready_line,
     state_file,
 )
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headrace.node.broker import Broker
 
 PORT = 9092
 _UP = "headrace up"
 DESCRIPTORS_WANTED = 100_000
 KEPT_BYTES_MAX = 8 * 1024 * 1024
 ALLOCATED_BYTES_MAX = 2 * 1024 * 1024
-"""Larger than this, memory comes from the system and goes back there."""
+"""Larger blocks are allocated by mmap, and returned to the system when they are freed."""
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
@@ -116,24 +121,12 @@ def run_up(args: argparse.Namespace) -> int:
     given = (args.zookeeper, args.zookeeper_nodes, args.zookeeper_heap, args.zookeeper_port)
     if any(each is not None for each in given):
         raise Failure("--zookeeper and --zookeeper-... require --brokers N.", 2)
-    directory = _named_directory(args, settings) or DATA_DIRECTORY
-    told_to_end: list[int] = []
-    if args.temp:
-        # Until the loop takes signals: the directory must go, too.
-        def end(number: int, _: object) -> None:
-            told_to_end.append(number)
-            sys.exit(128 + number)
-
-        for number in _stop_signals():
-            signal.signal(number, end)
-        # Created below: mkdtemp could be interrupted before it returns the name.
-        directory = f"{tempfile.gettempdir()}/headrace-{os.urandom(8).hex()}"
-    properties = {"listeners": f"PLAINTEXT://127.0.0.1:{args.port}", "log.dirs": directory}
-    try:
-        if args.temp:
-            os.mkdir(directory, 0o700)
-        refuse_cluster(Path(directory))
-        node_id = known_node_id(Path(directory))
+    named = _named_directory(args, settings) or DATA_DIRECTORY
+    with data_directory(named, is_temporary=args.temp) as (directory, signals):
+        listeners = f"PLAINTEXT://127.0.0.1:{args.port}"
+        properties = {"listeners": listeners, "log.dirs": str(directory)}
+        refuse_cluster(directory)
+        node_id = known_node_id(directory)
         if node_id is not None and "broker.id" not in settings and "node.id" not in settings:
             properties["node.id"] = str(node_id)
         return _run(
@@ -141,25 +134,22 @@ def run_up(args: argparse.Namespace) -> int:
             settings,
             _UP,
             args.ready_file,
-            state=None if args.temp else state_file(Path(directory)),
             adopt=args.adopt,
             is_temporary=args.temp,
-            told_to_end=told_to_end,
+            early_signals=signals,
         )
-    finally:
-        if args.temp:
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _named_directory(args: argparse.Namespace, settings: Mapping[str, str]) -> str:
-    """Where the data goes if that is said at all: twice, and one of them would not count."""
+    """The data directory in the options or settings, or ""."""
     for name in ("log.dirs", "log.dir"):
         if name not in settings:
             continue
         if args.temp or args.data:
             option = "--temp" if args.temp else "--data"
             raise Failure(
-                f"--set {name} and {option} both set the data directory. Use one of them."
+                f"--set {name} and {option} both set the data directory. Use one of them.",
+                2,
             )
         return settings[name].strip()
     return args.data or ""
@@ -179,11 +169,15 @@ def _run_cluster(args: argparse.Namespace, settings: Mapping[str, str]) -> int:
         )
     if args.adopt:
         raise Failure(
-            "--adopt supports a single broker. Adopt with headrace up, stop it, then add --brokers."
+            "--adopt supports a single broker only. Adopt without --brokers, stop the broker, "
+            "then start it with --brokers.",
+            2,
         )
     for name in ("broker.id", "node.id", "listeners", "log.dirs", "log.dir", "zookeeper.connect"):
         if name in settings:
-            raise Failure(f"--set {name} cannot be the same for {args.brokers} brokers. Omit it.")
+            raise Failure(
+                f"--set {name} cannot have the same value for {args.brokers} brokers. Omit it.", 2
+            )
     return run_cluster(args, args.data or DATA_DIRECTORY, settings)
 
 
@@ -193,12 +187,12 @@ def run_broker(args: argparse.Namespace) -> int:
 
     set_log_level(args.log_level)
     try:
-        # Properties files are Latin-1; what is beyond it they escape.
+        # Properties files are Latin-1, with escapes for other characters.
         properties = read_properties(Path(args.file).read_text(encoding="latin-1"))
     except OSError as error:
         raise Failure(f"Cannot read {args.file}: {error.strerror}.") from None
     except ConfigError as error:
-        raise Failure(f"{args.file}: {error.message}") from None
+        raise Failure(f"{args.file}: {error.message}", 2) from None
     return _run(properties, _settings(args.settings), args.file, args.ready_file)
 
 
@@ -207,7 +201,7 @@ def _settings(given: list[str]) -> dict[str, str]:
     for one in given:
         name, equals, value = one.partition("=")
         if not equals:
-            raise Failure(f"--set takes NAME=VALUE; {one!r} has no '='.")
+            raise Failure(f"--set takes NAME=VALUE; {one!r} has no '='.", 2)
         settings[name.strip()] = value
     return settings
 
@@ -218,10 +212,9 @@ def _run(
     origin: str,
     ready: str | None,
     *,
-    state: Path | None = None,
     adopt: bool = False,
     is_temporary: bool = False,
-    told_to_end: Sequence[int] = (),
+    early_signals: Sequence[int] = (),
 ) -> int:
     import logging
 
@@ -232,7 +225,8 @@ def _run(
     try:
         config = BrokerConfig.load(properties, overrides, origin=origin)
     except ConfigError as error:
-        raise Failure(error.message) from None
+        raise Failure(error.message, 2) from None
+    check_ready_file(ready)
     for note in config.notes():
         logging.getLogger(__name__).warning("%s", note)
     _say_if_uncompiled()
@@ -243,10 +237,11 @@ def _run(
     import uvloop
 
     try:
-        # A runner cancels what is still under way, such as a dial, before it closes the loop.
+        # A runner cancels tasks, such as connection attempts, before it closes the loop.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            state = None if is_temporary else state_file(Path(config.data_directory))
             files = ReadyFiles(ready, state)
-            runner.run(_serve(Broker(config, adopt=adopt), files, told_to_end))
+            runner.run(_serve(Broker(config, adopt=adopt), files, early_signals))
         print(farewell(is_temporary=is_temporary), flush=True)
         return 0
     except CannotStart as error:
@@ -255,15 +250,8 @@ def _run(
         raise _explained(error, config, is_from_file=origin != _UP) from error
 
 
-def _stop_signals() -> tuple[signal.Signals, ...]:
-    """Besides Ctrl-C. A terminal that is closed is one, unless somebody said nohup."""
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        return (signal.SIGTERM,)
-    return (signal.SIGTERM, signal.SIGHUP)
-
-
 def _raise_descriptor_limit() -> None:
-    """Each connection takes a descriptor, and shells give out few without being asked."""
+    """Each connection needs a descriptor, and the usual limit of a shell is low."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -272,22 +260,20 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(broker: object, ready: ReadyFiles, told_to_end: Sequence[int]) -> None:
+async def _serve(broker: "Broker", ready: ReadyFiles, early_signals: Sequence[int]) -> None:
     import asyncio
     import gc
 
-    from headrace.node.broker import Broker
-
-    assert isinstance(broker, Broker)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, *_stop_signals()):
+    for number in (signal.SIGINT, *stop_signals()):
         loop.add_signal_handler(number, stopping.set)
-    if told_to_end:
-        # While a module is compiled an exception can get lost, and with it what a signal said.
-        raise SystemExit(128 + told_to_end[0])
-    await broker.start()
-    # What was loaded so far stays: the collector need not look at it again.
+    if early_signals:
+        # Python can lose an exception of a signal handler, for example during an import.
+        raise SystemExit(128 + early_signals[0])
+    if not await _has_started(broker, stopping):
+        return
+    # Exclude the modules loaded so far from garbage collection.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     if broker.internal_address:
@@ -302,10 +288,27 @@ async def _serve(broker: object, ready: ReadyFiles, told_to_end: Sequence[int]) 
         await broker.stop()
 
 
-def _keep_freed_memory() -> None:
-    """Use memory again instead of giving it back: a page costs most when it is first touched.
+async def _has_started(broker: "Broker", stopping: "asyncio.Event") -> bool:
+    """Start the broker. A stop signal cancels the start as long as that is possible."""
+    import asyncio
 
-    The C library gives memory back at every batch of a megabyte, by default.
+    starting = asyncio.ensure_future(broker.start())
+    signalled = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait({starting, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done() and broker.can_cancel_start:
+        starting.cancel()
+        await asyncio.wait({starting})
+    signalled.cancel()
+    if starting.cancelled():
+        return False
+    await starting
+    return True
+
+
+def _keep_freed_memory() -> None:
+    """Keep freed memory for reuse, because the first access to a page is expensive.
+
+    By default, the C library returns memory to the system after every batch of a megabyte.
     """
     import ctypes
 

@@ -2,17 +2,14 @@
 
 import argparse
 import os
-import shutil
-import signal
 import sys
-import tempfile
-import threading
 import time
 from pathlib import Path
 
 from headrace.cli import cluster_data
+from headrace.cli.data_directory import data_directory
 from headrace.cli.failure import Failure
-from headrace.cli.ready import add_directory_arguments, add_ready_file_argument
+from headrace.cli.ready import add_directory_arguments, add_ready_file_argument, check_ready_file
 from headrace.cli.zookeeper_access import (
     add_config_argument,
     created_digest,
@@ -73,15 +70,15 @@ def run(args: argparse.Namespace) -> int:
     if args.nodes < 1:
         raise Failure("--nodes must be at least 1.", 2)
     heap = checked_heap("--heap", args.heap)
-    data = Path(tempfile.mkdtemp(prefix="headrace-") if args.temp else args.data or DATA_DIRECTORY)
+    check_ready_file(args.ready_file)
     try:
-        cluster_data.lock(data)
-        return _serve(args, data, heap)
+        with (
+            data_directory(args.data or DATA_DIRECTORY, is_temporary=args.temp) as (data, _),
+            cluster_data.locked(data),
+        ):
+            return _serve(args, data, heap)
     except (ChildFailed, NotInstalled, StoreUnavailable) as error:
         raise Failure(str(error)) from None
-    finally:
-        if args.temp:
-            shutil.rmtree(data, ignore_errors=True)
 
 
 def _install() -> int:
@@ -109,24 +106,24 @@ def report(line: str) -> None:
 
 
 def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
-    from headrace.cli.ready import remove_ready_file, write_ready_file
+    from headrace.cli.ready import farewell, remove_ready_file, write_ready_file
+    from headrace.cli.stop_signals import StoppedAtStart, StopSignals
     from headrace.ensemble.monitor import Monitor
     from headrace.ensemble.zookeeper import LocalZooKeeper, free_port
 
     ports = [args.port + number if args.port else free_port() for number in range(args.nodes)]
     access = created_digest(args.digest_file) if args.digest_file else None
     zookeeper = LocalZooKeeper(data, ports, heap=heap)
-    stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = StopSignals(zookeeper.kill)
 
     def write_ready() -> None:
         if args.ready_file is not None:
             parts = [{"address": n.address, "pid": n.process.pid} for n in zookeeper.nodes]
             write_ready_file(args.ready_file, zookeeper.connect, parts=parts)
 
-    zookeeper.start()
     try:
+        with cluster_data.writing(data):
+            zookeeper.start(stopping.check)
         if args.nodes > 1:
             for node in zookeeper.nodes:
                 print(f"{node.process.name} is ready: {node.describe()}", flush=True)
@@ -140,8 +137,12 @@ def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
         monitor = Monitor(zookeeper.nodes, report, write_ready)
         while not stopping.wait(LOOK_S):
             monitor.look(time.monotonic())
+    except StoppedAtStart:
+        pass
     finally:
         remove_ready_file(args.ready_file)
         zookeeper.stop()
-    print("ZooKeeper has stopped; everything is on disk.", flush=True)
+    if stopping.was_repeated:
+        return 1
+    print(farewell("ZooKeeper", is_temporary=args.temp), flush=True)
     return 0

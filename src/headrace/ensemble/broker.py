@@ -7,7 +7,7 @@ FILE`, as a user would. Blocks.
 import json
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headrace.ensemble.child import Child
@@ -65,9 +65,9 @@ class BrokerProcess:
         self._ready.unlink(missing_ok=True)
         self.process.start(when_orphaned=when_orphaned, under=under)
 
-    def wait_until_ready(self, seconds: float) -> None:
-        """Raises ChildFailed."""
-        self.process.wait_until(self._ready.exists, seconds)
+    def wait_until_ready(self, seconds: float, check: Callable[[], None] | None = None) -> None:
+        """Raises ChildFailed. `check` can raise to end the wait."""
+        self.process.wait_until(self._ready.exists, seconds, check)
         ready = json.loads(self._ready.read_text(encoding="utf-8"))
         self.address = str(ready["address"])
         self.internal_address = str(ready["internal"])

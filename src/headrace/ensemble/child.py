@@ -139,15 +139,23 @@ class Child:
         self.kill()
         return False
 
-    def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Wait for `ready`. Raises ChildFailed if the process ends or the time has passed."""
+    def wait_until(
+        self, ready: Callable[[], bool], seconds: float, check: Callable[[], None] | None = None
+    ) -> None:
+        """Wait for `ready`. Raises ChildFailed if the process ends or the time has passed.
+
+        `check` runs repeatedly; it can raise to end the wait.
+        """
         deadline = time.monotonic() + seconds
         while not ready():
+            if check is not None:
+                check()
             if not self.running:
-                raise ChildFailed(f"{self.name} ended at its start: {self.last_words()}")
+                raise ChildFailed(f"{self.name} failed to start: {self.last_words()}")
             if time.monotonic() > deadline:
                 raise ChildFailed(
-                    f"{self.name} was not ready after {seconds:g} s: {self.last_words()}"
+                    f"{self.name} was not ready after {seconds:g} s: {self.last_words()} See its "
+                    f"log, {self.output}."
                 )
             time.sleep(POLL_S)
 
@@ -158,4 +166,4 @@ class Child:
         except OSError:
             text = ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return lines[-1] if lines else "it printed nothing"
+        return lines[-1] if lines else f"its log, {self.output}, is empty. Is the disk full?"

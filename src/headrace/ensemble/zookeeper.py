@@ -11,7 +11,7 @@ import os
 import re
 import socket
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headrace.ensemble.child import Child, ChildFailed
@@ -158,8 +158,8 @@ class ZooKeeperNode:
                 return line.removeprefix("Mode: ").strip()
         return None
 
-    def wait_until_ready(self) -> None:
-        self.process.wait_until(lambda: self.mode() is not None, START_S_MAX)
+    def wait_until_ready(self, check: Callable[[], None] | None = None) -> None:
+        self.process.wait_until(lambda: self.mode() is not None, START_S_MAX, check)
 
 
 class LocalZooKeeper:
@@ -180,25 +180,29 @@ class LocalZooKeeper:
     def connect(self) -> str:
         return ",".join(node.address for node in self.nodes)
 
-    def start(self) -> None:
-        """Start all nodes and wait until they are ready; after ChildFailed, none is running."""
-        peers = {}
-        if len(self.nodes) > 1:
-            for node in self.nodes:
-                data, election = node.peer_ports = (free_port(), free_port())
-                peers[f"server.{node.number}"] = f"{HOST}:{data}:{election}"
+    def start(self, check: Callable[[], None] | None = None) -> None:
+        """Start all nodes and wait until they are ready; after an exception, none is running.
+
+        `check` can raise to end the wait.
+        """
         for node in self.nodes:
             if not port_is_free(node.port):
                 raise ChildFailed(
                     f"Port {node.port} for {node.process.name} is in use. Stop the process that "
                     "uses it, or choose another port."
                 )
+        peers = {}
+        if len(self.nodes) > 1:
+            for node in self.nodes:
+                data, election = node.peer_ports = (free_port(), free_port())
+                peers[f"server.{node.number}"] = f"{HOST}:{data}:{election}"
+        for node in self.nodes:
             node.configure(peers)
         try:
             for node in self.nodes:
                 node.process.start()
             for node in self.nodes:
-                node.wait_until_ready()
+                node.wait_until_ready(check)
         except BaseException:
             self.kill()
             raise

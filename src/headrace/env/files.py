@@ -16,6 +16,7 @@ import os
 import re
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 Bytes = bytes | bytearray | memoryview
@@ -313,6 +314,15 @@ class SystemFiles:
         self.sync_directory(os.path.dirname(path))
 
     def lock(self, path: str, holder: str) -> int:
+        while True:
+            fd = self._lock(path, holder)
+            # The last holder could have removed the file before this process locked it.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), os.stat(path)):
+                    return fd
+            os.close(fd)
+
+    def _lock(self, path: str, holder: str) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             # flock excludes other Headrace processes; lockf excludes Apache Kafka, which uses POSIX
@@ -325,8 +335,10 @@ class SystemFiles:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 raise DirectoryInUse(path, other) from None
             raise
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, holder.encode(), 0)
+        # The content only informs users, so a full disk does not matter here.
+        with suppress(OSError):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, holder.encode(), 0)
         return fd
 
 

@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 
 class CannotStart(Exception):
-    """This broker cannot run as it is set up; the sentence says what to do."""
+    """The broker cannot start with these settings; the message contains the next step."""
 
 
 class Broker:
@@ -80,6 +80,8 @@ class Broker:
         self.address = ""
         self.internal_address = ""
         """Where other brokers of a cluster connect; empty for a single broker."""
+        self.can_cancel_start = True
+        """Whether `start` can be cancelled: until this broker registers with the controller."""
         self._adopts = adopt
         self._outside = outside = outside or RealOutside()
         self._clock = outside.clock
@@ -106,16 +108,16 @@ class Broker:
         self._due_jobs = Slices(self._start_due_job, self._clock.monotonic)
 
     async def start(self) -> None:
-        """Serve clients when this returns; if it raises, nothing is left behind."""
+        """Serve clients when this returns. If it raises, a new directory is as it was before."""
         try:
             await self._start()
-        except _FAILURES as error:
+        except BaseException as error:
             await self.stop()
-            raise CannotStart(
-                error.message if isinstance(error, ApiError) else str(error)
-            ) from error
-        except BaseException:
-            await self.stop()
+            if self._controller is None:
+                self._logs.abandon()
+            if isinstance(error, _FAILURES):
+                message = error.message if isinstance(error, ApiError) else str(error)
+                raise CannotStart(message) from error
             raise
 
     async def _start(self) -> None:
@@ -166,6 +168,7 @@ class Broker:
             for endpoint in sorted(config.listeners, key=lambda each: ":" not in each.host)
         }
         endpoints = config.advertise(ports, socket.gethostname())
+        self.can_cancel_start = False
         await controller.start(
             endpoints,
             rack=config.rack,
@@ -215,14 +218,14 @@ class Broker:
         is_single = logs.files.exists(f"{logs.path}/{STORE_FILE}")
         if self.config.is_clustered and is_single:
             raise CannotStart(
-                f"{logs.path} belongs to a single broker, and its topics are not in ZooKeeper. "
-                "Remove zookeeper.connect, or start a cluster with headrace up --brokers N --data "
-                f"{logs.path}."
+                f"Data directory {logs.path} belongs to a single broker, whose topics are not in "
+                "ZooKeeper. Remove zookeeper.connect, or convert the directory with headrace up "
+                f"--brokers N --data {logs.path}."
             )
         if not (self.config.is_clustered or is_single) and logs.identity.get("store") == ZOOKEEPER:
             raise CannotStart(
-                f"{logs.path} belongs to a broker of a cluster, whose topics are in ZooKeeper. Set "
-                "zookeeper.connect, or choose another directory."
+                f"Data directory {logs.path} belongs to a broker of a cluster, whose topics are in "
+                "ZooKeeper. Set zookeeper.connect, or choose another directory."
             )
 
     def _make_controller(self, store: Store) -> Controller:

@@ -20,6 +20,7 @@ from typing import Self
 
 from headrace.ensemble.broker import BrokerProcess
 from headrace.ensemble.child import ChildFailed
+from headrace.ensemble.java import check_installed
 from headrace.ensemble.zookeeper import HOST, LocalZooKeeper, free_port
 from headrace.testing.broker import TEST_SETTINGS, BrokerFailed, LoggingProcess, known_brokers
 from headrace.testing.faults import Faults
@@ -197,21 +198,28 @@ class RunningCluster:
 
         `settings` are for all brokers, for example {"min.insync.replicas": "2"}. `settings_of` are
         for single brokers by their id, for example {2: {"broker.rack": "b"}}. With `links`, all
-        connections between brokers and to ZooKeeper use proxies, which `cut` needs.
+        connections between brokers and to ZooKeeper use proxies, which `cut` needs. Raises
+        NotInstalled if a package of the cluster extra is missing.
         """
+        check_installed()
         owned = None
         if directory is None:
             owned = Path(tempfile.mkdtemp(prefix="headrace-"))
             directory = owned
-        cluster = cls(
-            Path(directory),
-            brokers,
-            zookeeper_nodes,
-            settings or {},
-            settings_of or {},
-            owned,
-            Links() if links else None,
-        )
+        try:
+            cluster = cls(
+                Path(directory),
+                brokers,
+                zookeeper_nodes,
+                settings or {},
+                settings_of or {},
+                owned,
+                Links() if links else None,
+            )
+        except BaseException:
+            if owned is not None:
+                owned.rmdir()
+            raise
         atexit.register(cluster.close)
         try:
             cluster.zookeeper.start()

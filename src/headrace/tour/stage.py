@@ -17,6 +17,7 @@ from pathlib import Path
 
 from headrace.ensemble.broker import BrokerProcess
 from headrace.ensemble.child import Child
+from headrace.ensemble.java import check_installed
 from headrace.ensemble.zookeeper import HOST, START_S_MAX, ZooKeeperNode, free_port
 
 LIMIT_BYTES = 250_000
@@ -34,7 +35,8 @@ _SETTINGS = {
 
 class Stage:
     def __init__(self) -> None:
-        """Raises NotInstalled if Java or ZooKeeper is missing."""
+        """Raises NotInstalled if kazoo, Java or ZooKeeper is missing."""
+        check_installed()
         self.directory = Path(tempfile.mkdtemp(prefix="headrace-tour-"))
         self.brokers: dict[int, BrokerProcess] = {}
         try:

@@ -15,6 +15,7 @@ import logging
 import os
 import uuid
 from collections.abc import Collection, Container, Mapping
+from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
@@ -108,27 +109,35 @@ class LogDirectory:
         """Deleted partitions. Kafka's checkpoint files can still have their offsets."""
         self._logs: dict[TopicPartition, Log] = {}
         self._lock = -1
+        self._is_new = False
+        """Whether no broker has used the directory before this start."""
+        self._entries_before: set[str] | None = None
+        """The entries before this start; None if the directory did not exist."""
 
     # Start
 
     def open(self, expected_broker_epoch: int | None = None) -> None:
         """Lock the directory and list its content. `load` opens the logs."""
         try:
-            if not self.files.exists(self.path):
+            if self.files.exists(self.path):
+                self._entries_before = {each.name for each in self.files.list_directory(self.path)}
+            else:
                 self.files.make_directory(self.path)
                 self.files.sync_directory(os.path.dirname(self.path))
             self._lock = self.files.lock(self._file(checkpoints.LOCK), f"{os.getpid()}\n")
         except DirectoryInUse as error:
             process = f"process {error.holder}" if error.holder else "another process"
             raise DirectoryError(
-                f"{self.path} is in use by {process}. Stop it, or choose another directory."
+                f"Data directory {self.path} is in use by {process}. Stop it, or choose another "
+                "directory."
             ) from None
         except OSError as error:
             raise DirectoryError(
-                f"{self.path} cannot be used: {error.strerror}. Fix that, or choose another "
-                "directory."
+                f"Cannot use data directory {self.path}: {error.strerror}. Fix that, or choose "
+                "another directory."
             ) from None
         self.identity = checkpoints.decode_meta_properties(self._read(checkpoints.META_PROPERTIES))
+        self._is_new = not self.identity
         self.directory_id = self.identity.get("directory.id") or self.directory_id
         self._read_marker(expected_broker_epoch)
         self.incarnation = incarnation.read(self.files, self.path)
@@ -144,6 +153,26 @@ class LogDirectory:
                 if partition is not None:
                     self.found.append(partition)
         self._find_lost()
+
+    def abandon(self) -> None:
+        """Unlock the directory after a failed start. Remove new files if no broker ever used it."""
+        if self._lock < 0:
+            return
+        if self._is_new:
+            with suppress(OSError):
+                self._remove_new_files()
+        self.files.close(self._lock)
+        self._lock = -1
+
+    def _remove_new_files(self) -> None:
+        entries = self.files.list_directory(self.path)
+        if any(each.is_directory for each in entries):
+            return
+        before = self._entries_before or set()
+        for name in (each.name for each in entries if each.name not in before):
+            self.files.remove(self._file(name))
+        if self._entries_before is None:
+            self.files.remove_directory(self.path)
 
     def _find_lost(self) -> None:
         # A clean stop also records directories that were renamed before.
@@ -168,8 +197,9 @@ class LogDirectory:
                 known = self.identity.get("broker.id")
             if known is not None and known != value:
                 raise DirectoryError(
-                    f"{self.path} belongs to {name} {known}, but this broker has {value}. Choose "
-                    "another directory, or set the id with which it was created."
+                    f"Data directory {self.path} belongs to {name} {known}, but this broker has "
+                    f"{name} {value}. Choose another directory, or use the broker's former "
+                    "settings."
                 )
         identity = {
             "version": "1",
