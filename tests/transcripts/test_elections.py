@@ -1,18 +1,21 @@
 """Elections as transcripts: real controllers and brokers on a simulated ZooKeeper and disk.
 
-Commands: `kill`, `power-loss`, `stop`, `start`, `wipe`, `back-up` and `restore` with broker ids;
-`cut 1 2` or `cut 1 zookeeper` (both directions), `heal`; `wait in-sync`, `wait leader`, `wait 30s`.
-Their output is each state of the partition that the controller stored. At the end, the simulator
-checks that every acknowledged record exists.
+A, B and C are the brokers in the order of the partition's replicas; A is the preferred leader.
+Commands: `kill`, `power-loss`, `stop`, `start`, `wipe`, `back-up` and `restore` with brokers;
+`cut A B` or `cut A zookeeper` (both directions), `heal`; `wait in-sync`, `wait leader`, `wait 30s`.
+The output of a step is the state that the controller stored last. At the end, the simulator checks
+that every acknowledged record exists.
 """
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from headrace.model.topics import NO_LEADER, PartitionState
+from headrace.model.topics import NO_LEADER
+from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster, Options
 from tests.simulation.ensemble import NAME as ZOOKEEPER
 from tests.simulation.scenario import run, run_checked
@@ -22,11 +25,7 @@ from tests.transcripts import transcript
 WAIT_S_MAX = 120.0
 
 
-def _text(state: PartitionState) -> str:
-    leader = "none" if state.leader == NO_LEADER else str(state.leader)
-    isr = " ".join(map(str, sorted(state.isr)))
-    eligible = " ".join(str(node_id) for node_id, _ in sorted(state.elr))
-    return f"leader {leader}, ISR {isr}" + (f", ELR {eligible}" if eligible else "")
+LETTERS = "ABC"
 
 
 class Director:
@@ -36,17 +35,17 @@ class Director:
         self._world = world
         self._cluster = cluster
         self._running = running
-        self._last = ""
-        self._output: list[str] = []
+        assert self._run(WAIT_S_MAX, cluster.is_in_full_sync)
+        self._replicas = cluster.stored()[0].replicas
 
     def play(self, command: str) -> list[str]:
-        self._output = []
         verb, *words = command.split()
         if verb == "wait":
             self._wait(words[0])
-        elif verb == "cut":
+            return [self._state()]
+        if verb == "cut":
             first, second = (
-                ZOOKEEPER if word == "zookeeper" else f"broker-{word}" for word in words
+                ZOOKEEPER if word == "zookeeper" else self._broker(word).name for word in words
             )
             self._cluster.network.cut(first, second)
             self._cluster.network.cut(second, first)
@@ -54,11 +53,23 @@ class Director:
             self._cluster.network.heal()
         else:
             for word in words:
-                self._do(verb, int(word))
-        return self._output
+                self._do(verb, self._broker(word))
+        return []
 
-    def _do(self, verb: str, node_id: int) -> None:
-        broker = self._cluster.brokers[node_id - 1]
+    def _broker(self, letter: str) -> SimulatedBroker:
+        return self._cluster.brokers[self._replicas[LETTERS.index(letter)] - 1]
+
+    def _letters(self, node_ids: Iterable[int]) -> str:
+        return " ".join(sorted(LETTERS[self._replicas.index(node_id)] for node_id in node_ids))
+
+    def _state(self) -> str:
+        state = self._cluster.stored()[0]
+        leader = "none" if state.leader == NO_LEADER else self._letters([state.leader])
+        text = f"leader {leader}, ISR {self._letters(state.isr)}"
+        eligible = self._letters(node_id for node_id, _ in state.elr)
+        return text + (f", ELR {eligible}" if eligible else "")
+
+    def _do(self, verb: str, broker: SimulatedBroker) -> None:
         actions = {
             "kill": broker.kill,
             "power-loss": broker.lose_power,
@@ -81,16 +92,8 @@ class Director:
             self._run(float(what.removesuffix("s")), lambda: False)
 
     def _run(self, seconds: float, is_done: transcript.Condition) -> bool:
-        def looked() -> bool:
-            state = _text(self._cluster.stored()[0])
-            if state != self._last:
-                self._last = state
-                self._output.append(state)
-            return is_done()
-
-        return run_checked(
-            self._world, self._cluster, self._running, self._world.now + seconds, looked
-        )
+        until = self._world.now + seconds
+        return run_checked(self._world, self._cluster, self._running, until, is_done)
 
 
 @pytest.mark.parametrize("path", transcript.files("elections"), ids=lambda path: path.stem)

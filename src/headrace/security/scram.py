@@ -186,7 +186,8 @@ class ScramServer:
             proof = b64decode(proof_text, validate=True)
         except ValueError:
             return False
-        if len(proof) != len(signature):
+        # Base64 has several texts for the same bytes. Only the usual one is accepted.
+        if len(proof) != len(signature) or b64encode(proof).decode() != proof_text:
             return False
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         return hmac.compare_digest(_hash(self.scram, client_key), used.stored_key)

@@ -13,7 +13,7 @@ from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 from tests.unit.controller.cluster_scenario import Cluster, Member, cluster_of
 from tests.unit.controller.controller_scenario import until
-from tests.unit.security.acl_rules import ALLOW, DENY, PREFIXED, TOPIC, USERS, allow, deny
+from tests.unit.security.acl_scenario import ALLOW, DENY, PREFIXED, TOPIC, USERS, allow, deny
 
 ANN, BOB = USERS
 

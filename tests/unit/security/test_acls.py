@@ -18,7 +18,7 @@ from headrace.security.acl_authorizer import AclAuthorizer
 from headrace.security.acl_hosts import InvalidHost, check_host, host_matches
 from headrace.security.acl_image import AclImage
 from headrace.security.authorizer import ANY_TOPIC, Resource, topic_resource
-from tests.unit.security.acl_rules import (
+from tests.unit.security.acl_scenario import (
     ADMIN,
     HOSTS,
     LITERAL,
