@@ -107,10 +107,12 @@ def test_limits_of_every_kind_of_entity_are_set_described_and_removed(tmp_path: 
         # One limit of an entity stays if the other is removed.
         assert await alter(ask, entry(ALL[0], producer_byte_rate=None)) == [(0, "")]
         assert (await describe(ask))[entity_of(ALL[0])] == {"consumer_record_rate": 5.0}
-        gone = [entry(names, producer_byte_rate=None, consumer_record_rate=None) for names in ALL]
+        removed = [
+            entry(names, producer_byte_rate=None, consumer_record_rate=None) for names in ALL
+        ]
         addresses: list[Names] = [{IP: "10.0.0.1"}, {IP: None}]
-        gone += [entry(names, connection_creation_rate=None) for names in addresses]
-        assert await alter(ask, *gone) == [(0, "")] * 10
+        removed += [entry(names, connection_creation_rate=None) for names in addresses]
+        assert await alter(ask, *removed) == [(0, "")] * 10
         assert await describe(ask) == {}
         assert controller.image.quotas == {}
         store = controller._store

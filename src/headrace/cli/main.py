@@ -99,6 +99,12 @@ COMMANDS = {
         "add_arguments",
         "run",
     ),
+    "quotas": Command(
+        "list, set and delete limits of users, client ids and IP addresses",
+        "headrace.cli.quotas",
+        "add_arguments",
+        "run",
+    ),
     "produce": Command(
         "write lines of standard input to a topic", "headrace.cli.produce", "add_arguments", "run"
     ),

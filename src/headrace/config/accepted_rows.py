@@ -158,8 +158,6 @@ remote.log.storage.system.enable boolean false *
 alter.log.dirs.replication.quota.window.num int 11 1..
 alter.log.dirs.replication.quota.window.size.seconds int 1 1..
 client.quota.callback.class class - *
-controller.quota.window.num int 11 1..
-controller.quota.window.size.seconds int 1 1..
 quota.window.num int 11 1..
 quota.window.size.seconds int 1 1..
 remote.log.manager.copy.quota.window.num int 11 1..

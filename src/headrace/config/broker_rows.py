@@ -119,11 +119,25 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "quota.producer.default",
         LONG,
         str(LONG_MAX),
-        "The maximum number of bytes per second that a client id can produce to this "
-        "broker. If a client sends more, the broker returns a throttle time and stops "
-        "reading from the connection for that time.",
+        "The maximum number of bytes per second that a client id without a quota can produce "
+        "to this broker, see docs/SECURITY.md.",
         low=1,
         hidden=True,
+    ),
+    Setting(
+        "controller.quota.window.num",
+        INT,
+        "11",
+        "Multiplied with controller.quota.window.size.seconds: for how many seconds a client "
+        "can save up its controller_mutation_rate.",
+        low=1,
+    ),
+    Setting(
+        "controller.quota.window.size.seconds",
+        INT,
+        "1",
+        "See controller.quota.window.num.",
+        low=1,
     ),
     Setting(
         "connections.max.idle.ms",

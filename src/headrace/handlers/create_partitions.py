@@ -3,6 +3,7 @@
 - Each topic has its own result. A topic that occurs twice is rejected and not changed.
 - Responds when the controller's broker has opened its logs of the new partitions.
 - Any broker accepts the request and forwards it to the controller.
+- Beyond controller_mutation_rate, rejects topics since version 3, and delays clients before it.
 - Requires: Alter on the topic.
 - Versions: 0 to 3.
 """
@@ -11,6 +12,7 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.deadline import Deadline
+from headrace.requests.mutations import counted
 from headrace.requests.replies import failure, repeated
 from headrace.security.authorizer import Operation, topic_resource
 from headrace.wire.codec import Message
@@ -29,7 +31,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
             check(broker, context, Operation.ALTER, topic_resource(name))
             if name in twice:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains this topic twice.")
-            await _extend(broker, deadline, topic, request["validate_only"])
+            with counted(broker, context, _added(broker, topic)):
+                await _extend(broker, deadline, topic, request["validate_only"])
         except ApiError as error:
             results[name].update(failure(error))
     return {"results": list(results.values())}
@@ -38,6 +41,11 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
 def refuse(request: Message, error: ApiError) -> Message:
     names = dict.fromkeys(topic["name"] for topic in request["topics"])
     return {"results": [{"name": name, **failure(error)} for name in names]}
+
+
+def _added(broker: BrokerContext, topic: Message) -> int:
+    known = broker.image.topics.get(topic["name"])
+    return 0 if known is None else max(topic["count"] - len(known.partitions), 0)
 
 
 async def _extend(

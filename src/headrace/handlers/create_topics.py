@@ -4,6 +4,7 @@
 - -1 partitions or replicas mean the broker's default, in every version.
 - Any broker accepts the request and forwards it to the controller, which decides.
 - Brokers can create internal topics on the inter-broker listener.
+- Beyond controller_mutation_rate, rejects topics since version 6, and delays clients before it.
 - Requires: Create on the cluster or the topic; for settings in the response, DescribeConfigs on the
   topic.
 - Versions: 2 to 7. Since 5, the response contains the settings of the topic, since 7 its id.
@@ -17,6 +18,7 @@ from headrace.requests.authorization import check, is_allowed
 from headrace.requests.config_resources import check_values
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.deadline import Deadline
+from headrace.requests.mutations import counted
 from headrace.requests.replies import failure, repeated
 from headrace.runtime.side_by_side import side_by_side
 from headrace.security.authorizer import CLUSTER, Operation, topic_resource
@@ -34,7 +36,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
                 check(broker, context, Operation.CREATE, topic_resource(topic["name"]))
             if topic["name"] in twice:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains this topic twice.")
-            made = await _create(broker, context, deadline, topic, request["validate_only"])
+            with counted(broker, context, _partitions(broker, topic)):
+                made = await _create(broker, context, deadline, topic, request["validate_only"])
             return _created(broker, context, made, request["validate_only"])
         except ApiError as error:
             return _failed(topic["name"], error)
@@ -72,6 +75,12 @@ async def _create(
     )
     await deadline.wait_for(broker.opened(topic["name"]))
     return made
+
+
+def _partitions(broker: BrokerContext, topic: Message) -> int:
+    """The number of partitions to create, for the client's quota."""
+    given = len(topic["assignments"]) or topic["num_partitions"]
+    return given if given > 0 else broker.config.get_int("num.partitions")
 
 
 def _assignment(topic: Message) -> dict[int, list[int]] | None:

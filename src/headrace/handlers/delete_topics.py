@@ -3,6 +3,7 @@
 - Each topic has its own result. A topic that occurs twice, or by both name and id, is not deleted.
 - Rejects the request if delete.topic.enable is false.
 - Any broker accepts the request and forwards it to the controller.
+- Beyond controller_mutation_rate, rejects topics since version 5, and delays clients before it.
 - Requires: Delete on the cluster or the topic. The name of a denied id is returned with Describe
   only.
 - Versions: 1 to 6. Since 3, that rejection is TOPIC_DELETION_DISABLED, before it INVALID_REQUEST.
@@ -17,6 +18,7 @@ from headrace.requests.authorization import check, is_allowed
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.deadline import Deadline
 from headrace.requests.lookup import named_topic, topic_with_id
+from headrace.requests.mutations import counted
 from headrace.requests.replies import failure, repeated
 from headrace.security.authorizer import CLUSTER, Operation, topic_resource
 from headrace.wire.codec import Message
@@ -68,9 +70,10 @@ async def _delete_all(broker: BrokerContext, context: RequestContext, request: M
             slot.update(name=topic.name, topic_id=topic.topic_id)
             if topic.name in twice:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains this topic twice.")
-            await deadline.wait_for(
-                broker.controller.delete_topic(topic.name, topic_id=topic.topic_id)
-            )
+            with counted(broker, context, len(topic.partitions)):
+                await deadline.wait_for(
+                    broker.controller.delete_topic(topic.name, topic_id=topic.topic_id)
+                )
         except ApiError as error:
             slot.update(failure(error))
         slots.append(slot)

@@ -4,6 +4,7 @@
 - An offset inside a batch returns the complete batch; clients skip the first records.
 - The first batch is returned complete, whatever the limits are (KIP-74).
 - A long poll counts only records that its reader can see.
+- With a quota, a response has fewer batches, but is never empty for that reason.
 - Requires: Read on the topic.
 - Versions: 4 to 18. Since 7, sessions (KIP-227). Since 11, a consumer that sends its rack can be
   directed to a replica there (KIP-392). Since 12, the response reports divergence (KIP-595). Since
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from headrace.log.file import NotCached
+from headrace.log.file import FileSlice, NotCached
 from headrace.log.log import Log
+from headrace.log.whole_batches import whole_batches
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.fetch_reader import FetchReader, divergence, epoch_error
@@ -26,6 +28,7 @@ from headrace.replication.partition import Partition
 from headrace.requests.fetch_sessions import Session, SessionCache
 from headrace.requests.topic_gate import READ, TopicGate
 from headrace.runtime.exchange import Exchange, Peer, Timer
+from headrace.runtime.quota import Limits
 from headrace.wire.fetch import (
     TOPIC_IDS_SINCE,
     FetchPart,
@@ -42,6 +45,9 @@ COPIED_BYTES_MAX: Final = 4096
 COPIED_TOTAL_BYTES_MAX: Final = 256 * 1024
 WAIT_MS_MAX: Final = 5 * 60 * 1000
 PARTS_PER_PAUSE_MS: Final = 20
+RESPONSE_BYTES: Final = 30
+RESULT_BYTES: Final = 60
+"""About the size of a response and of each result without records, for quotas."""
 _log = logging.getLogger(__name__)
 
 
@@ -64,6 +70,8 @@ class FetchExchange(Exchange):
         self.timer: Timer | None = None
         self.tried_ms: i64 = 0
         """When its partitions were last read."""
+        self.limits: Limits | None = peer.limits
+        """The quotas of its client, if any client has a quota."""
 
     def wake(self) -> None:
         if not self.woken:
@@ -219,12 +227,21 @@ class FetchHandler:
         """Answer if there is enough, if something is wrong, or if it must be."""
         request = exchange.request
         results: list[FetchResult] = []
+        copied_left: i64 = COPIED_TOTAL_BYTES_MAX
         budget: i64 = self.response_bytes_max
         if request.size_max < budget:
             budget = request.size_max
+        limits = exchange.limits
+        if limits is not None and limits.limits_fetch():
+            allowed: i64 = limits.fetch_bytes_max(limits.monotonic())
+            if allowed < budget:
+                budget = allowed
+            copied_left = 0
+        else:
+            limits = None
         enough: i64 = request.size_min if request.size_min < budget else budget
         exchange.tried_ms = self.appends.now_ms
-        self.copied_left = COPIED_TOTAL_BYTES_MAX
+        self.copied_left = copied_left
         total: i64 = 0
         has_error = not exchange.parts
         by_id = exchange.version >= TOPIC_IDS_SINCE
@@ -234,6 +251,8 @@ class FetchHandler:
                 if not self.gate.allows(exchange.peer, READ, part.key, by_id):
                     raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 self._read(result, part, request, by_id, budget - total, total == 0)
+                if limits is not None:
+                    self._cut(result, part, by_id)
             except ApiError as error:
                 result.error = error.code
             except OSError as failure:
@@ -265,11 +284,46 @@ class FetchHandler:
             told = session.news(results)
             if exchange.request.session_epoch > 0:
                 results = told
+        limits = exchange.limits
+        throttle_ms: i64 = 0
+        if limits is not None:
+            throttle_ms = self._charge(exchange.peer, limits, results)
         exchange.respond(
             write_fetch_response(
-                exchange.correlation_id, exchange.version, 0, session_id, results, 0
+                exchange.correlation_id, exchange.version, 0, session_id, results, throttle_ms
             )
         )
+        if throttle_ms > 0:
+            exchange.peer.throttle(throttle_ms)
+
+    def _cut(self, result: FetchResult, part: FetchPart, by_id: bool) -> None:
+        """Keep complete batches only, and count their records: the client has a quota."""
+        found = result.records
+        partition = self.partitions.find(part.key, part.index, by_id)
+        if partition is not None and isinstance(found, FileSlice):
+            size, records = whole_batches(partition.log, part.fetch_offset, found)
+            result.record_count = records
+            if size < found.size:
+                result.records = FileSlice(found.file, found.position, size)
+                result.size = size
+
+    def _charge(self, peer: Peer, limits: Limits, results: list[FetchResult]) -> i64:
+        """Count a response; returns the throttle time in milliseconds."""
+        size: i64 = RESPONSE_BYTES
+        record_bytes: i64 = 0
+        records: i64 = 0
+        for result in results:
+            size += RESULT_BYTES
+            record_bytes += result.size
+            records += result.record_count
+        now: float = limits.monotonic()
+        throttle_ms: i64 = limits.charge_fetch(size + record_bytes, record_bytes, records, now)
+        if peer.began > 0.0:
+            time_ms: i64 = limits.charge_time(now - peer.began, now)
+            peer.began = 0.0
+            if time_ms > throttle_ms:
+                throttle_ms = time_ms
+        return throttle_ms
 
     def _read(
         self,

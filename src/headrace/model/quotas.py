@@ -90,6 +90,14 @@ def limit_of(
     return None
 
 
+def has_limit(quotas: Quotas, kind: str, counted: Entity) -> bool:
+    """Whether any entity limits one that is counted: itself, or a default of it."""
+    entities: list[Entity] = [()]
+    for type_, name in counted:
+        entities = [(*each, (type_, one)) for each in entities for one in (name, None)]
+    return any(kind in quotas.get(entity, {}) for entity in entities)
+
+
 def address_limit(quotas: Quotas, address: str) -> float | None:
     """New connections per second of an IP address."""
     for name in (address, None):

@@ -4,7 +4,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.config.setting import LONG_MAX
 from headrace.model.sasl import ANONYMOUS
+from headrace.runtime.quota import QuotaTable
 from headrace.security.authorizer import AllowAll
 
 if TYPE_CHECKING:
@@ -36,6 +38,10 @@ class RequestContext:
     """Whether it is a client's request that another broker forwarded in an Envelope."""
     principal: str = ANONYMOUS
     """The user of the connection; of a forwarded request, the user of its client."""
+    throttle_ms: int = 0
+    """How long the client must wait because of its changes of topics."""
+    settle: Callable[[int], int] | None = None
+    """Counts the request of a limited client. Takes `throttle_ms`, returns the throttle time."""
 
     @property
     def host(self) -> str:
@@ -82,3 +88,14 @@ class BrokerContext:
     is_cut_off: "Callable[[], bool]" = field(default=_never)
     """Whether this broker is isolated, so that another one probably leads its partitions."""
     authorizer: "Authorizer" = field(default_factory=AllowAll)
+    quotas: QuotaTable = field(init=False)
+    """The quotas that this broker applies; the server updates it."""
+
+    def __post_init__(self) -> None:
+        default = self.config.get_int("quota.producer.default")
+        self.quotas = QuotaTable(
+            self.clock.monotonic,
+            0.0 if default == LONG_MAX else float(default),
+            self.config.get_int("controller.quota.window.num")
+            * self.config.get_int("controller.quota.window.size.seconds"),
+        )

@@ -84,7 +84,11 @@ async def _administer(
         if context.is_forwarded and trouble.code is ErrorCode.NOT_CONTROLLER:
             raise  # The Envelope gets this error, and its sender retries.
         answer = handler.refuse(request, trouble)
-    return answer if isinstance(answer, bytes) else _encode(context, answer)
+    if isinstance(answer, bytes):
+        if context.settle is not None:
+            context.settle(context.throttle_ms)
+        return answer
+    return _encode(context, answer)
 
 
 async def _finish(
@@ -98,6 +102,11 @@ async def _finish(
 
 
 def _encode(context: RequestContext, reply: Message) -> bytes:
+    throttle_ms = context.throttle_ms
+    if context.settle is not None:
+        throttle_ms = context.settle(throttle_ms)
+    if throttle_ms:
+        reply = {**reply, "throttle_time_ms": throttle_ms}
     return encode_response(context.api_key, context.api_version, context.correlation_id, reply)
 
 

@@ -14,6 +14,7 @@ from headrace.cluster.peers import Unreachable
 from headrace.coordination.port import StoreError, StoreUnavailable
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.mutations import throttle_time
 from headrace.requests.replies import now_or_later
 from headrace.runtime.link import LinkBroken
 from headrace.wire.apis import CREATE_ACLS, DELETE_ACLS, ENVELOPE
@@ -54,6 +55,7 @@ async def administer(
         if not broker.controller.is_controller:
             answer = await _forward(broker, context, frame, left_s)
             if answer is not None:
+                context.throttle_ms = throttle_time(context, answer)
                 is_seen = await _see_it(broker, deadline)
                 if not is_seen and context.api_key in _MUST_BE_SEEN:
                     raise ApiError(

@@ -11,6 +11,7 @@ from typing import Protocol, final
 from mypy_extensions import i64, mypyc_attr
 
 from headrace.model.sasl import ANONYMOUS
+from headrace.runtime.quota import Limits
 
 
 class Timer(Protocol):
@@ -53,10 +54,17 @@ class Peer:
         """The version of the rules that gave the rights below: see requests/topic_gate.py."""
         self.rights_by_name: dict[bytes, int] = {}
         self.rights_by_id: dict[bytes, int] = {}
+        self.limits: Limits | None = None
+        """The quotas of its client; None if no client has a quota."""
+        self.began: float = 0.0
+        """When the request of a limited client began, until its time is counted; else 0."""
 
     def fail(self, reason: str) -> None:
         """Close the connection: no response can report the error."""
         raise NotImplementedError
+
+    def throttle(self, throttle_ms: i64) -> None:
+        """Read no request for this time: the client is beyond its quota."""
 
     def defer(self, exchange: "Exchange", kept_bytes: i64) -> None:
         """A request waits for a sync or for followers, and keeps only this much memory."""

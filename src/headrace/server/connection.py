@@ -110,7 +110,11 @@ class Connection(Peer):
         self.is_postponed = False
         """In the plane's list of connections to go on with after the others had their turn."""
         self.is_throttled = False
-        """Not read for a while: its client has written more than its quota."""
+        """Not read until `throttled_until`: its client is beyond its quota."""
+        self.throttled_until: float = 0.0
+        self.limits_client = b""
+        self.limits_version: i64 = -1
+        """The client id and the version of the quotas that `limits` belong to."""
         self.moved_at: float = now
         """When a whole request last came in, a good part of a large one, or an answer moved on."""
 
@@ -483,6 +487,9 @@ class Connection(Peer):
     def drop_unsent(self) -> None:
         """Discard the responses that the client does not read, when the connection is closed."""
         self.transport.reset_on_close()
+
+    def throttle(self, throttle_ms: i64) -> None:
+        self.plane.throttle(self, throttle_ms)
 
     def fail(self, reason: str) -> None:
         self.plane.close(self, reason)

@@ -8,9 +8,11 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.runtime import link
+from headrace.server.address_rates import AddressRates
 from headrace.server.connection import Connection
 from headrace.server.transport import Transport
 
@@ -103,6 +105,7 @@ class Listener:
         admission: Admission,
         send_buffer_bytes: int,
         receive_buffer_bytes: int,
+        rates: AddressRates,
         *,
         is_internal: bool,
         begin: "Begin | None" = None,
@@ -122,6 +125,7 @@ class Listener:
         }
         self._plane = plane
         self._admission = admission
+        self._rates = rates
         self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         """A descriptor to give up when there is no other: see `_turn_away`."""
         plane.listen(self, sock)
@@ -142,6 +146,12 @@ class Listener:
             if not self._admission.admit(host):
                 sock.close()
                 continue
+            if self._rates.is_active and not self._is_internal:
+                wait_s = self._rates.wait_s(host)
+                if wait_s > 0:
+                    self._admission.refused(host, "connection_creation_rate is exceeded")
+                    self._rates.park(sock, wait_s, partial(self._admission.leave, host))
+                    continue
             if self._is_internal:
                 sock = above_clients(sock)
                 link.tune(sock)

@@ -24,6 +24,7 @@ from headrace.replication.append_queue import AppendQueue
 from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.produce_exchange import ProduceExchange
 from headrace.runtime.exchange import Exchange
+from headrace.runtime.quota import Limits, QuotaTable
 from headrace.server.connection import (
     EPOLLIN,
     EPOLLOUT,
@@ -31,7 +32,6 @@ from headrace.server.connection import (
     Connection,
 )
 from headrace.server.memory import RequestMemory
-from headrace.server.quota import ProduceQuota
 from headrace.wire import fetch as fetch_codec
 from headrace.wire import offset_commit as commit_codec
 from headrace.wire import produce as produce_codec
@@ -53,6 +53,7 @@ COLD_WORK: Final = 50
 BYTES_PER_WORK: Final = 64
 SPIN_REQUESTS_MAX: Final = 2
 SENDERS_PER_ROUND_MAX: Final = 4
+THROTTLE_SLACK_S: Final = 0.001
 EPOLLERR: Final = 0x008
 EPOLLHUP: Final = 0x010
 
@@ -77,7 +78,7 @@ class Plane:
         queued_bytes_max: i64,
         response_bytes_max: i64,
         spin_seconds: float,
-        quota: ProduceQuota | None,
+        quotas: QuotaTable,
         on_close: Callable[[Connection, str], None],
     ) -> None:
         self.appends = appends
@@ -91,7 +92,7 @@ class Plane:
         self.request_bytes_max: i64 = request_bytes_max
         self.response_bytes_max: i64 = response_bytes_max
         self.spin_seconds: float = spin_seconds
-        self.quota = quota
+        self.quotas = quotas
         self.on_close = on_close
         self.memory = RequestMemory(queued_bytes_max)
         self.epoll = select.epoll()
@@ -274,6 +275,12 @@ class Plane:
 
     def request(self, connection: Connection, data: bytes, at: i64, end: i64) -> None:
         self.requests += 1
+        if self.quotas.is_active and not connection.is_internal:
+            self._limited(connection, data, at, end)
+        else:
+            self._dispatch(connection, data, at, end)
+
+    def _dispatch(self, connection: Connection, data: bytes, at: i64, end: i64) -> None:
         api_key: i64 = i64(read_i16_be(data, at))
         version: i64 = i64(read_i16_be(data, at + 2))
         correlation_id: i64 = i64(read_i32_be(data, at + 4))
@@ -281,8 +288,6 @@ class Plane:
             flexible = version >= produce_codec.FLEXIBLE_SINCE
             body: i64 = _skip_header(data, at + 8, end, flexible)
             self.produce.handle(connection, correlation_id, version, data, body, end)
-            if self.quota is not None:
-                self._charge(self.quota, connection, data, at, end)
             return
         self._settle_own(connection)
         if api_key == FETCH and fetch_codec.OLDEST <= version <= fetch_codec.NEWEST:
@@ -302,26 +307,79 @@ class Plane:
         else:
             self._cold(connection, data[at:end])
 
-    def _charge(
-        self, quota: ProduceQuota, connection: Connection, data: bytes, at: i64, end: i64
-    ) -> None:
-        """Count a Produce request, and let its connection rest if that was too much."""
-        size: i64 = i64(read_i16_be(data, at + 8))
-        client_id = data[at + 10 : at + 10 + size] if size > 0 else b""
-        throttle_ms: i64 = quota.charge(client_id, end - at, self.now)
-        if throttle_ms == 0:
+    def _limited(self, connection: Connection, data: bytes, at: i64, end: i64) -> None:
+        """Handle a request of a client that can have quotas, and count it."""
+        limits = self._limits_of(connection, data, at)
+        if limits.request_time is not None:
+            connection.began = self.monotonic()
+        self._dispatch(connection, data, at, end)
+        if connection.closed:
             return
-        exchange = connection.exchanges[-1]
-        assert isinstance(exchange, ProduceExchange)
-        exchange.throttle_ms = throttle_ms
+        throttle_ms: i64 = 0
+        last: Exchange | None = connection.exchanges[-1] if connection.exchanges else None
+        produced = last if isinstance(last, ProduceExchange) else None
+        if produced is not None and limits.limits_produce():
+            records: i64 = 0
+            if limits.producer_records is not None:
+                records = produced.record_count()
+            throttle_ms = limits.charge_produce(end - at, records, self.now)
+        if connection.began > 0.0:
+            now: float = self.monotonic()
+            time_ms: i64 = limits.charge_time(now - connection.began, now)
+            throttle_ms = time_ms if time_ms > throttle_ms else throttle_ms
+            connection.began = 0.0
+        if throttle_ms > 0:
+            if produced is not None:
+                produced.throttle_ms = throttle_ms
+            self.throttle(connection, throttle_ms)
+
+    def _limits_of(self, connection: Connection, data: bytes, at: i64) -> Limits:
+        """The limits of a request's client, looked up once per client id and version."""
+        size: i64 = i64(read_i16_be(data, at + 8)) if len(data) >= at + 10 else 0
+        client_id = data[at + 10 : at + 10 + size] if size > 0 else b""
+        quotas = self.quotas
+        limits = connection.limits
+        if (
+            limits is None
+            or connection.limits_version != quotas.version
+            or connection.limits_client != client_id
+        ):
+            limits = quotas.limits_of(connection.principal, client_id)
+            connection.limits = limits
+            connection.limits_version = quotas.version
+            connection.limits_client = client_id
+        return limits
+
+    def throttle(self, connection: Connection, throttle_ms: i64) -> None:
+        """Do not read from a connection for a time."""
+        if throttle_ms <= 0 or connection.closed:
+            return
         connection.is_throttled = True
+        until: float = self.monotonic() + float(throttle_ms) / 1000
+        if until > connection.throttled_until:
+            connection.throttled_until = until
         asyncio.get_running_loop().call_later(throttle_ms / 1000, self._rested, connection)
 
     def _rested(self, connection: Connection) -> None:
-        connection.is_throttled = False
+        if connection.closed or not connection.is_throttled:
+            return
         self.now = self.monotonic()
+        left: float = connection.throttled_until - self.now
+        if left > THROTTLE_SLACK_S:
+            # A longer time was added, or the clock of the loop was behind.
+            asyncio.get_running_loop().call_later(left, self._rested, connection)
+            return
+        connection.is_throttled = False
         self.appends.update_time()
         self.resume(connection)
+
+    def quotas_changed(self) -> None:
+        """Look limits up again, and read connections that waited because of the former ones."""
+        for connection in list(self.connections.values()):
+            connection.limits = None
+            if connection.is_throttled:
+                connection.throttled_until = 0.0
+                self._rested(connection)
 
     def _settle_own(self, connection: Connection) -> None:
         """A connection sees its own writes: what it produced in this turn is written first."""

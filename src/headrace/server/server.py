@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.config.setting import LONG_MAX
+from headrace.cluster.changes import ImageChange
 from headrace.env.complaints import Warnings
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
@@ -24,10 +24,11 @@ from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
 from headrace.requests.topic_gate import TopicGate
 from headrace.runtime.worker import Worker
+from headrace.server.address_rates import AddressRates
 from headrace.server.connection import EPOLLIN, Connection
+from headrace.server.limited import LimitedRequest, Timed
 from headrace.server.listener import Admission, Begin, Listener, bind
 from headrace.server.plane import Plane
-from headrace.server.quota import ProduceQuota
 from headrace.wire.header import read_header
 
 if TYPE_CHECKING:
@@ -69,7 +70,6 @@ class Server:
             gate,
             RackAwareReplicas(broker.node_id, broker.image).choose if is_rack_aware else None,
         )
-        quota = config.get_int("quota.producer.default")
         self.plane = Plane(
             appends,
             ProduceHandler(partitions, appends, self._check_worker, gate),
@@ -83,12 +83,14 @@ class Server:
             config.get_int("queued.max.request.bytes"),
             config.get_int("headrace.response.queue.bytes.max"),
             config.get_int("headrace.spin.us") / 1_000_000,
-            None if quota == LONG_MAX else ProduceQuota(quota),
+            broker.quotas,
             self._closed,
         )
         self.deliver = self.plane.deliver
         """Ends a loop iteration: writes, acknowledges, sends."""
         self._admission = Admission(config)
+        self._rates = AddressRates(self._clock.monotonic, self._loop.call_later)
+        broker.controller.on_change(self._changed)
         self._closings = Warnings(_log, "connections were closed", self._clock.monotonic)
         idle_ms = config.get_int("connections.max.idle.ms")
         self._idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
@@ -108,6 +110,7 @@ class Server:
                 self._admission,
                 config.get_int("socket.send.buffer.bytes"),
                 config.get_int("socket.receive.buffer.bytes"),
+                self._rates,
                 is_internal=name == config.internal_listener,
                 begin=self._begin_at(name),
             )
@@ -125,6 +128,7 @@ class Server:
         return partial(self._logins.begin, listener)
 
     def start(self) -> None:
+        self._use_quotas()
         self._loop.add_reader(self.plane.epoll.fileno(), self.plane.run)
         self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
 
@@ -148,6 +152,7 @@ class Server:
             self._loop.remove_reader(self.plane.epoll.fileno())
         if self._logins is not None:
             self._logins.close()
+        self._rates.close()
         for connection in list(self.plane.connections.values()):
             self.plane.close(connection, "")
         # No client waits for the results of these two.
@@ -164,6 +169,8 @@ class Server:
 
     def _cold(self, connection: Connection, frame: bytes) -> bytes | Awaitable[bytes]:
         header = read_header(frame)
+        limits = connection.limits
+        request = None if limits is None else LimitedRequest(connection, limits)
         context = RequestContext(
             header.api_key,
             header.api_version,
@@ -173,8 +180,20 @@ class Server:
             connection.listener,
             connection.is_internal,
             principal=connection.principal,
+            settle=None if request is None else request.settle,
         )
-        return handle_frame(self._broker, context, frame, header.body_at)
+        answer = handle_frame(self._broker, context, frame, header.body_at)
+        return answer if request is None or isinstance(answer, bytes) else Timed(answer, request)
+
+    def _changed(self, change: ImageChange) -> None:
+        if change.has_new_quotas:
+            self._use_quotas()
+
+    def _use_quotas(self) -> None:
+        quotas = self._broker.image.quotas
+        self._rates.update(quotas)
+        self._broker.quotas.update(quotas)
+        self.plane.quotas_changed()
 
     def _closed(self, connection: Connection, reason: str) -> None:
         self._admission.leave(connection.name.rpartition(":")[0])

@@ -75,6 +75,8 @@ class FetchResult:
         self.preferred_read_replica: i64 = -1
         self.records: object | None = None
         self.size: i64 = 0
+        self.record_count: i64 = 0
+        """The records, if the client has a quota for them; else 0."""
 
 
 def read_fetch(data: bytes, at: i64, end: i64, version: i64) -> FetchRequest:

@@ -25,6 +25,7 @@ from headrace.model.quotas import (
     check_entity,
     check_limit,
     entity_of,
+    has_limit,
     limit_of,
     limits_from_text,
     limits_to_text,
@@ -159,7 +160,7 @@ names = st.none() | st.text(st.characters(codec="utf-8"), min_size=1, max_size=2
 
 
 @given(names, names)
-def test_path_of_an_entity_leads_back_to_it(user: str | None, client_id: str | None) -> None:
+def test_path_of_an_entity_identifies_it(user: str | None, client_id: str | None) -> None:
     for entity in (
         user_entity(user),
         ((CLIENT_ID, client_id),),
@@ -182,3 +183,12 @@ def test_paths_are_those_of_kafka() -> None:
     for path, of in paths.items():
         assert layout.quota_path(entity_of(of)) == path
         assert layout.entity_of_path(path) == entity_of(of)
+
+
+def test_counted_entity_is_limited_by_its_quota_or_a_default() -> None:
+    counted = entity_of({USER: "alice", CLIENT_ID: "app"})
+    limited = [entity_of(names) for names in ORDER if len(names) == 2]
+    for entity in limited:
+        assert has_limit({entity: {PRODUCER_BYTE_RATE: 1.0}}, PRODUCER_BYTE_RATE, counted)
+        assert not has_limit({entity: {PRODUCER_BYTE_RATE: 1.0}}, CONSUMER_BYTE_RATE, counted)
+        assert not has_limit({entity: {PRODUCER_BYTE_RATE: 1.0}}, PRODUCER_BYTE_RATE, ALICE)

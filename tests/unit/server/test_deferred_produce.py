@@ -14,6 +14,7 @@ from headrace.handlers.produce import ProduceHandler
 from headrace.model.errors import ErrorCode
 from headrace.replication.append_queue import TIMEOUT_MS_MAX
 from headrace.replication.produce_exchange import EXCHANGE_BYTES, PART_BYTES, ProduceExchange
+from headrace.runtime.quota import QuotaTable
 from headrace.runtime.worker import Worker
 from headrace.server.connection import Connection
 from headrace.server.memory import RequestMemory
@@ -105,7 +106,7 @@ class Scene:
             2 * LIMIT * DEFERRED_BYTES,
             1 << 20,
             0.0,
-            None,
+            QuotaTable(self.clock.monotonic),
             lambda *_: None,
         )
         node.deliveries.append(self.plane.deliver)

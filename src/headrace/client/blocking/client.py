@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from headrace.client.admin import groups, reassignment, users
+from headrace.client.admin import groups, quotas, reassignment, users
 from headrace.client.admin import topics as admin
 from headrace.client.admin.group_values import GroupInfo, GroupListing, GroupOffset
 from headrace.client.blocking.driver import Driver
@@ -47,6 +47,7 @@ from headrace.client.core.values import (
     LogDir,
     LogEnd,
     NewTopic,
+    QuotaInfo,
     Reassignment,
     Record,
     RecordMetadata,
@@ -322,6 +323,16 @@ class Client:
     def delete_user(self, user: str) -> None:
         """Delete a user's credentials. Brokers close the user's connections."""
         self._run(users.delete_user(self._engine, user))
+
+    def list_quotas(self) -> list[QuotaInfo]:
+        """The limits of all users, client ids and IP addresses that have quotas."""
+        return self._run(quotas.list_quotas(self._engine))
+
+    def alter_quotas(
+        self, entity: Mapping[str, str | None], limits: Mapping[str, float | None]
+    ) -> None:
+        """Set limits of one entity, see QuotaInfo, and remove those that are None."""
+        self._run(quotas.alter_quotas(self._engine, entity, limits))
 
     def describe_log_dirs(self, node_id: int) -> list[LogDir]:
         return self._run(admin.describe_log_dirs(self._engine, node_id))

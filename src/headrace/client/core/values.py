@@ -205,6 +205,15 @@ class UserInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaInfo:
+    """The limits of an entity: a user, a client id, both, or an IP address."""
+
+    entity: Mapping[str, str | None]
+    """Names by type: "user", "client-id", "ip". None is for all names without their own quota."""
+    limits: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class ActiveProducer:
     """A producer that a partition's leader knows."""
 

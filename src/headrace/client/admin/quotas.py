@@ -1,0 +1,48 @@
+"""Quotas of users, client ids and IP addresses, as operations. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.client.core.errors import request_failed
+from headrace.client.core.operation import ANY, CONTROLLER, Ask, Operation, Session, retrying
+from headrace.client.core.values import QuotaInfo
+from headrace.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+
+
+def list_quotas(session: Session) -> Operation[list[QuotaInfo]]:
+    def attempt() -> Operation[list[QuotaInfo]]:
+        reply = yield Ask(ANY, DESCRIBE_CLIENT_QUOTAS, {"components": [], "strict": False})
+        if reply["error_code"]:
+            raise request_failed(reply["error_code"], reply["error_message"])
+        return [_info(entry) for entry in reply["entries"]]
+
+    return (yield from retrying(session, "listing quotas", attempt))
+
+
+def _info(entry: Any) -> QuotaInfo:
+    return QuotaInfo(
+        {each["entity_type"]: each["entity_name"] for each in entry["entity"]},
+        {each["key"]: each["value"] for each in entry["values"]},
+    )
+
+
+def alter_quotas(
+    session: Session, entity: Mapping[str, str | None], limits: Mapping[str, float | None]
+) -> Operation[None]:
+    """Set limits of one entity, or remove those that are None."""
+    entry = {
+        "entity": [{"entity_type": type_, "entity_name": name} for type_, name in entity.items()],
+        "ops": [
+            {"key": kind, "value": 0.0 if limit is None else limit, "remove": limit is None}
+            for kind, limit in limits.items()
+        ],
+    }
+
+    def attempt() -> Operation[None]:
+        fields = {"entries": [entry], "validate_only": False}
+        reply = yield Ask(CONTROLLER, ALTER_CLIENT_QUOTAS, fields)
+        for result in reply["entries"]:
+            if result["error_code"]:
+                raise request_failed(result["error_code"], result["error_message"])
+
+    yield from retrying(session, "changing quotas", attempt)

@@ -1,0 +1,259 @@
+"""Rates of clients: buckets, and the limits that apply to a connection. Pure.  # HOT
+
+A bucket is a virtual schedule (GCRA): it knows when everything that was counted would be complete
+at the rate. Unlike Kafka's windows it has no sawtooth. Requests are never rejected: a client beyond
+its rate gets a response with the time to wait, and its connection is not read for that time
+(KIP-219).
+
+1. In the long run, all connections that share a bucket get its rate, and no more.
+2. Unused rate is saved for `saved_s` seconds only.
+3. A Fetch response is limited to the rest of the bucket and STEP_S of its rate, but has at least
+   one batch. So a consumer gets many small responses, and none is empty.
+4. At most BUCKETS_MAX names have their own bucket. Beyond that, names share one per default.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from headrace.model.quotas import (
+    CLIENT_ID,
+    CONSUMER_BYTE_RATE,
+    CONSUMER_RECORD_RATE,
+    CONTROLLER_MUTATION_RATE,
+    IP,
+    PRODUCER_BYTE_RATE,
+    PRODUCER_RECORD_RATE,
+    REQUEST_PERCENTAGE,
+    Entity,
+    Quotas,
+    has_limit,
+    limit_of,
+    precedence,
+)
+
+SAVED_SECONDS_MAX: Final = 1.0
+STEP_S: Final = 0.1
+RATE_MIN: Final = 1e-9
+WAIT_SECONDS_MAX: Final = 2_000_000.0
+THROTTLE_MS_MAX: Final = 2_000_000_000
+BUCKETS_MAX: Final = 10_000
+FORGET_INTERVAL_S: Final = 1.0
+KINDS_OF_CLIENT: Final = 6
+UNLIMITED: Final = 0x7FFFFFFF
+PRINCIPAL_PREFIX: Final = "User:"
+
+
+@final
+class Bucket:
+    def __init__(self, rate: float, saved_s: float) -> None:
+        self.rate: float = rate if rate > RATE_MIN else RATE_MIN
+        """Units per second."""
+        self.saved_s: float = saved_s
+        self.used_until: float = 0.0
+        """When everything that was counted would be complete at the rate."""
+
+    def set_rate(self, rate: float, now: float) -> None:
+        """Change the rate. What was counted so far counts the same number of units."""
+        if rate < RATE_MIN:
+            rate = RATE_MIN
+        if rate != self.rate:
+            if self.used_until > now:
+                self.used_until = now + (self.used_until - now) * self.rate / rate
+            self.rate = rate
+
+    def charge(self, amount: float, now: float) -> float:
+        """Count units; returns for how many seconds the client should wait, or less than 0."""
+        until: float = self.used_until if self.used_until > now else now
+        until += amount / self.rate
+        self.used_until = until
+        return until - now - self.saved_s
+
+    def wait_s(self, now: float) -> float:
+        """For how many seconds a client should wait; 0 if it is within its rate."""
+        over: float = self.used_until - now - self.saved_s
+        return over if over > 0.0 else 0.0
+
+    def left(self, now: float) -> float:
+        """How many units can be used now; negative if more was used."""
+        used: float = self.used_until - now
+        return (self.saved_s - (used if used > 0.0 else 0.0)) * self.rate
+
+
+@final
+class Limits:
+    """The buckets of one client. Clients with the same quota share buckets."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.monotonic = monotonic
+        self.producer_bytes: Bucket | None = None
+        self.consumer_bytes: Bucket | None = None
+        self.producer_records: Bucket | None = None
+        self.consumer_records: Bucket | None = None
+        self.request_time: Bucket | None = None
+        """In seconds of the loop's time."""
+        self.mutations: Bucket | None = None
+        self.record_bytes: float = 0.0
+        """The average size of a fetched record; 0 while it is unknown."""
+
+    def limits_produce(self) -> bool:
+        return self.producer_bytes is not None or self.producer_records is not None
+
+    def limits_fetch(self) -> bool:
+        return self.consumer_bytes is not None or self.consumer_records is not None
+
+    def charge_produce(self, size: i64, records: i64, now: float) -> i64:
+        """Count a Produce request; returns the throttle time in milliseconds."""
+        over: float = 0.0
+        by_bytes = self.producer_bytes
+        if by_bytes is not None:
+            over = max(over, by_bytes.charge(float(size), now))
+        by_records = self.producer_records
+        if by_records is not None:
+            over = max(over, by_records.charge(float(records), now))
+        return in_ms(over)
+
+    def fetch_bytes_max(self, now: float) -> i64:
+        """The maximum size of a Fetch response, except that it has at least one batch."""
+        size: float = float(UNLIMITED)
+        by_bytes = self.consumer_bytes
+        if by_bytes is not None:
+            size = by_bytes.left(now) + by_bytes.rate * STEP_S
+        by_records = self.consumer_records
+        if by_records is not None:
+            records: float = by_records.left(now) + by_records.rate * STEP_S
+            size = min(size, records * self.record_bytes)
+        if size >= float(UNLIMITED):
+            return UNLIMITED
+        return i64(int(size)) if size > 1.0 else 1
+
+    def charge_fetch(self, size: i64, record_bytes: i64, records: i64, now: float) -> i64:
+        """Count a Fetch response; returns the throttle time in milliseconds."""
+        over: float = 0.0
+        by_bytes = self.consumer_bytes
+        if by_bytes is not None:
+            over = max(over, by_bytes.charge(float(size), now))
+        by_records = self.consumer_records
+        if by_records is not None and records > 0:
+            over = max(over, by_records.charge(float(records), now))
+            average: float = float(record_bytes) / float(records)
+            known: float = self.record_bytes
+            self.record_bytes = average if known == 0.0 else (known + average) / 2
+        return in_ms(over)
+
+    def charge_time(self, seconds: float, now: float) -> i64:
+        """Count time of the loop; returns the throttle time in milliseconds."""
+        bucket = self.request_time
+        return 0 if bucket is None else in_ms(bucket.charge(seconds, now))
+
+
+def in_ms(seconds: float) -> i64:
+    """Milliseconds, rounded up, at most what a response can contain; 0 for no wait."""
+    if seconds <= 0.0:
+        return 0
+    return i64(int(seconds * 1000)) + 1 if seconds < WAIT_SECONDS_MAX else THROTTLE_MS_MAX
+
+
+@final
+class QuotaTable:
+    """All buckets of a broker, and the limits of each client that was seen lately."""
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        producer_default: float = 0.0,
+        mutations_saved_s: float = SAVED_SECONDS_MAX,
+    ) -> None:
+        """`producer_default` is the byte rate of client ids without a quota; 0 for none."""
+        self.monotonic = monotonic
+        self.version: i64 = 0
+        """Limits of another version must be looked up again."""
+        self.is_active = False
+        """Whether any client can have a limit."""
+        self.quotas: Quotas = {}
+        self.buckets: dict[tuple[str, Entity], Bucket] = {}
+        self.limits: dict[tuple[str, bytes], Limits] = {}
+        self.producer_default: float = producer_default
+        self.mutations_saved_s: float = mutations_saved_s
+        self.forgot_at: float = -FORGET_INTERVAL_S
+        self.update({})
+
+    def update(self, quotas: Quotas) -> None:
+        """Use these quotas from now on. Buckets that are still limited keep what was counted."""
+        known: dict[Entity, Mapping[str, float]] = dict(quotas)
+        default: Entity = ((CLIENT_ID, None),)
+        if self.producer_default > 0.0:
+            known[default] = {PRODUCER_BYTE_RATE: self.producer_default, **known.get(default, {})}
+        self.quotas = known
+        self.is_active = any(entity[0][0] != IP for entity in known)
+        self.buckets = {
+            name: bucket for name, bucket in self.buckets.items() if has_limit(known, *name)
+        }
+        self.limits = {}
+        self.version += 1
+
+    def limits_of(self, principal: str, client_id: bytes) -> Limits:
+        """The limits of a client; they are valid for this `version`."""
+        known = self.limits.get((principal, client_id))
+        if known is not None:
+            return known
+        if len(self.limits) >= BUCKETS_MAX:
+            self.limits = {}
+        if len(self.buckets) + KINDS_OF_CLIENT > BUCKETS_MAX:
+            self._forget_unused()
+        limits = self._look_up(principal, client_id)
+        self.limits[(principal, client_id)] = limits
+        return limits
+
+    def _look_up(self, principal: str, client_id: bytes) -> Limits:
+        order = precedence(
+            principal.removeprefix(PRINCIPAL_PREFIX), client_id.decode("utf-8", "replace")
+        )
+        saved: float = SAVED_SECONDS_MAX
+        limits = Limits(self.monotonic)
+        limits.producer_bytes = self._bucket(order, PRODUCER_BYTE_RATE, 1.0, saved)
+        limits.consumer_bytes = self._bucket(order, CONSUMER_BYTE_RATE, 1.0, saved)
+        limits.producer_records = self._bucket(order, PRODUCER_RECORD_RATE, 1.0, saved)
+        limits.consumer_records = self._bucket(order, CONSUMER_RECORD_RATE, 1.0, saved)
+        limits.request_time = self._bucket(order, REQUEST_PERCENTAGE, 0.01, saved)
+        limits.mutations = self._bucket(
+            order, CONTROLLER_MUTATION_RATE, 1.0, self.mutations_saved_s
+        )
+        return limits
+
+    def _bucket(
+        self,
+        order: tuple[tuple[Entity, Entity], ...],
+        kind: str,
+        scale: float,
+        saved_s: float,
+    ) -> Bucket | None:
+        found = limit_of(self.quotas, order, kind)
+        if found is None:
+            return None
+        limit, entity, counted = found
+        rate: float = limit * scale
+        now: float = self.monotonic()
+        bucket = self.buckets.get((kind, counted))
+        if bucket is None and len(self.buckets) >= BUCKETS_MAX:
+            # All are in use. The number of entities with quotas is limited.
+            counted = entity
+            bucket = self.buckets.get((kind, counted))
+        if bucket is None:
+            bucket = Bucket(rate, saved_s)
+            self.buckets[(kind, counted)] = bucket
+        bucket.set_rate(rate, now)
+        return bucket
+
+    def _forget_unused(self) -> None:
+        """Drop buckets that owe nothing. Connections look theirs up again."""
+        now: float = self.monotonic()
+        if now - self.forgot_at < FORGET_INTERVAL_S:
+            return
+        self.forgot_at = now
+        self.buckets = {
+            name: bucket for name, bucket in self.buckets.items() if bucket.used_until > now
+        }
+        self.limits = {}
+        self.version += 1

@@ -1,0 +1,81 @@
+"""New connections per second of IP addresses, and the sockets that are beyond it.
+
+As in Kafka, a connection beyond the rate stays open but unread for the time to wait, and is closed
+then. So a client that connects again immediately is slowed down. At most PARKED_MAX sockets wait;
+beyond that, connections are closed immediately.
+"""
+
+import socket
+from collections.abc import Callable
+
+from headrace.model.quotas import IP, Quotas, address_limit, address_text
+from headrace.runtime.quota import Bucket
+
+PARKED_MAX = 1000
+PARKED_SECONDS_MAX = 1.0
+BUCKETS_MAX = 10_000
+SAVED_SECONDS = 1.0
+ROUNDING = 1e-6
+
+
+class AddressRates:
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self._monotonic = monotonic
+        self._call_later = call_later
+        self._quotas: Quotas = {}
+        self.is_active = False
+        self._buckets: dict[str, Bucket] = {}
+        self.parked: dict[socket.socket, None] = {}
+
+    def update(self, quotas: Quotas) -> None:
+        self._quotas = {entity: limits for entity, limits in quotas.items() if entity[0][0] == IP}
+        self.is_active = bool(self._quotas)
+
+    def wait_s(self, host: str) -> float:
+        """Count a connection, or return for how many seconds it must wait: it is not counted."""
+        address = address_text(host)
+        rate = address_limit(self._quotas, address)
+        if rate is None:
+            return 0.0
+        now = self._monotonic()
+        bucket = self._buckets.get(address)
+        if bucket is None:
+            if len(self._buckets) >= BUCKETS_MAX:
+                self._forget(now)
+            bucket = self._buckets[address] = Bucket(rate, SAVED_SECONDS)
+        bucket.set_rate(rate, now)
+        # A connection is admitted if it is the first, or if a complete one is left.
+        missing = 1 - bucket.left(now)
+        if missing > ROUNDING and bucket.used_until > now:
+            return missing / rate
+        bucket.charge(1, now)
+        return 0.0
+
+    def _forget(self, now: float) -> None:
+        """Drop addresses that owe nothing, and then the oldest ones."""
+        kept = [each for each in self._buckets.items() if each[1].used_until > now]
+        self._buckets = dict(kept[-BUCKETS_MAX // 2 :])
+
+    def park(self, sock: socket.socket, wait_s: float, closed: Callable[[], None]) -> None:
+        """Close a socket after a time. `closed` is called then."""
+
+        def end() -> None:
+            if sock in self.parked:
+                del self.parked[sock]
+                sock.close()
+                closed()
+
+        self.parked[sock] = None
+        if len(self.parked) > PARKED_MAX:
+            end()
+        else:
+            self._call_later(min(wait_s, PARKED_SECONDS_MAX), end)
+
+    def close(self) -> None:
+        for sock in self.parked:
+            sock.close()
+        self.parked.clear()
