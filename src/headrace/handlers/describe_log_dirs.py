@@ -14,9 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ _log = logging.getLogger(__name__)
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    check(broker, context, Operation.DESCRIBE, CLUSTER)
     path = broker.logs.path
     result: Message = {"log_dir": path}
     try:

@@ -8,17 +8,14 @@
 """
 
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure, repeated
-from headrace.security.authorizer import CLUSTER, Operation
 from headrace.security.scram import SCRAMS
 from headrace.security.users import credentials_of
 from headrace.wire.codec import Message
 
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    check(broker, context, Operation.DESCRIBE, CLUSTER)
     names = [user["name"] for user in request["users"] or ()]
     twice = repeated(names)
     users = broker.image.users

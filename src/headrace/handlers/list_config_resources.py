@@ -8,10 +8,8 @@ Gaps: loggers and client metrics are not supported, so none are listed.
 """
 
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.requests.authorization import check
 from headrace.requests.config_resources import BROKER, GROUP, TOPIC
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
 BROKER_LOGGER = 8
@@ -20,7 +18,6 @@ KINDS = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    check(broker, context, Operation.DESCRIBE_CONFIGS, CLUSTER)
     asked = (request["resource_types"] or KINDS) if context.api_version else (CLIENT_METRICS,)
     for kind in asked:
         if kind not in KINDS:

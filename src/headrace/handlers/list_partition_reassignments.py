@@ -7,14 +7,11 @@
 """
 
 from headrace.model.errors import ApiError
-from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    check(broker, context, Operation.DESCRIBE, CLUSTER)
     asked = request["topics"]
     wanted = (
         dict.fromkeys(broker.image.topics)

@@ -14,7 +14,13 @@ from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.lookup import named_topic
 from headrace.requests.replies import failure, repeated
-from headrace.security.authorizer import CLUSTER, Operation, group_resource, topic_resource
+from headrace.security.authorizer import (
+    CLUSTER,
+    Operation,
+    Resource,
+    group_resource,
+    topic_resource,
+)
 from headrace.wire.codec import Message
 
 TOPIC = 2
@@ -73,13 +79,19 @@ def check_resource(
 
     Resources of other types are not checked here: they are rejected as unknown.
     """
+    found = resource_of(resource)
+    if found is not None:
+        check(broker, context, operation, found)
+
+
+def resource_of(resource: Message) -> Resource | None:
+    """The resource of an authorizer; None if the type is unknown."""
     resource_type, name = resource_key(resource)
     if resource_type == TOPIC:
-        check(broker, context, operation, topic_resource(name))
-    elif resource_type == BROKER:
-        check(broker, context, operation, CLUSTER)
-    elif resource_type == GROUP:
-        check(broker, context, operation, group_resource(name))
+        return topic_resource(name)
+    if resource_type == GROUP:
+        return group_resource(name)
+    return CLUSTER if resource_type == BROKER else None
 
 
 def resource_key(resource: Message) -> tuple[int, str]:

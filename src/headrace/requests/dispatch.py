@@ -22,6 +22,7 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.forwarding import Carry, administer
 from headrace.requests.group_requests import until_settled
+from headrace.requests.permissions import check_request
 from headrace.requests.replies import now_or_later
 from headrace.wire.api_versions import answer_api_versions
 from headrace.wire.apis import API_VERSIONS, APIS, CONTROLLER_APIS
@@ -53,6 +54,7 @@ def handle_frame(
     if context.api_key in CONTROLLER_APIS:
         return _administer(broker, handler, context, frame, request, cast(Carry, carry))
     try:
+        check_request(broker, context)
         settling = until_settled(broker, context, request)
         reply = carry() if settling is None else _after(settling, carry)
     except Exception as error:  # noqa: BLE001 (returned as an error, and logged if it is a bug)
@@ -78,6 +80,7 @@ async def _administer(
     carry: Carry,
 ) -> bytes:
     try:
+        check_request(broker, context)
         answer = await administer(broker, context, frame, request, carry)
     except Exception as error:
         trouble = _as_api_error(context, error)

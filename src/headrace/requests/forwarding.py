@@ -5,6 +5,7 @@
    If the connection is lost after the request was sent, its outcome is unknown: the response is
    REQUEST_TIMED_OUT, and the request is not sent again.
 3. The response waits until this broker's image contains the change.
+4. A request of which all items are denied is not forwarded.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from headrace.coordination.port import StoreError, StoreUnavailable
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.mutations import throttle_time
+from headrace.requests.permissions import is_denied_completely
 from headrace.requests.replies import now_or_later
 from headrace.runtime.link import LinkBroken
 from headrace.wire.apis import CREATE_ACLS, DELETE_ACLS, ENVELOPE
@@ -41,6 +43,9 @@ async def administer(
         if carried is None or (context.is_forwarded and _is_refused(carried)):
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         return carried
+    is_controller = broker.controller.is_controller
+    if not is_controller and is_denied_completely(broker, context, request):
+        return await now_or_later(carry())
     timeout_ms = request.get("timeout_ms", _TIMEOUT_MS_DEFAULT)
     wait_s = (timeout_ms if timeout_ms > 0 else _TIMEOUT_MS_DEFAULT) / 1000
     deadline = broker.clock.monotonic() + wait_s

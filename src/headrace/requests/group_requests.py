@@ -3,7 +3,12 @@
 from collections.abc import Awaitable, Callable, Iterable
 
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.requests.authorization import GROUP_OPERATIONS, allowed_operations, check
+from headrace.requests.authorization import (
+    GROUP_OPERATIONS,
+    allowed_operations,
+    check,
+    is_allowed,
+)
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure
 from headrace.security.authorizer import Operation, group_resource
@@ -25,12 +30,17 @@ def until_settled(
 ) -> Awaitable[None] | None:
     """An awaitable if a member's request must wait for its coordinator: see ShardRegistry.settling.
 
-    Heartbeat needs no wait: it gets no error while its group is being loaded.
+    Heartbeat needs no wait: it gets no error while its group is being loaded. A denied request does
+    not wait.
     """
     if context.api_key not in _WAITING:
         return None
-    groups = request.get("groups", (request,))
-    return broker.groups().shards.wait_until_ready([each["group_id"] for each in groups])
+    operation = Operation.DESCRIBE if context.api_key == OFFSET_FETCH else Operation.READ
+    groups = [each["group_id"] for each in request.get("groups", (request,))]
+    allowed = [
+        each for each in groups if is_allowed(broker, context, operation, group_resource(each))
+    ]
+    return broker.groups().shards.wait_until_ready(allowed) if allowed else None
 
 
 def check_member(broker: BrokerContext, context: RequestContext, group_id: str) -> None:

@@ -11,14 +11,16 @@ from headrace.coordination.port import StoreUnavailable
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.sasl import ANONYMOUS
 from headrace.model.topics import TopicPartition
+from headrace.requests.permissions import PERMISSIONS, Need, Permissions
 from headrace.security.authorizer import (
     ANY_TOPIC,
     CLUSTER,
     Operation,
     Resource,
+    ResourceType,
 )
 from headrace.wire import apis
-from headrace.wire.apis import APIS
+from headrace.wire.apis import APIS, Api
 from headrace.wire.codec import Message, decode_response, encode_response
 from headrace.wire.schema import load_shape
 from tests.unit.handlers.authorization_scenario import (
@@ -50,28 +52,67 @@ def client() -> Asker:
     return denying_broker()
 
 
-def test_every_api_asks_except_those_of_logins_and_of_brokers() -> None:
-    """A request of an API with random contents asks at least one question."""
-    silent = set()
-    for api in APIS.values():
-        if api.key in NOT_ASKING | HOT:
-            continue
+def test_every_api_has_a_row_of_permissions() -> None:
+    assert PERMISSIONS.keys() == APIS.keys()
+    empty = {key for key, row in PERMISSIONS.items() if row == Permissions()}
+    assert empty == NOT_ASKING
+
+
+DESCRIBE_GROUP = (Operation.DESCRIBE, ResourceType.GROUP)
+# Random groups do not exist. test_authorization_groups.py tests groups that do.
+UNREACHED = {
+    apis.CONSUMER_GROUP_DESCRIBE: PERMISSIONS[apis.CONSUMER_GROUP_DESCRIBE].of_items
+    - {DESCRIBE_GROUP},
+    apis.LIST_GROUPS: {DESCRIBE_GROUP},
+}
+
+
+@pytest.mark.parametrize(
+    "api",
+    [api for api in APIS.values() if api.key not in NOT_ASKING | HOT],
+    ids=lambda api: api.name,
+)
+def test_handler_asks_for_the_permissions_of_its_row(api: Api) -> None:
+    """Requests with random contents ask all of these questions, and no others."""
+    row = PERMISSIONS[api.key]
+    needs = set(row.of_items)
+    if row.of_request is not None:
+        needs.add((row.of_request, ResourceType.CLUSTER))
+    rng = Random(f"questions of {api.name}")
+    asked: set[Need] = set()
+    for number in range(200):
         client = asker()
         client.add_topic(OPEN)
         client.broker.authorizer = Rules()
-        rng = Random(f"questions of {api.name}")
-        for _ in range(20):
-            shape = load_shape(api.schema, api.version_max, "request")
-            with suppress(ApiError):  # A bad cursor without a topic for the error.
-                client.ask(api.key, api.version_max, _about_topics(random_message(rng, shape)))
-        if not rules(client).questions:
-            silent.add(api.name)
-    assert silent == set()
+        if number % 2:
+            # An alternative permission is requested only if the first one is denied.
+            rules(client).deny(rng.choice(list(Operation)), CLUSTER)
+        version = rng.randint(api.version_min, api.version_max)
+        request = random_message(rng, load_shape(api.schema, version, "request"))
+        with suppress(ApiError):  # A bad cursor without a topic for the error.
+            client.ask(api.key, version, _about_known(request, rng))
+        asked |= {(operation, found.type) for _, _, operation, found in rules(client).questions}
+    assert asked <= needs
+    assert asked | UNREACHED.get(api.key, set()) == needs
 
 
-def _about_topics(request: Message) -> Message:
+def _about_known(request: Message, rng: Random) -> Message:
+    """The same request, about resources of known types and topics that exist."""
     for resource in request.get("resources", ()):
-        resource["resource_type"] = 2
+        resource["resource_type"] = rng.choice((2, 4, 32))
+    if request.get("topics") and isinstance(request["topics"][0], dict):
+        topic = request["topics"][0]
+        topic.update({"name": OPEN, "topic_id": None} if "topic_id" in topic else {})
+        topic.update({"name": OPEN} if "name" in topic else {})
+    if "cursor" in request:
+        request["cursor"] = None
+    if "transactional_id" in request:
+        request["transactional_id"] = None
+    if request.get("key_type"):
+        request["key_type"] = 0
+    for name in ("include_authorized_operations", "allow_auto_topic_creation"):
+        if name in request:
+            request[name] = True
     return request
 
 
@@ -113,7 +154,7 @@ def test_envelope_has_the_principal_of_the_connection(client: Asker) -> None:
     ask(client, apis.ALTER_USER_SCRAM_CREDENTIALS, deletions=[], upsertions=[])
     ((api_key, envelope),) = client.controller.asked
     assert (api_key, envelope["request_principal"]) == (apis.ENVELOPE, b"User:miller")
-    assert rules(client).questions == []
+    assert rules(client).questions == [("User:miller", HOST, Operation.ALTER, CLUSTER)]
 
 
 @pytest.mark.parametrize(
