@@ -90,6 +90,18 @@ def _apis() -> str:
     return _table(("key", "API", "versions", "what it does"), rows)
 
 
+def _permissions() -> str:
+    found = [
+        (
+            api.name,
+            re.search(r"^- Requires: (.*?)(?=\n- )", _docstring(api), re.DOTALL | re.MULTILINE),
+        )
+        for api in sorted(APIS.values())
+    ]
+    rows = [(name, " ".join(text[1].split()).rstrip(".")) for name, text in found if text]
+    return _table(("API", "required permission"), rows)
+
+
 def _api_gaps() -> str:
     gaps = [(api.name, _gaps(api)) for api in sorted(APIS.values())]
     return "\n".join(f"- **{name}**: {gap}" for name, gap in gaps if gap)
@@ -233,6 +245,7 @@ CLIENT_PARTS: dict[str, Callable[[], str]] = {
 PARTS: dict[str, Callable[[], str]] = {
     "apis": _apis,
     "api-gaps": _api_gaps,
+    "permissions": _permissions,
     "topic-settings": _topic_settings,
     "topic-settings-without-effect": _idle_topic_settings,
     "group-settings": _group_settings,

@@ -105,6 +105,12 @@ COMMANDS = {
         "add_arguments",
         "run",
     ),
+    "acls": Command(
+        "grant, revoke, list and explain permissions",
+        "headrace.cli.acls",
+        "add_arguments",
+        "run",
+    ),
     "produce": Command(
         "write lines of standard input to a topic", "headrace.cli.produce", "add_arguments", "run"
     ),

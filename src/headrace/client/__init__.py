@@ -44,10 +44,15 @@ from headrace.client.core.values import (
     TopicInfo,
     UserInfo,
 )
+from headrace.model.acls import Acl, AclFilter, PatternType, Permission, ResourceType
+from headrace.model.acls import Operation as AclOperation
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 
 __all__ = [
+    "Acl",
+    "AclFilter",
+    "AclOperation",
     "AtTime",
     "AuthenticationFailed",
     "Client",
@@ -72,6 +77,8 @@ __all__ = [
     "NoOffset",
     "NotAuthorized",
     "OffsetOutOfRange",
+    "PatternType",
+    "Permission",
     "Producer",
     "ProtocolViolation",
     "QuotaInfo",
@@ -80,6 +87,7 @@ __all__ = [
     "RecordMetadata",
     "RecordTooLarge",
     "RequestFailed",
+    "ResourceType",
     "TimedOut",
     "TopicExists",
     "TopicInfo",

@@ -86,6 +86,11 @@ class AclFilter(NamedTuple):
     operation: Operation | None = None
     permission: Permission | None = None
 
+    @property
+    def is_everything(self) -> bool:
+        """Whether no field selects anything."""
+        return self._replace(pattern=ANY) == AclFilter()
+
     def matches(self, acl: Acl) -> bool:
         return (
             self.type in (None, acl.type)
@@ -102,6 +107,9 @@ class AclFilter(NamedTuple):
         if self.name is None or self.name == acl.name:
             return True
         return self.pattern == MATCH and applies(acl.pattern, acl.name, self.name)
+
+
+ALL_ACLS = AclFilter()
 
 
 def applies(pattern: PatternType, name: str, resource: str) -> bool:

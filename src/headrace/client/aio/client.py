@@ -17,7 +17,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from headrace.client.admin import groups, quotas, reassignment, users
+from headrace.client.admin import acls, groups, quotas, reassignment, users
 from headrace.client.admin import topics as admin
 from headrace.client.admin.group_values import GroupInfo, GroupListing, GroupOffset
 from headrace.client.aio.driver import Driver
@@ -57,6 +57,7 @@ from headrace.client.core.values import (
     Until,
     UserInfo,
 )
+from headrace.model.acls import ALL_ACLS, Acl, AclFilter
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.security.scram import SALT_BYTES
@@ -338,6 +339,18 @@ class Client:
     ) -> None:
         """Set limits of one entity, see QuotaInfo, and remove those that are None."""
         await self._run(quotas.alter_quotas(self._engine, entity, limits))
+
+    async def list_acls(self, selected: AclFilter = ALL_ACLS) -> list[Acl]:
+        """ACLs that match a filter; all by default."""
+        return await self._run(acls.list_acls(self._engine, selected))
+
+    async def create_acls(self, new: Sequence[Acl]) -> None:
+        """Add ACLs. One that already exists stays."""
+        await self._run(acls.create_acls(self._engine, new))
+
+    async def delete_acls(self, selected: AclFilter) -> list[Acl]:
+        """Delete the ACLs that match a filter, and return them."""
+        return await self._run(acls.delete_acls(self._engine, selected))
 
     async def describe_log_dirs(self, node_id: int) -> list[LogDir]:
         return await self._run(admin.describe_log_dirs(self._engine, node_id))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from headrace.client.admin import groups, quotas, reassignment, users
+from headrace.client.admin import acls, groups, quotas, reassignment, users
 from headrace.client.admin import topics as admin
 from headrace.client.admin.group_values import GroupInfo, GroupListing, GroupOffset
 from headrace.client.blocking.driver import Driver
@@ -57,6 +57,7 @@ from headrace.client.core.values import (
     Until,
     UserInfo,
 )
+from headrace.model.acls import ALL_ACLS, Acl, AclFilter
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.security.scram import SALT_BYTES
@@ -333,6 +334,18 @@ class Client:
     ) -> None:
         """Set limits of one entity, see QuotaInfo, and remove those that are None."""
         self._run(quotas.alter_quotas(self._engine, entity, limits))
+
+    def list_acls(self, selected: AclFilter = ALL_ACLS) -> list[Acl]:
+        """ACLs that match a filter; all by default."""
+        return self._run(acls.list_acls(self._engine, selected))
+
+    def create_acls(self, new: Sequence[Acl]) -> None:
+        """Add ACLs. One that already exists stays."""
+        self._run(acls.create_acls(self._engine, new))
+
+    def delete_acls(self, selected: AclFilter) -> list[Acl]:
+        """Delete the ACLs that match a filter, and return them."""
+        return self._run(acls.delete_acls(self._engine, selected))
 
     def describe_log_dirs(self, node_id: int) -> list[LogDir]:
         return self._run(admin.describe_log_dirs(self._engine, node_id))
