@@ -268,6 +268,9 @@ async def _serve(broker: "Broker", ready: ReadyFiles, early_signals: Sequence[in
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, *stop_signals()):
         loop.add_signal_handler(number, stopping.set)
+    if broker.config.tls_listeners and not sys.stdin.isatty():
+        # A service without a terminal cannot lose it, and administrators expect a reload.
+        loop.add_signal_handler(signal.SIGHUP, broker.reload_certificates)
     if early_signals:
         # Python can lose an exception of a signal handler, for example during an import.
         raise SystemExit(128 + early_signals[0])

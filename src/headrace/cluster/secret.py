@@ -3,6 +3,7 @@
 It is created once, by the first broker with a SASL listener, and never changes.
 """
 
+import ssl
 from base64 import b64encode
 from collections.abc import Callable
 
@@ -16,12 +17,18 @@ _ATTEMPTS_MAX = 10
 
 
 class ClusterSecret:
-    def __init__(self, store: Store, entropy: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        entropy: Callable[[int], bytes],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        """`tls` returns the context for TLS with other brokers."""
         self.text = ""
         """Empty until it was read."""
         self._store = store
         self._entropy = entropy
-        self.log_in = BrokerLogin(self.get, entropy).log_in
+        self.log_in = BrokerLogin(self.get, entropy, tls).log_in
 
     async def create(self) -> None:
         """Read the secret, and create it first if it does not exist."""

@@ -236,29 +236,12 @@ sasl.oauthbearer.sub.claim.name string sub *
 sasl.oauthbearer.token.endpoint.url string - *
 sasl.server.callback.handler.class class - *
 security.providers string - *
-ssl.allow.dn.changes boolean false *
-ssl.allow.san.changes boolean false *
-ssl.cipher.suites list "" * dynamic per-broker
-ssl.client.auth string none required|requested|none dynamic per-broker
-ssl.enabled.protocols list TLSv1.2,TLSv1.3 * dynamic per-broker
-ssl.endpoint.identification.algorithm string https * dynamic per-broker
 ssl.engine.factory.class class - * dynamic per-broker
-ssl.key.password password - * dynamic per-broker
 ssl.keymanager.algorithm string SunX509 * dynamic per-broker
-ssl.keystore.certificate.chain password - * dynamic per-broker
-ssl.keystore.key password - * dynamic per-broker
-ssl.keystore.location string - * dynamic per-broker
-ssl.keystore.password password - * dynamic per-broker
-ssl.keystore.type string JKS * dynamic per-broker
-ssl.principal.mapping.rules string DEFAULT *
 ssl.protocol string TLSv1.3 * dynamic per-broker
 ssl.provider string - * dynamic per-broker
 ssl.secure.random.implementation string - * dynamic per-broker
 ssl.trustmanager.algorithm string PKIX * dynamic per-broker
-ssl.truststore.certificates password - * dynamic per-broker
-ssl.truststore.location string - * dynamic per-broker
-ssl.truststore.password password - * dynamic per-broker
-ssl.truststore.type string JKS * dynamic per-broker
 """,
     "jvm": """
 alter.config.policy.class.name class - *

@@ -15,18 +15,22 @@ from collections.abc import Mapping
 
 from headrace.config.group import check_group_settings
 from headrace.config.listeners import (
-    PLAINTEXT,
-    SASL_PLAINTEXT,
+    SASL_PROTOCOLS,
+    SASL_SSL,
+    TLS_PROTOCOLS,
     advertise,
     check_advertised,
     check_internal,
     check_listeners,
     check_mechanisms,
+    check_tls,
+    internal_protocol,
     parse_listeners,
     parse_protocol_map,
 )
 from headrace.config.setting import ConfigError, ConfigSource, Setting, Value
 from headrace.config.table import TOPIC_SETTINGS, broker_setting, broker_settings, unknown_name
+from headrace.config.tls_rows import TLS_NAMES
 from headrace.config.topic import TopicConfig
 from headrace.model.cluster import Endpoint
 from headrace.model.sasl import SCRAM_SHA_256
@@ -48,6 +52,8 @@ class BrokerConfig:
         """The listener for other brokers; empty without a cluster."""
         self.mechanisms: dict[str, tuple[str, ...]] = {}
         """The SASL mechanisms of each listener that requires a login."""
+        self.tls_listeners: tuple[str, ...] = ()
+        """The listeners that use TLS."""
         self._static: dict[str, str] = {}
         self._dynamic: dict[str, str] = {}
         self._dynamic_defaults: dict[str, str] = {}
@@ -157,8 +163,31 @@ class BrokerConfig:
         self.mechanisms = {
             endpoint.listener: self._mechanisms_of(endpoint.listener)
             for endpoint in self.listeners
-            if endpoint.protocol == SASL_PLAINTEXT
+            if endpoint.protocol in SASL_PROTOCOLS
         }
+        check_tls(self._asks_for, self.listeners)
+        self.tls_listeners = tuple(
+            endpoint.listener for endpoint in self.listeners if endpoint.protocol in TLS_PROTOCOLS
+        )
+
+    def _asks_for(self, name: str) -> bool:
+        """Whether a setting of TLS is set to anything but its neutral value."""
+        return (self._text(name) or "").strip().lower() not in ("", "none")
+
+    def tls_values(self, listener: str) -> dict[str, str | None]:
+        """The settings of TLS for a listener, as text: its own, else those for all listeners."""
+        prefix = f"listener.name.{listener.lower()}."
+        protocols = {endpoint.listener: endpoint.protocol for endpoint in self.listeners}
+        values: dict[str, str | None] = {}
+        for name in TLS_NAMES:
+            text = self._text(prefix + name)
+            # As in Kafka: the setting for all listeners is for those without SASL.
+            if text is None and not (
+                name == "ssl.client.auth" and protocols.get(listener) == SASL_SSL
+            ):
+                text = self._text(name)
+            values[name] = text
+        return values
 
     def _mechanisms_of(self, listener: str) -> tuple[str, ...]:
         if listener == self.internal_listener:
@@ -175,8 +204,7 @@ class BrokerConfig:
         if name is None:
             first = self.listeners[0]
             self.internal_listener = INTERNAL
-            is_secured = any(e.protocol == SASL_PLAINTEXT for e in self.listeners)
-            protocol = SASL_PLAINTEXT if is_secured else PLAINTEXT
+            protocol = internal_protocol(self.listeners)
             self.listeners += (Endpoint(INTERNAL, first.host, 0, protocol),)
         elif len(self.listeners) == 1:
             raise ConfigError(

@@ -64,7 +64,7 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         STRING,
         DEFAULT_PROTOCOL_MAP,
         "The security protocol of each listener: NAME:PROTOCOL, separated by commas. "
-        "PLAINTEXT and SASL_PLAINTEXT are supported.",
+        "PLAINTEXT, SASL_PLAINTEXT, SSL and SASL_SSL.",
     ),
     Setting(
         "inter.broker.listener.name",

@@ -5,7 +5,7 @@ A row with ``needs`` is accepted without effect, for the reason given here.
 
 MISSING = {
     "transactions": "transactions are not supported yet",
-    "security": "TLS, JAAS, Kerberos and OAuth are not supported yet",
+    "security": "JAAS, Kerberos and OAuth are not supported yet",
     "quotas": "quotas are applied without windows of time and without callbacks",
     "limits": "this limit is not supported yet",
     "share": "share groups are not supported yet",

@@ -5,20 +5,23 @@ until the caller replaces them.
 
 1. Listener names are unique. Ports are unique as well, except for one IPv4 and one IPv6 address
    (KIP-797).
-2. Only supported protocols are accepted: a listener with TLS or SASL is rejected, never served as
-   PLAINTEXT.
+2. A setting of TLS that cannot be honoured is rejected.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from headrace.config.broker_rows import SECURITY_PROTOCOLS
 from headrace.config.setting import ConfigError, shown
+from headrace.config.tls_rows import REJECTED_NAMES
 from headrace.model.cluster import Endpoint
 from headrace.model.sasl import MECHANISMS
 
 PLAINTEXT = "PLAINTEXT"
 SASL_PLAINTEXT = "SASL_PLAINTEXT"
-BUILT_PROTOCOLS = frozenset({PLAINTEXT, SASL_PLAINTEXT})
+SSL = "SSL"
+SASL_SSL = "SASL_SSL"
+SASL_PROTOCOLS = frozenset({SASL_PLAINTEXT, SASL_SSL})
+TLS_PROTOCOLS = frozenset({SSL, SASL_SSL})
 ANY_HOSTS = frozenset({"", "0.0.0.0", "::"})
 
 
@@ -77,12 +80,6 @@ def _parse_listener(setting: str, entry: str, protocols: Mapping[str, str]) -> E
 def check_listeners(listeners: tuple[Endpoint, ...]) -> None:
     if not listeners:
         raise ConfigError("listeners is empty: a broker needs an address to listen on.")
-    for endpoint in listeners:
-        if endpoint.protocol not in BUILT_PROTOCOLS:
-            raise ConfigError(
-                f"listeners contains {endpoint.listener}, which uses {endpoint.protocol}: only "
-                f"{' and '.join(sorted(BUILT_PROTOCOLS))} are supported yet."
-            )
     for index, one in enumerate(listeners):
         for other in listeners[index + 1 :]:
             if one.port and one.port == other.port and not _share_a_port(one.host, other.host):
@@ -154,9 +151,42 @@ def check_mechanisms(setting: str, mechanisms: tuple[str, ...]) -> None:
 
 def check_internal(internal: Endpoint, listeners: tuple[Endpoint, ...]) -> None:
     """The listener between brokers must not be a way around the login of the others."""
-    if internal.protocol == PLAINTEXT and any(e.protocol == SASL_PLAINTEXT for e in listeners):
+    if internal.protocol not in SASL_PROTOCOLS and any(e.protocol != PLAINTEXT for e in listeners):
         raise ConfigError(
-            f"inter.broker.listener.name is {internal.listener}, which uses PLAINTEXT, but other "
-            f"listeners use {SASL_PLAINTEXT}. Map {internal.listener} to {SASL_PLAINTEXT} in "
+            f"inter.broker.listener.name is {internal.listener}, which uses {internal.protocol}, "
+            "but brokers log in to each other with SASL if any listener uses SASL or SSL. Map "
+            f"{internal.listener} to {SASL_SSL} or {SASL_PLAINTEXT} in "
             "listener.security.protocol.map, or remove inter.broker.listener.name."
+        )
+
+
+def internal_protocol(listeners: tuple[Endpoint, ...]) -> str:
+    """The protocol between brokers, if no setting names their listener."""
+    protocols = {endpoint.protocol for endpoint in listeners}
+    if protocols & TLS_PROTOCOLS:
+        return SASL_SSL
+    return SASL_PLAINTEXT if SASL_PLAINTEXT in protocols else PLAINTEXT
+
+
+def check_tls(is_set: Callable[[str], bool], listeners: tuple[Endpoint, ...]) -> None:
+    """Settings that would have no effect, although the operator relies on them."""
+    for name in REJECTED_NAMES:
+        if is_set(name):
+            raise ConfigError(f"{name} is not supported. Remove it.")
+    by_prefix = {
+        f"listener.name.{endpoint.listener.lower()}.": endpoint.protocol for endpoint in listeners
+    }
+    setting = "ssl.client.auth"
+    for prefix, protocol in by_prefix.items():
+        if protocol not in TLS_PROTOCOLS and is_set(prefix + setting):
+            raise ConfigError(
+                f"{prefix}{setting} is set, but this listener uses {protocol}, which has no "
+                "certificates. Use SSL or SASL_SSL, or remove the setting."
+            )
+    if is_set(setting) and SSL not in by_prefix.values():
+        prefixed = "listener.name.NAME." + setting
+        hint = f" On SASL_SSL listeners, use {prefixed}." if SASL_SSL in by_prefix.values() else ""
+        raise ConfigError(
+            f"{setting} is set, but no listener uses SSL, so no client needs a certificate. Use an "
+            f"SSL listener, or remove the setting.{hint}"
         )

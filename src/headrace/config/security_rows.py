@@ -24,7 +24,7 @@ SECURITY_ROWS: tuple[Setting, ...] = (
         "sasl.enabled.mechanisms",
         LIST,
         f"{SCRAM_SHA_256},{SCRAM_SHA_512}",
-        "The SASL mechanisms of listeners that use SASL_PLAINTEXT: PLAIN, SCRAM-SHA-256, "
+        "The SASL mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, "
         "SCRAM-SHA-512. listener.name.NAME.sasl.enabled.mechanisms sets those of one listener, "
         "with its name in lower case. PLAIN sends passwords unencrypted.",
         kafka_default="GSSAPI",

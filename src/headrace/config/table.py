@@ -12,6 +12,7 @@ from headrace.config.broker_rows import IDENTITY_AND_NETWORK_ROWS, OWN_ROWS, TOP
 from headrace.config.cluster_rows import CLUSTER_ROWS, GROUP_ROWS, TRANSACTION_ROWS
 from headrace.config.security_rows import SECURITY_ROWS
 from headrace.config.setting import Setting, shown
+from headrace.config.tls_rows import TLS_NAMES, TLS_ROWS
 from headrace.config.topic_rows import TOPIC_ROWS
 from headrace.config.zookeeper_rows import ZOOKEEPER_ROWS
 
@@ -36,7 +37,7 @@ _MECHANISM_NAMES = (
 """Settings that can have two prefixes: the listener, then the SASL mechanism."""
 
 
-_OF_ONE_LISTENER = ("sasl.enabled.mechanisms",)
+_OF_ONE_LISTENER = ("sasl.enabled.mechanisms", *TLS_NAMES)
 """Settings that have an effect after a listener's prefix."""
 
 
@@ -72,6 +73,7 @@ _OWN_BROKER_SETTINGS: dict[str, Setting] = {
         CLUSTER_ROWS,
         SECURITY_ROWS,
         ZOOKEEPER_ROWS,
+        TLS_ROWS,
         (_broker_default(row, row.synonyms[0][0]) for row in TOPIC_ROWS if row.synonyms),
     )
     for row in rows

@@ -14,6 +14,7 @@ registration, election, the feed of changes), `admin` (topics and settings), `fa
 import asyncio
 import logging
 import os
+import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -84,13 +85,15 @@ class Controller:
         balance_interval_s: float | None = None,
         imbalance_max: float = 0.1,
         registered: Callable[[int], None] = _anything_goes,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         """Without a network there is no way to other brokers: for a broker that is alone.
 
         `silence_s` is how long a broker may be silent to the controller: a session's timeout.
         With `balance_interval_s` leadership returns to preferred replicas by itself, when others
         lead more than `imbalance_max` of what prefers a broker. `registered` is called with each
-        new epoch of this broker, before anything else uses it.
+        new epoch of this broker, before anything else uses it. `tls` returns the context for TLS
+        with other brokers.
         """
         self.node_id = node_id
         self._store = store
@@ -114,7 +117,7 @@ class Controller:
         self._acls = AclAdmin(store, self._picture, self._writer, self._locks)
         self._quotas = QuotaWriter(store, self._picture, self._writer, self._locks)
         self._states = self._make_states(rules)
-        self.secret = ClusterSecret(store, entropy)
+        self.secret = ClusterSecret(store, entropy, tls)
         self._peers = Peers(network, self.image, internal_listener, self.secret.log_in)
         self._caller = self._make_caller()
         self._brokers = BrokerClient(node_id, self._peers)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from headrace.node.replication import Replication
     from headrace.node.scrubber import Scrubber
     from headrace.node.strays import Strays
+    from headrace.runtime.tls_listeners import TlsListeners
 
 TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 1.0
@@ -101,6 +102,7 @@ class Broker:
         self._compaction: Compaction | None = None
         self._scrubber: Scrubber | None = None
         self._strays: Strays | None = None
+        self._tls: TlsListeners | None = None
         self._store_id = ""
         self._timer: asyncio.TimerHandle | None = None
         self._due: dict[str, float] = {}
@@ -123,11 +125,12 @@ class Broker:
     async def _start(self) -> None:
         config = self.config
         user = first_user(os.environ)
+        tls = self._tls = self._make_tls()
         self._logs.open()
         self._refuse_other_kind()
         store = self._store = await self._outside.open_store(config, self._logs.path)
         await repeated(lambda: self._claim_for(store), self._store_wait_s(store))
-        controller = self._make_controller(store)
+        controller = self._make_controller(store, tls)
         worker = self._worker = self._outside.worker("files")
         appends = self._appends = AppendQueue(
             self._clock,
@@ -159,6 +162,7 @@ class Broker:
             was_lost=controller.was_lost,
             is_cut_off=_never if replication is None else replication.is_cut_off,
             authorizer=authorization.authorizer,
+            tls=tls,
         )
         sessions = None if replication is None else replication.sessions
         server = self._server = self._outside.front(context, self._table, appends, reader, sessions)
@@ -228,8 +232,24 @@ class Broker:
                 "ZooKeeper. Set zookeeper.connect, or choose another directory."
             )
 
-    def _make_controller(self, store: Store) -> Controller:
+    def _make_tls(self) -> "TlsListeners | None":
+        if not self.config.tls_listeners:
+            return None
+        from headrace.runtime.tls_listeners import TlsListeners
+
+        try:
+            return TlsListeners(self.config, self._clock.monotonic)
+        except ValueError as error:
+            raise CannotStart(f"{error}.") from None
+
+    def reload_certificates(self) -> None:
+        """Read the keys and certificates of all listeners again."""
+        if self._tls is not None and self._worker is not None:
+            self._tls.check(self._worker, self._clock.monotonic(), is_forced=True)
+
+    def _make_controller(self, store: Store, tls: "TlsListeners | None") -> Controller:
         config = self.config
+        internal = None if tls is None else tls.by_name.get(config.internal_listener)
         return Controller(
             store,
             config.node_id,
@@ -251,6 +271,7 @@ class Broker:
             check_broker_config=_check_broker_config,
             registration_wait_s=self._store_wait_s(store),
             registered=self._logs.registered,
+            tls=None if internal is None else internal.client_context,
         )
 
     def _make_replication(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.model.cluster import BrokerInfo, ClusterImage
     from headrace.model.topics import TopicPartition
     from headrace.replication.partition import Partition
+    from headrace.runtime.tls_listeners import TlsListeners
     from headrace.runtime.worker import Worker
     from headrace.security.authorizer import Authorizer
 
@@ -88,6 +89,8 @@ class BrokerContext:
     is_cut_off: "Callable[[], bool]" = field(default=_never)
     """Whether this broker is isolated, so that another one probably leads its partitions."""
     authorizer: "Authorizer" = field(default_factory=AllowAll)
+    tls: "TlsListeners | None" = None
+    """The contexts of listeners with TLS; None if no listener uses it."""
     quotas: QuotaTable = field(init=False)
     """The quotas that this broker applies; the server updates it."""
 

@@ -7,6 +7,7 @@ for every link (L1 to L4) is in `link.py`.
 import asyncio
 import logging
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -15,12 +16,17 @@ from typing import Final, final
 from librt.strings import read_i32_be
 from mypy_extensions import i64
 
+from headrace.runtime.tls_handshake import connect_tls
+from headrace.runtime.tls_stream import TlsStream
+
 _PREFIX: Final = Struct(">i4si")
 _LENGTH_BYTES: Final = 4
 _CORRELATION_ID_END: Final = 8
 _SMALL_READ_BYTES: Final = 32 * 1024
 _LARGE_READ_BYTES: Final = 1024 * 1024
 _FRAME_BYTES_MAX: Final = 1 << 30
+_DECRYPTED: Final = memoryview(bytearray(_LARGE_READ_BYTES))
+"""Shared by all links: one thread uses it, and leaves nothing in it."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -38,6 +44,7 @@ class SocketLink:
         self._chunks: list[bytes] = []
         self._missing: i64 = 0
         """How much of the frame that `_chunks` begins is still to come."""
+        self._stream: TlsStream | None = None
         self.is_open = True
         self.is_lost = False
         self._loop.add_reader(sock.fileno(), self._readable)
@@ -50,13 +57,29 @@ class SocketLink:
         self._asked.append((correlation_id, answered))
         head = _PREFIX.pack(len(frame), frame[:4], correlation_id)
         data = head + frame[_CORRELATION_ID_END:]
-        if self._unsent:
+        if self._has_output():
             self._unsent += data
             return
         self._unsent = data
         self._push()
-        if self._unsent and self.is_open:
+        if self._has_output() and self.is_open:
             self._loop.add_writer(self._sock.fileno(), self._writable)
+
+    async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
+        """Encrypt the link, before its first request. Raises OSError if the handshake fails."""
+        fd = self._sock.fileno()
+        self._loop.remove_reader(fd)
+        try:
+            self._stream = await connect_tls(self._sock, context, host)
+        except BaseException:
+            self.close()
+            raise
+        if self.is_open:
+            self._loop.add_reader(fd, self._readable)
+
+    def _has_output(self) -> bool:
+        stream = self._stream
+        return bool(self._unsent) or (stream is not None and stream.unsent > 0)
 
     def is_ended(self) -> bool:
         if not self.is_open:
@@ -95,13 +118,23 @@ class SocketLink:
 
     def _push(self) -> None:
         try:
-            sent = self._sock.send(self._unsent)
+            sent = self._send_some()
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._fail(error)
             return
         self._unsent = self._unsent[sent:]
+
+    def _send_some(self) -> int:
+        stream = self._stream
+        if stream is None:
+            return self._sock.send(self._unsent)
+        if stream.unsent > 0:
+            stream.flush()
+        sent = stream.write(memoryview(self._unsent))
+        stream.flush_quietly()
+        return sent
 
     def _fail(self, error: OSError) -> None:
         """Close after an error of the socket. A timeout is not a loss: the peer sent nothing."""
@@ -110,17 +143,28 @@ class SocketLink:
 
     def _writable(self) -> None:
         self._push()
-        if self.is_open and not self._unsent:
+        if self.is_open and not self._has_output():
             self._loop.remove_writer(self._sock.fileno())
 
     def _readable(self) -> None:
+        self._read()
+        stream = self._stream
+        while self.is_open and stream is not None and stream.pending > 0:
+            self._read()
+
+    def _read(self) -> None:
         size: i64 = self._missing
         if size < _SMALL_READ_BYTES:
             size = _SMALL_READ_BYTES
         elif size > _LARGE_READ_BYTES:
             size = _LARGE_READ_BYTES
         try:
-            data = self._sock.recv(size)
+            stream = self._stream
+            if stream is None:
+                data = self._sock.recv(size)
+            else:
+                size = stream.receive_into(_DECRYPTED[:size])
+                data = bytes(_DECRYPTED[:size])
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

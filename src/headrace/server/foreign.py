@@ -12,3 +12,14 @@ def reason_to_reject(data: bytes, at: int, size: int) -> str:
     if start in _HTTP_METHODS:
         return "client sent an HTTP request to a Kafka listener"
     return f"the size of a request, {size} bytes, is not valid"
+
+
+def reason_to_reject_tls(data: bytes) -> str:
+    """Why a connection is closed that does not begin with a TLS handshake; empty if it does."""
+    if data[0] == 0x16:
+        return ""
+    if data[:4] in _HTTP_METHODS:
+        return "client sent an HTTP request to a Kafka listener"
+    if data[0] == 0:
+        return "client sent a plaintext request to a TLS listener; set security.protocol"
+    return "client did not send a TLS handshake to a TLS listener"

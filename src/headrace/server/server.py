@@ -33,6 +33,7 @@ from headrace.wire.header import read_header
 
 if TYPE_CHECKING:
     from headrace.replication.partition_table import PartitionTable
+    from headrace.server.handshakes import Handshakes
     from headrace.server.logins import Logins
 
 UPKEEP_SECONDS = 0.5
@@ -96,6 +97,7 @@ class Server:
         self._idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
         self._listeners: list[Listener] = []
         self._logins: Logins | None = None
+        self._handshakes: Handshakes | None = None
         self._upkeep: asyncio.TimerHandle | None = None
 
     def listen(self, name: str, host: str, port: int) -> int:
@@ -119,6 +121,17 @@ class Server:
         return int(sockets[0].getsockname()[1])
 
     def _begin_at(self, listener: str) -> Begin | None:
+        login = self._login_at(listener)
+        tls = None if self._broker.tls is None else self._broker.tls.by_name.get(listener)
+        if tls is None:
+            return login
+        if self._handshakes is None:
+            from headrace.server.handshakes import Handshakes
+
+            self._handshakes = Handshakes(self.plane, self._admission, self._warn)
+        return partial(self._handshakes.begin, tls, login)
+
+    def _login_at(self, listener: str) -> Begin | None:
         if listener not in self._broker.config.mechanisms:
             return None
         if self._logins is None:
@@ -150,8 +163,9 @@ class Server:
         if self._upkeep is not None:
             self._upkeep.cancel()
             self._loop.remove_reader(self.plane.epoll.fileno())
-        if self._logins is not None:
-            self._logins.close()
+        for waiting in (self._handshakes, self._logins):
+            if waiting is not None:
+                waiting.close()
         self._rates.close()
         for connection in list(self.plane.connections.values()):
             self.plane.close(connection, "")
@@ -209,8 +223,11 @@ class Server:
         self._closings.count()
         plane = self.plane
         now = plane.now = self._clock.monotonic()
-        if self._logins is not None:
-            self._logins.expire(now)
+        for waiting in (self._handshakes, self._logins):
+            if waiting is not None:
+                waiting.expire(now)
+        if self._broker.tls is not None:
+            self._broker.tls.check(self._broker.worker, now)
         for stalled in plane.memory.stalled(now):
             plane.close(stalled, "its incomplete request used memory that other requests need")
         for connection in list(plane.connections.values()):

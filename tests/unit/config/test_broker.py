@@ -265,7 +265,6 @@ def test_listeners_are_read(listeners: str, endpoints: tuple[Endpoint, ...]) -> 
         ({"listeners": "://x:1"}, "listeners contains '://x:1'"),
         ({"listeners": ""}, "listeners is empty"),
         ({"listeners": "INSIDE://x:1"}, "listeners contains 'INSIDE', which is not a security"),
-        ({"listeners": "SSL://x:1"}, "listeners contains SSL, which uses SSL: only PLAINTEXT and"),
         ({"listeners": "PLAINTEXT://x:1,PLAINTEXT://y:2"}, "listeners has PLAINTEXT twice"),
         (
             {
