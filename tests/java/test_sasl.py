@@ -77,3 +77,38 @@ def test_kafka_configs_creates_and_deletes_a_user(secured: Secured) -> None:
     run(secured.command(kafka.CONFIG_COMMAND, *named, "--delete-config", "SCRAM-SHA-256", **login))
     with headrace.client.connect(secured.open_address) as client:
         assert [user.name for user in client.list_users()] == ["admin"]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_producer_logs_in_again_under_load_without_an_error(tmp_path: Path, mechanism: str) -> None:
+    address, open_address = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    with RunningBroker.start(
+        settings={
+            "listeners": f"PLAINTEXT://{open_address},SASL_PLAINTEXT://{address}",
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            "connections.max.reauth.ms": "2000",
+        },
+        options=("--log-level", "debug"),
+    ) as broker:
+        with headrace.client.connect(open_address) as client:
+            client.set_password("admin", "first")
+            client.create_topic("load")
+        module = LOGIN_MODULES.get(mechanism, "scram.ScramLoginModule")
+        config = tmp_path / "producer.properties"
+        config.write_text(
+            f"bootstrap.servers={address}\nacks=all\nretries=0\nenable.idempotence=false\n"
+            f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
+            f"sasl.jaas.config=org.apache.kafka.common.security.{module} required "
+            'username="admin" password="first";\n'
+        )
+        load = ("--topic", "load", "--num-records", "2000", "--record-size", "100")
+        output = run(
+            kafka.tool_command(
+                "org.apache.kafka.tools.ProducerPerformance",
+                [*load, "--throughput", "200", "--command-config", str(config)],
+            )
+        )
+        assert "2000 records sent" in output, output
+        assert "xception" not in output, output
+        assert broker.log().count("logged in again: principal=User:admin") >= 2
+        assert "session has expired" not in broker.log()

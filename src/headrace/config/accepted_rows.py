@@ -182,7 +182,6 @@ num.replica.alter.log.dirs.threads int - *
 queued.max.requests int 500 1..
 """,
     "security": """
-connections.max.reauth.ms long 0 *
 delegation.token.expiry.check.interval.ms long 3600000 1..
 delegation.token.expiry.time.ms long 86400000 1..
 delegation.token.max.lifetime.ms long 604800000 1..

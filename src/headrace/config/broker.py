@@ -199,6 +199,16 @@ class BrokerConfig:
         check_mechanisms(setting, mechanisms)
         return mechanisms
 
+    def session_seconds(self, listener: str, mechanism: str) -> float:
+        """The lifetime of a session after a login; 0 if it does not end."""
+        setting = "connections.max.reauth.ms"
+        of_listener = f"listener.name.{listener.lower()}"
+        for name in (f"{of_listener}.{mechanism.lower()}.{setting}", f"{of_listener}.{setting}"):
+            if self.is_set(name):
+                setting = name
+                break
+        return max(self.get_int(setting), 0) / 1000
+
     def _add_internal_listener(self, name: str | None) -> None:
         """Set the listener for other brokers, which serves no clients."""
         if name is None:

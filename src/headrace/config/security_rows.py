@@ -1,6 +1,6 @@
 """Settings of authentication and authorization."""
 
-from headrace.config.setting import BOOLEAN, INT, LIST, STRING, Setting, Value
+from headrace.config.setting import BOOLEAN, INT, LIST, LONG, STRING, Setting, Value
 from headrace.model.acls import principals
 from headrace.model.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 
@@ -36,6 +36,15 @@ SECURITY_ROWS: tuple[Setting, ...] = (
         "The largest request in bytes before a client has logged in. The broker closes a "
         "connection that announces a larger one.",
         low=1,
+    ),
+    Setting(
+        "connections.max.reauth.ms",
+        LONG,
+        "0",
+        "The time in ms after which a client must log in again (KIP-368). The broker closes the "
+        "connection of a client that sends another request later. 0 means no limit. "
+        "listener.name.NAME.MECHANISM.connections.max.reauth.ms sets it for one mechanism of one "
+        "listener, in lower case.",
     ),
     Setting(
         "connection.failed.authentication.delay.ms",

@@ -37,7 +37,7 @@ _MECHANISM_NAMES = (
 """Settings that can have two prefixes: the listener, then the SASL mechanism."""
 
 
-_OF_ONE_LISTENER = ("sasl.enabled.mechanisms", *TLS_NAMES)
+_OF_ONE_LISTENER = ("sasl.enabled.mechanisms", "connections.max.reauth.ms", *TLS_NAMES)
 """Settings that have an effect after a listener's prefix."""
 
 

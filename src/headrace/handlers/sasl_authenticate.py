@@ -1,12 +1,11 @@
 """SaslAuthenticate, versions 0 to 2: exchange the messages of a SASL mechanism.
 
-- security/sasl_machine.py responds to this request during the login.
+- security/sasl_machine.py responds to this request during a login.
 - After the login, and on a listener without SASL, the response is ILLEGAL_SASL_STATE.
+- With connections.max.reauth.ms, a client logs in again on the same connection (KIP-368).
 - A failed login has the same response for every reason, SASL_AUTHENTICATION_FAILED.
 - Requires: nothing.
-- Versions: 0 to 2. Since 1, the response has a session lifetime; it is 0, no limit.
-
-Gaps: a session has no lifetime (session_lifetime_ms is 0).
+- Versions: 0 to 2. Since 1, the response has the lifetime of the session; 0 means no limit.
 """
 
 from headrace.model.errors import ApiError, ErrorCode

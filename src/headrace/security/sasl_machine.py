@@ -8,6 +8,7 @@ M1  before a session exists, only ApiVersions (18), SaslHandshake (17) and SaslA
 M2  a failed login gets the same response for every reason, so that it reveals no user
 M3  after SaslHandshake version 0, frames are the tokens of the mechanism, without headers
 M4  a login ends LOGIN_SECONDS_MAX after the connection was accepted
+M5  the login of a connection that has a session keeps its mechanism and its principal
 """
 
 from collections.abc import Callable
@@ -78,6 +79,10 @@ class Failed(NamedTuple):
 Action = Reply | Verify | Done | Failed
 
 
+def _unlimited(_mechanism: str) -> float:
+    return 0.0
+
+
 class SaslMachine:
     def __init__(
         self,
@@ -86,13 +91,19 @@ class SaslMachine:
         secret: bytes,
         nonce: Callable[[], str],
         now: float,
+        *,
+        lifetime_of: Callable[[str], float] = _unlimited,
+        former: Session | None = None,
     ) -> None:
+        """`former` is the session to renew, if the client has logged in before."""
+        self._lifetime_of = lifetime_of
+        self._former = former
         self.deadline = now + LOGIN_SECONDS_MAX
         self._mechanisms = mechanisms
         self._credentials = credentials
         self._secret = secret
         self._nonce = nonce
-        self._versions_left = 2
+        self._versions_left = 2 if former is None else 0
         self._is_over = False
         self._is_raw = False
         self._mechanism = ""
@@ -112,7 +123,7 @@ class SaslMachine:
         self._is_over = isinstance(action, Done | Failed)
         return action
 
-    def verified(self, is_valid: bool) -> Action:
+    def verified(self, is_valid: bool, now: float) -> Action:
         """The result of the check that `Verify` requested."""
         assert self._plain is not None
         header, user, check = self._plain
@@ -122,14 +133,14 @@ class SaslMachine:
         # The credential can have changed during the check, and an unknown user has none.
         is_current = self._credentials(name, user) == check.credential
         if is_valid and is_current:
-            return self._done(header, b"", user, name)
+            return self._done(header, b"", user, name, now)
         return self._rejected(header, "the password is wrong, or the user does not exist", user)
 
     def _receive(self, frame: bytes, now: float) -> Action:
         if now >= self.deadline:
             return Failed(f"no login within {LOGIN_SECONDS_MAX:.0f} s")
         if self._is_raw:
-            return self._token(_RAW, frame)
+            return self._token(_RAW, frame, now)
         if len(frame) < _KEY.size:
             return Failed("a frame is shorter than a request header")
         key = _KEY.unpack_from(frame)[0]
@@ -142,7 +153,7 @@ class SaslMachine:
         request = decode_request(key, header.api_version, frame, header.body_at)
         if key == SASL_HANDSHAKE:
             return self._handshake(header, request["mechanism"])
-        return self._token(header, request["auth_bytes"])
+        return self._token(header, request["auth_bytes"], now)
 
     def _expected(self) -> tuple[int, ...]:
         if self._mechanism:
@@ -168,6 +179,8 @@ class SaslMachine:
         data = encode_response(SASL_HANDSHAKE, version, header.correlation_id, body)
         if reason:
             return Failed(reason, data)
+        if version == 0 and self._former is not None:
+            return Failed("SaslHandshake version 0 cannot renew a session")
         self._mechanism = mechanism
         self._is_raw = version == 0
         scram = SCRAMS.get(mechanism)
@@ -177,15 +190,18 @@ class SaslMachine:
             )
         return Reply(data)
 
-    def _token(self, header: RequestHeader, token: bytes) -> Action:
+    def _token(self, header: RequestHeader, token: bytes, now: float) -> Action:
         scram = self._scram
+        if self._former is not None and self._former.mechanism != self._mechanism:
+            reason = f"the session was created with {self._former.mechanism}"
+            return self._rejected(header, reason, self._former.user)
         if scram is None:
             return self._check_plain(header, token)
         try:
             if self._is_first:
                 self._is_first = False
                 return Reply(self._response(header, scram.first(token, self._nonce())))
-            return self._done(header, scram.final(token), scram.user, scram.scram.name)
+            return self._done(header, scram.final(token), scram.user, scram.scram.name, now)
         except ScramFailed as failed:
             return self._rejected(header, str(failed), scram.user)
 
@@ -208,9 +224,16 @@ class SaslMachine:
         scram = next(iter(SCRAMS.values()))
         return Verify(scram, fake_credential(scram, user, self._secret), password, False)
 
-    def _done(self, header: RequestHeader, token: bytes, user: str, credential: str) -> Done:
-        session = Session(principal_of(user), user, credential)
-        return Done(self._response(header, token), session)
+    def _done(
+        self, header: RequestHeader, token: bytes, user: str, credential: str, now: float
+    ) -> Done | Failed:
+        principal = principal_of(user)
+        if self._former is not None and self._former.principal != principal:
+            return self._rejected(header, f"the session belongs to {self._former.user!r}", user)
+        lifetime = self._lifetime_of(self._mechanism)
+        expires_at = now + lifetime if lifetime else 0.0
+        session = Session(principal, user, credential, self._mechanism, expires_at)
+        return Done(self._response(header, token, int(lifetime * 1000)), session)
 
     def _rejected(self, header: RequestHeader, why: str, user: str) -> Failed:
         reason = f"login of {user[:100]!r} with {self._mechanism} failed: {why}"
@@ -225,8 +248,8 @@ class SaslMachine:
         return Failed(reason, data, is_rejected=True)
 
     @staticmethod
-    def _response(header: RequestHeader, token: bytes) -> bytes:
+    def _response(header: RequestHeader, token: bytes, lifetime_ms: int = 0) -> bytes:
         if header is _RAW:
             return token
-        body = {"auth_bytes": token, "error_message": None}
+        body = {"auth_bytes": token, "error_message": None, "session_lifetime_ms": lifetime_ms}
         return encode_response(SASL_AUTHENTICATE, header.api_version, header.correlation_id, body)

@@ -11,6 +11,9 @@ class Session(NamedTuple):
     credential: str = ""
     """The stored credential that verified the login, SCRAM-SHA-256 or SCRAM-SHA-512. If it is
     deleted or replaced, the connection is closed."""
+    mechanism: str = ""
+    expires_at: float = 0.0
+    """The time of the monotonic clock at which the client must have logged in again; 0: never."""
 
 
 ANONYMOUS_SESSION = Session(ANONYMOUS)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
-from librt.strings import read_i32_be
+from librt.strings import read_i16_be, read_i32_be
 from mypy_extensions import i64
 
 from headrace.log.file import FileSlice, LogFile
@@ -29,6 +29,7 @@ from headrace.server.cache import (
 )
 from headrace.server.foreign import reason_to_reject
 from headrace.server.transport import Transport
+from headrace.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.cursor import MalformedRequest
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class Connection(Peer):
         self.listener = listener
         self.is_internal = is_internal
         self.session = session
+        self.expires_at: float = session.expires_at
+        """When its client must have logged in again; 0 if never."""
         self.principal = session.principal
         self.host = name.rpartition(":")[0].strip("[]")
         self.events: i64 = EPOLLIN | EPOLLRDHUP
@@ -246,6 +249,9 @@ class Connection(Peer):
         return (self.large is not None or self.input_held > 0) and not self.is_throttled
 
     def _handle(self, data: bytes, at: i64, end: i64) -> None:
+        if self.expires_at > 0.0 and self.plane.now >= self.expires_at and not _is_login(data, at):
+            self.plane.close(self, "its session has expired, and it did not log in again")
+            return
         try:
             self.plane.request(self, data, at, end)
         except (MalformedRequest, ApiError) as error:
@@ -496,3 +502,8 @@ class Connection(Peer):
 
     def defer(self, exchange: Exchange, kept_bytes: i64) -> None:
         self.plane.defer(self, exchange, kept_bytes)
+
+
+def _is_login(data: bytes, at: i64) -> bool:
+    key: i64 = i64(read_i16_be(data, at))
+    return key in (SASL_HANDSHAKE, SASL_AUTHENTICATE)

@@ -35,6 +35,7 @@ from headrace.server.connection import Connection
 from headrace.server.foreign import reason_to_reject
 from headrace.server.listener import Admission
 from headrace.server.plane import Plane
+from headrace.server.relogins import Relogins
 from headrace.server.transport import Transport
 from headrace.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.codec import preload
@@ -72,6 +73,7 @@ class Logins:
         self._warn = warn
         self.loop = asyncio.get_running_loop()
         self.worker = Worker("login", self.loop)
+        self.relogins = Relogins(self)
         broker.controller.on_change(self._changed)
         for version in range(3):
             preload(SASL_AUTHENTICATE, version)
@@ -89,17 +91,28 @@ class Logins:
             return
         if len(self.open) > self._admission.limit() // 2:
             next(iter(self.open)).end("too many clients have not logged in")
-        machine = SaslMachine(
-            self._broker.config.mechanisms[listener],
-            self._credential_of_broker if is_internal else self._credential_of_user,
-            salt_secret(self._broker.controller.secret.text),
-            _nonce,
-            accepted_at,
-        )
+        machine = self.machine(listener, is_internal, accepted_at)
         login = _Login(self, machine, transport, name, host, listener, is_internal)
         self.open[login] = None
         if transport.pending > 0:
             login.readable()
+
+    def machine(
+        self, listener: str, is_internal: bool, now: float, former: Session | None = None
+    ) -> SaslMachine:
+        """A new login; `former` is the session that it renews."""
+        config = self._broker.config
+        return SaslMachine(
+            config.mechanisms[listener],
+            self._credential_of_broker if is_internal else self._credential_of_user,
+            salt_secret(self._broker.controller.secret.text),
+            _nonce,
+            now,
+            lifetime_of=lambda mechanism: (
+                0.0 if is_internal else config.session_seconds(listener, mechanism)
+            ),
+            former=former,
+        )
 
     def _credential_of_user(self, mechanism: str, user: str) -> Credential | None:
         return stored_credential(self._broker.image.users, mechanism, user)
@@ -265,7 +278,7 @@ class _Login:
         logins = self._logins
         now = logins.plane.monotonic()
         if check.is_known and logins.passwords.knows(check.credential, check.password, now):
-            self._act(self._machine.verified(True))
+            self._act(self._machine.verified(True, now))
             return
         if logins.checks >= CHECKS_MAX:
             self.end(f"{CHECKS_MAX} logins already wait for the check of their password")
@@ -286,7 +299,7 @@ class _Login:
         is_valid = result is True
         if is_valid and check.is_known:
             logins.passwords.add(check.credential, check.password, logins.plane.monotonic())
-        self._act(self._machine.verified(is_valid))
+        self._act(self._machine.verified(is_valid, logins.plane.monotonic()))
         self._parse()
 
     def _fail(self, failed: Failed) -> None:

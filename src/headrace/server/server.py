@@ -29,6 +29,7 @@ from headrace.server.connection import EPOLLIN, Connection
 from headrace.server.limited import LimitedRequest, Timed
 from headrace.server.listener import Admission, Begin, Listener, bind
 from headrace.server.plane import Plane
+from headrace.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.header import read_header
 
 if TYPE_CHECKING:
@@ -183,6 +184,10 @@ class Server:
 
     def _cold(self, connection: Connection, frame: bytes) -> bytes | Awaitable[bytes]:
         header = read_header(frame)
+        if self._logins is not None and header.api_key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
+            answer = self._logins.relogins.handle(connection, header.api_key, frame)
+            if answer is not None:
+                return answer
         limits = connection.limits
         request = None if limits is None else LimitedRequest(connection, limits)
         context = RequestContext(
@@ -210,6 +215,8 @@ class Server:
         self.plane.quotas_changed()
 
     def _closed(self, connection: Connection, reason: str) -> None:
+        if self._logins is not None:
+            self._logins.relogins.forget(connection)
         self._admission.leave(connection.name.rpartition(":")[0])
         self._warn(connection.name, reason)
 

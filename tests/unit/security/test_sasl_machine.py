@@ -71,7 +71,7 @@ class Login:
             action = self.send(SASL_AUTHENTICATE, self.auth_version, {"auth_bytes": token})
         if isinstance(action, Verify):
             is_valid = verifies(action.scram, action.credential, action.password)
-            return self.machine.verified(is_valid)
+            return self.machine.verified(is_valid, 1.0)
         return action
 
     def answer(self, action: Action) -> Message:
@@ -171,7 +171,7 @@ def test_plain_login_fails_if_the_credential_changes_during_the_check() -> None:
     check = login.send(SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0alice\0secret"})
     assert isinstance(check, Verify)
     login.users.clear()
-    assert isinstance(login.machine.verified(True), Failed)
+    assert isinstance(login.machine.verified(True, 1.0), Failed)
 
 
 def test_unknown_plain_user_fails_even_if_the_check_succeeds() -> None:
@@ -180,7 +180,7 @@ def test_unknown_plain_user_fails_even_if_the_check_succeeds() -> None:
     check = login.send(SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0nobody\0secret"})
     assert isinstance(check, Verify)
     assert check.credential.iterations == 4096
-    assert isinstance(login.machine.verified(True), Failed)
+    assert isinstance(login.machine.verified(True, 1.0), Failed)
 
 
 def test_mechanism_that_is_not_enabled_gets_the_list() -> None:
@@ -283,7 +283,7 @@ def _feed(login: Login, frames: list[bytes]) -> None:
     for frame in frames:
         action = login.machine.receive(frame, 1.0)
         if isinstance(action, Verify):
-            action = login.machine.verified(False)
+            action = login.machine.verified(False, 1.0)
         assert not isinstance(action, Done)
         if isinstance(action, Failed):
             return

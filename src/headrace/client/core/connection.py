@@ -96,6 +96,11 @@ class Connection:
         self._ask_for_versions(_FIRST_API_VERSIONS)
 
     @property
+    def lifetime_ms(self) -> int:
+        """The time from the login until the broker closes the connection; 0 if it does not."""
+        return 0 if self._login is None else self._login.lifetime_ms
+
+    @property
     def in_flight(self) -> int:
         return len(self._sent) + len(self._held)
 

@@ -12,7 +12,7 @@ from headrace.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.cursor import Cursor, MalformedRequest
 
 HANDSHAKE_VERSION = 1
-AUTHENTICATE_VERSION = 0
+AUTHENTICATE_VERSION = 1
 _SHORT = Struct(">h")
 _INT = Struct(">i")
 
@@ -21,6 +21,8 @@ class Login:
     def __init__(self, mechanism: str, client: LoginClient) -> None:
         self._mechanism = mechanism
         self._client = client
+        self.lifetime_ms = 0
+        """The time after which the broker closes the connection; 0 if it does not."""
 
     def start(self) -> tuple[int, int, bytes]:
         """The first request: its API key, version and body."""
@@ -66,4 +68,5 @@ class Login:
             raise AuthenticationFailed(text or f"the broker rejected the login with error {code}")
         size = cursor.read_i32()
         start = cursor.take(size)
+        self.lifetime_ms = cursor.read_i64()
         return cursor.data[start : start + size]

@@ -9,8 +9,10 @@ a unique number, so that late events of a former link are ignored.
 3. If no broker of the cluster can be reached, the bootstrap addresses are tried again.
 4. Responses arrive in order. So requests that can wait long (a consumer's fetch) use a separate
    lane: a connection for one user.
+5. A connection whose session has a lifetime is replaced before it ends, between two requests.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
@@ -35,6 +37,8 @@ from headrace.wire.apis import (
     CONTROLLER_APIS,
 )
 
+RENEWAL_SHARE = 0.8
+"""Of the lifetime of a session: then another connection is opened."""
 _MIGHT_NEED_LOGIN = (
     " before its first response. If it requires a login, set sasl_username and sasl_password; "
     "commands read them with --command-config"
@@ -86,6 +90,8 @@ class _Peer:
     failures: int = 0
     retry_at_ms: float = 0
     reason: str = ""
+    renew_at_ms: float = math.inf
+    """When to open another connection, because the session of this one will expire."""
     rejection: AuthenticationFailed | None = None
     """Why the last login failed."""
 
@@ -209,7 +215,7 @@ class Network:
             request.finish(None, ClientClosed("the client is closed"), now_ms)
         elif peer is None:
             request.finish(None, Disconnected(f"broker {peer_id} has no known address"), now_ms)
-        elif peer.connection is None:
+        elif peer.connection is None or peer.renew_at_ms <= now_ms:
             peer.waiting.append(request)
         else:
             self._send_now(peer.connection, request, now_ms)
@@ -282,6 +288,9 @@ class Network:
             self._end(peer, str(error), now_ms, failed=True, cause=error)
             return
         if peer.connection.ready:
+            lifetime_ms = peer.connection.lifetime_ms
+            if lifetime_ms and peer.renew_at_ms == math.inf:
+                peer.renew_at_ms = now_ms + lifetime_ms * RENEWAL_SHARE
             peer.failures = 0
             peer.reason = ""
         for request, refusal in refused:
@@ -298,6 +307,7 @@ class Network:
         """Do everything that is due, and return the effects for the driver."""
         for peer in self._peers():
             self._expire(peer, now_ms)
+            self._renew(peer, now_ms)
             if peer.link is None and peer.waiting and peer.retry_at_ms <= now_ms:
                 self._open(peer, now_ms)
             if peer.connection is not None and peer.link is not None:
@@ -366,6 +376,15 @@ class Network:
             for request in overdue:
                 request.finish(None, Disconnected(reason), now_ms)
 
+    def _renew(self, peer: _Peer, now_ms: float) -> None:
+        """Close a connection before its session expires, when its requests have responses."""
+        connection = peer.connection
+        if connection is None or peer.renew_at_ms > now_ms or connection.in_flight:
+            return
+        waiting, peer.waiting = peer.waiting, []
+        self._end(peer, "its session ends", now_ms, failed=False)
+        peer.waiting = waiting
+
     def _end(
         self,
         peer: _Peer,
@@ -385,6 +404,7 @@ class Network:
             if close:
                 self._effects.append(Close(peer.link))
         peer.link, peer.connection, peer.waiting = None, None, []
+        peer.renew_at_ms = math.inf
         peer.reason = reason
         peer.rejection = cause if isinstance(cause, AuthenticationFailed) else None
         if failed:

@@ -1,0 +1,123 @@
+"""Logins on connections that have a session already: re-authentication (KIP-368).
+
+Only SASL listeners load this module. A client logs in again before its session expires, with
+SaslHandshake and SaslAuthenticate, between its other requests.
+
+R1  only a session with a lifetime can be renewed, and at most once per second
+R2  neither mechanism nor principal can change; a failed login ends the session
+R3  a failed login is delayed and counted as at any other login
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.security.sasl_machine import Action, Done, Failed, Reply, SaslMachine, Verify
+from headrace.security.scram import verifies
+from headrace.server.connection import Connection
+from headrace.wire.apis import SASL_HANDSHAKE
+from headrace.wire.cursor import MalformedRequest
+
+if TYPE_CHECKING:
+    from headrace.server.logins import Logins
+
+INTERVAL_SECONDS_MIN = 1.0
+RESPONSE_SECONDS_MAX = 0.2
+_log = logging.getLogger(__name__)
+
+
+class Relogins:
+    def __init__(self, logins: "Logins") -> None:
+        self._logins = logins
+        self._machines: dict[Connection, SaslMachine] = {}
+        self._renewed_at: dict[Connection, float] = {}
+
+    def handle(
+        self, connection: Connection, api_key: int, frame: bytes
+    ) -> bytes | Awaitable[bytes] | None:
+        """The response to a request of a login; None if no login is expected.
+
+        Raises MalformedRequest if the connection must be closed without a response.
+        """
+        now = self._logins.plane.monotonic()
+        if api_key == SASL_HANDSHAKE:
+            if not self._can_begin(connection, now):
+                return None
+            self._machines[connection] = self._logins.machine(
+                connection.listener, connection.is_internal, now, connection.session
+            )
+            self._renewed_at[connection] = now
+        machine = self._machines.get(connection)
+        if machine is None:
+            return None
+        return self._act(connection, machine, machine.receive(frame, now), now)
+
+    def _can_begin(self, connection: Connection, now: float) -> bool:
+        if connection.session.expires_at == 0.0:
+            return False
+        return now - self._renewed_at.get(connection, -INTERVAL_SECONDS_MIN) >= INTERVAL_SECONDS_MIN
+
+    def forget(self, connection: Connection) -> None:
+        self._machines.pop(connection, None)
+        self._renewed_at.pop(connection, None)
+
+    def _act(
+        self, connection: Connection, machine: SaslMachine, action: Action, received_at: float
+    ) -> bytes | Awaitable[bytes]:
+        match action:
+            case Reply(data):
+                return data
+            case Done(data, session):
+                del self._machines[connection]
+                connection.session = session
+                connection.expires_at = session.expires_at
+                _log.debug(
+                    "logged in again: principal=%s peer=%s", session.principal, connection.name
+                )
+                return data
+            case Verify():
+                return self._check(connection, machine, action, received_at)
+            case Failed():
+                return self._fail(connection, action, received_at)
+
+    async def _check(
+        self, connection: Connection, machine: SaslMachine, check: Verify, received_at: float
+    ) -> bytes:
+        logins = self._logins
+        is_valid = check.is_known and logins.passwords.knows(
+            check.credential, check.password, received_at
+        )
+        if not is_valid:
+            job = partial(verifies, check.scram, check.credential, check.password)
+            is_valid = await logins.worker.run(job) is True
+        now = logins.plane.monotonic()
+        answer = self._act(connection, machine, machine.verified(is_valid, now), received_at)
+        return answer if isinstance(answer, bytes) else await answer
+
+    def _fail(self, connection: Connection, failed: Failed, received_at: float) -> Awaitable[bytes]:
+        self._machines.pop(connection, None)
+        # The next request closes the connection.
+        connection.expires_at = received_at
+        if failed.data is None:
+            raise MalformedRequest(failed.reason)
+        return self._delayed(connection, failed, failed.data, received_at)
+
+    async def _delayed(
+        self, connection: Connection, failed: Failed, data: bytes, received_at: float
+    ) -> bytes:
+        logins = self._logins
+        delay = logins.failures.failed(connection.host, received_at) if failed.is_rejected else None
+        try:
+            if delay is not None:
+                left = received_at + delay - logins.plane.monotonic()
+                await asyncio.sleep(max(left, 0.0))
+        finally:
+            if delay is not None:
+                logins.failures.ended(connection.host)
+            # The client receives the response first.
+            logins.loop.call_later(
+                RESPONSE_SECONDS_MAX, logins.plane.close, connection, failed.reason
+            )
+        return data
