@@ -91,7 +91,7 @@ def test_users_are_created_listed_changed_and_deleted(secured: Bootstrapped) -> 
     assert (new.returncode, new.stderr) == (0, "")
     old = secured.command("topics", "list", config=secured.user_file("bob", "one"))
     assert old.returncode == 1
-    assert "invalid credentials" in old.stderr
+    assert "the password is wrong" in old.stderr
     assert secured.command("users", "delete", "bob").returncode == 0
     unknown = secured.command("users", "delete", "bob")
     assert unknown.stderr == "headrace: Unknown user 'bob'.\n"
@@ -262,3 +262,26 @@ def test_command_config_reads_a_jaas_line(secured: Bootstrapped, tmp_path: Path)
         'username="admin" password="first";\n'
     )
     assert secured.command("topics", "list", config=path).returncode == 0
+
+
+def test_command_with_a_wrong_password_names_the_file_to_correct(secured: Bootstrapped) -> None:
+    for user in ("admin", "unknown"):
+        file = secured.user_file(user, "wrong")
+        done = secured.command("users", "list", config=file)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            f"headrace: Cannot log in as '{user}' with SCRAM-SHA-256: the broker has no such user, "
+            f"or the password is wrong. Correct sasl.username or sasl.password in {file}.\n"
+        )
+
+
+def test_only_user_cannot_be_deleted(tmp_path: Path) -> None:
+    alone = Bootstrapped(tmp_path)
+    try:
+        done = alone.command("users", "delete", "admin")
+        assert done.returncode == 1
+        assert "User 'admin' is the only user" in done.stderr
+        assert alone.command("users", "create", "bob", "--generate").returncode == 0
+        assert alone.command("users", "delete", "admin").returncode == 0
+    finally:
+        alone.broker.close()

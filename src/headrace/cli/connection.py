@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.credentials import add_credential_arguments, client_settings
+from headrace.cli.credentials import add_credential_arguments, client_settings, config_path
 from headrace.cli.failure import Failure
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def run_action(args: argparse.Namespace) -> int:
 @contextmanager
 def connected(args: argparse.Namespace) -> Iterator["Client"]:
     """A client for the cluster that the command names; its errors become failures."""
-    from headrace.client import ClientError, connect
+    from headrace.client import AuthenticationFailed, ClientError, connect
 
     address = args.bootstrap_server or os.environ.get(VARIABLE) or FALLBACK
     try:
@@ -70,12 +70,27 @@ def connected(args: argparse.Namespace) -> Iterator["Client"]:
         client.report_waiting(_report_waiting)
         with client:
             yield client
+    except AuthenticationFailed as error:
+        raise Failure(_login_failure(args, error)) from error
     except ClientError as error:
         raise Failure(describe(error)) from error
     except UnicodeEncodeError as error:
         raise Failure(f"{error.object!r} is not UTF-8", 2) from error
     except ValueError as error:
         raise Failure(str(error), 2) from error
+
+
+def _login_failure(args: argparse.Namespace, error: Exception) -> str:
+    """A sentence with the file to correct. The broker does not reveal whether the user exists."""
+    text = str(error)
+    if not text.startswith("Authentication failed"):
+        return describe(error)
+    settings = client_settings(args)
+    user, mechanism = settings["sasl_username"], settings["sasl_mechanism"]
+    return (
+        f"Cannot log in as {user!r} with {mechanism}: the broker has no such user, or the password "
+        f"is wrong. Correct sasl.username or sasl.password in {config_path(args)}."
+    )
 
 
 def _report_waiting(seconds: float, reason: str) -> None:

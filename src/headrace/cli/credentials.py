@@ -27,13 +27,18 @@ def add_credential_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def config_path(args: argparse.Namespace) -> str | None:
+    """The file of the command, if it has one."""
+    return args.command_config or os.environ.get(VARIABLE) or None
+
+
 def client_settings(args: argparse.Namespace) -> "ClientSettings":
     """What the file of a command adds to its client's settings."""
     from headrace.config.properties import read_properties
     from headrace.config.setting import ConfigError
     from headrace.model.sasl import MECHANISMS, SCRAM_SHA_256
 
-    path = args.command_config or os.environ.get(VARIABLE)
+    path = config_path(args)
     if not path:
         return {}
     try:

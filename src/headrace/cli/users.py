@@ -114,6 +114,10 @@ def _list(client: "Client", args: argparse.Namespace) -> None:
 
 
 def _delete(client: "Client", args: argparse.Namespace) -> None:
+    if [user.name for user in client.list_users()] == [args.name]:
+        raise Failure(
+            f"User {args.name!r} is the only user: no client could log in. Create another first."
+        )
     client.delete_user(args.name)
 
 

@@ -27,8 +27,9 @@ from headrace.runtime.worker import Worker
 from headrace.security.brokers import broker_credential, salt_secret
 from headrace.security.failures import Failures
 from headrace.security.passwords import KnownPasswords
+from headrace.security.plain import Work, failing_work, verifies_plain
 from headrace.security.sasl_machine import Action, Done, Failed, Reply, SaslMachine, Verify
-from headrace.security.scram import NONCE_BYTES, Credential, verifies
+from headrace.security.scram import NONCE_BYTES, Credential
 from headrace.security.session import Session
 from headrace.security.users import BROKER_USER, ended_credentials, stored_credential
 from headrace.server.connection import Connection
@@ -68,6 +69,8 @@ class Logins:
         """Logins with input that was not handled yet, oldest first."""
         self.scratch = memoryview(bytearray(READ_BYTES))
         self.checks = 0
+        self._work: Work | None = None
+        """The work of a failed check of a password; None if a user has changed since."""
         self._broker = broker
         self._admission = admission
         self._warn = warn
@@ -113,6 +116,12 @@ class Logins:
             ),
             former=former,
         )
+
+    def check_job(self, check: Verify) -> Callable[[], bool]:
+        """Checks a password, on the worker."""
+        if self._work is None:
+            self._work = failing_work(self._broker.image.users)
+        return partial(verifies_plain, check.scram, check.credential, check.password, self._work)
 
     def _credential_of_user(self, mechanism: str, user: str) -> Credential | None:
         return stored_credential(self._broker.image.users, mechanism, user)
@@ -164,6 +173,8 @@ class Logins:
         self.worker.stop(finish=False)
 
     def _changed(self, change: ImageChange) -> None:
+        if change.users:
+            self._work = None
         for user, before, after in change.users:
             ended = ended_credentials(before, after)
             if ended:
@@ -285,8 +296,7 @@ class _Login:
             return
         logins.checks += 1
         self._is_checking = True
-        job = partial(verifies, check.scram, check.credential, check.password)
-        logins.worker.submit(job, partial(self._checked, check))
+        logins.worker.submit(logins.check_job(check), partial(self._checked, check))
 
     def _checked(self, check: Verify, result: object, error: BaseException | None) -> None:
         logins = self._logins

@@ -11,11 +11,9 @@ R3  a failed login is delayed and counted as at any other login
 import asyncio
 import logging
 from collections.abc import Awaitable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.security.sasl_machine import Action, Done, Failed, Reply, SaslMachine, Verify
-from headrace.security.scram import verifies
 from headrace.server.connection import Connection
 from headrace.wire.apis import SASL_HANDSHAKE
 from headrace.wire.cursor import MalformedRequest
@@ -90,8 +88,7 @@ class Relogins:
             check.credential, check.password, received_at
         )
         if not is_valid:
-            job = partial(verifies, check.scram, check.credential, check.password)
-            is_valid = await logins.worker.run(job) is True
+            is_valid = await logins.worker.run(logins.check_job(check))
         now = logins.plane.monotonic()
         answer = self._act(connection, machine, machine.verified(is_valid, now), received_at)
         return answer if isinstance(answer, bytes) else await answer

@@ -1,0 +1,43 @@
+"""The check of a PLAIN password against a stored credential. Pure, but takes milliseconds.
+
+A failed check costs the same for every user, known or not: as many iterations of each mechanism as
+the most expensive credential of all users needs. Otherwise, its time would reveal users.
+"""
+
+from collections.abc import Mapping
+
+from headrace.security.scram import (
+    ITERATIONS_MIN,
+    SCRAMS,
+    Credential,
+    Scram,
+    credential_from_text,
+    salted_password,
+    verifies,
+)
+
+Work = Mapping[str, int]
+"""The iterations of a failed check, by mechanism."""
+
+
+def failing_work(users: Mapping[str, Mapping[str, str]]) -> Work:
+    """The work of a failed check, for the stored credentials of all users."""
+    work = {next(iter(SCRAMS)): ITERATIONS_MIN}
+    for config in users.values():
+        for name in SCRAMS:
+            credential = credential_from_text(config[name]) if name in config else None
+            if credential is not None:
+                work[name] = max(work.get(name, 0), credential.iterations)
+                break
+    return work
+
+
+def verifies_plain(scram: Scram, credential: Credential, password: str, work: Work) -> bool:
+    """Whether a password belongs to a credential; if not, all of `work` is done."""
+    if verifies(scram, credential, password):
+        return True
+    for name, iterations in work.items():
+        left = iterations - (credential.iterations if name == scram.name else 0)
+        if left > 0:
+            salted_password(SCRAMS[name], password, credential.salt, left)
+    return False
