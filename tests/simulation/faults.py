@@ -7,10 +7,9 @@ from headrace.model.topics import TopicPartition
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.bursts import Burst
 from tests.simulation.cluster import FEATURES, Cluster, Options
-from tests.simulation.cutoffs import cut_off
 from tests.simulation.ensemble import NAME as ZOOKEEPER
 from tests.simulation.machines import MACHINE_FAULTS, restart_later
-from tests.simulation.topics import EVENTS
+from tests.simulation.scripts import SCRIPTS, choose_script
 
 _ROOM_BYTES = range(95, 170)
 """For a batch of one record, and not for a batch of several."""
@@ -280,37 +279,6 @@ def _cut_off(cluster: Cluster, where: TopicPartition, last: float) -> None:
     cluster.ensemble.process.at(world.now + seconds, network.heal)
 
 
-def _cut_off_leader(cluster: Cluster) -> str:
-    return cut_off(cluster, _pick_partition(cluster))
-
-
-def _delete_and_kill(cluster: Cluster) -> str:
-    """DeleteRecords at a leader that its followers do not hear, and kill -9 after the response."""
-    generator, network, trimmer = cluster.world.random, cluster.network, cluster.trimmer
-    where = TopicPartition(EVENTS, generator.randrange(cluster.options.partitions))
-    leader = cluster.leaders().get((where.topic, where.partition))
-    if trimmer is None or leader is None:
-        return ""
-    broker = cluster.brokers[int(leader.node_id) - 1]
-    for other in cluster.brokers:
-        if other is not broker:
-            network.cut(broker.name, other.name)
-
-    async def delete() -> None:
-        trimmer.leaders[where.partition] = (broker.host, int(leader.leader_epoch))
-        await trimmer.trim(where.partition)
-        cluster.ensemble.process.at(0, strike)
-
-    def strike() -> None:
-        cluster.note(f"kill {broker.name} after DeleteRecords")
-        broker.kill()
-        restart_later(cluster, broker)
-        network.heal()
-
-    trimmer.process.spawn(delete())
-    return f"delete records of {where} at {broker.name}"
-
-
 def _reboot(cluster: Cluster) -> str:
     """A leader loses power and starts again before the controller has noticed.
 
@@ -348,14 +316,13 @@ def _lag(cluster: Cluster) -> str:
 
 FAULTS: dict[str, Callable[[Cluster], str]] = {
     **MACHINE_FAULTS,
+    **SCRIPTS,
     "burst": _burst,
     "elections": _elections,
     "reboot": _reboot,
     "lag": _lag,
     "diverge": _diverge,
     "depose": _depose,
-    "cut_off": _cut_off_leader,
-    "delete_and_kill": _delete_and_kill,
     "kill": _kill,
     "kill_all": _kill_all,
     "power": _lose_power,
@@ -387,8 +354,8 @@ THEMES: tuple[tuple[str, ...], ...] = (
     ("burst", "burst", "burst", "diverge", "elections", "reboot"),
 )
 """Faults that belong together: each needs the others to do harm."""
-_SCRIPTED = ("cut_off", "cut_off", "delete_and_kill")
-"""Each follows a script, and is the only fault of its seed."""
+_SCRIPTED_SHARE = 0.4
+"""Of all seeds: each of them has one script (`scripts`)."""
 
 
 def options_of(
@@ -420,10 +387,8 @@ def options_of(
         # Catching up takes many requests.
         options.settings["replica.fetch.max.bytes"] = "300"
         options.settings["replica.fetch.response.max.bytes"] = "300"
-    kinds = [each for each in FAULTS if each not in _SCRIPTED]
-    options.faults = tuple(
-        sorted(generator.sample(kinds, generator.randint(2, len(kinds)))),
-    )
+    kinds = [each for each in FAULTS if each not in SCRIPTS]
+    options.faults = tuple(sorted(generator.sample(kinds, generator.randint(2, len(kinds)))))
     if generator.random() < 0.7:
         options.faults = generator.choice(THEMES)
         options.noise = True
@@ -439,31 +404,13 @@ def options_of(
             options.session_timeout_s = options.fault_gap_s = 1.0
             options.partitions = 1
             options.keys = 1000
-    if side is not None and side.random() < 0.1:
-        _choose_script(options, side)
+    if side is not None and side.random() < _SCRIPTED_SHARE:
+        choose_script(options, side)
     options.features = tuple(each for each in options.features if each not in without)
     options.faults = tuple(each for each in options.faults if each not in without) or ("kill",)
     if "retention" in without:
         options.retention_ms = options.retention_bytes = 0
     return options
-
-
-def _choose_script(options: Options, side: Random) -> None:
-    options.faults = (side.choice(_SCRIPTED),)
-    options.noise = True
-    options.slow_replica = 0
-    options.min_insync_replicas = 2
-    if "cut_off" in options.faults:
-        options.fault_s = 40.0
-        options.brokers = side.choice((3, 4))
-        options.partitions = side.choice((1, 2))
-        options.lag_ms_max = side.choice((500, 2000, 30_000))
-        options.fault_gap_s = 1.0
-    if "delete_and_kill" in options.faults:
-        options.features = tuple(dict.fromkeys((*options.features, "delete_records")))
-        options.retention_ms = options.retention_bytes = 0
-        options.partitions = 1
-        options.fault_gap_s = 2.5
 
 
 def _choose_retention(options: Options, generator: Random) -> None:

@@ -184,7 +184,7 @@ def _outage(cluster: Cluster) -> str:
     if spoiled and generator.random() < 0.5:
         order.sort(key=lambda broker: broker is not victim)
     after = STOP_S + 1.0
-    _later(cluster, after - 0.5, partial(_spoil, cluster, victim, spoiled))
+    _later(cluster, after - 0.5, partial(spoil, cluster, victim, spoiled))
     for broker in order:
         _later(cluster, after, broker.start_again)
         gaps = (0.5, 15.0, 15.0, 120.0 if cluster.options.restart_s_max > 5.0 else 15.0)
@@ -193,7 +193,7 @@ def _outage(cluster: Cluster) -> str:
     return f"outage ({how}), {spoiled or 'spare'} {victim.name}; starts in the order {names}"
 
 
-def _spoil(cluster: Cluster, broker: SimulatedBroker, how: str) -> None:
+def spoil(cluster: Cluster, broker: SimulatedBroker, how: str) -> None:
     """Change the disk of a broker that has ended."""
     broker.kill()
     if how == "wipe":

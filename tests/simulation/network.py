@@ -145,6 +145,12 @@ class Simulated:
             if self.world.random.random() < share:
                 wire.reset()
 
+    def reset_between(self, one: str, other: str) -> None:
+        """Reset all connections between two processes."""
+        for wire in list(self.wires):
+            if wire.is_open and {wire.process.name, wire.peer_name} == {one, other}:
+                wire.reset()
+
     def died(self, process: Process) -> None:
         """The kernel of a dead process closes its sockets."""
         for key in [key for key, server in self.servers.items() if server.process is process]:
