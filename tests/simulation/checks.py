@@ -11,7 +11,7 @@ from headrace.coordination.port import Set
 from headrace.model.topics import TopicPartition
 from headrace.record.decode import read_batches, read_records
 from headrace.replication.partition import Partition
-from tests.simulation.history import Violation, seen
+from tests.simulation.history import Seen, Violation, seen
 from tests.simulation.topics import Topic
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ EXPLAINED_S = 5.0
 """How long a new log start may lack an explanation: the leader that chose it may be dead."""
 CLOCK_MS = 6000
 """How much earlier than its time retention may delete: small clock steps are tolerated."""
+
+VALUES_S = 1.0
+"""How often compacted logs are read."""
 
 
 class Checks:
@@ -32,6 +35,7 @@ class Checks:
         """By topic id, partition and epoch."""
         self._ends: dict[tuple[UUID, int, int], int] = defaultdict(int)
         self._unexplained: dict[TopicPartition, float] = {}
+        self._values_due = 0.0
         self._writes_by: dict[TopicPartition, tuple[int, float]] = {}
         """A record created since the first time (ms) is acknowledged before the second (s)."""
 
@@ -43,6 +47,7 @@ class Checks:
             if partition.is_leader:
                 self._check_leader(broker.node_id, partition)
         self._check_controllers()
+        self._check_values()
         self._check_starts()
         self._check_writes()
 
@@ -73,6 +78,26 @@ class Checks:
                 f"I1: offset {acked_to - 1} of {where} was acknowledged, and the log of its leader "
                 f"{node_id} ends at {end} in epoch {epoch}"
             )
+
+    def _check_values(self) -> None:
+        """I1: each replica in sync has the last acknowledged record of each key, or a later one."""
+        cluster, history = self._cluster, self._cluster.history
+        if cluster.world.now < self._values_due:
+            return
+        self._values_due = cluster.world.now + VALUES_S
+        for broker, partition in cluster.replicas():
+            state = cluster.current_state(partition)
+            if not partition.config.compacts or state is None or broker.node_id not in state.isr:
+                continue
+            where = TopicPartition(partition.topic, int(partition.index))
+            log = partition.log
+            found = _last_values(partition, int(log.log_start_offset), int(log.written_end_offset))
+            for key, (offset, content) in history.last_acked[where].items():
+                if found.get(key, (-1,))[0] < offset:
+                    raise Violation(
+                        f"I1: {where}@{offset} was acknowledged as {content}, and {broker.name}, "
+                        f"which is in sync, has neither it nor a later value"
+                    )
 
     def _check_deleted(self, node_id: int, partition: Partition) -> None:
         history, where = (
@@ -194,7 +219,7 @@ def _digest(partition: Partition, start: int, end: int) -> object:
     return hashlib.sha256(_bytes_of(partition, start, end)).hexdigest()
 
 
-def _last_values(partition: Partition, start: int, end: int) -> object:
+def _last_values(partition: Partition, start: int, end: int) -> dict[bytes, tuple[int, Seen]]:
     """The last record of each key, with its offset."""
     return {
         bytes(record.key or b""): (int(record.offset), seen(record.key, record.value))

@@ -68,6 +68,8 @@ class History:
         """Values that were written to this incarnation of a topic, and to no other."""
         self.acked_to: dict[TopicPartition, int] = defaultdict(int)
         """Every leader has all offsets below: they were acknowledged."""
+        self.last_acked: dict[TopicPartition, dict[bytes, tuple[int, Seen]]] = defaultdict(dict)
+        """The last acknowledged record of each key, in compacted topics."""
         self._skipped_to: dict[TopicPartition, int] = defaultdict(int)
         self._ends: dict[tuple[TopicPartition, int], Ends] = {}
 
@@ -76,6 +78,9 @@ class History:
     ) -> None:
         self.acked.append(Acked(partition, offset, content, timestamp))
         self.acked_to[partition] = max(self.acked_to[partition], offset + 1)
+        if partition.topic in self.compacted:
+            known = self.last_acked[partition].get(content.key, (-1, content))
+            self.last_acked[partition][content.key] = max(known, (offset, content))
         self._note(partition, offset, content)
 
     def show(self, partition: TopicPartition, offset: int, content: Seen) -> None:

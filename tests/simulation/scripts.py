@@ -8,7 +8,6 @@ for events in the store: a leader is elected, or the ISR grows. It never looks i
 - `lost_response`: the response to a larger ISR is lost, and the leader gets no news of it.
 - `spoiled_restart`: a broker loses data and restarts before the controller has noticed.
 - `leader_returns`: leadership moves to another live replica and back, while frames are held back.
-- `truncated_cleaning`: a leader that cleans its log is deposed, and truncates records.
 """
 
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from tests.simulation.cluster import Cluster, Options
 from tests.simulation.cutoffs import cut_off, cut_off_for
 from tests.simulation.ensemble import NAME as ZOOKEEPER
 from tests.simulation.machines import restart_later, spoil
-from tests.simulation.topics import EVENTS, STATE
+from tests.simulation.topics import EVENTS
 
 WAIT_S = 3.0
 """How long a script waits for an event."""
@@ -237,23 +236,6 @@ def _leader_returns(cluster: Cluster) -> str:
     return f"elect {behind.name} for {where}, then {former.name} again"
 
 
-def _truncated_cleaning(cluster: Cluster) -> str:
-    """Cut a leader of the compacted topic off until another leads. Then it truncates its tail."""
-    world, network = cluster.world, cluster.network
-    state = _state(cluster, TopicPartition(STATE, 0))
-    if state.leader < 0 or not cluster.is_in_full_sync():
-        return ""
-    _begin(cluster)
-    name = cluster.brokers[state.leader - 1].name
-    for other in (*(each.name for each in cluster.brokers if each.name != name), ZOOKEEPER):
-        network.cut(name, other)
-        network.cut(other, name)
-    _later(
-        cluster, cluster.options.session_timeout_s + world.random.uniform(0.1, 1.0), network.heal
-    )
-    return f"cut {name} off"
-
-
 SCRIPTS: dict[str, Callable[[Cluster], str]] = {
     "cut_off": _cut_off,
     "silence": _silence,
@@ -261,7 +243,6 @@ SCRIPTS: dict[str, Callable[[Cluster], str]] = {
     "lost_response": _lost_response,
     "spoiled_restart": _spoiled_restart,
     "leader_returns": _leader_returns,
-    "truncated_cleaning": _truncated_cleaning,
 }
 
 
@@ -289,8 +270,3 @@ def choose_script(options: Options, generator: Random) -> None:
     options.lag_ms_max = 500
     if name == "delete_and_kill":
         options.features = tuple(dict.fromkeys((*options.features, "delete_records")))
-    elif name == "truncated_cleaning":
-        options.features = ("compaction",)
-        options.segment_bytes = generator.choice((300, 400, 600))
-        options.session_timeout_s = options.fault_gap_s = 1.0
-        options.keys = 1000
