@@ -9,7 +9,7 @@ agreed, and whoever listens makes and removes logs.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
@@ -54,8 +54,11 @@ class Admin:
         check_topic_config: TopicConfigCheck,
         check_broker_config: BrokerConfigCheck,
         entropy: Callable[[int], bytes],
+        avoided: Callable[[], Collection[int]],
     ) -> None:
+        """`avoided` returns registered brokers that should get no replicas of new partitions."""
         self._limits = limits
+        self._avoided = avoided
         self.image = picture.image
         self._store = store
         self._picture = picture
@@ -86,7 +89,12 @@ class Admin:
                     return found  # An attempt of unknown outcome had got through.
                 states = await self._on_known_brokers(
                     lambda: machine.decide_creation(
-                        self.image, new, self._limits, self._number(), self._replica_count()
+                        self.image,
+                        new,
+                        self._limits,
+                        self._number(),
+                        self._replica_count(),
+                        self._avoided(),
                     )
                 )
                 self._check_topic_config(configs)
@@ -162,6 +170,7 @@ class Admin:
                         self._limits,
                         self._number(),
                         self._replica_count(),
+                        self._avoided(),
                     )
                 )
                 tried = replace(topic, partitions=topic.partitions + added)

@@ -113,6 +113,7 @@ class Controller:
             check_topic_config,
             check_broker_config,
             entropy,
+            self._avoided,
         )
         self._acls = AclAdmin(store, self._picture, self._writer, self._locks)
         self._quotas = QuotaWriter(store, self._picture, self._writer, self._locks)
@@ -209,6 +210,16 @@ class Controller:
 
     def _elected(self, is_new: bool) -> None:
         self._lookout.elected(is_new)
+
+    def _avoided(self) -> list[int]:
+        """The brokers whose connection was just lost, or that are stopping."""
+        live = self._liveness.live(self.image.brokers)
+        return [
+            node
+            for node in self.image.brokers
+            if node != self.node_id
+            and (self._holds.was_lost(node) or (node in live and live[node].is_leaving))
+        ]
 
     def _registered(self, epoch: int) -> None:
         self._note_registered(epoch)

@@ -4,10 +4,12 @@ Pure: the image, the limits and a random number are arguments, the answer is new
 ApiError. It must not change the image, which is the service's, after the store has agreed.
 
 1. A partition's replicas are different brokers, and its first leader is a broker that is live.
-2. Leaders are spread evenly over the live brokers, and replicas over as many racks as there are.
+2. Leaders are spread evenly over the live brokers, and replicas over as many racks as possible.
+3. A broker whose connection was just lost, or that is stopping, gets a replica only if too few
+   others are registered. Kafka treats fenced brokers in the same way.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
@@ -54,12 +56,18 @@ class NewTopic(NamedTuple):
 
 
 def decide_creation(
-    image: ClusterImage, new: NewTopic, limits: TopicLimits, start: int, replicas_before: int
+    image: ClusterImage,
+    new: NewTopic,
+    limits: TopicLimits,
+    start: int,
+    replicas_before: int,
+    avoided: Collection[int] = (),
 ) -> tuple[PartitionState, ...]:
     """The first state of each partition of a new topic.
 
-    `start` is any number: where the round over the brokers begins. `replicas_before` are all that
-    the brokers hold, or that are decided and on their way.
+    `start` is any number: the round over the brokers begins there. `replicas_before` are all
+    replicas of the cluster, also those that are being created. `avoided` are registered brokers
+    that probably stop or have failed. They get replicas only if there are too few others.
     """
     _check_new_name(image, new)
     if new.assignment:
@@ -72,7 +80,7 @@ def decide_creation(
         _check_count(len(new.assignment), limits)
         assignment = _explicit(image, new.assignment)
     else:
-        assignment = _placed(image, new, limits, start)
+        assignment = _placed(image, new, limits, start, avoided)
     _check_load(image, assignment, limits, replicas_before)
     states = [_first_state(image, replicas) for replicas in assignment]
     for index, epoch in enumerate(new.leader_epochs):
@@ -88,6 +96,7 @@ def decide_growth(
     limits: TopicLimits,
     start: int,
     replicas_before: int,
+    avoided: Collection[int] = (),
 ) -> tuple[PartitionState, ...]:
     """The first states of the partitions that bring a topic up to `count`."""
     topic = existing(image, name)
@@ -102,8 +111,10 @@ def decide_growth(
     first = topic.partitions[0]
     replication_factor = len(first.replicas) - len(first.removing)
     if assignment is None:
-        start = _round_after(image, topic.partitions[-1].replicas[0], start)
-        added = place(_live(image), count - have, replication_factor, start)
+        brokers = _usable(image, avoided, replication_factor)
+        start = _round_after(brokers, topic.partitions[-1].replicas[0], start)
+        added = place(brokers, count - have, replication_factor, start)
+        added = _with_avoided_last(added, avoided)
     elif len(assignment) != count - have:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -202,7 +213,13 @@ def _refuse_internal(name: str) -> None:
         )
 
 
-def _placed(image: ClusterImage, new: NewTopic, limits: TopicLimits, start: int) -> Assignment:
+def _placed(
+    image: ClusterImage,
+    new: NewTopic,
+    limits: TopicLimits,
+    start: int,
+    avoided: Collection[int],
+) -> Assignment:
     partitions, replication_factor = new.partitions, new.replication_factor
     if replication_factor == 0 or replication_factor < DEFAULT:
         raise ApiError(
@@ -219,7 +236,9 @@ def _placed(image: ClusterImage, new: NewTopic, limits: TopicLimits, start: int)
     if replication_factor == DEFAULT:
         replication_factor = limits.replication_factor_default
     _check_count(partitions, limits)
-    return place(_live(image), partitions, replication_factor, start)
+    brokers = _usable(image, avoided, replication_factor)
+    assignment = place(brokers, partitions, replication_factor, start)
+    return _with_avoided_last(assignment, avoided)
 
 
 def _explicit(image: ClusterImage, assignment: Mapping[int, Sequence[int]]) -> Assignment:
@@ -282,8 +301,20 @@ def _first_state(image: ClusterImage, replicas: tuple[int, ...]) -> PartitionSta
     )
 
 
-def _live(image: ClusterImage) -> list[BrokerInfo]:
-    return [image.brokers[node_id] for node_id in sorted(image.brokers)]
+def _usable(
+    image: ClusterImage, avoided: Collection[int], replication_factor: int
+) -> list[BrokerInfo]:
+    """The registered brokers without those to avoid, or all of them if too few remain."""
+    brokers = [image.brokers[node_id] for node_id in sorted(image.brokers)]
+    others = [broker for broker in brokers if broker.node_id not in avoided]
+    return others if len(others) >= replication_factor else brokers
+
+
+def _with_avoided_last(assignment: Assignment, avoided: Collection[int]) -> Assignment:
+    """The first replica becomes the first leader."""
+    return tuple(
+        tuple(sorted(replicas, key=lambda node: node in avoided)) for replicas in assignment
+    )
 
 
 def _interleaved(brokers: Sequence[BrokerInfo]) -> list[BrokerInfo]:
@@ -295,9 +326,9 @@ def _interleaved(brokers: Sequence[BrokerInfo]) -> list[BrokerInfo]:
     return [rack[turn] for turn in range(longest) for rack in racks.values() if turn < len(rack)]
 
 
-def _round_after(image: ClusterImage, node_id: int, start: int) -> int:
-    """Where a round that ended with this broker goes on, so that a topic that grows stays even."""
-    ring = [broker.node_id for broker in _interleaved(_live(image))]
+def _round_after(brokers: Sequence[BrokerInfo], node_id: int, start: int) -> int:
+    """The start of a round after this broker, so that leaders stay evenly spread."""
+    ring = [broker.node_id for broker in _interleaved(brokers)]
     return ring.index(node_id) + 1 if node_id in ring else start
 
 

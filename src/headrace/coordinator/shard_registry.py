@@ -57,7 +57,8 @@ class ShardRegistry(Generic[S, Record]):
         self._loader: asyncio.Task[None] | None = None
         self._topic_creation: asyncio.Task[None] | None = None
         self._load_waits = 0
-        self._last_error = ""
+        self._last_error: BaseException | None = None
+        self._last_reason = ""
         self._is_stopping = False
 
     def __iter__(self) -> Iterator[ShardRuntime[S, Record]]:
@@ -179,6 +180,11 @@ class ShardRegistry(Generic[S, Record]):
         self._check_key(key)
         if self._topic.name not in self._image.topics:
             await self._create_topic()
+        if self._topic.name not in self._image.topics and isinstance(self._last_error, ApiError):
+            raise ApiError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"Cannot create topic {self._topic.name}: {self._last_error.message}",
+            )
         state = self._image.partition(self._topic.name, self.partition_of(key))
         if state is None or state.leader not in self._image.brokers:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -202,9 +208,11 @@ class ShardRegistry(Generic[S, Record]):
         if task.cancelled():
             return
         # Clients retry: log each cause once.
-        error = "" if task.exception() is None else str(task.exception())
-        if error and error != self._last_error:
-            _logger.warning("topic not created: topic=%s error=%s", self._topic.name, error)
+        error = task.exception()
+        reason = "" if error is None else str(error)
+        if reason and reason != self._last_reason:
+            _logger.warning("topic not created: topic=%s error=%s", self._topic.name, reason)
+        self._last_reason = reason
         self._last_error = error
 
 

@@ -1,6 +1,8 @@
 """FindCoordinator, versions 0 to 6: find the coordinator of a group.
 
 - The first request creates __consumer_offsets and waits for it, so that clients need not retry.
+  If it cannot be created, the error is COORDINATOR_NOT_AVAILABLE, and its message has the reason,
+  for example fewer live brokers than offsets.topic.replication.factor.
 - A response that would name a coordinator whose connection was just lost waits for the election, at
   most 0.3 s.
 - Requires: Describe on the group.

@@ -283,6 +283,22 @@ async def test_a_recreated_topic_does_not_inherit_the_lost_disk(cluster: Cluster
     assert cluster.leader.state().isr == (3, 2)
 
 
+@cluster_of(4)
+async def test_new_partitions_skip_a_broker_whose_connection_was_just_lost(
+    cluster: Cluster,
+) -> None:
+    controller = cluster.leader.controller
+    lost, leaving = [node for node in cluster.members if node != controller.node_id][:2]
+    controller._holds.lost(lost)
+    controller._liveness.leave(leaving, controller.image.brokers[leaving].epoch)
+    topic = await controller.create_topic("t", partitions=8, replication_factor=2)
+    assert not {lost, leaving} & {node for each in topic.partitions for node in each.replicas}
+    grown = await controller.create_partitions("t", 16)
+    assert not {lost, leaving} & {node for each in grown.partitions for node in each.replicas}
+    topic = await controller.create_topic("u", partitions=8, replication_factor=4)
+    assert {each.leader for each in topic.partitions}.isdisjoint({lost, leaving})
+
+
 def topic_id(member: Member, name: str) -> UUID:
     return member.controller.image.topics[name].topic_id
 

@@ -166,6 +166,27 @@ def test_partitions_that_are_added_go_on_with_the_round_of_those_that_were_there
             assert leaders == {1: 2, 2: 2, 3: 2}
 
 
+@given(st.integers(0, 1000), st.integers(1, 12))
+def test_brokers_to_avoid_get_no_replicas_while_enough_others_are_registered(
+    start: int, partitions: int
+) -> None:
+    image = cluster(4, "aabb")
+    new = NewTopic("t", partitions, 2)
+    states = decide_creation(image, new, LIMITS, start, 0, avoided=[2, 3])
+    assert {node for state in states for node in state.replicas} == {1, 4}
+    image.put_topic(TopicState("t", UUID(int=7), states))
+    added = decide_growth(image, "t", partitions + 3, None, LIMITS, start, 0, avoided=[1, 2])
+    assert {node for state in added for node in state.replicas} == {3, 4}
+
+
+@given(st.integers(0, 1000))
+def test_brokers_to_avoid_follow_if_too_few_others_are_registered(start: int) -> None:
+    image = cluster()
+    states = decide_creation(image, NewTopic("t", 6, 3), LIMITS, start, 0, avoided=[2])
+    assert all(state.replicas[-1] == 2 and state.leader != 2 for state in states)
+    assert refusal(cluster(2), NewTopic("t", 1, 3)) == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
 def test_the_assignment_of_added_partitions_is_checked() -> None:
     image = with_topic(cluster(), "t", partitions=2)
     added = decide_growth(image, "t", 4, [[3, 2], [1, 3]], LIMITS, 0, 0)

@@ -423,8 +423,10 @@ def test_why_the_topic_cannot_be_made_is_told_once_for_each_cause(
         shards = Bench().groups.shards
         monkeypatch.setattr(shards, "_make_topic", fail)
         for _ in range(3):
-            with pytest.raises(ApiError):
+            with pytest.raises(ApiError) as refused:
                 await shards.coordinator_of("g")
+            assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert refused.value.message == ("Cannot create topic __consumer_offsets: too few brokers")
 
     asyncio.run(scene())
     told = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
