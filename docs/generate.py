@@ -33,17 +33,32 @@ HANDLERS = PACKAGE / "handlers"
 
 CLI_HEAD = """# Command line
 
-`headrace COMMAND [ACTION] --help` prints the same. `make docs` generates this page.
+This page lists all commands and options. `headrace COMMAND --help` and
+`headrace COMMAND ACTION --help` print the same text. `make docs` generates this page from the code.
 
-Commands that connect to a cluster take `--bootstrap-server HOST:PORT`: one broker, or several
-separated by commas. The default is the environment variable `HEADRACE_BOOTSTRAP`, else the address
-of the project (`headrace pipeline` only), else `localhost:9092`. `--command-config FILE` names a
-properties file with the user and the password, in the names of Kafka's clients. The default is the
-environment variable `HEADRACE_COMMAND_CONFIG` ([SECURITY.md](SECURITY.md)).
+**Address.** Commands that connect to a cluster take `--bootstrap-server HOST:PORT`: one broker, or
+several brokers separated by commas. Without this option, a command uses the first of these that is
+set:
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 130 Ctrl-C, 141 closed pipe. `headrace status`
-returns 1 if the broker is not running, `headrace log check` returns 1 if it finds a problem.
-[PIPELINES.md](PIPELINES.md) has those of `headrace pipeline`.
+1. the environment variable `HEADRACE_BOOTSTRAP`
+2. the address in the pipeline project (`headrace pipeline` only)
+3. `localhost:9092`
+
+**Login.** `--command-config FILE` names a properties file with the user and the password. The
+settings have the names of Kafka's clients ([SECURITY.md](SECURITY.md#users)). The default is the
+environment variable `HEADRACE_COMMAND_CONFIG`.
+
+**Exit codes:**
+
+| code | meaning |
+| --- | --- |
+| 0 | success |
+| 1 | failure; the broker is not running (`status`); a file has a problem (`log check`) |
+| 2 | wrong usage |
+| 130 | Ctrl-C |
+| 141 | the reader of the output closed the pipe |
+
+`headrace pipeline run` and `dry-run` have [further exit codes](PIPELINES.md#from-a-scheduler).
 """
 
 _IN_CLI_HEAD = {"--bootstrap-server", "--command-config"}
@@ -65,7 +80,7 @@ def _docstring(api: Api) -> str:
 
 
 def _purpose(api: Api) -> str:
-    """What follows the name and the versions on the first line of the handler."""
+    """The text after the name and the versions, in the first line of the handler."""
     first_line = re.sub(r"# HOT|\(G\d+\)", "", _docstring(api).split("\n")[0])
     found = re.search(r"[:;] (.*)", first_line)
     return found[1].strip().rstrip(". ") if found else ""
@@ -78,7 +93,7 @@ def _versions(api: Api) -> str:
 
 
 def _gaps(api: Api) -> str:
-    """What follows "Gaps:" in the handler's docstring, up to the end of the paragraph."""
+    """The text after "Gaps:" in the handler's docstring, up to the end of the paragraph."""
     found = re.search(r"Gaps: (.*?)(?:\n\n|\Z)", _docstring(api), re.DOTALL)
     return " ".join(found[1].split()) if found else ""
 
@@ -87,7 +102,7 @@ def _apis() -> str:
     rows = [
         (str(api.key), api.name, _versions(api), _purpose(api)) for api in sorted(APIS.values())
     ]
-    return _table(("key", "API", "versions", "what it does"), rows)
+    return _table(("key", "API", "versions", "purpose"), rows)
 
 
 def _permissions() -> str:
@@ -257,14 +272,14 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def generate(path: Path, parts: dict[str, Callable[[], str]]) -> str:
-    """The page with its generated parts as they should be."""
+    """Return the page with its parts generated again."""
     page = path.read_text(encoding="utf-8")
     for name, part in parts.items():
         begin, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
         head, found_begin, rest = page.partition(begin)
         _, found_end, tail = rest.partition(end)
         if not found_begin or not found_end:
-            raise SystemExit(f"{path.name} has no place for {name}: it needs {begin} and {end}.")
+            raise SystemExit(f"{path.name} lacks the marks of {name}. Add {begin} and {end}.")
         page = f"{head}{begin}\n{part()}\n{end}{tail}"
     return page
 
