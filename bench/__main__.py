@@ -117,7 +117,7 @@ def facts(plan: schedule.Plan, arguments: list[str]) -> dict[str, str]:
         "Machine": f"{os.cpu_count()} cores ({model.group(1) if model else platform.machine()}), "
         f"{int(memory.group(1)) / 2**20 if memory else 0:.0f} GiB of memory, "
         f"Linux {platform.release().split('-')[0]}",
-        "Rounds": f"{plan.warm_rounds} to warm, {plan.rounds} measured",
+        "Rounds": f"{plan.warm_rounds} to warm up, {plan.rounds} measured",
     }
     if HEADRACE in plan.names:
         build = "compiled" if path and compiled.is_compiled(path) else "not compiled"

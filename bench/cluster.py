@@ -35,22 +35,41 @@ _FAILOVER_S_MAX = 120.0
 _LOOK_S = 0.002
 _FAILOVER_TITLE = "kill -9 of a leader to the next acknowledged write"
 ROWS = (
-    Row("small", "small: 1 x 100 B, 8 x 5", "requests_per_s", "k req/s", 1e3, 1, 3.0),
-    Row("typical", "typical: 160 x 100 B, 4 x 5", "requests_per_s", "k req/s", 1e3, 1, 3.0),
-    Row("bulk", "bulk: 1000 x 1 KB, 2 x 2", "mb_per_s", "MB/s", 1, 0, 2.0),
-    Row("latency", "latency p50: produce to long poll", "trip_p50_us", "us", 1, 0, 0.5, True),
-    Row("latency", "latency p99", "trip_p99_us", "us", 1, 0, None, True),
-    Row("latency", "its acknowledgement p50", "ack_p50_us", "us", 1, 0, 0.5, True),
-    Row("latency", "its acknowledgement p99", "ack_p99_us", "us", 1, 0, None, True),
-    Row("ack", "back-to-back acknowledgement p50", "ack_p50_us", "us", 1, 0, 0.5, True),
-    Row("ack", "back-to-back acknowledgement p99", "ack_p99_us", "us", 1, 0, None, True),
+    Row("small", "small", "requests_per_s", "k req/s", 1e3, 1, 3.0),
+    Row("typical", "typical", "requests_per_s", "k req/s", 1e3, 1, 3.0),
+    Row("bulk", "bulk", "mb_per_s", "MB/s", 1, 0, 2.0),
+    Row("latency", "latency, p50", "trip_p50_us", "us", 1, 0, 0.5, True),
+    Row("latency", "latency, p99", "trip_p99_us", "us", 1, 0, None, True),
+    Row("latency", "latency of the acknowledgement, p50", "ack_p50_us", "us", 1, 0, 0.5, True),
+    Row("latency", "latency of the acknowledgement, p99", "ack_p99_us", "us", 1, 0, None, True),
+    Row("ack", "sequential requests, p50", "ack_p50_us", "us", 1, 0, 0.5, True),
+    Row("ack", "sequential requests, p99", "ack_p99_us", "us", 1, 0, None, True),
 )
 LIFE_ROWS = (
-    Row("start", "start to the first acknowledged write", "start_s", "s", 1, 2, 0.4, True),
+    Row(
+        "start",
+        "start of the cluster to the first acknowledged write",
+        "start_s",
+        "s",
+        1,
+        2,
+        0.4,
+        True,
+    ),
     Row("failover", _FAILOVER_TITLE, "failover_s", "s", 1, 2, None, True, 1.0),
-    Row("failover", "its start to all in sync", "in_sync_s", "s", 1, 2, None, True, 3.0),
-    Row("memory", "RSS of a broker after load", "broker_mb", "MB", 1, 0, 0.2, True),
-    Row("memory", "RSS of everything", "all_mb", "MB", 1, 0, None, True),
+    Row(
+        "failover",
+        "restart of the killed broker to all replicas in sync",
+        "in_sync_s",
+        "s",
+        1,
+        2,
+        None,
+        True,
+        3.0,
+    ),
+    Row("memory", "memory (RSS) of a broker, after load", "broker_mb", "MB", 1, 0, 0.2, True),
+    Row("memory", "memory (RSS) of all processes", "all_mb", "MB", 1, 0, None, True),
 )
 
 Samples = dict[str, dict[str, list[Sample]]]

@@ -48,8 +48,8 @@ ROWS = (
         for kind in _KINDS
         for size in SIZES
         for words, metric in (
-            ("stable from a cold start", "cold_ms"),
-            ("stable after one left", "left_ms"),
+            ("first join until stable", "cold_ms"),
+            ("a member leaves until stable", "left_ms"),
         )
     ),
     Row("group-load", "restart until a million offsets are served", "load_s", "s", 1, 2, 1, True),

@@ -37,16 +37,65 @@ _STEP_S_MAX = 300.0
 _LOOK_S = 0.02
 _IDLE_S = 10.0
 ROWS = (
-    Row("scale", "made: in the metadata of every broker", "made_s", "s", 1, 1, None, True, 5.0),
-    Row("scale", "made, and acknowledged once on each", "first_s", "s", 1, 1, None, True, 20.0),
-    Row("scale", "the same write again", "again_s", "s", 1, 1, None, True, 8.0),
-    Row("scale", "kill -9 of one broker: all have a leader", "led_s", "s", 1, 1, None, True, 2.0),
-    Row("scale", "and acknowledged on each", "acked_s", "s", 1, 1, None, True, 8.0),
-    Row("scale", "its start to all in sync", "back_s", "s", 1, 1, None, True),
+    Row(
+        "scale",
+        "create all topics, until all brokers list them",
+        "made_s",
+        "s",
+        1,
+        1,
+        None,
+        True,
+        5.0,
+    ),
+    Row(
+        "scale",
+        "create all topics, and write to each partition",
+        "first_s",
+        "s",
+        1,
+        1,
+        None,
+        True,
+        20.0,
+    ),
+    Row("scale", "write to each partition again", "again_s", "s", 1, 1, None, True, 8.0),
+    Row(
+        "scale",
+        "kill -9 of a broker, until all partitions have a leader",
+        "led_s",
+        "s",
+        1,
+        1,
+        None,
+        True,
+        2.0,
+    ),
+    Row(
+        "scale",
+        "kill -9 of a broker, and write to each partition",
+        "acked_s",
+        "s",
+        1,
+        1,
+        None,
+        True,
+        8.0,
+    ),
+    Row(
+        "scale",
+        "restart of the killed broker to all replicas in sync",
+        "back_s",
+        "s",
+        1,
+        1,
+        None,
+        True,
+    ),
     Row("scale", "rolling restart of all brokers", "rolling_s", "s", 1, 1, None, True),
-    Row("scale", "the longest until one had stopped", "stop_s", "s", 1, 1, None, True),
+    Row("scale", "longest clean stop of a broker", "stop_s", "s", 1, 1, None, True),
     Row("parts", "idle CPU of a broker", "idle_percent", "% of a core", 1, 1, None, True),
-    Row("parts", "RSS of a broker", "broker_mb", "MB", 1, 0, None, True, 120.0),
+    Row("parts", "memory (RSS) of a broker", "broker_mb", "MB", 1, 0, None, True, 120.0),
     Row("parts", "open files of a broker", "files", "", 1, 0, None, True),
 )
 
@@ -251,7 +300,7 @@ def render(samples: Results, facts: Mapping[str, str], partitions: int) -> str:
         nodes = f"KRaft, {SIZE} nodes, {HEAP_MB} MiB of heap each"
         lines.append(f"- Apache Kafka: {kafka.VERSION}, {nodes}")
     lines += [
-        f"- Beside Headrace: {table.summary(told)}"
+        f"- Additional process of Headrace: {table.summary(told)}"
         for told in samples.get("zookeeper", {}).get(HEADRACE, ())
     ]
     parts = [

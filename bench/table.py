@@ -38,32 +38,32 @@ class Row:
 
 
 ROWS = (
-    Row("small", "small: 1 x 100 B, 8 x 5", "requests_per_s", "k req/s", 1e3, 1, 2.5),
-    Row("typical", "typical: 160 x 100 B, 4 x 5", "requests_per_s", "k req/s", 1e3, 1, 2.0),
+    Row("small", "small", "requests_per_s", "k req/s", 1e3, 1, 2.5),
+    Row("typical", "typical", "requests_per_s", "k req/s", 1e3, 1, 2.0),
     Row("lz4", "typical, lz4", "requests_per_s", "k req/s", 1e3, 1),
     Row("zstd", "typical, zstd", "requests_per_s", "k req/s", 1e3, 1),
-    Row("bulk", "bulk: 1000 x 1 KB, 2 x 2", "mb_per_s", "MB/s", 1, 0, 1.2),
-    Row("bulk-drop", "bulk, 64 MB left in the page cache", "mb_per_s", "MB/s", 1, 0, 2.5),
-    Row("fetch", "fetch: 8 MB a request, 2 x 2", "mb_per_s", "GB/s", 1e3, 2, 1.0),
-    Row("latency", "latency p50: produce to long poll", "trip_p50_us", "us", 1, 0, 0.6, True),
-    Row("latency", "latency p99", "trip_p99_us", "us", 1, 0, None, True),
-    Row("latency", "its acknowledgement p50", "ack_p50_us", "us", 1, 0, None, True),
-    Row("latency", "its acknowledgement p99", "ack_p99_us", "us", 1, 0, None, True),
-    Row("ack", "back-to-back acknowledgement p50", "ack_p50_us", "us", 1, 0, None, True),
-    Row("ack", "back-to-back acknowledgement p99", "ack_p99_us", "us", 1, 0, None, True),
+    Row("bulk", "bulk", "mb_per_s", "MB/s", 1, 0, 1.2),
+    Row("bulk-drop", "bulk, page cache limited to 64 MB", "mb_per_s", "MB/s", 1, 0, 2.5),
+    Row("fetch", "fetch", "mb_per_s", "GB/s", 1e3, 2, 1.0),
+    Row("latency", "latency, p50", "trip_p50_us", "us", 1, 0, 0.6, True),
+    Row("latency", "latency, p99", "trip_p99_us", "us", 1, 0, None, True),
+    Row("latency", "latency of the acknowledgement, p50", "ack_p50_us", "us", 1, 0, None, True),
+    Row("latency", "latency of the acknowledgement, p99", "ack_p99_us", "us", 1, 0, None, True),
+    Row("ack", "sequential requests, p50", "ack_p50_us", "us", 1, 0, None, True),
+    Row("ack", "sequential requests, p99", "ack_p99_us", "us", 1, 0, None, True),
 )
 SIZE_ROWS = (
-    Row("start", "start to the first answer", "start_s", "s", 1, 2, 0.08, True),
-    Row("memory", "RSS idle", "rss_idle_mb", "MB", 1, 0, 0.15, True),
-    Row("memory", "RSS after load", "rss_loaded_mb", "MB", 1, 0, 0.15, True),
-    Row("memory", "peak RSS", "rss_peak_mb", "MB", 1, 0, 0.15, True),
+    Row("start", "start of the process to its first response", "start_s", "s", 1, 2, 0.08, True),
+    Row("memory", "memory (RSS), idle", "rss_idle_mb", "MB", 1, 0, 0.15, True),
+    Row("memory", "memory (RSS), after load", "rss_loaded_mb", "MB", 1, 0, 0.15, True),
+    Row("memory", "memory (RSS), peak", "rss_peak_mb", "MB", 1, 0, 0.15, True),
 )
 _DISTURBERS = {
-    "alone": "alone",
-    "cold": "another replays from disk",
-    "control": "the same replay, not from the broker",
-    "slow": "8 slow readers",
-    "broken": "20 broken ones",
+    "alone": "none",
+    "cold": "another consumer reads old data from disk",
+    "control": "another process reads the same data, without the broker",
+    "slow": "8 slow consumers",
+    "broken": "20 clients that stop reading, or stop inside a request",
 }
 
 
@@ -124,12 +124,12 @@ def _cpu(results: Results, row: Row, broker: str) -> str:
 
 
 def comparison(results: Results, rows: Sequence[Row], goals: bool) -> list[str]:
-    heads = ["", "Headrace", "Apache Kafka", "ratio"]
+    heads = ["workload", "Headrace", "Apache Kafka", "ratio"]
     if goals:
         heads.append("goal")
     with_cpu = any(_cpu(results, row, broker) for row in rows for broker in (HEADRACE, KAFKA))
     if with_cpu:
-        heads += ["Headrace CPU", "Kafka CPU"]
+        heads += ["Headrace CPU per request, per GB", "Kafka CPU per request, per GB"]
     lines = [_line(heads), _line(["---"] * len(heads))]
     for row in rows:
         ours = _metric(results, row.workload, HEADRACE, row.metric)
@@ -149,7 +149,7 @@ def comparison(results: Results, rows: Sequence[Row], goals: bool) -> list[str]:
 
 
 def _interference(results: Results) -> list[str]:
-    heads = ["p99 of one consumer", "Headrace", "of alone", "Apache Kafka", "of alone"]
+    heads = ["other load", "Headrace p99", "ratio", "Apache Kafka p99", "ratio"]
     lines = [_line(heads), _line(["---"] * len(heads))]
     for kind, title in _DISTURBERS.items():
         cells = [title]
@@ -163,8 +163,9 @@ def _interference(results: Results) -> list[str]:
     disk = _metric(results, "beside-cold", HEADRACE, "disk_read_mb_per_s")
     theirs = _metric(results, "beside-cold", KAFKA, "disk_read_mb_per_s")
     if disk and theirs:
-        lines += ["", f"Replayed from disk at the same time: Headrace {median(disk):.0f} MB/s, "]
-        lines[-1] += f"Kafka {median(theirs):.0f} MB/s. The goal is less than 2x of alone."
+        lines += ["", "The ratio compares with no other load; the goal is less than 2x. "]
+        lines[-1] += f"The other consumer read {median(disk):.0f} MB/s from Headrace, "
+        lines[-1] += f"and {median(theirs):.0f} MB/s from Kafka."
     return lines
 
 
@@ -172,16 +173,22 @@ def render(results: Results, flushed: Results, facts: Mapping[str, str]) -> str:
     """The measured part of docs/BENCHMARKS.md."""
     parts = ["\n".join(f"- {name}: {value}" for name, value in facts.items())]
     if any(row.workload in results for row in ROWS):
-        parts += ["### Default durability: page cache", "\n".join(comparison(results, ROWS, True))]
+        parts += [
+            "### Default settings: no sync before an acknowledgement",
+            "\n".join(comparison(results, ROWS, True)),
+        ]
     if any(row.workload in flushed for row in ROWS):
         parts += [
-            "### flush.messages=1: an fsync before each acknowledgement",
+            "### flush.messages=1: a sync before each acknowledgement",
             "\n".join(comparison(flushed, ROWS, False)),
         ]
     if any(row.workload in results for row in SIZE_ROWS):
         parts += ["### Start and memory", "\n".join(comparison(results, SIZE_ROWS, True))]
     if "beside-alone" in results:
-        parts += ["### One consumer beside others", "\n".join(_interference(results))]
+        parts += [
+            "### Latency of one consumer while other clients load the broker",
+            "\n".join(_interference(results)),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -205,10 +212,10 @@ _SUMMARY = {
     "failover_s": "next write after {:.3f} s",
     "in_sync_s": "all in sync after {:.2f} s",
     "broker_mb": "{:.0f} MB",
-    "zookeeper_mb": "ZooKeeper {:.0f} MB",
+    "zookeeper_mb": "ZooKeeper uses {:.0f} MB",
     "heap_mb": "{:.0f} MB of heap in use",
     "znodes": "{:,.0f} nodes",
-    "znodes_kb": "{:,.0f} KB in them",
+    "znodes_kb": "{:,.0f} KB of node data",
     "watches": "{:,.0f} watches",
     "idle_percent": "{:.1f} % of a core",
     "files": "{:,.0f} open files",
