@@ -1,0 +1,83 @@
+"""Commands of docs/SECURITY.md and docs/PIPELINES.md run as the pages show them.
+
+tests/unit/test_doc_commands.py parses the commands of all pages. Commands that need Spark run in
+tests/pipelines and tests/spark_cluster.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from headrace.client import connect
+from headrace.ensemble.zookeeper import free_port
+from headrace.testing import RunningBroker
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def block(text: str, first_line: str) -> str:
+    """The indented block that starts with this text."""
+    (found,) = re.findall(rf"^    {re.escape(first_line)}.*\n(?:    .*\n)*", text, re.MULTILINE)
+    return re.sub(r"^    ", "", found, flags=re.MULTILINE)
+
+
+def run(script: str, directory: Path, address: str = "", stdin: str = "") -> str:
+    """Run shell commands with the `headrace` and `python` of this test."""
+    shim = directory / "bin"
+    shim.mkdir(exist_ok=True)
+    for name, command in (
+        ("headrace", f"{sys.executable} -m headrace"),
+        ("python", sys.executable),
+    ):
+        (shim / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        (shim / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-euc", script],
+        cwd=directory,
+        env={**os.environ, "PATH": f"{shim}:{os.environ['PATH']}", "HEADRACE_BOOTSTRAP": address},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_users_of_the_security_page(tmp_path: Path) -> None:
+    text = page("SECURITY.md")
+    first = block(text, "headrace users bootstrap admin").splitlines()[0]
+    run(first, tmp_path, stdin="secret-1\n")
+    settings = dict(line.split("=", 1) for line in block(text, "listeners=SASL").splitlines())
+    settings["listeners"] = f"SASL_PLAINTEXT://127.0.0.1:{free_port()}"
+    login = block(text, "security.protocol=").replace("sasl.password=...", "sasl.password=secret-1")
+    assert "secret-1" in login
+    (tmp_path / "admin.properties").write_text(login)
+    commands = block(text, "headrace users create bob").splitlines()
+    assert len(commands) >= 4
+    with RunningBroker.start(tmp_path / "headrace-data", settings=settings) as broker:
+        shown = [run(line, tmp_path, broker.address, "secret-2\n") for line in commands]
+    users = next(text for line, text in zip(commands, shown, strict=True) if " list " in line)
+    assert "admin" in users
+    assert "bob" in users
+
+
+def test_projects_of_the_pipelines_page(broker: RunningBroker, tmp_path: Path) -> None:
+    text = page("PIPELINES.md")
+    with connect(broker.address) as client:
+        client.produce("T", '{"mill": 1, "flour": "fine"}')
+    own = [line for line in block(text, "headrace up &").splitlines() if "init" in line]
+    run("\n".join(own), tmp_path, broker.address)
+    (definition,) = (tmp_path / "mill" / "transformations").glob("*.py")
+    assert "flour" in definition.read_text()
+    # Later commands need Spark: tests/pipelines runs the shop.
+    sample = block(text, "headrace pipeline init shop").partition(" && headrace pipeline run")[0]
+    run(sample, tmp_path, broker.address)
+    with connect(broker.address) as client:
+        assert "orders" in client.list_topics()
