@@ -35,7 +35,7 @@ MUTATIONS = (
                 "        target.leader_epoch = partition.leader_epoch\n"
                 "        target.asked = NEVER\n",
                 "        target.leader_epoch = partition.leader_epoch\n"
-                "        if partition.log.job is None and not partition.log.has_staged:\n"
+                "        if partition.log.durable.job is None and not partition.log.has_staged:\n"
                 "            partition.log.truncate_to(int(partition.high_watermark), 0)\n"
                 "        target.asked = NEVER\n",
             ),

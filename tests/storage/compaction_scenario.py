@@ -66,9 +66,9 @@ def clean(
     try:
         return _clean(log, now_ms, table_bytes_max, after_each)
     except CleaningFailed as error:
-        (damaged,) = (each for each in log.segments if each.base_offset == error.index_of)
+        (damaged,) = (each for each in log.segments.all if each.base_offset == error.index_of)
         rebuild_aborted(log, damaged)
-        log.unsettled.append(damaged)
+        log.durable.unsettle(damaged)
         work(log, now_ms)
     return clean(log, now_ms, table_bytes_max=table_bytes_max, after_each=after_each)
 
@@ -160,7 +160,7 @@ class CompactedWorkload:
             self.write(log, number)
             log.roll(self.clock.now_ms)
             work(log, self.clock.now_ms)
-            self.synced = int(log.synced_offset)
+            self.synced = int(log.durable.synced_offset)
             if number in self.cleans_at:
                 self.first_cleaning = self.first_cleaning or self.files.operations
                 self.clean(directory, log)
@@ -226,7 +226,7 @@ class CompactedWorkload:
     def clean(self, directory: LogDirectory, log: Log) -> None:
         def note_gone(cleaned: CleanedSegment) -> None:
             start = cleaned.facts.base_offset
-            end = min(base for base in log.base_offsets if base > start)
+            end = min(base for base in log.segments.base_offsets if base > start)
             kept = {record.offset for record in records_of(batches_of(log, start, end))}
             written = {record.offset for record in records_of(self.history)}
             self.gone |= {offset for offset in written if start <= offset < end} - kept

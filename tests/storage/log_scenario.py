@@ -128,7 +128,7 @@ def work(log: Log, now_ms: int = NOW_MS) -> int:
 
 
 def checkpoint(log: Log) -> None:
-    log.checkpoint_asked = True
+    log.durable.request_checkpoint()
     work(log)
 
 

@@ -35,7 +35,7 @@ def made(files: SimulatedFiles) -> LogDirectory:
         for number in range(WRITTEN):
             append(log, f"{partition.partition} {number} " + "x" * 40)
             if number + 1 == SYNCED:
-                log.checkpoint_asked = True
+                log.durable.request_checkpoint()
                 work(log)
         if partition.partition % 2:
             log.delete_records(START, WRITTEN)
@@ -122,7 +122,7 @@ def test_a_job_that_was_not_started_is_covered_by_the_close() -> None:
     files = SimulatedFiles()
     directory = made(files)
     for log in directory.logs():
-        log.checkpoint_asked = True
+        log.durable.request_checkpoint()
         assert log.next_job(NOW_MS) is not None
     assert directory.close(high_watermarks())
     was_clean, logs = found(files.power_lost(2))

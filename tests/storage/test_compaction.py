@@ -48,7 +48,7 @@ def test_every_offset_can_be_asked_for_and_gives_the_next_record_that_is_left() 
     workload, log = written()
     clean(log, workload.clock.now_ms)
     offsets = [record.offset for record in records(log)]
-    assert len(log.segments) < 5
+    assert len(log.segments.all) < 5
     for offset in range(int(log.log_end_offset)):
         found = log.read(offset, 1, log.log_end_offset, True)
         following = [each for each in offsets if each >= offset]
@@ -78,7 +78,7 @@ def test_a_segment_is_read_at_any_moment_while_it_takes_its_place() -> None:
     job = job_for(log, workload.clock.now_ms)
     cleaning = Cleaning(log.files, job)
     cleaned = next(cleaning.run())
-    sources = [each for each in log.segments if each.base_offset in cleaned.replaced]
+    sources = [each for each in log.segments.all if each.base_offset in cleaned.replaced]
     replacement = Replacement(log, cleaned, sources)
     first = replacement.first_job()
     for step in first._steps:
@@ -98,7 +98,7 @@ def test_a_segment_is_read_at_any_moment_while_it_takes_its_place() -> None:
 
 
 def _forget(log: Log) -> None:
-    for segment in log.segments:
+    for segment in log.segments.all:
         segment.forget()
 
 
@@ -181,11 +181,11 @@ def test_only_sealed_segments_below_the_last_stable_offset_are_cleaned() -> None
     _, log = written(4)
     everything = found_in(log)
     assert everything is not None
-    assert everything.sources == log.segments[:-1]
-    some = found_in(log, stable=log.base_offsets[2] + 1)
+    assert everything.sources == log.segments.all[:-1]
+    some = found_in(log, stable=log.segments.base_offsets[2] + 1)
     assert some is not None
-    assert some.sources == log.segments[:2]
-    assert found_in(log, stable=log.base_offsets[1] - 1) is None
+    assert some.sources == log.segments.all[:2]
+    assert found_in(log, stable=log.segments.base_offsets[1] - 1) is None
 
 
 def test_a_log_that_does_not_compact_is_left_alone() -> None:
@@ -218,10 +218,10 @@ def test_young_records_wait_for_the_minimal_lag() -> None:
     now_ms = workload.clock.now_ms
     found = found_in(log, now_ms + RETENTION_MS // 2)
     assert found is not None
-    assert found.sources == log.segments[:1]
+    assert found.sources == log.segments.all[:1]
     later = found_in(log, now_ms + 2 * RETENTION_MS)
     assert later is not None
-    assert later.sources == log.segments[:-1]
+    assert later.sources == log.segments.all[:-1]
 
 
 def test_old_records_do_not_wait_for_the_ratio_beyond_the_maximal_lag() -> None:
@@ -247,7 +247,7 @@ def test_an_active_segment_is_sealed_in_time_for_the_maximal_lag() -> None:
     workload.append(log, ("a", "1"))
     workload.clock.advance(1001)
     workload.append(log, ("a", "2"))
-    assert len(log.segments) == 2
+    assert len(log.segments.all) == 2
 
 
 def test_the_dirtiest_log_comes_first() -> None:
@@ -267,7 +267,7 @@ def test_the_dirtiest_log_comes_first() -> None:
 
 def test_a_damaged_batch_ends_the_cleaning_and_nothing_is_changed() -> None:
     workload, log = written()
-    path = log.segments[2].stem + ".log"
+    path = log.segments.all[2].stem + ".log"
     workload.files.patch(path, 70, b"\x55")
     before = workload.files.list_directory(log.path)
     with pytest.raises(CleaningFailed, match=r"damaged at byte 0.*is not changed"):
@@ -311,7 +311,7 @@ def half_replaced(log: Log, now_ms: int, code: int) -> Replacement:
     files = log.files
     assert isinstance(files, SimulatedFiles)
     cleaned = next(Cleaning(files, job_for(log, now_ms)).run())
-    sources = [each for each in log.segments if each.base_offset in cleaned.replaced]
+    sources = [each for each in log.segments.all if each.base_offset in cleaned.replaced]
     replacement = Replacement(log, cleaned, sources)
     first = replacement.first_job()
     first.run()
@@ -344,7 +344,7 @@ def test_names_that_new_files_could_not_get_they_get_later(code: int) -> None:
 def test_a_segment_goes_whole_although_its_files_did_not_get_their_names() -> None:
     workload, log = written()
     replacement = half_replaced(log, workload.clock.now_ms, errno.ENOSPC)
-    log.delete_records(log.base_offsets[1], int(log.written_end_offset))
+    log.delete_records(log.segments.base_offsets[1], int(log.written_end_offset))
     work(log, workload.clock.now_ms)
     assert not replacement.is_unfinished()
     names = [info.name for info in log.files.list_directory(log.path)]
@@ -353,7 +353,7 @@ def test_a_segment_goes_whole_although_its_files_did_not_get_their_names() -> No
     work(again, workload.clock.now_ms)
     assert committed(again) == committed(log)
     names = [info.name for info in again.files.list_directory(log.path)]
-    first = log.base_offsets[0]
+    first = log.segments.base_offsets[0]
     assert not [name for name in names if name[:20].isdigit() and int(name[:20]) < first]
 
 
@@ -361,10 +361,10 @@ def test_a_log_that_changed_meanwhile_refuses_what_was_made_of_it() -> None:
     workload, log = written()
     job = job_for(log, workload.clock.now_ms)
     cleaned = next(Cleaning(log.files, decode_job(job.encode())).run())
-    sources = [each for each in log.segments if each.base_offset in cleaned.replaced]
+    sources = [each for each in log.segments.all if each.base_offset in cleaned.replaced]
     replacement = Replacement(log, cleaned, sources)
     assert replacement.is_possible()
-    log.delete_records(log.base_offsets[1], int(log.written_end_offset))
+    log.delete_records(log.segments.base_offsets[1], int(log.written_end_offset))
     work(log, workload.clock.now_ms)
     assert not replacement.is_possible()
 
@@ -377,7 +377,7 @@ def test_a_deleted_partition_refuses_what_was_made_of_it() -> None:
         log.roll(workload.clock.now_ms)
         work(log, workload.clock.now_ms)
     cleaned = next(Cleaning(log.files, job_for(log, workload.clock.now_ms)).run())
-    sources = [each for each in log.segments if each.base_offset in cleaned.replaced]
+    sources = [each for each in log.segments.all if each.base_offset in cleaned.replaced]
     replacement = Replacement(log, cleaned, sources)
     first = replacement.first_job()
     directory.delete(PARTITION)
@@ -395,8 +395,8 @@ def test_a_deleted_partition_refuses_what_was_made_of_it() -> None:
 def test_a_truncated_log_is_dirty_from_there_on() -> None:
     workload, log = written()
     clean(log, workload.clock.now_ms)
-    assert log.first_dirty_offset == log.base_offsets[-1]
-    log.truncate_to(int(log.base_offsets[-1]) - 3, workload.clock.now_ms)
+    assert log.first_dirty_offset == log.segments.base_offsets[-1]
+    log.truncate_to(int(log.segments.base_offsets[-1]) - 3, workload.clock.now_ms)
     assert log.first_dirty_offset == log.log_end_offset
 
 
@@ -433,7 +433,7 @@ def test_cleaned_batches_are_sound_and_keep_their_epochs() -> None:
     epochs = log.epochs.entries()
     clean(log, workload.clock.now_ms)
     original = {each.base_offset: each for each in workload.history}
-    for segment in log.segments:
+    for segment in log.segments.all:
         data = log.files.read_file(segment.stem + ".log")
         for each in read_batches(data, check_crc=True):
             assert each.leader_epoch == original[each.base_offset].leader_epoch

@@ -34,7 +34,7 @@ def with_the_recovery_point_in_a_sealed_segment(
     _, replacement = first_cleaned(log, now_ms)
     append(log, "before the checkpoint", epoch=9, now_ms=now_ms)
     checkpoint(log)
-    point = int(log.recovery_point)
+    point = int(log.durable.recovery_point)
     append(log, "after the checkpoint", epoch=9, now_ms=now_ms)
     log.roll(now_ms)
     append(log, "in the next segment", epoch=9, now_ms=now_ms, producer=(7, 0, 0))
@@ -45,7 +45,7 @@ def with_the_recovery_point_in_a_sealed_segment(
     log.done(job)
     workload.files.fail_at = {}
     assert job.error is not None
-    assert log.recovery_point == point < log.base_offsets[-1]
+    assert log.durable.recovery_point == point < log.segments.base_offsets[-1]
     return workload, log, replacement
 
 

@@ -40,12 +40,12 @@ def test_small_segments_become_few_and_none_becomes_too_large() -> None:
     log = sealed_small(20, CONFIG.replace(segment_bytes=2500))
     before = records(log)
     clean(log, NOW_MS)
-    sizes = [int(segment.size) for segment in log.segments[:-1]]
+    sizes = [int(segment.size) for segment in log.segments.all[:-1]]
     assert max(sizes) <= 2500
     assert len(sizes) <= 7
     assert records(log) == before
     clean_again(log)
-    assert [int(segment.size) for segment in log.segments[:-1]] == sizes
+    assert [int(segment.size) for segment in log.segments.all[:-1]] == sizes
 
 
 def clean_again(log: Log) -> None:
@@ -56,11 +56,11 @@ def clean_again(log: Log) -> None:
 def test_full_segments_of_which_little_is_left_become_one_at_once() -> None:
     workload, log = written()
     configured(log, segment_bytes=1000)
-    assert len(log.segments) > 6
+    assert len(log.segments.all) > 6
     before = latest(committed(log))
     clean(log, workload.clock.now_ms)
-    assert len(log.segments) <= 4
-    assert all(segment.size <= 1000 for segment in log.segments)
+    assert len(log.segments.all) <= 4
+    assert all(segment.size <= 1000 for segment in log.segments.all)
     assert latest(committed(log)) == before
 
 
@@ -68,8 +68,8 @@ def test_an_index_that_is_full_ends_a_segment() -> None:
     log = sealed_small(20, CONFIG.replace(index_interval_bytes=1, segment_index_bytes=200))
     before = records(log)
     clean(log, NOW_MS)
-    assert 3 < len(log.segments) < 20
-    assert all(segment.index_size <= 200 for segment in log.segments)
+    assert 3 < len(log.segments.all) < 20
+    assert all(segment.index_size <= 200 for segment in log.segments.all)
     assert records(log) == before
 
 
@@ -83,7 +83,7 @@ def test_offsets_too_far_apart_for_one_index_stay_in_two_segments() -> None:
     work(log)
     before = records(log)
     clean(log, NOW_MS)
-    assert [int(segment.base_offset) for segment in log.segments] == [0, 3, far, far + 1]
+    assert [int(segment.base_offset) for segment in log.segments.all] == [0, 3, far, far + 1]
     assert records(log) == before
 
 
@@ -112,5 +112,5 @@ def test_a_topic_may_be_compacted_and_lose_its_oldest_segments_too() -> None:
     log.roll(now_ms)
     work(log, now_ms)
     clean(log, now_ms)
-    assert log.first_dirty_offset == log.base_offsets[-1]
+    assert log.first_dirty_offset == log.segments.base_offsets[-1]
     assert b"counter" in {record.key for record in records(log)}

@@ -75,7 +75,7 @@ def written(path: Path) -> tuple[LogDirectory, Log, dict[bytes, bytes]]:
 
 
 def is_compacted(log: Log) -> Callable[[], bool]:
-    return lambda: log.first_dirty_offset == log.base_offsets[-1]
+    return lambda: log.first_dirty_offset == log.segments.base_offsets[-1]
 
 
 def damage(path: str, position: int) -> None:
@@ -97,7 +97,7 @@ def test_a_log_is_compacted_and_says_so_in_the_checkpoint(tmp_path: Path) -> Non
     asyncio.run(scene())
     assert latest(committed(log)) == expected
     assert len(records_of(batches_of(log))) < before // 2
-    end = log.base_offsets[-1]
+    end = log.segments.base_offsets[-1]
     assert (tmp_path / "cleaner-offset-checkpoint").read_text() == f"0\n1\nevents 0 {end}\n"
     assert logs.close({})
 
@@ -106,12 +106,12 @@ def test_a_damaged_log_is_named_once_and_left_alone_until_its_settings_change(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs, log, _ = written(tmp_path)
-    damage(log.segments[1].stem + ".log", 70)
+    damage(log.segments.all[1].stem + ".log", 70)
 
     async def scene() -> None:
         async with compacting(log, logs) as compaction:
             await until(lambda: "compaction failed" in caplog.text)
-            damage(log.segments[1].stem + ".log", 70)
+            damage(log.segments.all[1].stem + ".log", 70)
             assert list(compaction._candidates()) == []
             log.set_config(log.config.replace())
             await until(is_compacted(log))
@@ -162,7 +162,7 @@ def test_a_log_whose_segments_are_dropped_meanwhile_is_compacted_without_a_compl
     async def compact() -> None:
         async with compacting(log, logs):
             await asyncio.sleep(0)  # The cleaner is told of all segments, and has read none yet.
-            log.delete_records(log.base_offsets[2], int(log.log_end_offset))
+            log.delete_records(log.segments.base_offsets[2], int(log.log_end_offset))
             work(log)
             await until(is_compacted(log))
 
@@ -175,8 +175,8 @@ def test_compaction_continues_after_an_index_that_cannot_be_rebuilt(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs, log, expected = written(tmp_path)
-    (first, *_) = (segment for segment in log.segments if segment.aborted_size > 0)
-    for segment in log.segments[:-1]:
+    (first, *_) = (segment for segment in log.segments.all if segment.aborted_size > 0)
+    for segment in log.segments.all[:-1]:
         segment.forget()
     damage(first.stem + ".txnindex", 5)
     failures = [OSError(errno.EMFILE, "cannot open")]
@@ -203,8 +203,8 @@ def test_a_damaged_index_of_aborted_transactions_is_rebuilt_and_then_the_log_is_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs, log, expected = written(tmp_path)
-    (first, *_) = (segment for segment in log.segments if segment.aborted_size > 0)
-    for segment in log.segments[:-1]:
+    (first, *_) = (segment for segment in log.segments.all if segment.aborted_size > 0)
+    for segment in log.segments.all[:-1]:
         segment.forget()
     damage(first.stem + ".txnindex", 5)
 
@@ -224,8 +224,8 @@ def test_the_logs_own_job_comes_after_a_segment_has_taken_its_place(tmp_path: Pa
     async def scene() -> None:
         async with compacting(log, logs):
             await until(is_compacted(log))
-            await until(lambda: log.job is None)
-            assert not log.checkpoint_asked
+            await until(lambda: log.durable.job is None)
+            assert not log.durable.is_checkpoint_due
 
     asyncio.run(scene())
     assert logs.close({})

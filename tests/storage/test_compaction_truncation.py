@@ -30,7 +30,7 @@ def first_cleaned(
     if not merges:
         job = job._replace(segment_bytes=1)
     cleaned = next(Cleaning(log.files, job).run())
-    sources = [each for each in log.segments if each.base_offset in cleaned.replaced]
+    sources = [each for each in log.segments.all if each.base_offset in cleaned.replaced]
     return cleaned, Replacement(log, cleaned, sources)
 
 
@@ -53,7 +53,7 @@ def check_refilled(log: Log, expected: list[int]) -> None:
 def test_a_segment_that_was_truncated_and_refilled_is_not_replaced() -> None:
     workload, log = written()
     cleaned, replacement = first_cleaned(log, workload.clock.now_ms, merges=False)
-    end = log.base_offsets[log.base_offsets.index(cleaned.replaced[-1]) + 1]
+    end = log.segments.base_offsets[log.segments.base_offsets.index(cleaned.replaced[-1]) + 1]
     assert replacement.is_possible()
     # The last kept segment becomes the active one, and takes the next records.
     log.truncate_to(end, workload.clock.now_ms)
@@ -66,14 +66,14 @@ def test_a_segment_that_was_truncated_and_refilled_is_not_replaced() -> None:
 def test_a_truncation_of_later_segments_rejects_what_was_learned_from_them() -> None:
     workload, log = written()
     cleaned, replacement = first_cleaned(log, workload.clock.now_ms, merges=False)
-    kept = log.base_offsets.index(cleaned.replaced[-1]) + 2
-    assert kept < len(log.base_offsets) - 1
+    kept = log.segments.base_offsets.index(cleaned.replaced[-1]) + 2
+    assert kept < len(log.segments.base_offsets) - 1
     before = records_of(batches_of(log))
-    log.truncate_to(log.base_offsets[kept], workload.clock.now_ms)
+    log.truncate_to(log.segments.base_offsets[kept], workload.clock.now_ms)
     refill(log, workload)
     # The new segment lacks records whose later versions no longer exist.
     assert not replacement.is_possible()
-    end = log.base_offsets[kept - 1]
+    end = log.segments.base_offsets[kept - 1]
     assert [r for r in records_of(batches_of(log)) if r.offset < end] == [
         r for r in before if r.offset < end
     ]
@@ -116,7 +116,7 @@ def test_a_replacement_that_could_not_be_undone_is_undone_before_a_truncation() 
     workload, log = written()
     now_ms = workload.clock.now_ms
     cleaned, replacement = first_cleaned(log, now_ms, merges=False)
-    end = log.base_offsets[log.base_offsets.index(cleaned.replaced[-1]) + 1]
+    end = log.segments.base_offsets[log.segments.base_offsets.index(cleaned.replaced[-1]) + 1]
     fail_the_first_job_and_its_undo(workload.files, replacement)
     log.truncate_to(end, now_ms)
     expected = [append(log, "refilled 0", epoch=9, now_ms=now_ms)]
@@ -127,12 +127,12 @@ def test_a_job_undoes_a_replacement_before_it_describes_the_old_segments() -> No
     workload, log = written()
     now_ms = workload.clock.now_ms
     _, replacement = first_cleaned(log, now_ms)
-    bases = list(log.base_offsets)
+    bases = list(log.segments.base_offsets)
     fail_the_first_job_and_its_undo(workload.files, replacement)
     assert found_in(log, now_ms) is None
     work(log, now_ms)
     assert found_in(log, now_ms) is not None
-    assert open_log(workload.files.killed(), CONFIG, SETTINGS).base_offsets == bases
+    assert open_log(workload.files.killed(), CONFIG, SETTINGS).segments.base_offsets == bases
 
 
 def fail_the_first_job_and_its_undo(files: SimulatedFiles, replacement: Replacement) -> None:
@@ -159,7 +159,7 @@ def fail_the_first_job_and_its_undo(files: SimulatedFiles, replacement: Replacem
 
 def test_a_cleaning_after_a_truncation_is_accepted() -> None:
     workload, log = written()
-    log.truncate_to(log.base_offsets[-2] + 1, workload.clock.now_ms)
+    log.truncate_to(log.segments.base_offsets[-2] + 1, workload.clock.now_ms)
     refill(log, workload)
     _, replacement = first_cleaned(log, max(workload.clock.now_ms, NOW_MS))
     assert replacement.is_possible()

@@ -142,7 +142,7 @@ def test_a_log_on_a_real_disk_survives_being_dropped(tmp_path: Path) -> None:
         append(log, f"{number}", "x" * 40, producer=(1, 0, number * 2), timestamp=NOW_MS + number)
         if number == 30:
             work(log)
-    assert len(log.segments) > 3
+    assert len(log.segments.all) > 3
     expected = answers(log)
     again = open_log(SystemFiles(), config, path=path)
     assert answers(again) == expected
@@ -171,7 +171,7 @@ def test_jobs_run_in_another_thread_while_the_log_goes_on(tmp_path: Path) -> Non
         running[0].join()
         log.done(running[1])  # type: ignore[arg-type]
     work(log)
-    assert log.synced_offset == 600
+    assert log.durable.synced_offset == 600
     assert directory.close({PARTITION: 600})
     directory.open()
     directory.load({PARTITION: (TOPIC_ID, config)})

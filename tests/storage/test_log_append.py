@@ -287,16 +287,16 @@ def test_a_segment_that_cannot_be_made_fails_only_the_batch_that_needs_it() -> N
     log.write(NOW_MS)
     assert values(log) == ["a" * 50, "b" * 50]
     assert append(log, "c" * 50) == 2
-    assert len(log.segments) == 2
+    assert len(log.segments.all) == 2
 
 
 def test_a_segment_is_full_at_segment_bytes() -> None:
     log = open_log(SimulatedFiles(), topic_config(segment_bytes=500))
     for _ in range(20):
         append(log, "v" * 20)
-    assert len(log.segments) > 2
-    assert all(200 < segment.size <= 500 for segment in log.segments[:-1])
-    assert log.size_bytes() == sum(segment.size for segment in log.segments)
+    assert len(log.segments.all) > 2
+    assert all(200 < segment.size <= 500 for segment in log.segments.all[:-1])
+    assert log.size_bytes() == sum(segment.size for segment in log.segments.all)
 
 
 def test_a_batch_that_is_larger_than_a_segment_is_refused() -> None:
@@ -308,25 +308,25 @@ def test_a_segment_is_rolled_when_records_are_segment_ms_apart() -> None:
     log = open_log(SimulatedFiles(), topic_config(segment_ms=10_000))
     append(log, "a", timestamp=NOW_MS)
     append(log, "b", timestamp=NOW_MS + 10_000)
-    assert len(log.segments) == 1
+    assert len(log.segments.all) == 1
     append(log, "c", timestamp=NOW_MS + 10_001)
-    assert len(log.segments) == 2
+    assert len(log.segments.all) == 2
 
 
 def test_without_timestamps_the_age_of_the_segment_counts() -> None:
     log = open_log(SimulatedFiles(), topic_config(segment_ms=10_000))
     append(log, "a", timestamp=-1)
     append(log, "b", timestamp=-1, now_ms=NOW_MS + 10_000)
-    assert len(log.segments) == 1
+    assert len(log.segments.all) == 1
     append(log, "c", timestamp=-1, now_ms=NOW_MS + 10_001)
-    assert len(log.segments) == 2
+    assert len(log.segments.all) == 2
 
 
 def test_a_first_record_from_the_future_does_not_keep_a_segment_open() -> None:
     log = open_log(SimulatedFiles(), topic_config(segment_ms=10_000))
     append(log, "a", timestamp=NOW_MS + 10**12)
     append(log, "b", now_ms=NOW_MS + 10_001)
-    assert len(log.segments) == 2
+    assert len(log.segments.all) == 2
 
 
 def test_jitter_shortens_segment_ms_by_less_than_itself() -> None:
@@ -334,9 +334,9 @@ def test_jitter_shortens_segment_ms_by_less_than_itself() -> None:
     log = open_log(SimulatedFiles(), config)
     append(log, "a")
     append(log, "b", timestamp=NOW_MS + 5_000)
-    assert len(log.segments) == 1
+    assert len(log.segments.all) == 1
     append(log, "c", timestamp=NOW_MS + 10_000)
-    assert len(log.segments) == 2
+    assert len(log.segments.all) == 2
 
 
 def test_a_segment_is_rolled_when_its_index_is_full() -> None:
@@ -358,7 +358,7 @@ def test_a_new_segment_begins_where_relative_offsets_would_overflow() -> None:
     frame = build_batch([NewRecord(None, b"far")], base_offset=far, leader_epoch=1)
     log.stage_replica(read_batch(frame, 0, len(frame), False), NOW_MS)
     log.write(NOW_MS)
-    assert log.base_offsets == [0, far]
+    assert log.segments.base_offsets == [0, far]
     assert offsets(log) == [0, far]
     assert offsets(open_log(files.killed())) == [0, far]
     assert offsets(open_log(files.power_lost(1)))[:1] == [0]

@@ -62,9 +62,9 @@ class Workload:
                 self.aim = max(self.aim, log.delete_records(5, log.written_end_offset))
             if number % 8 == 7:
                 log.apply_retention(self.clock.now_ms, log.written_end_offset)
-                self.aim = max(self.aim, int(log.target_start_offset))
+                self.aim = max(self.aim, int(log.durable.target_start_offset))
             if number % 7 == 6:
-                log.checkpoint_asked = True
+                log.durable.request_checkpoint()
                 directory.checkpoint_job({PARTITION: int(log.written_end_offset)}).run()
         directory.close({PARTITION: int(log.written_end_offset)}, broker_epoch=3)
         self.saw(log)
@@ -111,7 +111,7 @@ class Workload:
                 break
 
     def saw(self, log: Log) -> None:
-        self.synced = max(self.synced, int(log.synced_offset))
+        self.synced = max(self.synced, int(log.durable.synced_offset))
         self.start = max(self.start, int(log.log_start_offset))
 
 
@@ -204,8 +204,8 @@ def test_the_workload_rolls_drops_segments_and_closes_cleanly() -> None:
     assert workload.start >= 10
     directory, log = reopen(workload, workload.files.killed())
     assert directory.was_clean
-    assert len(log.segments) >= 3
-    assert log.recovery_point == log.log_end_offset
+    assert len(log.segments.all) >= 3
+    assert log.durable.recovery_point == log.log_end_offset
     check_prefix(workload, log, len(workload.staged))
 
 

@@ -290,14 +290,14 @@ def test_checkpoints_are_written_as_kafka_reads_them() -> None:
     log.delete_records(4, 10)
     work(log)
     directory.checkpoint_job({B: 9}).run()
-    point = log.recovery_point
+    point = log.durable.recovery_point
     assert files.read_file("/data/replication-offset-checkpoint") == b"0\n1\nb-with-dashes 12 9\n"
     assert files.read_file("/data/log-start-offset-checkpoint") == b"0\n1\nb-with-dashes 12 4\n"
     assert (
         files.read_file("/data/recovery-point-offset-checkpoint")
         == f"0\n1\nb-with-dashes 12 {point}\n".encode()
     )
-    assert point == log.base_offsets[-1]
+    assert point == log.segments.base_offsets[-1]
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_a_tick_names_the_logs_that_have_something_to_do() -> None:
     # The first record is there: its directory must last.
     assert directory.tick(clock.now_ms) == [log]
     work(log, clock.now_ms)
-    assert log.is_named
+    assert log.durable.is_named
     assert directory.tick(clock.now_ms) == []
     append(log, "x" * 100)
     assert directory.tick(clock.now_ms) == []
@@ -345,7 +345,7 @@ def test_a_tick_names_the_logs_that_have_something_to_do() -> None:
     # It is synced now, and a checkpoint would spare the scan of it.
     assert directory.tick(clock.now_ms) == [log]
     work(log, clock.now_ms)
-    assert log.recovery_point == log.log_end_offset
+    assert log.durable.recovery_point == log.log_end_offset
     assert directory.tick(clock.now_ms) == []
 
 
@@ -361,12 +361,12 @@ def test_deletion_by_age_pauses_while_the_wall_clock_is_off(
     with caplog.at_level(logging.WARNING):
         directory.apply_retention({A: 1})
         directory.apply_retention({A: 1})
-    assert log.target_start_offset == 0
+    assert log.durable.target_start_offset == 0
     assert len(caplog.records) == 1
     clock.now_ms -= 365 * 86_400_000
     clock.advance(3_600_001)
     directory.apply_retention({A: 1})
-    assert log.target_start_offset == 1
+    assert log.durable.target_start_offset == 1
 
 
 def test_nothing_is_deleted_by_age_by_a_broker_that_started_with_a_wrong_clock(
@@ -383,11 +383,11 @@ def test_nothing_is_deleted_by_age_by_a_broker_that_started_with_a_wrong_clock(
         directory.trust.compare(written_ms)
     assert f"skew_s={365 * 86_400}" in caplog.text
     directory.apply_retention({A: 1})
-    assert log.target_start_offset == 0
+    assert log.durable.target_start_offset == 0
     clock.now_ms = written_ms
     clock.advance(3_600_001)
     directory.apply_retention({A: 1})
-    assert log.target_start_offset == 1
+    assert log.durable.target_start_offset == 1
 
 
 def test_silent_producers_are_forgotten_whatever_the_clocks_of_others_say() -> None:

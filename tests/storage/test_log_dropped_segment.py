@@ -43,7 +43,7 @@ def dropped(files: SimulatedFiles) -> Log:
     log.roll(NOW_MS)
     job.run()
     log.done(job)
-    assert (log.log_start_offset, log.base_offsets) == (5, [5])
+    assert (log.log_start_offset, log.segments.base_offsets) == (5, [5])
     return log
 
 
@@ -56,26 +56,26 @@ def recovered_sequences(files: SimulatedFiles) -> list[int]:
 def test_records_below_the_synced_offset_survive_with_their_producers(is_truncated: bool) -> None:
     files = WithoutSnapshots()
     log = dropped(files)
-    assert log.synced_offset == 0
+    assert log.durable.synced_offset == 0
     if is_truncated:
         append(log, "5")
         append(log, "6")
         log.truncate_to(6, NOW_MS)
     assert run_job(log) is not None
     assert not log.is_offline
-    assert log.synced_offset == 5
+    assert log.durable.synced_offset == 5
     assert recovered_sequences(files) == [4] * 16
 
 
 def test_a_dropped_segment_is_synced_once_and_then_closed_and_removed() -> None:
     files = WithoutSnapshots()
     log = dropped(files)
-    (segment,) = log.unsettled
+    (segment,) = log.durable.unsettled
     before = len(files.trace)
     assert run_job(log) is not None
     files.is_failing = False
     work(log)
     assert files.trace[before:].count(f"sync {FIRST}") == 1
     assert not files.exists(FIRST)
-    assert not log.unsettled
+    assert not log.durable.unsettled
     assert segment.file is None

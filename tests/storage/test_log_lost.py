@@ -42,7 +42,7 @@ def filled(files: SimulatedFiles, *, is_synced: bool) -> Log:
         append(log, f"{number}", producer=(1, 0, number))
     if is_synced:
         checkpoint(log)
-    assert len(log.segments) > 4
+    assert len(log.segments.all) > 4
     return log
 
 
@@ -61,7 +61,7 @@ def content(files: SimulatedFiles) -> dict[str, bytes]:
 def test_segments_behind_a_gap_are_set_aside(caplog: pytest.LogCaptureFixture) -> None:
     files = SimulatedFiles()
     log = filled(files, is_synced=False)
-    second, third, *rest = log.base_offsets[1:]
+    second, third, *rest = log.segments.base_offsets[1:]
     expected = [files.read_file(log_file(base)) for base in (third, *rest)]
     files.remove(log_file(second))
     with caplog.at_level(logging.ERROR):
@@ -82,7 +82,7 @@ def test_segments_behind_a_gap_are_set_aside(caplog: pytest.LogCaptureFixture) -
 def test_a_second_file_of_the_same_name_does_not_replace_the_first() -> None:
     files = SimulatedFiles()
     log = filled(files, is_synced=False)
-    second = log.base_offsets[1]
+    second = log.segments.base_offsets[1]
     for number in range(2):
         files.write_file(log_file(100), b"something %d" % number, sync=True)
         open_log(files.killed(), CONFIG)
@@ -104,7 +104,7 @@ def test_an_empty_segment_behind_a_gap_is_removed() -> None:
 def test_valid_batches_behind_a_damaged_one_are_kept() -> None:
     files = SimulatedFiles()
     log = filled(files, is_synced=False)
-    base = log.base_offsets[-1]
+    base = log.segments.base_offsets[-1]
     data = files.read_file(log_file(base))
     files.patch(log_file(base), 70, b"\xff")
     found = open_log(files.killed(), CONFIG)
@@ -118,7 +118,7 @@ def test_valid_batches_behind_a_damaged_one_are_kept() -> None:
 def test_a_torn_batch_is_cut_off_without_a_copy(cut: int) -> None:
     files = SimulatedFiles()
     log = filled(files, is_synced=False)
-    base = log.base_offsets[-1]
+    base = log.segments.base_offsets[-1]
     data = files.read_file(log_file(base))
     files.write_file(log_file(base), data + data[:cut], sync=True)
     found = open_log(files.killed(), CONFIG)
@@ -130,7 +130,7 @@ def test_a_torn_batch_is_cut_off_without_a_copy(cut: int) -> None:
 def test_zeros_that_a_power_loss_has_left_are_cut_off_without_a_copy() -> None:
     files = SimulatedFiles()
     log = filled(files, is_synced=False)
-    base = log.base_offsets[-1]
+    base = log.segments.base_offsets[-1]
     data = files.read_file(log_file(base))
     files.write_file(log_file(base), data + bytes(500), sync=True)
     assert offsets(open_log(files.killed(), CONFIG)) == list(range(COUNT))
@@ -140,7 +140,7 @@ def test_zeros_that_a_power_loss_has_left_are_cut_off_without_a_copy() -> None:
 def test_without_room_for_the_damaged_end_the_log_stays_offline() -> None:
     files = SimulatedFiles()
     log = filled(files, is_synced=False)
-    files.patch(log_file(log.base_offsets[-1]), 70, b"\xff")
+    files.patch(log_file(log.segments.base_offsets[-1]), 70, b"\xff")
     image = files.killed()
     image.capacity = image.used_bytes()
     before = content(image)
@@ -156,37 +156,38 @@ def test_without_room_for_the_damaged_end_the_log_stays_offline() -> None:
 
 def remove_first(files: SimulatedFiles, log: Log) -> str:
     files.remove(log_file(0))
-    return f"first segment begins at offset {log.base_offsets[1]}, after the log start 0"
+    return f"first segment begins at offset {log.segments.base_offsets[1]}, after the log start 0"
 
 
 def remove_middle(files: SimulatedFiles, log: Log) -> str:
-    files.remove(log_file(log.base_offsets[2]))
-    return f"{log.base_offsets[2]:020d}.log is missing"
+    files.remove(log_file(log.segments.base_offsets[2]))
+    return f"{log.segments.base_offsets[2]:020d}.log is missing"
 
 
 def remove_active(files: SimulatedFiles, log: Log) -> str:
-    files.remove(log_file(log.base_offsets[-1]))
-    return f"{log.base_offsets[-1]:020d}.log is missing"
+    files.remove(log_file(log.segments.base_offsets[-1]))
+    return f"{log.segments.base_offsets[-1]:020d}.log is missing"
 
 
 def remove_all(files: SimulatedFiles, log: Log) -> str:
-    for base in log.base_offsets:
+    for base in log.segments.base_offsets:
         files.remove(log_file(base))
     return f"offsets 0 to {COUNT - 1} have no segment"
 
 
 def shorten_middle(files: SimulatedFiles, log: Log) -> str:
-    path = log_file(log.base_offsets[2])
+    path = log_file(log.segments.base_offsets[2])
     data = files.read_file(path)
     files.write_file(path, data[:-1], sync=True)
-    return f"{log.base_offsets[2]:020d}.log has {len(data) - 1} bytes, and {len(data)} were synced"
+    name = f"{log.segments.base_offsets[2]:020d}.log"
+    return f"{name} has {len(data) - 1} bytes, and {len(data)} were synced"
 
 
 def shorten_active(files: SimulatedFiles, log: Log) -> str:
-    path = log_file(log.base_offsets[-1])
+    path = log_file(log.segments.base_offsets[-1])
     data = files.read_file(path)
     files.write_file(path, b"", sync=True)
-    return f"{log.base_offsets[-1]:020d}.log has 0 bytes, and {len(data)} were synced"
+    return f"{log.segments.base_offsets[-1]:020d}.log has 0 bytes, and {len(data)} were synced"
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ def test_a_log_that_lost_synced_files_stays_offline_and_unchanged(
 def test_damage_below_the_recovery_point_that_a_scan_meets_leaves_the_log_offline() -> None:
     files = SimulatedFiles()
     log = filled(files, is_synced=True)
-    base = log.base_offsets[-1]
+    base = log.segments.base_offsets[-1]
     from headrace.log.upkeep.checkpoints import decode_log_checkpoint, encode_log_checkpoint
 
     path = f"{PATH}/headrace-checkpoint"
@@ -245,7 +246,7 @@ def test_damage_below_the_recovery_point_that_a_scan_meets_leaves_the_log_offlin
 def test_restored_files_bring_the_log_back() -> None:
     files = SimulatedFiles()
     log = filled(files, is_synced=True)
-    path = log_file(log.base_offsets[2])
+    path = log_file(log.segments.base_offsets[2])
     data = files.read_file(path)
     files.remove(path)
     assert open_log(files.killed(), CONFIG).is_offline
@@ -265,7 +266,7 @@ def test_a_data_directory_counts_files_set_aside_and_is_not_clean_while_a_log_is
     directory.load({PARTITION: (TOPIC_ID, CONFIG)})
     assert directory.lost_files == 1
     assert directory.close({})
-    files.remove(log_file(log.base_offsets[1]))
+    files.remove(log_file(log.segments.base_offsets[1]))
     directory = LogDirectory("/data", files.killed(), ManualClock())
     directory.open()
     directory.load({PARTITION: (TOPIC_ID, CONFIG)})
@@ -281,10 +282,10 @@ def test_a_check_lists_files_set_aside_and_the_reason_of_an_offline_log() -> Non
     report = check_partition(files, PATH)
     assert [(each.name, each.size) for each in report.lost] == [(lost(files)[0], 9)]
     assert report.problems == []
-    files.remove(log_file(log.base_offsets[1]))
+    files.remove(log_file(log.segments.base_offsets[1]))
     (problem,) = check_partition(files, PATH).problems
     assert problem.file == "headrace-checkpoint"
-    assert f"{log.base_offsets[1]:020d}.log is missing" in problem.what
+    assert f"{log.segments.base_offsets[1]:020d}.log is missing" in problem.what
 
 
 def test_an_io_error_while_files_are_set_aside_is_reported() -> None:
@@ -306,9 +307,9 @@ def test_a_segment_below_the_log_start_that_was_emptied_or_removed_is_not_missed
     log = filled(files, is_synced=True)
     log.delete_records(COUNT, COUNT)
     checkpoint(log)
-    assert (log.log_start_offset, len(log.segments)) == (COUNT, 1)
-    path = log_file(log.base_offsets[0])
-    assert log.base_offsets[0] < COUNT
+    assert (log.log_start_offset, len(log.segments.all)) == (COUNT, 1)
+    path = log_file(log.segments.base_offsets[0])
+    assert log.segments.base_offsets[0] < COUNT
     if is_removed:
         files.remove(path)
     else:
@@ -329,7 +330,7 @@ def test_a_check_ignores_an_index_that_recovery_rebuilds() -> None:
     log = filled(files, is_synced=True)
     assert log.close(NOW_MS)
     again = open_log(files.killed(), CONFIG)
-    base = again.base_offsets[-1]
+    base = again.segments.base_offsets[-1]
     index = files.read_file(f"{PATH}/{base:020d}.index")
     again.truncate_to(base + 1, NOW_MS)
     files.write_file(f"{PATH}/{base:020d}.index", index, sync=True)

@@ -47,7 +47,7 @@ def test_any_offset_is_found_with_the_whole_batch_that_holds_it(is_reopened: boo
     if is_reopened:
         log.close(NOW_MS)
         log = open_log(log.files, SMALL)
-    assert len(log.segments) > 5
+    assert len(log.segments.all) > 5
     for offset in range(log.log_end_offset):
         assert first_offset(log, offset) == offset - offset % 3
 
@@ -126,7 +126,7 @@ def test_the_number_of_open_segments_is_bounded() -> None:
     for number in range(100):
         append(log, f"{number}.0", f"{number}.1")
     work(log)
-    assert len(log.segments) > 8
+    assert len(log.segments.all) > 8
     for _ in range(3):
         assert len(values(log)) == 200
         for offset in range(0, 200, 7):
@@ -144,9 +144,9 @@ def test_a_read_that_would_wait_says_so_and_succeeds_after_its_job() -> None:
         append(log, f"{number}.0", f"{number}.1")
     log.close(NOW_MS)
     log = open_log(files, SMALL)
-    stem = log.segments[1].stem
+    stem = log.segments.all[1].stem
     files.uncached = {stem + ".log", stem + ".index"}
-    offset = log.base_offsets[1] + 2
+    offset = log.segments.base_offsets[1] + 2
     attempts = 0
     while True:
         try:
@@ -166,12 +166,12 @@ def test_what_was_just_written_is_not_waited_for_either_once_it_has_left_the_cac
     log = open_log(files)
     for number in range(3):
         append(log, f"{number}.0", f"{number}.1")
-    files.uncached = {log.segments[0].stem + ".log"}
+    files.uncached = {log.segments.all[0].stem + ".log"}
     with pytest.raises(NotCached) as raised:
         log.read(2, 100, 6, True, wait=False)
     raised.value.run()
     assert log.read(2, 100, 6, True, wait=False) is not None
-    files.uncached = {log.segments[0].stem + ".log"}
+    files.uncached = {log.segments.all[0].stem + ".log"}
     assert log.read(2, 100, 6, True) is not None
 
 
@@ -326,7 +326,7 @@ def test_a_look_up_hands_out_what_takes_long_and_does_the_rest_itself() -> None:
         lookup = log.find_timestamp(NOW_MS + offset)
         decode = next(lookup)
         # Whatever becomes of the segment meanwhile, what was read of it stays.
-        for segment in log.segments:
+        for segment in log.segments.all:
             segment.forget()
         with pytest.raises(StopIteration) as found:
             lookup.send(decode())
@@ -340,7 +340,7 @@ def test_an_index_whose_rebuilding_failed_is_rebuilt_by_the_next_read(
     log = filled()
     log.close(NOW_MS)
     log = open_log(log.files, SMALL)
-    segment = log.segments[1]
+    segment = log.segments.all[1]
     largest = segment.largest_timestamp
     for suffix in (".index", ".timeindex"):
         log.files.remove(segment.path(suffix))

@@ -161,12 +161,12 @@ def test_a_damaged_segment_ends_the_log_and_what_lies_behind_it_goes() -> None:
     log = open_log(files, CONFIG)
     for number in range(30):
         append(log, f"value {number}")
-    assert len(log.segments) > 3
-    second = log.base_offsets[1]
+    assert len(log.segments.all) > 3
+    second = log.segments.base_offsets[1]
     files.patch(f"{PATH}/{second:020d}.log", 61 + 90, b"\xff")
     found = open_log(files.killed(), CONFIG)
     assert offsets(found) == list(range(second + 1))
-    assert found.base_offsets == [0, second]
+    assert found.segments.base_offsets == [0, second]
 
 
 def test_damage_below_the_recovery_point_costs_only_what_is_damaged(
@@ -177,7 +177,7 @@ def test_damage_below_the_recovery_point_costs_only_what_is_damaged(
     for number in range(30):
         append(log, f"value {number}")
     log.close(NOW_MS)
-    second, third = log.base_offsets[1:3]
+    second, third = log.segments.base_offsets[1:3]
     path = f"{PATH}/{second:020d}.log"
     files.patch(path, 8, b"\x7f\xff\xff\xff")
     files.remove(f"{PATH}/{second:020d}.index")
@@ -211,7 +211,11 @@ def test_nothing_below_the_recovery_point_is_read_again() -> None:
     active = found.active()
     assert read
     assert all(path == f"{active.stem}.log" for path, _ in read)
-    assert min(position for _, position in read) == log.vouched.size if log.vouched else 0
+    assert (
+        min(position for _, position in read) == log.durable.vouched.size
+        if log.durable.vouched
+        else 0
+    )
     assert found.producers.entries[1].last_sequence() == 30
 
 
@@ -222,8 +226,8 @@ def test_a_clean_restart_reads_no_batch_and_has_nothing_to_do() -> None:
     log.close(NOW_MS)
     image = files.power_lost()
     found = open_log(image, CONFIG)
-    assert not found.wants_job
-    assert found.recovery_point == found.log_end_offset
+    assert not found.durable.wants_job
+    assert found.durable.recovery_point == found.log_end_offset
     assert answers(found) == expected
 
 
@@ -244,7 +248,7 @@ def test_a_tear_in_a_sealed_segment_that_was_not_synced_hides_no_later_segment()
     log = open_log(files, CONFIG)
     for number in range(12):
         append(log, f"value {number}")
-    assert len(log.segments) == 2
+    assert len(log.segments.all) == 2
     first = files.read_file(f"{PATH}/{0:020d}.log")
     # The power went: the first file lost whole batches at its end, the second is complete.
     whole = log.read(5, 1, 12, True)
@@ -293,12 +297,12 @@ def test_an_interrupted_replacement_of_segments_is_finished() -> None:
     for number in range(6):
         append(log, f"value {number}")
     log.close(NOW_MS)
-    first, second = log.base_offsets[:2]
+    first, second = log.segments.base_offsets[:2]
     merged = files.read_file(f"{PATH}/{second:020d}.log")
     files.write_file(f"{PATH}/{first:020d}.log.swap", merged, sync=True)
     found = open_log(files.power_lost(), config)
-    third = log.base_offsets[2]
-    assert found.base_offsets[:2] == [first, third]
+    third = log.segments.base_offsets[2]
+    assert found.segments.base_offsets[:2] == [first, third]
     assert offsets(found) == list(range(second, 6))
     assert found.log_end_offset == 6
     work(found)
@@ -364,7 +368,7 @@ def test_a_second_segment_does_not_survive_a_power_cut_without_the_first() -> No
     log = open_log(files, config)
     for number in range(8):
         append(log, f"value {number}")
-    assert len(log.segments) > 3
+    assert len(log.segments.all) > 3
     for seed in range(60):
         found = open_log(files.power_lost(seed), config)
         assert found.log_start_offset == 0

@@ -114,7 +114,7 @@ def test_a_compaction_after_a_restart_is_not_taken_for_a_lost_end() -> None:
     workload, log = written()
     expected = latest(committed(log))
     log = open_log(workload.files.killed(), COMPACTED, SETTINGS)
-    assert log.recovery_point == log.base_offsets[-1]
+    assert log.durable.recovery_point == log.segments.base_offsets[-1]
     _, replacement = first_cleaned(log, workload.clock.now_ms)
     assert replace(replacement)
     found = open_log(workload.files.killed(), COMPACTED, SETTINGS)

@@ -33,7 +33,7 @@ def log_without_its_first_segments(files: SimulatedFiles, *, by_retention: bool)
         log.set_config(CONFIG.replace(retention_bytes=500))
         assert log.apply_retention(NOW_MS, int(log.written_end_offset)) > 0
     else:
-        log.delete_records(log.base_offsets[-1] + 1, int(log.written_end_offset))
+        log.delete_records(log.segments.base_offsets[-1] + 1, int(log.written_end_offset))
     work(log)
     assert log.log_start_offset >= 3
     return log

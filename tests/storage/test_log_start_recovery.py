@@ -33,7 +33,7 @@ def deleted_and_rolled(files: SimulatedFiles, config: TopicConfig = CONFIG) -> L
         append(log, f"{number}", producer=(1, 0, number))
     log.delete_records(-1, 10)
     work(log)
-    assert (log.log_start_offset, log.recovery_point) == (10, 0)
+    assert (log.log_start_offset, log.durable.recovery_point) == (10, 0)
     log.roll(NOW_MS)
     append(log, "acknowledged", producer=(2, 0, 0))
     return log
@@ -65,7 +65,7 @@ def recover_and_work(files: SimulatedFiles) -> int:
     """Start, run the first jobs; returns the number of disk operations."""
     log = open_log(files, CONFIG)
     work(log)
-    assert log.base_offsets == [10]
+    assert log.segments.base_offsets == [10]
     return files.operations
 
 
@@ -135,7 +135,7 @@ def test_a_log_that_lost_all_records_before_its_synced_start_continues_there() -
         again = open_log(second, CONFIG)
         assert again.log_start_offset == 10
     work(found)
-    assert found.base_offsets == [10]
+    assert found.segments.base_offsets == [10]
     assert values(open_log(image.killed(), CONFIG)) == ["new"]
 
 
@@ -148,7 +148,7 @@ def filled(files: SimulatedFiles, *, is_settled: bool = True) -> Log:
     """Six segments, on a disk that is full."""
     log = open_log(files, SMALL)
     checkpoint(log)
-    while len(log.segments) < 6:
+    while len(log.segments.all) < 6:
         append(log, f"{log.log_end_offset}", producer=(1, 0, int(log.log_end_offset)))
         if is_settled:
             work(log)
@@ -193,7 +193,7 @@ def test_retention_on_a_full_disk_survives_a_crash_at_any_operation(is_settled: 
             found = open_log(image, SMALL)
             start, end = int(found.log_start_offset), int(found.log_end_offset)
             assert end == log.log_end_offset or power_is_lost
-            assert end >= log.synced_offset
+            assert end >= log.durable.synced_offset
             assert values(found) == [f"{n}" for n in range(start, end)]
             entry = found.producers.entries.get(1)
             if is_settled or entry is not None:
@@ -232,14 +232,14 @@ def test_a_full_disk_without_room_for_a_name_reuses_an_index_file() -> None:
 def noted_twice(files: SimulatedFiles, *, is_further: bool) -> Log:
     """On a full disk the file with a new log start is written, but its directory is not synced."""
     log = filled(files)
-    log.delete_records(log.base_offsets[1], log.log_end_offset)
+    log.delete_records(log.segments.base_offsets[1], log.log_end_offset)
     assert run_job(log) is not None, "the disk has room for a checkpoint"
     files.fail_at = {files.operations + 2: errno.ENOSPC}
     assert run_job(log) is not None
     assert files.failed == [f"sync_directory {PATH}"]
-    log.checkpoint_asked = True
+    log.durable.request_checkpoint()
     if is_further:
-        log.delete_records(log.base_offsets[2], log.log_end_offset)
+        log.delete_records(log.segments.base_offsets[2], log.log_end_offset)
     return log
 
 
@@ -247,7 +247,7 @@ def noted_twice(files: SimulatedFiles, *, is_further: bool) -> Log:
 def test_log_start_of_a_second_attempt_on_a_full_disk_is_durable(is_further: bool) -> None:
     files = SimulatedFiles()
     log = noted_twice(files, is_further=is_further)
-    target = log.target_start_offset
+    target = log.durable.target_start_offset
     assert run_job(log) is None
     assert log.log_start_offset == target > 0
     for image in (files.killed(), files.power_lost(1), files.power_lost(2)):

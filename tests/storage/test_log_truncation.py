@@ -154,7 +154,7 @@ def test_producers_need_no_scan_after_a_truncation_that_failed_at_its_last_step(
     files, log = failing("rename", "headrace-checkpoint", errno.EIO)
     assert log.is_offline
     found = open_log(files.killed(), CONFIG)
-    assert found.recovery_point == found.log_end_offset == COUNT - 1
+    assert found.durable.recovery_point == found.log_end_offset == COUNT - 1
     check_both_ways(found, COUNT - 1)
 
 
@@ -178,7 +178,7 @@ def test_a_truncation_after_a_job_that_failed_behind_its_checkpoint() -> None:
     log.roll(NOW_MS)
     for number in range(3):
         append(log, f"{number}", epoch=8)
-    log.checkpoint_asked = True
+    log.durable.request_checkpoint()
     job = log.next_job(NOW_MS)
     assert job is not None
     job.run()
@@ -186,7 +186,7 @@ def test_a_truncation_after_a_job_that_failed_behind_its_checkpoint() -> None:
     job.error = OSError(errno.EMFILE, "too many open files")
     log.done(job)
     log.truncate_to(COUNT + 2, NOW_MS)
-    assert log.recovery_point <= log.base_offsets[-1]
+    assert log.durable.recovery_point <= log.segments.base_offsets[-1]
     append(log, "other", epoch=9)
     found = open_log(files.killed(), CONFIG)
     assert values(found, COUNT) == ["unsynced", "0", "other"]
@@ -195,13 +195,13 @@ def test_a_truncation_after_a_job_that_failed_behind_its_checkpoint() -> None:
 def test_a_segment_dropped_before_a_restart_of_the_log_is_not_removed_after_it() -> None:
     files = SimulatedFiles()
     log = filled(files, is_settled=True)
-    base = log.base_offsets[1]
-    log.delete_records(log.base_offsets[2], COUNT)
+    base = log.segments.base_offsets[1]
+    log.delete_records(log.segments.base_offsets[2], COUNT)
     job = log.next_job(NOW_MS)
     assert job is not None
     job.run()
     log.done(job)
-    assert log.doomed
+    assert log.durable.doomed
     # The names of the dropped segments are used again before a job has removed them.
     log.start_at(base, NOW_MS)
     append(log, "kept", epoch=9)
@@ -250,7 +250,7 @@ def test_a_partition_whose_first_checkpoint_a_truncation_wrote_survives_a_power_
         again = open_log(files.killed(), CONFIG)
         append(again, "synced")
         checkpoint(again)
-        assert again.synced_offset == target + 1
+        assert again.durable.synced_offset == target + 1
         image = again.files
         assert isinstance(image, SimulatedFiles)
         assert values(open_log(image.power_lost(seed), CONFIG))[-1:] == ["synced"]

@@ -45,16 +45,16 @@ def test_by_default_nothing_is_synced_until_a_segment_is_full() -> None:
     log = named(files, topic_config())
     for _ in range(20):
         append(log, "x")
-    assert not log.wants_job
+    assert not log.durable.wants_job
     assert log.next_job(NOW_MS) is None
-    assert log.synced_offset == 0
+    assert log.durable.synced_offset == 0
 
 
 def test_with_flush_messages_1_every_write_wants_a_sync() -> None:
     files = SimulatedFiles()
     log = named(files, topic_config(flush_messages=1))
     append(log, "a")
-    assert log.wants_job
+    assert log.durable.wants_job
     job = log.next_job(NOW_MS)
     assert job is not None
     # What is written meanwhile is for the next job, all of it for one.
@@ -63,20 +63,20 @@ def test_with_flush_messages_1_every_write_wants_a_sync() -> None:
     assert log.next_job(NOW_MS) is None
     job.run()
     log.done(job)
-    assert log.synced_offset == 1
-    assert log.wants_job
+    assert log.durable.synced_offset == 1
+    assert log.durable.wants_job
     assert work(log) == 1
-    assert log.synced_offset == 3
-    assert not log.wants_job
+    assert log.durable.synced_offset == 3
+    assert not log.durable.wants_job
     assert offsets(open_log(files.power_lost(1))) == [0, 1, 2]
 
 
 def test_flush_messages_counts_records() -> None:
     log = named(SimulatedFiles(), topic_config(flush_messages=5))
     append(log, "a", "b", "c", "d")
-    assert not log.wants_job
+    assert not log.durable.wants_job
     append(log, "e")
-    assert log.wants_job
+    assert log.durable.wants_job
 
 
 def test_flush_ms_bounds_how_long_a_record_stays_unsynced() -> None:
@@ -88,7 +88,7 @@ def test_flush_ms_bounds_how_long_a_record_stays_unsynced() -> None:
     assert job is not None
     job.run()
     log.done(job)
-    assert log.synced_offset == 1
+    assert log.durable.synced_offset == 1
     append(log, "b")
     assert log.next_job(NOW_MS + 1500) is None
 
@@ -102,7 +102,7 @@ def test_a_sync_reaches_back_over_segments_that_were_rolled_meanwhile() -> None:
     assert job is not None
     job.run()
     log.done(job)
-    assert log.synced_offset == 12
+    assert log.durable.synced_offset == 12
     for seed in range(5):
         assert len(offsets(open_log(files.power_lost(seed), SMALL))) == 12
 
@@ -113,9 +113,9 @@ def test_after_a_failed_sync_nothing_is_acknowledged_again(kind: str) -> None:
     log = named(files, topic_config(segment_bytes=400, flush_messages=1))
     append(log, "a")
     work(log)
-    while len(log.segments) == 1:
+    while len(log.segments.all) == 1:
         append(log, "b")
-    synced = log.synced_offset
+    synced = log.durable.synced_offset
     job = log.next_job(NOW_MS)
     assert job is not None
     before = files.operations
@@ -129,7 +129,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_again(kind: str) -> None:
     job.run()
     log.done(job)
     assert log.is_offline
-    assert log.synced_offset == synced
+    assert log.durable.synced_offset == synced
     with pytest.raises(ApiError) as refused:
         append(log, "c")
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -139,7 +139,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_again(kind: str) -> None:
 def test_a_checkpoint_for_which_there_is_no_room_is_written_later() -> None:
     files = SimulatedFiles()
     log = named(files)
-    while len(log.segments) < 3:
+    while len(log.segments.all) < 3:
         append(log, "x")
     files.capacity = files.used_bytes()
     job = log.next_job(NOW_MS)
@@ -148,21 +148,21 @@ def test_a_checkpoint_for_which_there_is_no_room_is_written_later() -> None:
     log.done(job)
     assert job.error is not None
     assert not log.is_offline
-    assert log.recovery_point == 0
-    assert log.synced_offset == log.base_offsets[-1]
+    assert log.durable.recovery_point == 0
+    assert log.durable.synced_offset == log.segments.base_offsets[-1]
     files.capacity = None
     work(log)
-    assert log.recovery_point >= log.base_offsets[-1]
+    assert log.durable.recovery_point >= log.segments.base_offsets[-1]
 
 
 def test_a_job_for_which_no_file_can_be_opened_is_done_later() -> None:
     files = SimulatedFiles()
     log = named(files, topic_config(segment_bytes=400, flush_messages=1))
-    while len(log.segments) < 3:
+    while len(log.segments.all) < 3:
         append(log, "x")
-    for segment in log.segments:
+    for segment in log.segments.all:
         segment.forget()
-    log.delete_records(log.base_offsets[1], log.log_end_offset)
+    log.delete_records(log.segments.base_offsets[1], log.log_end_offset)
     # It fails where its files are opened first, and later at each step that needs one more.
     attempts = 0
     for open_max in range(files.open_count(), files.open_count() + 4):
@@ -177,8 +177,8 @@ def test_a_job_for_which_no_file_can_be_opened_is_done_later() -> None:
     assert attempts >= 3
     files.open_max = None
     work(log)
-    assert log.synced_offset == log.recovery_point == log.log_end_offset
-    assert log.log_start_offset == log.segments[0].base_offset > 0
+    assert log.durable.synced_offset == log.durable.recovery_point == log.log_end_offset
+    assert log.log_start_offset == log.segments.all[0].base_offset > 0
     assert answers(open_log(files.power_lost(1), SMALL)) == answers(log)
 
 
@@ -191,16 +191,16 @@ def test_a_new_start_that_was_asked_for_meanwhile_gets_a_job_of_its_own() -> Non
     job.run()
     log.done(job)
     assert log.log_start_offset == 0
-    assert log.wants_job
+    assert log.durable.wants_job
     work(log)
     assert log.log_start_offset == 1
-    assert not log.wants_job
+    assert not log.durable.wants_job
 
 
 def test_retention_makes_room_on_a_disk_that_is_full() -> None:
     files = SimulatedFiles()
     log = named(files, topic_config(segment_bytes=400, retention_bytes=500))
-    while len(log.segments) < 6:
+    while len(log.segments.all) < 6:
         append(log, "x")
     work(log)
     files.capacity = files.used_bytes()
@@ -234,7 +234,7 @@ def test_pages_are_dropped_behind_a_fast_writer_only() -> None:
     for (position, size), following in pairwise(dropped):
         assert following[0] == position + size
     assert dropped[-1][0] + dropped[-1][1] <= log.written_size - 300
-    assert log.synced_offset > 10
+    assert log.durable.synced_offset > 10
 
 
 def test_the_page_cache_is_left_alone_where_the_window_is_0() -> None:
@@ -267,7 +267,7 @@ def test_segments_go_when_their_latest_record_is_too_old() -> None:
     assert log.log_start_offset == 0
     work(log)
     assert log.log_start_offset == 2
-    assert log.base_offsets == [2, 3, 4, 5]
+    assert log.segments.base_offsets == [2, 3, 4, 5]
     names = [info.name for info in files.list_directory(PATH)]
     assert not any(name.startswith(f"{n:020d}.") for n in (0, 1) for name in names)
     assert offsets(open_log(files.killed(), config)) == [2, 3, 4]
@@ -306,7 +306,7 @@ def test_records_without_timestamps_age_with_their_file() -> None:
 
 def test_a_log_over_retention_bytes_drops_whole_segments() -> None:
     log = aged(SimulatedFiles(), topic_config(retention_bytes=700), [NOW_MS] * 5)
-    sizes = [segment.size for segment in log.segments[:-1]]
+    sizes = [segment.size for segment in log.segments.all[:-1]]
     total = sum(sizes)
     count = log.apply_retention(NOW_MS, log.log_end_offset)
     assert total - sum(sizes[:count]) >= 700
@@ -365,7 +365,7 @@ def test_truncation_leaves_the_log_as_it_was_then(offset: int) -> None:
         append(log, f"{number}", "x", epoch=number // 3, producer=(1, 0, number * 2))
         expected[int(log.log_end_offset)] = answers(log)
         if number in (4, 8):
-            log.checkpoint_asked = True
+            log.durable.request_checkpoint()
             work(log)
     log.truncate_to(offset, NOW_MS)
     # A batch goes whole.
@@ -385,7 +385,7 @@ def test_what_was_truncated_does_not_come_back_after_a_crash() -> None:
     log = named(files)
     for number in range(12):
         append(log, f"{number}")
-    log.checkpoint_asked = True
+    log.durable.request_checkpoint()
     work(log)
     log.truncate_to(4, NOW_MS)
     for number in range(8):
@@ -430,5 +430,5 @@ def test_settings_can_change_while_a_log_is_open() -> None:
     log.set_config(topic_config(segment_bytes=500, flush_messages=1))
     log.stage(batch("y"), 0, NOW_MS)
     log.write(NOW_MS)
-    assert len(log.segments) == 2
-    assert log.wants_job
+    assert len(log.segments.all) == 2
+    assert log.durable.wants_job

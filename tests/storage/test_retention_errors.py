@@ -55,9 +55,9 @@ def test_a_segment_that_cannot_roll_is_deleted_after_a_later_check(
     for _ in range(3):
         directory.apply_retention(HIGH_WATERMARKS)
     # One descriptor is enough: the indexes are read before the new segment is created.
-    assert expired.base_offsets == ([0] if spare == 0 else [0, 1])
+    assert expired.segments.base_offsets == ([0] if spare == 0 else [0, 1])
     assert caplog.text.count("retention keeps the active segment") == 1 - spare
-    assert sealed.target_start_offset == 1
+    assert sealed.durable.target_start_offset == 1
     files.open_max = None
     assert append(expired, "more", timestamp=NOW_MS) == 1
     directory.apply_retention({EXPIRED: 2, SEALED: 2})

@@ -56,7 +56,7 @@ class Compactor:
             self._hear(run)
         elif not run.replacement.is_possible():
             self._run = None
-        elif log.job is None and not log.has_staged:
+        elif log.durable.job is None and not log.has_staged:
             self._replace(run, run.replacement)
 
     def _begin(self) -> None:
@@ -89,11 +89,10 @@ class Compactor:
         try:
             cleaned = next(run.segments, None)
         except CleaningFailed as error:
-            for segment in log.segments:
+            for segment in log.segments.all:
                 if segment.base_offset == error.index_of:
                     rebuild_aborted(log, segment)
-                    log.unsettled.append(segment)
-                    log.wants_job = True
+                    log.durable.unsettle(segment)
             self._run = None
             return
         except OSError:
@@ -144,7 +143,7 @@ class Compactor:
         driver = self._driver
         if not replacement.is_unfinished():
             self._unfinished = None
-        elif driver.log.job is None and not driver.log.has_staged:
+        elif driver.log.durable.job is None and not driver.log.has_staged:
             job = replacement.second_job()
 
             def done() -> None:

@@ -147,20 +147,20 @@ class Driver:
     def observe(self) -> None:
         """Note what the log says of itself: it must never say less later."""
         log, history = self.log, self.history
-        history.synced = max(history.synced, int(log.synced_offset))
-        history.target = max(history.target, int(log.target_start_offset))
+        history.synced = max(history.synced, int(log.durable.synced_offset))
+        history.target = max(history.target, int(log.durable.target_start_offset))
         start = int(log.log_start_offset)
         require(start >= history.start, "start", f"it went from {history.start} to {start}")
         require(start <= history.target, "start", f"{start} is beyond {history.target}")
         history.start = start
         # Without room for a snapshot, retention on a full disk costs the producers' sequences.
-        history.is_full |= log.job_errno in FULL
+        history.is_full |= log.durable.job_errno in FULL
 
     # Jobs
 
     def start_job(self) -> None:
         log = self.log
-        if log.wants_job and log.job is None and not log.is_offline:
+        if log.durable.wants_job and log.durable.job is None and not log.is_offline:
             self.start_next_job()
 
     def start_next_job(self) -> None:

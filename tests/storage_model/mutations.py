@@ -60,8 +60,8 @@ MUTATIONS = (
         (
             Change(
                 _UPKEEP,
-                "        log.job = _start_job(log)\n        return log.job\n",
-                "        retention.start_here(log, log.target_start_offset)\n",
+                "        durable.begin(_start_job(log))\n        return durable.job\n",
+                "        retention.start_here(log, durable.target_start_offset)\n",
             ),
         ),
     ),
@@ -71,8 +71,8 @@ MUTATIONS = (
         (
             Change(
                 _UPKEEP,
-                "        if vouched.base_offset in log.base_offsets and",
-                "        if vouched.base_offset in log.base_offsets[-1:] and",
+                "        if vouched.base_offset in log.segments.base_offsets and",
+                "        if vouched.base_offset in log.segments.base_offsets[-1:] and",
             ),
             Change(
                 _RECOVERY,
@@ -93,15 +93,15 @@ MUTATIONS = (
         (
             Change(
                 _TRUNCATION,
-                "        log.go_offline(error)\n        raise\n    log.recovery_point",
-                "        raise\n    log.recovery_point",
+                "        log.go_offline(error)\n        raise\n    log.durable.truncation_written",
+                "        raise\n    log.durable.truncation_written",
             ),
         ),
     ),
     Mutation(
         "truncation-unnamed",
         "a truncation writes the first checkpoint, and the directory's name is never synced",
-        (Change(_TRUNCATION, "    if not log.is_named:\n", "    if not log.path:\n"),),
+        (Change(_TRUNCATION, "    if not log.durable.is_named:\n", "    if not log.path:\n"),),
         first=600,
     ),
 )

@@ -39,12 +39,12 @@ class Operations(Driver):
     def do_tick(self, a: int, _b: int) -> None:
         self.clock.advance(a % 20 * 100)
         for log in self.directory.tick(self.clock.now_ms):
-            if log.job is None and self.pending is None:
+            if log.durable.job is None and self.pending is None:
                 self.start_next_job()
 
     def do_sync(self, _a: int, _b: int) -> None:
         """A checkpoint of everything, as a large write or a stop would ask for."""
-        self.log.checkpoint_asked = True
+        self.log.durable.request_checkpoint()
         if self.pending is None and not self.log.is_offline:
             self.start_next_job()
 
@@ -217,9 +217,9 @@ class Operations(Driver):
 
     def do_retention(self, a: int, _b: int) -> None:
         self.clock.advance(a % 3 * 1000)
-        before = int(self.log.target_start_offset)
+        before = int(self.log.durable.target_start_offset)
         self.directory.apply_retention({PARTITION: self.history.high_watermark})
-        target = int(self.log.target_start_offset)
+        target = int(self.log.durable.target_start_offset)
         require(
             target == before or target <= self.history.high_watermark,
             "retention",
@@ -230,14 +230,14 @@ class Operations(Driver):
     def do_truncate(self, a: int, b: int) -> None:
         log, history = self.log, self.history
         self.finish_jobs()
-        if log.is_offline or log.job is not None:
+        if log.is_offline or log.durable.job is not None:
             return
         start, end = int(log.log_start_offset), int(log.log_end_offset)
         choices = (
             start,
             end - 1 - b % 3,
-            int(log.base_offsets[-1]),
-            int(log.base_offsets[-1]) - 1 - b % 3,
+            int(log.segments.base_offsets[-1]),
+            int(log.segments.base_offsets[-1]) - 1 - b % 3,
             start + (end - start) * (b % 20) // 20,
             history.high_watermark,
         )
@@ -250,7 +250,7 @@ class Operations(Driver):
         """Start again at an offset: beyond the end, below the start, or at the start."""
         log = self.log
         self.finish_jobs()
-        if log.is_offline or log.job is not None:
+        if log.is_offline or log.durable.job is not None:
             return
         start, end = int(log.log_start_offset), int(log.log_end_offset)
         target = (end + 1 + b % 9, max(start - 1 - b % 4, 0), start)[a % 3]
@@ -263,13 +263,13 @@ class Operations(Driver):
         low = self._cut_offset(target)
         # Sequences of batches that compaction removed are only in snapshots, and upkeep removes
         # snapshots inside of a segment.
-        segment = max((base for base in log.base_offsets if base < low), default=0)
+        segment = max((base for base in log.segments.base_offsets if base < low), default=0)
         is_cleaned = low <= history.cleaned_end > 0 or segment < history.cleaned_end
         is_exact = low >= history.floor and not is_cleaned and not history.is_full
         starts: tuple[int, ...] = ()
         if is_full:
             starts = (target,)
-        elif target <= log.base_offsets[0] or history.kept_end(low) <= history.start:
+        elif target <= log.segments.base_offsets[0] or history.kept_end(low) <= history.start:
             # No record is left. A batch is cut whole, also if the log starts inside of it.
             starts = (target, low, history.start)
         history.cut = Cut(low, starts, is_full, is_exact)
@@ -283,7 +283,7 @@ class Operations(Driver):
             if log.is_offline:
                 return
         end = int(log.log_end_offset)
-        if is_full or (starts and log.base_offsets == [end] and not log.producers.entries):
+        if is_full or (starts and log.segments.base_offsets == [end] and not log.producers.entries):
             require(end in starts, "end", f"the log was emptied at {starts} and ends at {end}")
             history.restarted_at(end)
         else:

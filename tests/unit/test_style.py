@@ -20,7 +20,7 @@ MORE_ATTRIBUTES = {
     "Broker": 26,
     "Connection": 32,
     "Controller": 28,
-    "Log": 58,
+    "Log": 37,
     "LogDirectory": 29,
     "Partition": 38,
     "Plane": 29,

@@ -420,8 +420,8 @@ class FetchHandler:
 
 def _aborted(log: Log, offset: i64, bound: i64) -> list[tuple[int, int]]:
     """What to skip in an answer from `offset` on, which lies within one segment."""
-    following = bisect_right(log.base_offsets, offset)
+    following = bisect_right(log.segments.base_offsets, offset)
     end: i64 = bound
-    if following < len(log.base_offsets) and log.base_offsets[following] < bound:
-        end = log.base_offsets[following]
+    if following < len(log.segments.base_offsets) and log.segments.base_offsets[following] < bound:
+        end = log.segments.base_offsets[following]
     return [(one.producer_id, one.first_offset) for one in log.aborted_transactions(offset, end)]

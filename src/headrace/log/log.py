@@ -12,7 +12,7 @@ Loop thread only; no locks, no waiting. A worker thread runs the jobs that wait 
 4. recovery_point <= synced_offset <= written_end_offset <= log_end_offset.
 """
 
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 from uuid import UUID
 
 from mypy_extensions import i64
@@ -20,22 +20,22 @@ from mypy_extensions import i64
 from headrace.config.topic import TopicConfig
 from headrace.env.files import Bytes, Files
 from headrace.log import errors, reading, timestamps
+from headrace.log.durable_state import DurableState
 from headrace.log.epochs import EpochCache
 from headrace.log.file import FileSlice, LogFile, OpenSegments
-from headrace.log.producers import ProducerEntry, ProducerTable
+from headrace.log.page_drops import PageDrops
+from headrace.log.producers import ProducerTable
 from headrace.log.recovery import replay
 from headrace.log.segment import RELATIVE_OFFSET_MAX, Segment
+from headrace.log.segment_list import SegmentList
 from headrace.log.state import LogSettings, LogState
 from headrace.log.transactions import AbortedTransaction, read_end_marker
 from headrace.log.upkeep import closing, durability, retention, truncation
-from headrace.log.upkeep.checkpoints import SegmentFacts
 from headrace.log.upkeep.jobs import PASSING, LogJob
+from headrace.log.upkeep.producer_expiry import ProducerExpiry
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
 from headrace.record.batch import PREFIX_SIZE, Batch, crc32c
-
-if TYPE_CHECKING:
-    from headrace.log.compaction.swap_in import Replacement
 
 _COPY_BYTES_MAX: Final = 8192
 """Up to this size, copying a part of a frame is cheaper than a memoryview."""
@@ -63,48 +63,22 @@ class Log:
         self.settings: LogSettings = settings
         self.producers: ProducerTable = state.producers
         self.epochs: EpochCache = state.epochs
-        self.segments: list[Segment] = state.segments
-        self.base_offsets: list[int] = [int(segment.base_offset) for segment in state.segments]
-        self.snapshots: list[int] = state.snapshots
+        self.segments: SegmentList = SegmentList(state.segments)
+        self.durable: DurableState = DurableState(state)
+        self.page_drops: PageDrops = PageDrops()
+        self.producer_expiry: ProducerExpiry = ProducerExpiry()
         self.log_start_offset: i64 = state.log_start_offset
         self.log_end_offset: i64 = state.log_end_offset
         """The offset of the next batch. Staged batches are below it."""
         self.offline_reason: str = state.offline_reason
         self.written_end_offset: i64 = state.log_end_offset
-        self.synced_offset: i64 = state.recovery_point
-        self.recovery_point: i64 = state.recovery_point
-        self.target_start_offset: i64 = state.log_start_offset
-        """The log start offset after the next checkpoint."""
         self.first_dirty_offset: i64 = state.log_start_offset
         """Compaction has processed all records before this offset."""
         self.has_staged: bool = False
         self.is_offline: bool = bool(state.offline_reason)
         self.is_closed: bool = False
-        self.wants_job: bool = bool(state.unsettled) or state.is_changed
-        self.job: LogJob | None = None
-        self.unsettled: list[Segment] = state.unsettled
-        self.rolled: list[tuple[int, dict[int, ProducerEntry]]] = state.rolled
-        """The producers at the base offsets of new segments, which are not in snapshots yet."""
-        self.doomed: list[str] = []
-        """Files of removed segments, in the order in which a job removes them."""
-        self.replacement: Replacement | None = None
-        """The compacted segment that is being put into the log, or whose old files remain."""
         self.truncations: i64 = 0
-        self.noted_start: i64 = state.noted_start
-        self.checkpoint_asked: bool = state.is_changed
-        self.vouched: SegmentFacts | None = state.vouched
-        """The checkpoint's facts about the active segment, if it contains the recovery point."""
-        self.is_named: bool = state.is_named
-        """Whether the partition's directory and its topic id survive a power failure."""
-        self.job_errno: i64 = 0  # Of the last job, if it failed and will be retried.
-        self.has_roll_failed: bool = False
-        self.synced_ms: i64 = 0
-        self.drop_position: i64 = 0
-        self.drop_started_ms: i64 = 0
-        self.dropped_size: i64 = 0
-        self.drop_tail: LogFile | None = None
-        self.expiry_offset: i64 = 0
-        self.expiry_time: float = -1.0
+        self._has_roll_failed: bool = False
         self._pieces: list[Bytes] = []
         self._staged_error: ApiError | None = None
         self._epochs_before: list[tuple[int, int]] | None = None
@@ -113,7 +87,6 @@ class Log:
         self.written_size: i64 = self._active.size
         """The number of bytes of the active segment that are in its file."""
         self.leader_epoch: i64 = state.epochs.latest()
-        self.sealed_bytes: i64 = sum([int(each.size) for each in state.segments[:-1]])
         self._is_ready: bool = False
         """Whether the indexes of the active segment are in memory."""
         self._drop_step: i64 = settings.drop_behind_step_bytes
@@ -280,10 +253,10 @@ class Log:
         segment.mark()
         self.producers.commit()
         if (
-            self.written_end_offset - self.synced_offset >= self._flush_messages
-            or self.written_size - self.drop_position >= self._drop_step
+            self.written_end_offset - self.durable.synced_offset >= self._flush_messages
+            or self.written_size - self.page_drops.position >= self._drop_step
         ):
-            self.wants_job = True
+            self.durable.want_job()
 
     def _take_back(self, error: OSError, file: LogFile | None) -> ApiError:
         """Undo all staged batches, in memory and, if the file is open, in the file."""
@@ -308,7 +281,9 @@ class Log:
             self.go_offline(error)
         return errors.not_written(self.partition, error)
 
-    def go_offline(self, error: OSError) -> None:
+    def go_offline(self, error: OSError, reason: str = "") -> None:
+        """Reject appends until a restart; `reason` is for clients, if recovery can tell."""
+        self.offline_reason = reason or self.offline_reason
         if not self.is_offline:
             self.is_offline = True
             self.settings.failed(self.partition, error)
@@ -328,7 +303,7 @@ class Log:
             self._get_ready()
         segment = Segment(self.files, self.cache, self.path, self.log_end_offset, now_ms)
         try:
-            if not self.is_named:
+            if not self.durable.is_named:
                 durability.name_now(self)
             segment.create()
         except OSError as error:
@@ -339,13 +314,9 @@ class Log:
             raise errors.not_written(self.partition, error) from None
         sealed = self._active
         sealed.seal()
-        self.unsettled.append(sealed)
-        self.rolled.append((int(self.log_end_offset), dict(self.producers.entries)))
-        self.sealed_bytes += sealed.size
+        self.durable.seal(sealed, self.log_end_offset, dict(self.producers.entries))
         self.segments.append(segment)
-        self.base_offsets.append(int(segment.base_offset))
-        self.use_active(segment)
-        self.wants_job = True
+        self._use_active(segment)
 
     def _roll_for(self, base_offset: i64, last_offset: i64, now_ms: i64) -> None:
         end_offset = self.log_end_offset
@@ -363,13 +334,10 @@ class Log:
             # gap for a lost segment, so everything before it is made durable now.
             truncation.skip_to(self, base_offset, now_ms)
 
-    def use_active(self, segment: Segment) -> None:
+    def _use_active(self, segment: Segment) -> None:
         """Use this segment for appends."""
         self.written_size = segment.size
-        self.drop_position = 0
-        if self.dropped_size > 0:
-            self.drop_tail = self._active.file
-            self.dropped_size = 0
+        self.page_drops.roll(self._active.file)
         self._active = segment
         self._boundaries.clear()
         self._get_ready()
@@ -428,10 +396,64 @@ class Log:
         return first if first > self.log_start_offset else self.log_start_offset
 
     def size_bytes(self) -> int:
-        return self.sealed_bytes + self.written_size
+        return self.segments.sealed_bytes + self.written_size
 
     def active(self) -> Segment:
         return self._active
+
+    # Changes by upkeep, truncation and compaction.
+
+    def raise_start(self, offset: i64) -> None:
+        """Set the log start to a higher offset that is durable."""
+        self.log_start_offset = offset
+        self.epochs.cut_start(offset)
+
+    def set_start(self, offset: i64) -> None:
+        """Set the log start of a log without records."""
+        self.log_start_offset = offset
+        self.durable.start_at(offset)
+
+    def restart(self, segments: list[Segment], end_offset: i64, producers: ProducerTable) -> None:
+        """Continue with these segments and this end, after a truncation."""
+        self.producers = producers
+        self.epochs.cut_end(end_offset)
+        self.segments.replace_all(segments)
+        self.log_end_offset = end_offset
+        self.written_end_offset = end_offset
+        self.durable.end_at(end_offset)
+        self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
+        self.leader_epoch = self.epochs.latest()
+        self._use_active(segments[-1])
+
+    def invalidate_cleanings(self) -> None:
+        """A truncation begins: segments that a cleaner creates from this log are not used."""
+        self.truncations += 1
+
+    def cleaned_to(self, offset: i64) -> None:
+        """Compaction has processed all records before this offset."""
+        self.first_dirty_offset = offset
+
+    def roll_succeeded(self) -> None:
+        self._has_roll_failed = False
+
+    def roll_failed(self) -> bool:
+        """Note that retention could not roll the active segment; whether that is new."""
+        is_new = not self._has_roll_failed
+        self._has_roll_failed = True
+        return is_new
+
+    def release(self) -> None:
+        """Close the files of a log that is written and checkpointed."""
+        self.is_closed = True
+        for segment in self.segments.all:
+            segment.file = None
+
+    def abandon(self) -> None:
+        """Stop using a log whose partition is deleted."""
+        self.is_closed = True
+        self.is_offline = True
+        if self.durable.job is not None:
+            self.durable.job.cancel()
 
     # Operations of other modules.
 

@@ -19,8 +19,8 @@ def read_sealed(
     log: "Log", offset: i64, size_max: i64, end: i64, at_least_one: bool, wait: bool
 ) -> FileSlice | None:
     """Read from the segment of an offset, or a later one if compaction has removed its records."""
-    segments = log.segments
-    base_offsets = log.base_offsets
+    segments = log.segments.all
+    base_offsets = log.segments.base_offsets
     at = bisect_right(base_offsets, offset) - 1
     if at < 0:
         # The log is offline: none of its segments could be opened.

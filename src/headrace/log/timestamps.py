@@ -33,7 +33,7 @@ _AT_ONCE_BYTES_MAX = 64 * 1024
 
 def find(log: "Log", timestamp: int) -> Lookup:
     """The first record at or after the log start whose timestamp is not earlier."""
-    for segment in list(log.segments):
+    for segment in list(log.segments.all):
         if segment.largest_timestamp < timestamp:
             continue
         before = segment.time_index().lookup(timestamp)
@@ -47,7 +47,7 @@ def find(log: "Log", timestamp: int) -> Lookup:
 def find_max(log: "Log") -> Lookup:
     """The first record with the largest timestamp."""
     best: Segment | None = None
-    for segment in log.segments:
+    for segment in log.segments.all:
         if best is None or segment.largest_timestamp > best.largest_timestamp:
             best = segment
     if best is None or best.largest_timestamp < 0:
@@ -62,7 +62,7 @@ def find_max(log: "Log") -> Lookup:
 
 def _find_max_from(log: "Log", start: int) -> Lookup:
     largest = -1
-    for segment in list(log.segments):
+    for segment in list(log.segments.all):
         for batch, walk in _batches(log, segment, start):
             if batch.record_count > 0 and batch.base_offset >= start:
                 largest = max(largest, batch.max_timestamp)
@@ -121,8 +121,8 @@ def _decode(batch: Batch, size_max: int) -> Times:
 def aborted(log: "Log", start: int, end: int) -> list[AbortedTransaction]:
     """The aborted transactions that overlap [start, end), by first offset."""
     found: list[AbortedTransaction] = []
-    at = max(bisect_right(log.base_offsets, start) - 1, 0)
-    for segment in log.segments[at:]:
+    at = max(bisect_right(log.segments.base_offsets, start) - 1, 0)
+    for segment in log.segments.all[at:]:
         transactions = segment.aborted()
         if transactions is None:
             transactions = replay.rebuild_aborted(log, segment)

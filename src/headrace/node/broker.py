@@ -129,7 +129,7 @@ class Broker:
         self._logs.open()
         self._refuse_other_kind()
         store = self._store = await self._outside.open_store(config, self._logs.path)
-        await repeated(lambda: self._claim_for(store), self._store_wait_s(store))
+        await repeated(lambda: self._claim_for(store), self._connect_wait_s(store))
         controller = self._make_controller(store, tls)
         worker = self._worker = self._outside.worker("files")
         appends = self._appends = AppendQueue(
@@ -185,7 +185,7 @@ class Broker:
         if controller.registered_ms:
             self._logs.trust.compare(controller.registered_ms)
         self._claim(controller.image.cluster_id)
-        _, stat = await repeated(lambda: store.get(CLUSTER_ID), self._store_wait_s(store))
+        _, stat = await repeated(lambda: store.get(CLUSTER_ID), self._connect_wait_s(store))
         self._store_id = f"{stat.czxid}-{stat.created_ms}"
         await self._load(controller, appends, replicas, replication)
         if config.mechanisms:
@@ -203,6 +203,11 @@ class Broker:
         wanted_ms = self.config.get_int("zookeeper.session.timeout.ms")
         # The ensemble can set a longer timeout.
         return 1 + max(wanted_ms, store.session_timeout_ms) * 1.5 / 1000
+
+    def _connect_wait_s(self, store: Store) -> float:
+        """How long the start waits for a store that became unreachable."""
+        timeout_ms = self.config.get_optional_int("zookeeper.connection.timeout.ms") or 0
+        return max(self._store_wait_s(store), timeout_ms / 1000)
 
     async def _claim_for(self, store: Store) -> None:
         """Refuse another cluster's directory before that cluster hears of this broker."""

@@ -147,7 +147,7 @@ class Compaction:
             _LOG.warning("compaction failed: partition=%s error=%s", log.partition, error)
             if error.is_lasting:
                 self._left_alone[log] = log.config
-            for segment in log.segments:
+            for segment in log.segments.all:
                 if segment.base_offset == error.index_of:
                     self._rebuild_index(log, segment)
         self._end(run)
@@ -158,8 +158,7 @@ class Compaction:
         except (OSError, ApiError) as error:
             self._unreadable(log, error)
             return
-        log.unsettled.append(segment)
-        log.wants_job = True
+        log.durable.unsettle(segment)
         self._start_job_of(log)
 
     def _unreadable(self, log: Log, error: OSError | ApiError) -> None:
@@ -171,7 +170,7 @@ class Compaction:
     def _finish(self, run: "_Run", outcome: Outcome) -> None:
         log = run.log
         if not (log.is_closed or run.is_outrun()):
-            log.first_dirty_offset = outcome.end_offset
+            log.cleaned_to(outcome.end_offset)
             self._files_worker.submit(self._logs.cleaner_checkpoint_job().run, _done)
             _LOG.info(
                 "log compacted: partition=%s offset=%d kept=%d records=%d bytes_read=%d"
@@ -209,7 +208,7 @@ class Compaction:
         if self._is_stopping or not replacement.is_possible():
             # Retention or a truncation changed the log, or the partition is deleted.
             self._end(run)
-        elif log.job is not None or log.has_staged:
+        elif log.durable.job is not None or log.has_staged:
             self._loop.call_later(_BUSY_SECONDS, self._replace, run, replacement)
         else:
             first = replacement.first_job()
@@ -243,7 +242,7 @@ class Compaction:
         """Try a second job again, unless the log is busy, or what it was to finish has gone."""
         if not replacement.is_unfinished():
             del self._unfinished[log]
-        elif log.job is None and not log.has_staged:
+        elif log.durable.job is None and not log.has_staged:
             job = replacement.second_job()
 
             def done() -> None:
@@ -280,7 +279,7 @@ class _Run:
     def is_outrun(self) -> bool:
         """Whether retention dropped, or a truncation changed, the segments being cleaned."""
         log = self.log
-        is_dropped = bool(log.segments[0].base_offset > min(self._sources))
+        is_dropped = bool(log.segments.all[0].base_offset > min(self._sources))
         return is_dropped or bool(log.truncations != self._truncations)
 
     def replacement_for(self, cleaned: CleanedSegment) -> Replacement:

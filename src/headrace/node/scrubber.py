@@ -61,7 +61,7 @@ class Scrubber:
         found = [
             (partition, segment)
             for partition in self._partitions
-            for segment in partition.log.segments
+            for segment in partition.log.segments.all
         ]
         here = {segment for _, segment in found}
         self._known = {segment: None for segment in self._known if segment in here}
@@ -71,7 +71,7 @@ class Scrubber:
     def _next(self) -> None:
         for partition, segment in self._round:
             log = partition.log
-            if log.is_closed or segment not in log.segments or segment in self._known:
+            if log.is_closed or segment not in log.segments.all or segment in self._known:
                 continue
             try:
                 scrub = SegmentScrub(log, segment)

@@ -103,7 +103,7 @@ class AppendQueue:
         self._written(partition, before)
 
     def _written(self, partition: Partition, end_offset_before: i64) -> None:
-        if partition.log.wants_job:
+        if partition.log.durable.wants_job:
             self.start_job(partition)
         partition.demand_sync()
         if partition.followers:
@@ -121,7 +121,7 @@ class AppendQueue:
 
     def follower_appended(self, partition: Partition) -> None:
         """A follower has written records of its leader, or learnt a higher high watermark."""
-        if partition.log.wants_job:
+        if partition.log.durable.wants_job:
             self.start_job(partition)
         if partition.has_long_polls():
             self.update_time()
@@ -214,7 +214,7 @@ class AppendQueue:
             # After a failed sync nothing on this log is acknowledged again (B13).
             self._fail_acks(partition, partition.take_acks(True), ErrorCode.KAFKA_STORAGE_ERROR)
         else:
-            if log.wants_job:
+            if log.durable.wants_job:
                 self.start_job(partition)
             partition.demand_sync()
             for ack in partition.take_synced():

@@ -134,7 +134,7 @@ class FetcherMachine:
             return
         if partition.log.is_offline:
             self._stop(target)
-        elif partition.log.job is not None or self._must_sync(partition):
+        elif partition.log.durable.job is not None or self._must_sync(partition):
             self.held.append(partition)
         else:
             self._wake(target)
@@ -395,7 +395,7 @@ class FetcherMachine:
                 self._throttle.spend(part.end - part.start)
             base_offset: i64 = base_before_start(log, frame, part.start, part.end)
             if base_offset >= 0:
-                if log.job is not None:
+                if log.durable.job is not None:
                     self._hold(target)
                     return
                 log.start_at(log.log_start_offset, wall_ms, base_offset)
@@ -411,7 +411,7 @@ class FetcherMachine:
         """Apply the leader's high watermark, up to the end of this log, and its log start."""
         partition.committed_by_leader(part.high_watermark)
         start: i64 = min(part.log_start_offset, partition.high_watermark)
-        if start > partition.log.target_start_offset:
+        if start > partition.log.durable.target_start_offset:
             partition.log.delete_records(start, partition.high_watermark)
 
     def _must_sync(self, partition: Partition) -> bool:
@@ -438,7 +438,7 @@ class FetcherMachine:
         if start < 0 or (start <= log.log_end_offset and part.high_watermark < 0):
             self._back_off(target, now_ms)
         elif start > log.log_end_offset:
-            if log.job is not None:
+            if log.durable.job is not None:
                 self._hold(target)
                 return
             log.start_at(start, wall_ms)
@@ -457,7 +457,7 @@ class FetcherMachine:
                 _LOG.warning("no common offset with the leader: partition=%s", log.partition)
             self._back_off(target, now_ms)
             return
-        if log.job is not None:
+        if log.durable.job is not None:
             self._hold(target)
             return
         if offset < partition.high_watermark:
@@ -479,7 +479,7 @@ class FetcherMachine:
         if not is_free and target.is_member():
             self._back_off(target, now_ms)
             return
-        if log.job is not None:
+        if log.durable.job is not None:
             self._hold(target)
             return
         if partition.damaged_from < log.log_start_offset:

@@ -309,8 +309,8 @@ class Partition:
     def demand_sync(self) -> None:
         """Hold back records that must be synced first (flush.messages)."""
         log = self.log
-        if log.written_end_offset - log.synced_offset >= self.flush_messages:
-            self.sync_from = log.synced_offset
+        if log.written_end_offset - log.durable.synced_offset >= self.flush_messages:
+            self.sync_from = log.durable.synced_offset
         else:
             self.sync_from = NOT_DUE
 

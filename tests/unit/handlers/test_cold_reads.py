@@ -13,7 +13,7 @@ SMALL_BYTES = 50
 
 def _evict(node: Node) -> None:
     """Drop partition 0 from the page cache."""
-    node.files.uncached = {node.partition().log.segments[-1].stem + ".log"}
+    node.files.uncached = {node.partition().log.segments.all[-1].stem + ".log"}
 
 
 def _finish_first_read(node: Node) -> None:

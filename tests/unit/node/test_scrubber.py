@@ -24,7 +24,7 @@ def rot(log: Log, segment: int) -> None:
     """Change one bit of a value in a segment."""
     files = log.files
     assert isinstance(files, SimulatedFiles)
-    path = log.segments[segment].stem + ".log"
+    path = log.segments.all[segment].stem + ".log"
     data = files.read_file(path)
     at = len(data) - 3
     files.patch(path, at, bytes([data[at] ^ 1]))
@@ -34,12 +34,12 @@ def filled(files: SimulatedFiles, batches: int = 30) -> Log:
     log = open_log(files, topic_config(segment_bytes=500))
     for at in range(batches):
         append(log, f"value {at}")
-    assert len(log.segments) > 3
+    assert len(log.segments.all) > 3
     return log
 
 
 def scrubbed(log: Log, at: int, step_bytes: int = 1 << 20) -> SegmentScrub:
-    scrub = SegmentScrub(log, log.segments[at])
+    scrub = SegmentScrub(log, log.segments.all[at])
     while not scrub.step(step_bytes):
         pass
     return scrub
@@ -47,7 +47,7 @@ def scrubbed(log: Log, at: int, step_bytes: int = 1 << 20) -> SegmentScrub:
 
 def test_what_is_sound_is_found_sound_however_small_the_steps() -> None:
     log = filled(SimulatedFiles())
-    for at in range(len(log.segments)):
+    for at in range(len(log.segments.all)):
         assert scrubbed(log, at).problem == ""
         assert scrubbed(log, at, 1).problem == ""
 
@@ -58,13 +58,13 @@ def test_a_flipped_bit_is_found_where_it_is() -> None:
     assert scrubbed(log, 0).problem == ""
     scrub = scrubbed(log, 1)
     assert "checksum" in scrub.problem
-    assert 0 < scrub.position < log.segments[1].size
+    assert 0 < scrub.position < log.segments.all[1].size
     assert scrub.is_current()
 
 
 def test_a_log_that_was_cut_under_the_reader_is_not_believed_to_be_damaged() -> None:
     log = filled(SimulatedFiles())
-    last = log.segments[-1]
+    last = log.segments.all[-1]
     scrub = SegmentScrub(log, last)
     log.truncate_to(int(last.base_offset) + 1, 0)
     scrub.step(1 << 20)
@@ -110,7 +110,7 @@ def test_damage_is_told_once_with_the_segment_that_it_is_in(
         world = World(sound, damaged)
         await world.until(lambda: bool(world.told))
         assert world.told == [world.partitions[1]]
-        assert world.partitions[1].damaged_from == damaged.base_offsets[2]
+        assert world.partitions[1].damaged_from == damaged.segments.base_offsets[2]
         rot(sound, 0)
         await world.until(lambda: len(world.told) > 1)
         assert world.told == [world.partitions[1], world.partitions[0]]
@@ -126,7 +126,7 @@ def test_damage_is_told_once_with_the_segment_that_it_is_in(
 def damage(node: Node, segment: int) -> None:
     partition = node.partition()
     rot(partition.log, segment)
-    partition.damaged_from = partition.log.base_offsets[segment]
+    partition.damaged_from = partition.log.segments.base_offsets[segment]
 
 
 def caught_up(isr: tuple[int, ...]) -> Scene:

@@ -281,5 +281,5 @@ def elect(
 def log_bytes(log: Log) -> bytes:
     """All that the log's files hold, from its first segment on."""
     return b"".join(
-        segment.open().files.read_file(segment.stem + ".log") for segment in log.segments
+        segment.open().files.read_file(segment.stem + ".log") for segment in log.segments.all
     )

@@ -133,8 +133,8 @@ def test_a_cut_waits_for_the_work_that_the_log_has_under_way() -> None:
     elect(scene.follower, 2, scene.leader)
     scene.leader.is_busy = True
     old = scene.leader.partition()
-    old.log.checkpoint_asked = True
-    old.log.wants_job = True
+    old.log.durable.request_checkpoint()
+    old.log.durable.want_job()
     scene.leader.appends.start_job(old)
     back = Wire(scene.leader, scene.follower)
     back.machine.follow(old)

@@ -19,7 +19,7 @@ SEEDS = range(16)
 def scanned_epochs(log: Log) -> list[tuple[int, int]]:
     """The epochs as the batches themselves tell them (I14)."""
     found: list[tuple[int, int]] = []
-    for segment in log.segments:
+    for segment in log.segments.all:
         walk = Walk(log.files, segment.open().fd, 0, segment.size, True)
         while (batch := walk.next()) is not None:
             if not found or batch.leader_epoch > found[-1][0]:

@@ -20,7 +20,7 @@ def scene_with_start_in_batch() -> Scene:
     leader = scene.leader.partition()
     leader.high_watermark = 9
     delete_records(scene, START)
-    assert leader.log.base_offsets == [3, 6]
+    assert leader.log.segments.base_offsets == [3, 6]
     return scene
 
 
@@ -57,7 +57,7 @@ def test_delete_records_still_moves_the_start_of_such_a_log() -> None:
         scene.wire.catch_up()
         scene.wire.catch_up()
         assert scene.log.log_start_offset == offset
-    assert scene.log.base_offsets == scene.leader.partition().log.base_offsets
+    assert scene.log.segments.base_offsets == scene.leader.partition().log.segments.base_offsets
 
 
 def test_the_follower_waits_for_a_job_before_its_log_begins_with_an_earlier_batch() -> None:
@@ -65,9 +65,9 @@ def test_the_follower_waits_for_a_job_before_its_log_begins_with_an_earlier_batc
     while scene.log.log_start_offset < START:
         assert scene.wire.ask() | scene.wire.receive()
     scene.follower.is_busy = True
-    scene.log.checkpoint_asked = True
+    scene.log.durable.request_checkpoint()
     scene.follower.appends.start_job(scene.follower.partition())
-    assert scene.log.job is not None
+    assert scene.log.durable.job is not None
     scene.wire.run()
     assert scene.log.log_end_offset == START
     scene.follower.is_busy = False

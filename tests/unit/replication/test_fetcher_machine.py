@@ -31,7 +31,7 @@ def test_a_follower_becomes_its_leader_byte_for_byte() -> None:
         scene.leader.append(*(f"{at}-{each}" for each in range(at % 5 + 1)))
     scene.wire.catch_up()
     leader_log = scene.leader.partition().log
-    assert len(scene.log.segments) > 2
+    assert len(scene.log.segments.all) > 2
     assert log_bytes(scene.log) == log_bytes(leader_log)
     assert scene.log.epochs.entries() == leader_log.epochs.entries() == [(1, 0)]
     assert scene.log.producers.entries == leader_log.producers.entries
@@ -109,7 +109,7 @@ def test_a_batch_larger_than_a_segment_may_be_by_now_gets_one_of_its_own() -> No
         scene.leader.append(value)
     scene.wire.run()
     assert log_bytes(scene.log) == log_bytes(scene.leader.partition().log)
-    assert list(scene.log.base_offsets) == [0, 1, 2, 3]
+    assert list(scene.log.segments.base_offsets) == [0, 1, 2, 3]
     found = open_partition(scene.follower.files.killed(), 0, topic_config(segment_bytes=300))
     assert values(found) == values(scene.log)
 
@@ -443,11 +443,11 @@ def test_where_the_topic_wants_a_sync_the_next_question_waits_for_it() -> None:
     scene.leader.append("a")
     scene.wire.run()
     assert values(scene.log) == ["a"]
-    assert scene.log.synced_offset == 0
+    assert scene.log.durable.synced_offset == 0
     assert scene.leader.partition().high_watermark == 0
     scene.follower.is_busy = False
     scene.wire.run()
-    assert scene.log.synced_offset == 1
+    assert scene.log.durable.synced_offset == 1
     assert scene.leader.partition().high_watermark == 1
 
 

@@ -37,7 +37,7 @@ def test_idle_follower_moves_its_log_start_durably_and_reports_it() -> None:
     _delete(scene, 4)
     scene.wire.run()
     reported = scene.leader.partition().followers[2]
-    assert scene.log.target_start_offset == 4
+    assert scene.log.durable.target_start_offset == 4
     assert reported.log_start_offset == 0
     scene.follower.is_busy = False
     scene.wire.run()
@@ -77,7 +77,7 @@ def test_follower_never_starts_beyond_its_own_end() -> None:
     scene.wire.peer.exchanges.clear()
     frame = answer(high_watermark=9, log_start_offset=8)
     scene.wire.machine.answered(frame, 0, scene.wire.now_ms())
-    assert scene.log.target_start_offset == 0
+    assert scene.log.durable.target_start_offset == 0
     assert scene.follower.partition().high_watermark == 0
     assert scene.wire.machine.next_due_ms() == NEVER  # No error, no backoff.
 

@@ -108,7 +108,7 @@ class Copying(Scene):
 
 
 def copied(node: Node, index: int) -> int:
-    return sum(segment.size for segment in node.partition(index).log.segments)
+    return sum(segment.size for segment in node.partition(index).log.segments.all)
 
 
 both_sides = pytest.mark.parametrize(("side", "node"), [("leader", 1), ("follower", 2)])

@@ -52,10 +52,10 @@ def cleanable(
     config = log.config
     if not config.compacts or log.is_offline or log.is_closed:
         return None
-    if log.replacement is not None and log.replacement.is_pending():
+    if log.durable.replacement is not None and log.durable.replacement.is_pending():
         # Start-up would attribute its files to the new cleaning, and undo both.
         return None
-    if len(log.segments) > 1 and log.base_offsets[1] <= log.log_start_offset:
+    if len(log.segments.all) > 1 and log.segments.base_offsets[1] <= log.log_start_offset:
         # The next job drops the first segment.
         return None
     if config.min_compaction_lag_ms > 0 and not time_is_trusted:
@@ -66,9 +66,9 @@ def cleanable(
     sources: list[Segment] = []
     clean_bytes = dirty_bytes = 0
     is_overdue = False
-    for at, segment in enumerate(log.segments[:-1]):
-        end = log.base_offsets[at + 1]
-        if end > end_max or segment in log.unsettled or segment.suffix:
+    for at, segment in enumerate(log.segments.all[:-1]):
+        end = log.segments.base_offsets[at + 1]
+        if end > end_max or segment in log.durable.unsettled or segment.suffix:
             break
         if end <= first_dirty_offset:
             clean_bytes += int(segment.size)
@@ -132,8 +132,11 @@ def cleaning_job(
         config.segment_bytes,
         config.segment_index_bytes,
         config.index_interval_bytes,
-        [_source(segment, log.base_offsets[at + 1]) for at, segment in enumerate(found.sources)],
-        [_aborted_index(log, segment) for segment in log.segments[count:]],
+        [
+            _source(segment, log.segments.base_offsets[at + 1])
+            for at, segment in enumerate(found.sources)
+        ],
+        [_aborted_index(log, segment) for segment in log.segments.all[count:]],
         last_batches(log.producers.entries),
         bytes_per_second_max,
         int(log.truncations),

@@ -58,40 +58,36 @@ class Replacement:
         sources = self._sources
         return (
             at >= 0
-            and log.segments[at : at + len(sources)] == sources
-            and at + len(sources) < len(log.segments)
-            and vouching_snapshot(log) >= log.base_offsets[at + len(sources)]
-            and not any(segment.suffix or segment in log.unsettled for segment in sources)
+            and log.segments.all[at : at + len(sources)] == sources
+            and at + len(sources) < len(log.segments.all)
+            and vouching_snapshot(log) >= log.segments.base_offsets[at + len(sources)]
+            and not any(segment.suffix or segment in log.durable.unsettled for segment in sources)
         )
 
     def first_job(self) -> LogJob:
         log = self._log
-        assert log.job is None, "a job is in progress"
+        durable = log.durable
+        assert durable.job is None, "a job is in progress"
         job = LogJob(log.files)
         job.sync_later(snapshot_path(log.path, vouching_snapshot(log)))
-        checkpoint = checkpoint_below(log, int(log.recovery_point), without=self._sources)
+        checkpoint = checkpoint_below(log, int(durable.recovery_point), without=self._sources)
         job.replace(f"{log.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(checkpoint))
         for suffix in reversed(SUFFIXES):
             path = self._segment.stem + suffix
             job.rename(path + CLEANED, path + SWAP)
         job.sync_directory(log.path)
-        log.job = job
-        log.replacement = self
+        durable.begin(job)
+        durable.begin_replacement(self)
         return job
 
     def first_done(self, job: LogJob) -> bool:
         """Put the new segment into the list. False if the job failed."""
         log = self._log
-        log.job = None
+        log.durable.end()
         if job.error is not None or log.is_closed:
             self._failed(job.error)
             return False
-        at = self._place()
-        count = len(self._sources)
-        log.segments[at : at + count] = [self._segment]
-        log.base_offsets[at : at + count] = [int(self._segment.base_offset)]
-        log.sealed_bytes += self._segment.size - sum(each.size for each in self._sources)
-        for source in self._sources:
+        for source in log.segments.replace(self._place(), len(self._sources), self._segment):
             source.forget()
         self._is_in_log = True
         return True
@@ -110,18 +106,18 @@ class Replacement:
             path = first.stem + suffix
             job.rename(path + SWAP, path)
         job.sync_directory(log.path)
-        log.job = job
+        log.durable.begin(job)
         return job
 
     def second_done(self, job: LogJob) -> bool:
         """False if the second job must be repeated later."""
         log = self._log
-        log.job = None
+        log.durable.end()
         if job.error is not None or log.is_closed:
             self._failed(job.error)
             return not self.is_unfinished()
         self._segment.suffix = ""
-        log.replacement = None
+        log.durable.end_replacement()
         self._ask_for_checkpoint()
         return True
 
@@ -130,7 +126,7 @@ class Replacement:
         log = self._log
         return (
             bool(self._segment.suffix)
-            and self._segment in log.segments
+            and self._segment in log.segments.all
             and not (log.is_closed or log.is_offline)
         )
 
@@ -143,7 +139,7 @@ class Replacement:
         log = self._log
         job = LogJob(log.files)
         self.add_undo(job)
-        log.job = job
+        log.durable.begin(job)
         return job
 
     def add_undo(self, job: LogJob) -> None:
@@ -163,7 +159,7 @@ class Replacement:
 
     def undo_done(self) -> None:
         """Apply the undo job. If it failed, the log's next job retries before its checkpoint."""
-        self._log.job = None
+        self._log.durable.end()
         self._ask_for_checkpoint()
 
     def settle(self) -> None:
@@ -181,13 +177,13 @@ class Replacement:
 
     def _ask_for_checkpoint(self) -> None:
         """Request a checkpoint that covers the new segment, so that start-up need not read it."""
-        self._log.checkpoint_asked = True
-        self._log.wants_job = True
+        self._log.durable.request_checkpoint()
+        self._log.durable.want_job()
 
     def _place(self) -> int:
         """The index of the first old segment in the log; -1 if it is not there."""
         try:
-            return self._log.segments.index(self._sources[0])
+            return self._log.segments.all.index(self._sources[0])
         except ValueError:
             return -1
 
@@ -207,7 +203,10 @@ class Replacement:
 
 def vouching_snapshot(log: "Log") -> int:
     """The offset of the snapshot that start-up uses. It does not need batches below that offset."""
-    return max((offset for offset in log.snapshots if offset <= log.recovery_point), default=0)
+    return max(
+        (offset for offset in log.durable.snapshots if offset <= log.durable.recovery_point),
+        default=0,
+    )
 
 
 def _segment_of(log: "Log", facts: SegmentFacts, last: Segment) -> Segment:

@@ -337,7 +337,7 @@ class LogDirectory:
             self.high_watermarks.pop(partition, None)
         log = Log(self.files, self.cache, path, partition, topic_id, config, state, settings)
         if hints is not None:
-            log.first_dirty_offset = hints.first_dirty_offset
+            log.cleaned_to(hints.first_dirty_offset)
         if log.is_offline:
             self._log_failed(partition, IncompleteFiles(log.offline_reason))
         return log
@@ -419,8 +419,8 @@ class LogDirectory:
         committed = self.high_watermarks.get(log.partition, 0)
         if self._is_kept and log.log_end_offset < committed:
             end = int(log.log_end_offset)
-            log.offline_reason = f"it ends at offset {end}, below its high watermark {committed}"
-            log.go_offline(IncompleteFiles(log.offline_reason))
+            reason = f"it ends at offset {end}, below its high watermark {committed}"
+            log.go_offline(IncompleteFiles(reason), reason)
 
     def compacted(self) -> list[TopicPartition]:
         """The partitions with compacted records, by the cleaner's checkpoint."""
@@ -438,10 +438,7 @@ class LogDirectory:
         self.recorded.remove(str(partition))
         self._former.add(partition)
         self._hints.pop(partition, None)
-        log.is_closed = True
-        log.is_offline = True
-        if log.job is not None:
-            log.job.cancel()
+        log.abandon()
         self.high_watermarks.pop(partition, None)
         self._deleted[partition] = log
 
@@ -454,7 +451,7 @@ class LogDirectory:
 
     def _put_aside(self, partition: TopicPartition) -> None:
         log = self._deleted.pop(partition)
-        for segment in log.segments:
+        for segment in log.segments.all:
             segment.forget()
         self._rename_aside(str(partition))
 
@@ -488,7 +485,7 @@ class LogDirectory:
     def expire_producers(self, expiration_ms: int) -> int:
         """Remove idempotent producers that were inactive for this long; returns their number."""
         now = self.clock.monotonic()
-        return sum(durability.expire_producers(log, now, expiration_ms) for log in self.logs())
+        return sum(log.producer_expiry.run(log, now, expiration_ms) for log in self.logs())
 
     def checkpoint_job(self, high_watermarks: Mapping[TopicPartition, int]) -> WriteCheckpoints:
         """A job that writes Kafka's checkpoint files with the current offsets."""

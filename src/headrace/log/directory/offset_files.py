@@ -63,7 +63,7 @@ def encode_all(
 ) -> list[tuple[str, bytes]]:
     """The name and the content of each file."""
     starts = {each: int(log.log_start_offset) for each, log in logs.items()}
-    recovery_points = {each: int(log.recovery_point) for each, log in logs.items()}
+    recovery_points = {each: int(log.durable.recovery_point) for each, log in logs.items()}
     encode = checkpoints.encode_offsets
     return [
         (checkpoints.RECOVERY_POINTS, encode(recovery_points)),

@@ -93,8 +93,8 @@ def rebuild_aborted(log: "Log", segment: Segment) -> list[AbortedTransaction]:
     table = producers_at(
         log.files,
         log.path,
-        log.segments,
-        log.snapshots,
+        log.segments.all,
+        log.durable.snapshots,
         segment.base_offset,
         log.settings.producers_max,
     )

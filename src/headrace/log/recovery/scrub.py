@@ -51,7 +51,7 @@ class SegmentScrub:
         log, segment = self.log, self.segment
         return (
             not log.is_closed
-            and segment in log.segments
+            and segment in log.segments.all
             and log.truncations == self._truncations
             and segment.file in (self._file, None)
             and self._size <= (log.written_size if segment is log.active() else segment.size)

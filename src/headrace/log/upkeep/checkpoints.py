@@ -10,7 +10,7 @@ value is taken from `headrace-checkpoint`, one per partition, which has a checks
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -58,6 +58,21 @@ class LogCheckpoint(NamedTuple):
     segments: list[SegmentFacts]
     discard_from: int = -1
     """A truncation from this offset on is in progress, and start-up finishes it; -1 if none."""
+
+
+def checkpoint_of(
+    topic_id: UUID,
+    log_start_offset: int,
+    recovery_point: int,
+    epochs: Iterable[tuple[int, int]] = (),
+    segments: Iterable[SegmentFacts] = (),
+) -> LogCheckpoint:
+    """The checkpoint of a log, with the epochs that begin below the recovery point.
+
+    The epoch that covers the log start is also included.
+    """
+    covered = [each for each in epochs if each[1] < recovery_point or each[1] <= log_start_offset]
+    return LogCheckpoint(topic_id, log_start_offset, recovery_point, covered, list(segments))
 
 
 def encode_log_checkpoint(checkpoint: LogCheckpoint) -> bytes:

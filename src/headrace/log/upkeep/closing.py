@@ -55,12 +55,12 @@ def close_all(
     """
     is_clean = True
     for at, log in enumerate(logs):
-        if log.job is not None:
-            durability.dropped(log)
+        if log.durable.job is not None:
+            log.durable.retract()
         is_clean = _write(log, now_ms) and is_clean
         if at % _SLICE == 0:
             yield 0
-    shared = [log for log in logs if not log.is_offline and log.job_errno == 0]
+    shared = [log for log in logs if not log.is_offline and log.durable.job_errno == 0]
     if sync_all is not None and len(shared) > _ALONE_MAX:
         try:
             is_clean = (yield from _close_together(shared, now_ms, sync_all)) and is_clean
@@ -85,7 +85,8 @@ def _write(log: "Log", now_ms: int) -> bool:
             log.write(now_ms)
         except ApiError:
             is_written = False
-        log.checkpoint_asked = log.checkpoint_asked or durability.is_ahead(log)
+        if durability.is_ahead(log):
+            log.durable.request_checkpoint()
     return is_written
 
 
@@ -143,7 +144,7 @@ def _close_together(logs: "Sequence[Log]", now_ms: int, sync_all: Callable[[], N
         sync_all()
     except OSError:
         for log, _, _ in jobs:
-            durability.dropped(log)
+            log.durable.retract()
         raise
     for _, job, files in jobs:
         if job.error is None:
@@ -168,9 +169,7 @@ def _attempt(step: Callable[[], None]) -> OSError | None:
 
 
 def _release(log: "Log") -> None:
-    log.is_closed = True
-    for segment in log.segments:
-        segment.file = None
+    log.release()
 
 
 class _Deferred:

@@ -28,6 +28,7 @@ from headrace.log.upkeep.checkpoints import (
     LOG_CHECKPOINT,
     LogCheckpoint,
     SegmentFacts,
+    checkpoint_of,
     encode_epochs,
     encode_log_checkpoint,
 )
@@ -77,49 +78,53 @@ def checkpoint_below(log: "Log", point: int, without: Sequence[Segment] = ()) ->
     start = int(log.log_start_offset)
     facts = [
         facts_of(segment, segment.size)
-        for segment in log.segments[:-1]
-        if segment.base_offset < point and segment not in without and segment not in log.unsettled
+        for segment in log.segments.all[:-1]
+        if segment.base_offset < point
+        and segment not in without
+        and segment not in log.durable.unsettled
     ]
-    vouched = log.vouched
+    vouched = log.durable.vouched
     if vouched is not None and vouched.base_offset < point:
         # The recovery point is inside this segment. It is the active one, or it was when the
         # checkpoint was written, and no job has succeeded since.
         others = {each.base_offset for each in facts}.union(each.base_offset for each in without)
-        if vouched.base_offset in log.base_offsets and vouched.base_offset not in others:
+        if vouched.base_offset in log.segments.base_offsets and vouched.base_offset not in others:
             facts.append(vouched)
-    epochs = [each for each in log.epochs.entries() if each[1] < point or each[1] <= start]
-    return LogCheckpoint(log.topic_id, start, point, epochs, facts)
+    return checkpoint_of(log.topic_id, start, point, log.epochs.entries(), facts)
 
 
 def next_job(log: "Log", now_ms: int, files: Files | None = None) -> LogJob | None:
     """The job that is due, or None. With `files`, the job uses them."""
-    if log.job is not None or log.is_offline or log.is_closed or log.has_staged:
+    durable = log.durable
+    if durable.job is not None or log.is_offline or log.is_closed or log.has_staged:
         return None
-    log.wants_job = False
-    starts = log.target_start_offset > log.log_start_offset
-    if starts and log.job_errno in FULL and log.is_named:
-        log.job = _start_job(log)
-        return log.job
-    drops = _is_drop_due(log, now_ms)
-    checkpoints = log.checkpoint_asked
-    settles = bool(log.unsettled or log.doomed)
+    durable.no_job_wanted()
+    starts = durable.target_start_offset > log.log_start_offset
+    if starts and durable.job_errno in FULL and durable.is_named:
+        durable.begin(_start_job(log))
+        return durable.job
+    drops = log.page_drops.is_due(log.written_size, now_ms, log.settings)
+    checkpoints = durable.is_checkpoint_due
+    settles = bool(durable.unsettled or durable.doomed)
     flushes = is_flush_due(log, now_ms) or drops or checkpoints
-    if not (flushes or settles or starts) and (log.is_named or is_blank(log)):
+    if not (flushes or settles or starts) and (durable.is_named or is_blank(log)):
         return None
     job = LogJob(files or log.files)
     try:
-        if log.replacement is not None:
+        if durable.replacement is not None:
             # The new checkpoint describes the old segments, so start-up must not replace them.
-            log.replacement.add_undo(job)
-        removes_first = log.recovery_point >= log.base_offsets[0] or log.noted_start >= 0
-        if log.doomed and log.job_errno in FULL and not removes_first:
+            durable.replacement.add_undo(job)
+        removes_first = (
+            durable.recovery_point >= log.segments.base_offsets[0] or durable.noted_start >= 0
+        )
+        if durable.doomed and durable.job_errno in FULL and not removes_first:
             _add_snapshots_if_room(log, job)
             removes_first = True
         if removes_first:
             _add_removals(log, job)
         _add_syncs(log, job, flushes)
         if flushes:
-            log.synced_ms = now_ms
+            durable.flushed_at(now_ms)
         if checkpoints or settles or starts:
             _add_checkpoint(log, job, checkpoints)
             if not removes_first:
@@ -130,37 +135,44 @@ def next_job(log: "Log", now_ms: int, files: Files | None = None) -> LogJob | No
             _add_drop(log, job)
     except OSError as error:
         job = LogJob.failed(log.files, error)
-    log.job = job
+    durable.begin(job)
     return job
 
 
 def is_due(log: "Log", now_ms: int) -> bool:
     """Whether a job is due; requests a checkpoint after `checkpoint_bytes` of uncovered data."""
-    vouched_size = log.vouched.size if log.vouched is not None else 0
+    durable = log.durable
+    vouched_size = durable.vouched.size if durable.vouched is not None else 0
     unvouched_bytes = log.written_size - vouched_size
-    if log.synced_offset > log.recovery_point and unvouched_bytes >= log.settings.checkpoint_bytes:
-        log.checkpoint_asked = True
+    if (
+        durable.synced_offset > durable.recovery_point
+        and unvouched_bytes >= log.settings.checkpoint_bytes
+    ):
+        durable.request_checkpoint()
     is_wanted = (
-        log.wants_job
-        or log.checkpoint_asked
-        or (not log.is_named and not is_blank(log))
+        durable.wants_job
+        or durable.is_checkpoint_due
+        or (not durable.is_named and not is_blank(log))
         or is_flush_due(log, now_ms)
     )
-    return is_wanted and log.job is None and not log.is_offline
+    return is_wanted and durable.job is None and not log.is_offline
 
 
 def is_flush_due(log: "Log", now_ms: int) -> bool:
-    unsynced = log.written_end_offset - log.synced_offset
-    if unsynced <= 0 or now_ms < log.synced_ms:
+    durable = log.durable
+    unsynced = log.written_end_offset - durable.synced_offset
+    if unsynced <= 0 or now_ms < durable.synced_ms:
         # Nothing to sync, or the wall clock went back: restart the interval.
-        log.synced_ms = now_ms
+        durable.flushed_at(now_ms)
     if unsynced <= 0:
         return False
-    return unsynced >= log.config.flush_messages or now_ms - log.synced_ms >= log.config.flush_ms
+    return (
+        unsynced >= log.config.flush_messages or now_ms - durable.synced_ms >= log.config.flush_ms
+    )
 
 
 def _add_syncs(log: "Log", job: LogJob, with_active: bool) -> None:
-    job.sealed = list(log.unsettled)
+    job.sealed = list(log.durable.unsettled)
     for segment in job.sealed:
         job.sync(segment.open())
     active = log.active()
@@ -168,7 +180,7 @@ def _add_syncs(log: "Log", job: LogJob, with_active: bool) -> None:
     if with_active:
         job.sync(active.open())
         job.end_offset = log.written_end_offset
-    if not log.is_named:
+    if not log.durable.is_named:
         _add_name(log, job)
     elif not active.synced_entry:
         job.sync_name(log.path)
@@ -178,9 +190,9 @@ def _add_syncs(log: "Log", job: LogJob, with_active: bool) -> None:
 def _add_name(log: "Log", job: LogJob) -> None:
     """Make a new partition durable: its topic id, and that it starts with its first segment."""
     job.sync_name(log.path.rpartition("/")[0])
-    start = log.segments[0].base_offset
-    if log.recovery_point <= start:
-        first = LogCheckpoint(log.topic_id, log.log_start_offset, start, [], [])
+    start = log.segments.all[0].base_offset
+    if log.durable.recovery_point <= start:
+        first = checkpoint_of(log.topic_id, log.log_start_offset, start)
         job.create_name(f"{log.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(first))
 
 
@@ -191,22 +203,23 @@ def name_now(log: "Log") -> None:
     job.run()
     if job.error is not None:
         raise job.error
-    log.is_named = True
-    log.segments[0].synced_entry = True
+    log.durable.name()
+    log.segments.all[0].synced_entry = True
 
 
 def _add_checkpoint(log: "Log", job: LogJob, with_active: bool) -> None:
+    durable = log.durable
     active = log.active()
-    start = log.target_start_offset
-    sealed = log.segments[max(bisect_right(log.base_offsets, start) - 1, 0) : -1]
-    job.settled = [s for s in sealed if not s.indexes_on_disk or s in log.unsettled]
+    start = durable.target_start_offset
+    sealed = log.segments.all[max(bisect_right(log.segments.base_offsets, start) - 1, 0) : -1]
+    job.settled = [s for s in sealed if not s.indexes_on_disk or s in durable.unsettled]
     for segment in job.settled:
         _add_derived_files(job, segment)
-    for offset, entries in log.rolled:
+    for offset, entries in durable.rolled:
         _add_snapshot(log, job, offset, entries)
-    job.rolled = len(log.rolled)
-    vouched = log.vouched if log.recovery_point > active.base_offset else None
-    recovery_point = max(log.recovery_point, active.base_offset)
+    job.rolled = len(durable.rolled)
+    vouched = durable.vouched if durable.recovery_point > active.base_offset else None
+    recovery_point = max(durable.recovery_point, active.base_offset)
     if with_active and log.written_size > 0 and log.written_end_offset > recovery_point:
         recovery_point = log.written_end_offset
         active.end_time_index()
@@ -220,20 +233,14 @@ def _add_checkpoint(log: "Log", job: LogJob, with_active: bool) -> None:
     facts = [facts_of(segment, segment.size) for segment in sealed]
     if vouched is not None:
         facts.append(vouched)
-    checkpoint = LogCheckpoint(
-        log.topic_id,
-        start,
-        recovery_point,
-        [each for each in epochs if each[1] < recovery_point or each[1] <= start],
-        facts,
-    )
+    checkpoint = checkpoint_of(log.topic_id, start, recovery_point, epochs, facts)
     job.replace(f"{log.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(checkpoint))
     job.recovery_point = recovery_point
     job.vouched = vouched
     job.start_offset = start
-    if log.noted_start >= 0:
-        job.remove(start_path(log.path, log.noted_start))
-    log.checkpoint_asked = False
+    if durable.noted_start >= 0:
+        job.remove(start_path(log.path, durable.noted_start))
+    durable.checkpoint_in_job()
 
 
 def _add_derived_files(job: LogJob, segment: Segment) -> None:
@@ -242,10 +249,10 @@ def _add_derived_files(job: LogJob, segment: Segment) -> None:
 
 
 def _add_snapshot(log: "Log", job: LogJob, offset: int, entries: dict[int, ProducerEntry]) -> None:
-    if offset not in log.snapshots and offset not in job.snapshots:
+    if offset not in log.durable.snapshots and offset not in job.snapshots:
         # If an empty snapshot is lost, recovery reads sequences from earlier segments, if any.
         # Stale ones reject valid producers.
-        needs_sync = bool(entries) or offset > log.base_offsets[0]
+        needs_sync = bool(entries) or offset > log.segments.base_offsets[0]
         encode = partial(encode_snapshot, entries)
         job.write_later(snapshot_path(log.path, offset), encode, sync=needs_sync)
         job.snapshots.append(offset)
@@ -257,11 +264,12 @@ def _add_removals(log: "Log", job: LogJob) -> None:
     An earlier job has synced the log start above them. The snapshot with their producers is also
     durable, unless the disk was full.
     """
-    for path in log.doomed:
+    durable = log.durable
+    for path in durable.doomed:
         job.rename(path, path + ".deleted")
-    for path in log.doomed:
+    for path in durable.doomed:
         job.remove(path + ".deleted")
-    job.doomed = len(log.doomed)
+    job.doomed = len(durable.doomed)
 
 
 def _start_job(log: "Log") -> LogJob:
@@ -271,69 +279,68 @@ def _start_job(log: "Log") -> LogJob:
     possible the start is at a snapshot, or one is written for it, so that a crash does not lose the
     producers' sequences.
     """
-    start, target = log.log_start_offset, int(log.target_start_offset)
-    covered = [each for each in log.base_offsets if start < each <= target]
-    offset = max((each for each in covered if each in log.snapshots), default=target)
+    durable = log.durable
+    start, target = log.log_start_offset, int(durable.target_start_offset)
+    covered = [each for each in log.segments.base_offsets if start < each <= target]
+    offset = max((each for each in covered if each in durable.snapshots), default=target)
     job = LogJob(log.files)
     _add_snapshots_if_room(log, job)
-    spare = [log.segments[0].stem + ".timeindex", log.segments[0].stem + ".index"]
+    spare = [log.segments.all[0].stem + ".timeindex", log.segments.all[0].stem + ".index"]
     job.note(start_path(log.path, offset), spare)
     job.sync_directory(log.path)
-    if 0 <= log.noted_start != offset:
-        job.remove(start_path(log.path, log.noted_start))
+    if 0 <= durable.noted_start != offset:
+        job.remove(start_path(log.path, durable.noted_start))
     job.start_offset = offset
-    log.noted_start = offset
+    durable.note_start(offset)
     return job
 
 
 def _add_snapshots_if_room(log: "Log", job: LogJob) -> None:
     """Write snapshots on a full disk, if they fit. Otherwise a crash loses the sequences."""
-    for offset, entries in log.rolled:
-        if offset not in log.snapshots and offset <= log.target_start_offset:
+    durable = log.durable
+    for offset, entries in durable.rolled:
+        if offset not in durable.snapshots and offset <= durable.target_start_offset:
             job.write_if_room(snapshot_path(log.path, offset), partial(encode_snapshot, entries))
 
 
 def _add_stray_snapshots(log: "Log", job: LogJob) -> None:
     """Keep one snapshot per segment and the newest one; remove the others."""
-    for offset in log.snapshots:
-        if offset not in log.base_offsets and offset != job.recovery_point:
+    for offset in log.durable.snapshots:
+        if offset not in log.segments.base_offsets and offset != job.recovery_point:
             job.remove(snapshot_path(log.path, offset))
             job.stray.append(offset)
 
 
 def done(log: "Log", job: LogJob) -> None:
-    log.job = None
+    durable = log.durable
+    durable.end()
     if job.synced:
-        log.synced_offset = max(log.synced_offset, job.end_offset)
+        durable.synced(job.end_offset)
         if job.named is not None:
             job.named.synced_entry = True
-            log.is_named = True
+            durable.name()
         _release_dropped(log, job)
     if job.error is not None:
         _failed(log, job, job.error)
         return
-    log.job_errno = 0
+    durable.succeeded()
+    durable.no_job_wanted()
     if job.recovery_point >= 0:
         for segment in job.settled:
             segment.indexes_on_disk = True
-        log.unsettled = [each for each in log.unsettled if each not in job.settled]
-        del log.rolled[: job.rolled]
-        del log.doomed[: job.doomed]
-        kept = set(log.snapshots).difference(job.stray).union(job.snapshots)
-        log.snapshots = sorted(kept)
-        log.recovery_point = max(log.recovery_point, job.recovery_point)
+        durable.checkpoint_written(job)
         retention.start_here(log, job.start_offset)
         _release_dropped(log, job)
-        log.vouched = job.vouched
-        log.noted_start = -1
     elif job.start_offset >= 0:
         retention.start_here(log, job.start_offset)
-    log.wants_job = bool(
-        log.unsettled
-        or log.doomed
-        or log.target_start_offset > log.log_start_offset
-        or log.written_end_offset - log.synced_offset >= log.config.flush_messages
-    )
+    unsynced = log.written_end_offset - durable.synced_offset
+    if (
+        durable.unsettled
+        or durable.doomed
+        or durable.target_start_offset > log.log_start_offset
+        or unsynced >= log.config.flush_messages
+    ):
+        durable.want_job()
 
 
 def _release_dropped(log: "Log", job: LogJob) -> None:
@@ -343,17 +350,9 @@ def _release_dropped(log: "Log", job: LogJob) -> None:
     and only its batches have the producers' sequences until the next snapshot is written.
     """
     for segment in job.sealed:
-        if segment.base_offset < log.base_offsets[0] and segment in log.unsettled:
-            log.unsettled.remove(segment)
+        if segment.base_offset < log.segments.base_offsets[0] and segment in log.durable.unsettled:
+            log.durable.release(segment)
             segment.forget()
-
-
-def dropped(log: "Log") -> None:
-    """Drop a job that has not run; the next one does its work."""
-    assert log.job is not None
-    log.checkpoint_asked = log.checkpoint_asked or log.job.recovery_point >= 0
-    log.wants_job = True
-    log.job = None
 
 
 def _failed(log: "Log", job: LogJob, error: OSError) -> None:
@@ -362,37 +361,21 @@ def _failed(log: "Log", job: LogJob, error: OSError) -> None:
         log.go_offline(error)
         return
     # Synced data is safe. The next timer or sync retries the rest.
-    if code != log.job_errno:
+    if code != log.durable.job_errno:
         _LOG.warning(
             "checkpoint not written, retrying: partition=%s error=%s", log.partition, error
         )
-    log.job_errno = code
-    log.checkpoint_asked = True
-
-
-def _is_drop_due(log: "Log", now_ms: int) -> bool:
-    """Whether a step was written fast. Pages of a slow writer do not displace others."""
-    settings = log.settings
-    if log.written_size - log.drop_position < settings.drop_behind_step_bytes:
-        return False
-    is_fast = 0 <= now_ms - log.drop_started_ms <= settings.drop_behind_ms_max
-    log.drop_started_ms = now_ms
-    if is_fast and settings.drop_behind_bytes > 0:
-        return True
-    log.drop_position = log.written_size
-    return False
+    log.durable.failed(code)
 
 
 def _add_drop(log: "Log", job: LogJob) -> None:
-    log.drop_position = log.written_size
-    keep_from = log.written_size - log.settings.drop_behind_bytes
-    if keep_from <= log.dropped_size:
+    dropped = log.page_drops.take(log.written_size, log.settings.drop_behind_bytes)
+    if dropped is None:
         return
-    if log.drop_tail is not None:
-        job.drop_cached(log.drop_tail, 0, 0)
-        log.drop_tail = None
-    job.drop_cached(log.active().open(), log.dropped_size, keep_from - log.dropped_size)
-    log.dropped_size = keep_from
+    start, end, tail = dropped
+    if tail is not None:
+        job.drop_cached(tail, 0, 0)
+    job.drop_cached(log.active().open(), start, end - start)
 
 
 def is_blank(log: "Log") -> bool:
@@ -402,24 +385,9 @@ def is_blank(log: "Log") -> bool:
 
 def is_ahead(log: "Log") -> bool:
     """Whether the log has anything that its checkpoint does not cover."""
+    durable = log.durable
     return (
-        log.written_end_offset != log.recovery_point
-        or log.log_start_offset != log.target_start_offset
-        or bool(log.unsettled)
+        log.written_end_offset != durable.recovery_point
+        or log.log_start_offset != durable.target_start_offset
+        or bool(durable.unsettled)
     )
-
-
-def expire_producers(log: "Log", now: float, expiration_ms: int) -> int:
-    """Remove producers that appended nothing between two marks this far apart.
-
-    Measured in offsets, so neither the wall clock nor a producer's timestamps expire one (I31).
-    """
-    count = 0
-    if log.expiry_time >= 0:
-        if now - log.expiry_time < expiration_ms / 1000:
-            return 0
-        if not log.has_staged:
-            count = log.producers.expire(log.expiry_offset)
-    log.expiry_offset = log.log_end_offset
-    log.expiry_time = now
-    return count

@@ -33,14 +33,8 @@ def delete_records(log: "Log", before: int, high_watermark: int) -> int:
         before = high_watermark
     if before < 0 or before > high_watermark:
         raise errors.out_of_range(log.partition, before, log.log_start_offset, high_watermark)
-    _aim_at(log, before)
+    log.durable.aim_at(before)
     return max(before, log.log_start_offset)
-
-
-def _aim_at(log: "Log", offset: int) -> None:
-    if offset > log.target_start_offset:
-        log.target_start_offset = offset
-        log.wants_job = True
 
 
 def apply(log: "Log", now_ms: int, high_watermark: int, by_time: bool) -> int:
@@ -85,45 +79,43 @@ def _drop(
 ) -> int:
     """Set the target start after all due segments, oldest first; returns their number."""
     count = 0
-    for at, segment in enumerate(log.segments):
-        is_active = at + 1 == len(log.segments)
-        end = log.written_end_offset if is_active else log.base_offsets[at + 1]
+    for at, segment in enumerate(log.segments.all):
+        is_active = at + 1 == len(log.segments.all)
+        end = log.written_end_offset if is_active else log.segments.base_offsets[at + 1]
         if (is_active and segment.size == 0) or end > high_watermark or not is_due(segment, end):
             break
         count += 1
-    if count == len(log.segments):
+    if count == len(log.segments.all):
         try:
             log.roll(now_ms)
-            log.has_roll_failed = False
+            log.roll_succeeded()
         except ApiError as error:
             # The other segments are deleted. The next call retries the active segment.
-            if not log.has_roll_failed:
+            if log.roll_failed():
                 message = (
                     "retention keeps the active segment, it cannot roll: partition=%s error=%s"
                 )
                 _LOG.warning(message, log.partition, error)
-            log.has_roll_failed = True
             count -= 1
     if count:
-        _aim_at(log, log.base_offsets[count])
+        log.durable.aim_at(log.segments.base_offsets[count])
     return count
 
 
 def start_here(log: "Log", offset: int) -> None:
     """Set the log start to an offset that is durable, and remove the segments below it."""
     if offset > log.log_start_offset:
-        log.log_start_offset = offset
-        log.epochs.cut_start(offset)
-    count = bisect_right(log.base_offsets, log.log_start_offset) - 1
+        log.raise_start(offset)
+    count = bisect_right(log.segments.base_offsets, log.log_start_offset) - 1
     if count <= 0:
         return
-    removed = log.segments[:count]
-    del log.segments[:count]
-    del log.base_offsets[:count]
+    removed = log.segments.remove_first(count)
     for segment in removed:
-        log.sealed_bytes -= segment.size
-        _doom(log, segment)
-    first, last = removed[0].base_offset, log.base_offsets[0] - 1
+        # Readers keep their open files.
+        snapshot = snapshot_path(log.path, segment.base_offset)
+        log.durable.doom(segment.paths(), segment.base_offset, snapshot)
+        segment.forget()
+    first, last = removed[0].base_offset, log.segments.base_offsets[0] - 1
     _LOG.info(
         "segments deleted: partition=%s count=%d first_offset=%d last_offset=%d",
         log.partition,
@@ -131,13 +123,3 @@ def start_here(log: "Log", offset: int) -> None:
         first,
         last,
     )
-
-
-def _doom(log: "Log", segment: Segment) -> None:
-    """Schedule the removal of a segment's files. Readers keep their open files."""
-    log.doomed += segment.paths()
-    segment.forget()
-    if segment.base_offset in log.snapshots:
-        log.snapshots.remove(int(segment.base_offset))
-        log.doomed.append(snapshot_path(log.path, segment.base_offset))
-    log.wants_job = True

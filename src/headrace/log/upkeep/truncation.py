@@ -27,7 +27,12 @@ from headrace.log.scan import Walk
 from headrace.log.segment import Segment
 from headrace.log.transactions import AbortedTransaction
 from headrace.log.upkeep import durability
-from headrace.log.upkeep.checkpoints import LOG_CHECKPOINT, LogCheckpoint, encode_log_checkpoint
+from headrace.log.upkeep.checkpoints import (
+    LOG_CHECKPOINT,
+    LogCheckpoint,
+    checkpoint_of,
+    encode_log_checkpoint,
+)
 from headrace.log.upkeep.snapshots import encode_snapshot
 from headrace.record.batch import Batch
 
@@ -38,15 +43,16 @@ _LOG = logging.getLogger(__name__)
 
 
 def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
+    durable = log.durable
     _check_idle(log)
     if offset >= log.log_end_offset:
         return
-    if offset <= log.base_offsets[0]:
+    if offset <= log.segments.base_offsets[0]:
         start_at(log, offset, now_ms)
         return
     _prepare(log)
-    kept = [segment for segment in log.segments if segment.base_offset < offset]
-    removed = log.segments[len(kept) :]
+    kept = [segment for segment in log.segments.all if segment.base_offset < offset]
+    removed = log.segments.all[len(kept) :]
     last = kept[-1]
     position, _ = last.locate(offset, last.size, True)
     cut = Walk(log.files, last.open().fd, position, last.size, False).next()
@@ -56,7 +62,13 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
     # The log ends with the last batch that is kept: a new segment must follow it without a gap.
     offset = _end_before(log, last, position)
     producers = producers_at(
-        log.files, log.path, kept, log.snapshots, offset, log.settings.producers_max, log.rolled
+        log.files,
+        log.path,
+        kept,
+        durable.snapshots,
+        offset,
+        log.settings.producers_max,
+        durable.rolled,
     )
     if offset <= log.log_start_offset:
         # No record is left.
@@ -68,10 +80,9 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
         aborted = rebuild_aborted(log, last)
     aborted = [each for each in aborted if each.last_offset < offset]
     file = LogFile(log.files, last.path(".log"), log.files.open(last.path(".log"), write=True))
-    point = min(int(log.recovery_point), int(last.base_offset))
+    point = min(int(durable.recovery_point), int(last.base_offset))
     checkpoint = durability.checkpoint_below(log, point)
-    checkpoint = checkpoint._replace(epochs=[e for e in checkpoint.epochs if e[1] < offset])
-    if log.recovery_point >= last.base_offset:
+    if durable.recovery_point >= last.base_offset:
         # Compaction can have removed batches that had sequences, so the producers' state must not
         # depend on a scan, also if a later step fails.
         _sync_kept(log, file)
@@ -91,14 +102,10 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
         last.size = position
         last.reindex(log.config.index_interval_bytes)
         last.set_aborted(aborted)
-    if log.recovery_point > last.base_offset:
-        log.vouched = checkpoint.segments[-1]
-    log.producers = producers
-    log.epochs.cut_end(offset)
-    gone = [last, *removed]
-    log.unsettled = [segment for segment in log.unsettled if segment not in gone]
-    log.rolled = [each for each in log.rolled if each[0] <= last.base_offset]
-    _take(log, kept, offset)
+    if durable.recovery_point > last.base_offset:
+        durable.vouch(checkpoint.segments[-1])
+    durable.forget_segments([last, *removed], last.base_offset)
+    log.restart(kept, offset, producers)
     _LOG.info("log truncated: partition=%s offset=%d", log.partition, offset)
 
 
@@ -130,15 +137,15 @@ def _covering(
     """
     for path, data in last.derived_files():
         log.files.write_file(path, data, sync=False)
-    if offset not in log.snapshots:
+    if offset not in log.durable.snapshots:
         snapshot = encode_snapshot(dict(producers.entries))
         log.files.write_file(snapshot_path(log.path, offset), snapshot, sync=True)
-        log.snapshots = sorted([*log.snapshots, offset])
-    epochs = [each for each in log.epochs.entries() if each[1] < offset]
+        log.durable.add_snapshot(offset)
     facts = [each for each in checkpoint.segments if each.base_offset < last.base_offset]
     facts += [durability.facts_of(last, last.size)] if offset > last.base_offset else []
     last.forget()
-    return checkpoint._replace(recovery_point=offset, epochs=epochs, segments=facts)
+    start = checkpoint.log_start_offset
+    return checkpoint_of(log.topic_id, start, offset, log.epochs.entries(), facts)
 
 
 def _end_before(log: "Log", segment: Segment, position: int) -> int:
@@ -167,29 +174,24 @@ def _start_at(
     log: "Log", offset: int, now_ms: int, producers: ProducerTable, base_offset: int
 ) -> None:
     """Replace all segments by an empty one."""
-    checkpoint = LogCheckpoint(log.topic_id, offset, base_offset, [], [])
+    checkpoint = checkpoint_of(log.topic_id, offset, base_offset)
     segment = Segment(log.files, log.cache, log.path, base_offset, now_ms)
     with _discarding(log, checkpoint, 0):
-        for each in log.segments:
+        for each in log.segments.all:
             each.forget()
         for info in reversed(log.files.list_directory(log.path)):
             if is_of_a_log(info.name):
                 log.files.remove(f"{log.path}/{info.name}")
         log.files.sync_directory(log.path)
         segment.create()
-        log.snapshots.clear()
+        log.durable.empty()
         if producers.entries:
             snapshot = encode_snapshot(dict(producers.entries))
             log.files.write_file(snapshot_path(log.path, offset), snapshot, sync=True)
-            log.snapshots.append(offset)
-    log.doomed.clear()
-    log.noted_start = -1
-    log.log_start_offset = log.target_start_offset = offset
-    log.producers = producers
+            log.durable.add_snapshot(offset)
+    log.set_start(offset)
     log.epochs.cut_end(0)
-    log.unsettled.clear()
-    log.rolled.clear()
-    _take(log, [segment], offset)
+    log.restart([segment], offset, producers)
     _LOG.info("log emptied: partition=%s log_start_offset=%d", log.partition, offset)
 
 
@@ -208,7 +210,8 @@ def skip_to(log: "Log", offset: int, now_ms: int) -> None:
 
     If no other segment exists, the log start moves too, because no record is below.
     """
-    if log.job is not None:
+    durable = log.durable
+    if durable.job is not None:
         raise errors.busy(log.partition)
     empty = log.active()
     segment = Segment(log.files, log.cache, log.path, offset, now_ms)
@@ -216,12 +219,12 @@ def skip_to(log: "Log", offset: int, now_ms: int) -> None:
         segment.create()
     except OSError as error:
         raise errors.not_written(log.partition, error) from None
-    log.rolled = [(offset if at == empty.base_offset else at, e) for at, e in log.rolled]
-    if len(log.segments) == 1:
-        log.log_start_offset = log.target_start_offset = offset
-    _take(log, [*log.segments[:-1], segment], offset)
-    log.checkpoint_asked = True
-    while log.recovery_point < offset and not log.is_offline:
+    durable.move_rolled(empty.base_offset, offset)
+    if len(log.segments.all) == 1:
+        log.set_start(offset)
+    log.restart([*log.segments.all[:-1], segment], offset, log.producers)
+    durable.request_checkpoint()
+    while durable.recovery_point < offset and not log.is_offline:
         job = durability.next_job(log, now_ms)
         if job is not None:
             job.run()
@@ -234,16 +237,17 @@ def skip_to(log: "Log", offset: int, now_ms: int) -> None:
 
 
 def _check_idle(log: "Log") -> None:
-    assert log.job is None, "a job is in progress"
+    assert log.durable.job is None, "a job is in progress"
     assert not log.has_staged, "batches are staged"
 
 
 def _prepare(log: "Log") -> None:
     """Invalidate segments that a cleaner has created, and settle a replacement in progress."""
-    if log.replacement is not None:
-        log.replacement.settle()
-    log.truncations += 1
-    if not log.is_named:
+    durable = log.durable
+    if durable.replacement is not None:
+        durable.replacement.settle()
+    log.invalidate_cleanings()
+    if not durable.is_named:
         # The next checkpoint must not be the first, because a checkpoint implies a durable
         # directory.
         durability.name_now(log)
@@ -263,9 +267,7 @@ def _discarding(log: "Log", checkpoint: LogCheckpoint, offset: int) -> Iterator[
     except OSError as error:
         log.go_offline(error)
         raise
-    log.recovery_point = checkpoint.recovery_point
-    if log.vouched is not None and log.vouched.base_offset >= checkpoint.recovery_point:
-        log.vouched = None
+    log.durable.truncation_written(checkpoint.recovery_point)
 
 
 def _remove(log: "Log", segment: Segment) -> None:
@@ -275,8 +277,8 @@ def _remove(log: "Log", segment: Segment) -> None:
 
 
 def _cut_snapshots(log: "Log", offset: int) -> None:
-    for at in [each for each in log.snapshots if each > offset]:
-        log.snapshots.remove(at)
+    for at in [each for each in log.durable.snapshots if each > offset]:
+        log.durable.remove_snapshot(at)
         log.files.remove(snapshot_path(log.path, at))
 
 
@@ -285,20 +287,5 @@ def _remove_starts_beyond(log: "Log", offset: int) -> None:
     for info in log.files.list_directory(log.path):
         if info.name.endswith(START) and offset_of(info.name) > offset:
             log.files.remove(f"{log.path}/{info.name}")
-    if log.noted_start > offset:
-        log.noted_start = -1
-
-
-def _take(log: "Log", segments: list[Segment], log_end_offset: int) -> None:
-    """Set the segments and the end of the log."""
-    log.segments = segments
-    log.base_offsets = [int(segment.base_offset) for segment in segments]
-    log.sealed_bytes = sum(segment.size for segment in segments[:-1])
-    log.log_end_offset = log_end_offset
-    log.written_end_offset = log_end_offset
-    log.synced_offset = max(min(log.synced_offset, log_end_offset), log.recovery_point)
-    log.target_start_offset = min(log.target_start_offset, log_end_offset)
-    log.first_dirty_offset = min(log.first_dirty_offset, log_end_offset)
-    log.leader_epoch = log.epochs.latest()
-    log.use_active(segments[-1])
-    log.wants_job = True
+    if log.durable.noted_start > offset:
+        log.durable.note_start(-1)

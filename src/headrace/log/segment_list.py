@@ -1,0 +1,47 @@
+# HOT
+"""The segments of one log, in the order of their offsets. The last one is active.
+
+Owns the list, the base offsets for searches, and the size of the sealed segments. Only its methods
+change them.
+"""
+
+from typing import final
+
+from mypy_extensions import i64
+
+from headrace.log.segment import Segment
+
+
+@final
+class SegmentList:
+    def __init__(self, segments: list[Segment]) -> None:
+        self.all: list[Segment] = segments
+        self.base_offsets: list[int] = [int(segment.base_offset) for segment in segments]
+        self.sealed_bytes: i64 = sum([int(segment.size) for segment in segments[:-1]])
+
+    def append(self, segment: Segment) -> None:
+        """Add a new active segment after the present one, which is sealed."""
+        self.sealed_bytes += self.all[-1].size
+        self.all.append(segment)
+        self.base_offsets.append(int(segment.base_offset))
+
+    def replace_all(self, segments: list[Segment]) -> None:
+        self.all = segments
+        self.base_offsets = [int(segment.base_offset) for segment in segments]
+        self.sealed_bytes = sum([int(segment.size) for segment in segments[:-1]])
+
+    def replace(self, at: int, count: int, segment: Segment) -> list[Segment]:
+        """Replace sealed segments by one, and return them."""
+        replaced = self.all[at : at + count]
+        self.all[at : at + count] = [segment]
+        self.base_offsets[at : at + count] = [int(segment.base_offset)]
+        self.sealed_bytes += segment.size - sum([int(each.size) for each in replaced])
+        return replaced
+
+    def remove_first(self, count: int) -> list[Segment]:
+        """Remove the oldest segments, and return them."""
+        removed = self.all[:count]
+        del self.all[:count]
+        del self.base_offsets[:count]
+        self.sealed_bytes -= sum([int(each.size) for each in removed])
+        return removed
