@@ -57,6 +57,7 @@ class Presence:
         locks: KeyedLocks,
         registration_wait_s: float,
         looks_dead: store_elections.LooksDead,
+        *,
         elected: Callable[[bool], None],
         registered: Callable[[int], None],
         delete_controller_node: Callable[[], Awaitable[None]],
@@ -80,8 +81,8 @@ class Presence:
         self._elected = elected
         self._registered = registered
         self._delete_controller_node = delete_controller_node
-        self._endpoints: tuple[Endpoint, ...] = ()
-        self._rack: str | None = None
+        self._address: tuple[tuple[Endpoint, ...], str | None] = ((), None)
+        """The endpoints and the rack of this broker."""
         self._looks_dead = looks_dead
         self._session_id = 0
         self._former_sessions: list[int] = []
@@ -98,8 +99,7 @@ class Presence:
     async def start(
         self, endpoints: Iterable[Endpoint], rack: str | None, origin: store_elections.Origin
     ) -> None:
-        self._endpoints = tuple(endpoints)
-        self._rack = rack
+        self._address = (tuple(endpoints), rack)
         self._origin = origin
         # Before the first step: what happens during it must not be missed.
         self._store.on_session(self._session_changed)
@@ -236,8 +236,7 @@ class Presence:
 
     def _document(self, history: layout.DirectoryHistory) -> bytes:
         return layout.encode_broker(
-            self._endpoints,
-            self._rack,
+            *self._address,
             self._origin.kept_epoch,
             history,
             is_restarted=self.last_epoch == -1,

@@ -98,94 +98,94 @@ class Controller:
         self.node_id = node_id
         self._store = store
         self._ask_timeout_s = ask_timeout_s
-        self._clock = clock or SystemClock()
+        clock = clock or SystemClock()
         self._picture = Picture(store)
         self.image: ClusterImage = self._picture.image
-        self._locks = KeyedLocks()
+        locks = KeyedLocks()
         self._role = ControllerRole()
         self._writer = Writer(store, self._role, self._picture.versions)
         self._admin = Admin(
             store,
             self._picture,
             self._writer,
-            self._locks,
+            locks,
             limits or machine.TopicLimits(),
             check_topic_config,
             check_broker_config,
             entropy,
             self._avoided,
         )
-        self._acls = AclAdmin(store, self._picture, self._writer, self._locks)
-        self._quotas = QuotaWriter(store, self._picture, self._writer, self._locks)
-        self._states = self._make_states(rules)
+        self._acls = AclAdmin(store, self._picture, self._writer, locks)
+        self._quotas = QuotaWriter(store, self._picture, self._writer, locks)
+        self._states = self._make_states(rules, locks)
         self.secret = ClusterSecret(store, entropy, tls)
         self._peers = Peers(network, self.image, internal_listener, self.secret.log_in)
-        self._caller = self._make_caller()
-        self._brokers = BrokerClient(node_id, self._peers)
+        self._caller = self._make_caller(clock)
+        brokers = BrokerClient(node_id, self._peers)
         self._liveness = Liveness(node_id)
         if network is None:
             self._liveness.admit_all()
-        self._failover = self._make_failover(rules)
+        self._failover = self._make_failover(rules, clock, brokers)
         self._moves = Moves(self.image, self._states, self._failover)
         self._balance = Balance(self._moves, self._writer, balance_interval_s, imbalance_max)
-        self._holds = Holds(self.image, self._clock, self._peers.is_ended)
+        self._holds = Holds(self.image, clock, self._peers.is_ended)
         self._note_registered = registered
         self._registration_wait_s = registration_wait_s
-        self._presence = self._make_presence()
-        self._lookout = self._make_lookout(silence_s)
-        self._requests = self._make_requests()
+        self._presence = self._make_presence(locks)
+        self._lookout = self._make_lookout(silence_s, clock)
+        self._requests = self._make_requests(brokers)
         self._producer_ids = ProducerIds(self._caller.producer_id_block)
 
-    def _make_failover(self, rules: Rules) -> Failover:
+    def _make_failover(self, rules: Rules, clock: Clock, brokers: BrokerClient) -> Failover:
         return Failover(
             self._store,
             self._picture,
             self._writer,
             self._states,
-            self._clock,
+            clock,
             rules,
             self._liveness,
-            self._brokers.ask_ends,
+            brokers.ask_ends,
         )
 
-    def _make_states(self, rules: Rules) -> StateWriter:
+    def _make_states(self, rules: Rules, locks: KeyedLocks) -> StateWriter:
         return StateWriter(
             self._store,
             self._picture,
             self._writer,
-            self._locks,
+            locks,
             lambda settings: rules(settings).min_insync,
         )
 
-    def _make_caller(self) -> Caller:
+    def _make_caller(self, clock: Clock) -> Caller:
         return Caller(
             self.node_id,
             self.image,
             self._role,
             self._peers,
-            self._clock,
+            clock,
             lambda: self.broker_epoch,
             self.serve,
         )
 
-    def _make_requests(self) -> Requests:
+    def _make_requests(self, brokers: BrokerClient) -> Requests:
         return Requests(
             self._picture,
             self._writer,
             self._states,
             self._failover,
             self._admin,
-            self._brokers.is_awake,
+            brokers.is_awake,
             self._lookout.is_cut_off,
         )
 
-    def _make_lookout(self, silence_s: float) -> Lookout:
+    def _make_lookout(self, silence_s: float, clock: Clock) -> Lookout:
         return Lookout(
             self.node_id,
             self.image,
             self._role,
             self._peers,
-            self._clock,
+            clock,
             self._liveness,
             self._failover.run_soon,
             self._failover.remove,
@@ -194,18 +194,18 @@ class Controller:
             silence_s,
         )
 
-    def _make_presence(self) -> Presence:
+    def _make_presence(self, locks: KeyedLocks) -> Presence:
         return Presence(
             self._store,
             self.node_id,
             self._picture,
             self._role,
-            self._locks,
+            locks,
             self._registration_wait_s,
             self._peers.looks_dead,
-            self._elected,
-            self._registered,
-            self._delete_controller_node,
+            elected=self._elected,
+            registered=self._registered,
+            delete_controller_node=self._delete_controller_node,
         )
 
     def _elected(self, is_new: bool) -> None:

@@ -58,7 +58,8 @@ def whole_batches(log: Log, offset: i64, found: FileSlice) -> tuple[i64, i64]:
 
 def _segment_of(log: Log, offset: i64, found: FileSlice) -> Segment | None:
     """The segment of a slice: that of the offset, or a later one if compaction emptied it."""
-    for at in range(max(bisect_right(log.base_offsets, offset) - 1, 0), len(log.segments)):
-        if log.segments[at].file is found.file:
-            return log.segments[at]
+    segments = log.segments
+    for at in range(max(bisect_right(segments.base_offsets, offset) - 1, 0), len(segments.all)):
+        if segments.all[at].file is found.file:
+            return segments.all[at]
     return None

@@ -47,7 +47,7 @@ def changed(tree: ast.Module, names: set[str]) -> Iterator[str]:
             and target.attr in names - PARTS - {"files"}
             and is_part_of_a_log(target.value)
         ):
-            yield f"{node.lineno}: {ast.unparse(node)}"
+            yield f"{target.lineno}: {ast.unparse(node)}"
 
 
 def test_only_its_owner_changes_the_state_of_a_log() -> None:
