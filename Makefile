@@ -126,6 +126,7 @@ lint: $(TOOLS)
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
 	PYTHONPATH=src $(BIN)/python docs/generate.py --check
+	$(BIN)/python tools/blocking_client.py --check
 
 format: $(TOOLS)
 	$(BIN)/ruff format .

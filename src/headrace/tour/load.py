@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.client import ClientError
-from headrace.client.aio import Client, connect
-from headrace.client.aio.streams import Delivery, Producer
+from headrace.client.aio import Client, Delivery, Producer, connect
 from headrace.client.core.values import Record
 from headrace.tour.ledger import Ledger, Rate
 

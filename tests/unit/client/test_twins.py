@@ -1,32 +1,29 @@
-"""The blocking client and the one for asyncio are written twice, and must offer the same."""
+"""The blocking client is generated from the one for asyncio, and offers the same methods."""
 
 import inspect
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from headrace.client import aio, blocking
-from headrace.client.aio import groups, streams
-from headrace.client.blocking import groups as blocking_groups
-from headrace.client.blocking import streams as blocking_streams
 
+ROOT = Path(__file__).resolve().parents[3]
 TWINS: list[tuple[type, type]] = [
     (blocking.Client, aio.Client),
-    (blocking_streams.Producer, streams.Producer),
-    (blocking_streams.Consumer, streams.Consumer),
-    (blocking_groups.GroupConsumer, groups.GroupConsumer),
+    (blocking.Producer, aio.Producer),
+    (blocking.Consumer, aio.Consumer),
+    (blocking.GroupConsumer, aio.GroupConsumer),
 ]
 
 
-BLOCKING_ONLY = {"partition_count", "report_waiting", "send_batch"}
-"""For programs that build batches in threads, and for commands: they have no loop."""
-
-
 def offered(client: type) -> dict[str, list[tuple[str, object, object]]]:
-    """The public methods, and what they take."""
+    """The public methods of a class, and their parameters."""
     return {
         name: [(each.name, each.kind, each.default) for each in parameters]
         for name, method in vars(client).items()
-        if inspect.isfunction(method) and not name.startswith("_") and name not in BLOCKING_ONLY
+        if inspect.isfunction(method) and not name.startswith("_")
         for parameters in [inspect.signature(method).parameters.values()]
     }
 
@@ -36,3 +33,10 @@ def test_both_clients_offer_the_same_methods_with_the_same_parameters(
     one: type, other: type
 ) -> None:
     assert offered(one) == offered(other)
+    assert offered(one)
+
+
+def test_the_blocking_client_is_generated_from_the_one_for_asyncio() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "blocking_client.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")

@@ -20,9 +20,10 @@ from typing import Any, Self, TypeVar, Unpack
 from headrace.client.admin import acls, groups, quotas, reassignment, users
 from headrace.client.admin import topics as admin
 from headrace.client.admin.group_values import GroupInfo, GroupListing, GroupOffset
-from headrace.client.aio.driver import Driver
-from headrace.client.aio.groups import GroupConsumer, OnPartitions
-from headrace.client.aio.streams import Consumer, Delivery, Producer
+from headrace.client.aio.delivery import Delivery
+from headrace.client.aio.driver import Driver, OnPartitions, Opener
+from headrace.client.aio.groups import GroupConsumer
+from headrace.client.aio.streams import Consumer, Producer
 from headrace.client.core import offsets
 from headrace.client.core.engine import Engine
 from headrace.client.core.errors import ClientClosed, ClientError, RequestFailed
@@ -74,7 +75,7 @@ def connect(
     return Client(bootstrap, **settings)
 
 
-class Client:
+class Client(Opener):
     """A client of a cluster. Open it with `async with`, or `open` and `close`."""
 
     def __init__(
@@ -98,7 +99,7 @@ class Client:
 
     async def open(self) -> None:
         """Connect to a broker; raises Unreachable if no address responds."""
-        self._driver = Driver(self._options)
+        self._driver = self._new_driver(self._options)
         try:
             await self._driver.run(offsets.connect(self._driver.engine))
         except BaseException:

@@ -4,8 +4,10 @@ It makes no decisions. TLS would be added in `_connect`.
 """
 
 import asyncio
+import inspect
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from random import SystemRandom
 from typing import TypeVar
 
@@ -14,12 +16,44 @@ from headrace.client.core.network import Close, Effect, Open, Write
 from headrace.client.core.operation import Operation, Outcome
 from headrace.client.core.options import ClientOptions
 from headrace.client.core.transport import describe_failure, tune
+from headrace.model.topics import TopicPartition
 
 T = TypeVar("T")
 
 
+OnPartitions = Callable[[tuple[TopicPartition, ...]], Awaitable[None] | None]
+"""A function, or a coroutine function, that receives partitions."""
+
+
 def monotonic_ms() -> float:
     return time.monotonic() * 1000
+
+
+async def notify(callback: OnPartitions | None, partitions: tuple[TopicPartition, ...]) -> None:
+    """Call a function of the program."""
+    called = None if callback is None else callback(partitions)
+    if inspect.isawaitable(called):
+        await called
+
+
+class Opener:
+    """The part of the client that creates its driver."""
+
+    def _new_driver(self, options: ClientOptions) -> "Driver":
+        return Driver(options)
+
+
+class Absence:
+    """The time that a program spends outside of calls. The loop does the I/O in the meantime."""
+
+    def __init__(self, _driver: "Driver") -> None:
+        pass
+
+    def end(self, _hurry: Callable[[], None]) -> None:
+        pass
+
+    def waited(self) -> None:
+        pass
 
 
 class Driver:
@@ -30,6 +64,10 @@ class Driver:
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pump_is_due = False
+
+    def now_ms(self) -> float:
+        """The time of the engine."""
+        return monotonic_ms()
 
     async def run(self, operation: Operation[T]) -> T:
         """Wait for an operation; if the wait is cancelled, the operation is too."""
@@ -53,7 +91,15 @@ class Driver:
                 raise
         return outcome.result()
 
-    def after(self, duration_ms: float, outcome: Outcome[None]) -> None:
+    async def poll_until(self, ready: Outcome[None], deadline_ms: float | None) -> bool:
+        """Wait for data; false after the deadline."""
+        self.pump_soon()
+        if deadline_ms is not None and not ready.done:
+            self._after(deadline_ms - monotonic_ms(), ready)
+        await self.wait(ready)
+        return deadline_ms is None or monotonic_ms() < deadline_ms
+
+    def _after(self, duration_ms: float, outcome: Outcome[None]) -> None:
         """Complete an outcome after this time, if it is not done."""
 
         def finish() -> None:
@@ -62,6 +108,18 @@ class Driver:
 
         timer = self._loop.call_later(max(duration_ms, 0) / 1000, finish)
         outcome.on_done(lambda _: timer.cancel())
+
+    def work(self) -> None:
+        """Do the I/O that is possible."""
+        self.pump_soon()
+
+    def wake(self) -> None:
+        """The engine has new work. The next call does it without an event loop."""
+        self.pump_soon()
+
+    def appended(self, _is_full: bool, _now_ms: float) -> None:
+        """A record was added to a batch, which may be full."""
+        self.pump_soon()
 
     def pump_soon(self) -> None:
         """Poll the engine at the end of this loop iteration."""

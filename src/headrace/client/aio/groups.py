@@ -1,23 +1,23 @@
-"""A member of a consumer group for asyncio programs. See aio.py."""
+"""A member of a consumer group for asyncio programs.
 
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+The loop sends heartbeats, also between two polls.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
-from headrace.client.aio.driver import Driver, monotonic_ms
+from headrace.client.aio.driver import Absence, Driver, OnPartitions, notify
 from headrace.client.core.errors import ClientError
 from headrace.client.core.offsets import resolve_starts
 from headrace.client.core.options import GroupSettings
 from headrace.client.core.values import Record, Start
 from headrace.client.member.group_member import CommitOffsets, join, to_offsets
-from headrace.client.member.membership_machine import RECORDS_AT_ONCE, Event, Kind
+from headrace.client.member.membership_machine import RECORDS_AT_ONCE, Event
 from headrace.model.topics import TopicPartition
 
 T = TypeVar("T")
-OnPartitions = Callable[[tuple[TopicPartition, ...]], Awaitable[None] | None]
-"""A function, or a coroutine function, that receives partitions."""
 
 
 class GroupConsumer:
@@ -42,9 +42,10 @@ class GroupConsumer:
             "lost": on_lost or on_revoked,
         }
         self._is_closed = False
+        self._absence = Absence(driver)
         driver.engine.attach(self._member.fetching)
         self._member.begin(self._protocol.live())
-        driver.pump_soon()
+        driver.wake()
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,37 +87,32 @@ class GroupConsumer:
 
     async def _take(self, take: Callable[[], T | None], timeout_ms: float | None) -> T | None:
         driver, member = self._driver, self._member
-        member.polled(monotonic_ms())
-        deadline_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
+        self._absence.end(member.hurry)
+        member.polled(driver.now_ms())
+        deadline_ms = None if timeout_ms is None else driver.now_ms() + timeout_ms
+        is_over, has_waited = False, False
         try:
             while True:
                 while (event := member.next_event()) is not None:
                     await self._handle(event)
                 taken = take()
-                driver.pump_soon()
-                if taken or (deadline_ms is not None and monotonic_ms() >= deadline_ms):
+                if taken or is_over:
+                    driver.wake()
                     return taken
-                ready = member.ready()
-                if deadline_ms is not None and not ready.done:
-                    driver.after(deadline_ms - monotonic_ms(), ready)
-                await driver.wait(ready)
+                has_waited = True
+                is_over = not await driver.poll_until(member.ready(), deadline_ms)
         finally:
-            member.rested(monotonic_ms())
+            member.rested(driver.now_ms())
+            if has_waited:
+                self._absence.waited()
 
     async def _handle(self, event: Event) -> None:
         try:
             if event.kind == "revoked" and self._member.options.auto_commit:
                 await self._commit_quietly(event.partitions)
-            await self._call(event.kind, event.partitions)
+            await notify(self._callbacks[event.kind], event.partitions)
         finally:
             self._member.handled(event)
-
-    async def _call(self, kind: Kind, partitions: tuple[TopicPartition, ...]) -> None:
-        callback = self._callbacks[kind]
-        if callback is not None:
-            called = callback(partitions)
-            if inspect.isawaitable(called):
-                await called
 
     async def _commit_quietly(
         self, partitions: Sequence[TopicPartition], *, has_failed: bool = False
@@ -157,7 +153,7 @@ class GroupConsumer:
 
     def resume(self, partition: TopicPartition) -> None:
         self._member.fetching.resume(partition)
-        self._driver.pump_soon()
+        self._driver.wake()
 
     async def close(self) -> None:
         """Commit, if auto_commit is on, and leave the group."""
@@ -173,13 +169,13 @@ class GroupConsumer:
                 if member.options.auto_commit:
                     await self._commit_quietly(self.partitions, has_failed=has_failed)
                 if self.partitions:
-                    await self._call("revoked", self.partitions)
+                    await notify(self._callbacks["revoked"], self.partitions)
                 # If the request fails, the coordinator removes the member after its session
                 # timeout.
                 with suppress(ClientError):
                     await driver.run(member.leave(self._protocol.leave()))
         finally:
-            member.close(monotonic_ms())
+            member.close(driver.now_ms())
             driver.engine.detach(member.fetching)
             if not driver.engine.closed:
-                driver.pump_soon()
+                driver.work()

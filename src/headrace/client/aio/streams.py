@@ -1,53 +1,32 @@
-"""Producer and Consumer for asyncio programs. See aio.py."""
+"""Producer and Consumer for asyncio programs."""
 
 import time
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-from headrace.client.aio.driver import Driver, monotonic_ms
+from headrace.client.aio.delivery import Delivery
+from headrace.client.aio.driver import Driver
 from headrace.client.core.errors import ClientClosed
 from headrace.client.core.inputs import Data, HeadersIn, Limits, end_offsets, to_bytes, to_headers
 from headrace.client.core.offsets import ensure_topics, resolve_starts
-from headrace.client.core.operation import Outcome
 from headrace.client.core.options import ConsumerOptions, ProducerOptions
 from headrace.client.core.values import Record, RecordMetadata, Start
 from headrace.client.fetch.chunks import Chunk
 from headrace.client.fetch.fetch_machine import FetchMachine
-from headrace.client.produce import batches
 from headrace.client.produce.producer_machine import ProducerMachine
 from headrace.model.topics import TopicPartition
+from headrace.record.build import BatchBuilder
 
+T = TypeVar("T")
 RECORDS_AT_ONCE = 1_000
 
 
-class Delivery:
-    """A record in flight: await it for its offset, or call flush."""
-
-    __slots__ = ("_delivery", "_driver", "_machine")
-
-    def __init__(
-        self, driver: Driver, machine: ProducerMachine, delivery: batches.Delivery
-    ) -> None:
-        self._driver = driver
-        self._machine = machine
-        self._delivery = delivery
-
-    @property
-    def done(self) -> bool:
-        return self._delivery.done
-
-    def __await__(self) -> Generator[object, None, RecordMetadata]:
-        if not self._delivery.done:
-            outcome: Outcome[None] = Outcome()
-            self._delivery.on_done(lambda: outcome.succeed(None))
-            self._machine.hurry(self._delivery)
-            yield from self._driver.wait(outcome).__await__()
-        return self._delivery.result()
-
-
 class Producer:
-    """Collects records in batches and writes them to the partition leaders."""
+    """Collects records in batches and writes them to the partition leaders.
+
+    The loop sends batches when they are due.
+    """
 
     def __init__(self, driver: Driver, options: ProducerOptions) -> None:
         self._driver = driver
@@ -85,13 +64,14 @@ class Producer:
         Without a partition, the key determines it; without both, the partitioner does.
         """
         machine, engine = self._machine, self._driver.engine
-        if self._closed or engine.closed:
-            raise ClientClosed("the producer is closed")
-        if topic not in engine.cluster.topics:
-            create = machine.options.create_topics
-            await self._driver.run(ensure_topics(engine, [topic], create))
-        if machine.buffered_bytes >= machine.options.buffer_bytes_max:
-            await self._driver.wait(machine.space())
+        if (
+            self._closed
+            or topic not in engine.cluster.topics
+            or engine.closed
+            or machine.buffered_bytes >= machine.options.buffer_bytes_max
+        ):
+            await self._prepare(topic)
+        now_ms = self._driver.now_ms()
         delivery = machine.append(
             topic,
             to_bytes(value),
@@ -99,10 +79,42 @@ class Producer:
             partition=partition,
             headers=to_headers(headers) if headers else (),
             timestamp_ms=int(time.time() * 1000) if timestamp_ms is None else timestamp_ms,
-            now_ms=monotonic_ms(),
+            now_ms=now_ms,
         )
-        self._driver.pump_soon()
+        self._driver.appended(delivery.batch.closed, now_ms)
         return Delivery(self._driver, machine, delivery)
+
+    async def partition_count(self, topic: str) -> int:
+        """The number of partitions of a topic. Like `send`, this can create the topic."""
+        await self._know(topic)
+        return len(self._driver.engine.cluster.topics[topic].partitions)
+
+    async def send_batch(
+        self, topic: str, partition: int, payload: bytes, record_count: int, timestamp_ms: int
+    ) -> None:
+        """Send encoded records (record/rows.py) as one batch.
+
+        Waits only while the topic is unknown or the buffer is full; `flush` raises its error.
+        """
+        await self._prepare(topic)
+        builder = BatchBuilder.of_encoded(payload, record_count, timestamp_ms)
+        self._machine.append_batch(topic, partition, builder, self._driver.now_ms())
+        self._driver.work()
+
+    async def _prepare(self, topic: str) -> None:
+        """Wait until a record of this topic can be added."""
+        machine, engine = self._machine, self._driver.engine
+        if self._closed or engine.closed:
+            raise ClientClosed("the producer is closed")
+        await self._know(topic)
+        if machine.buffered_bytes >= machine.options.buffer_bytes_max:
+            await self._driver.wait(machine.space())
+
+    async def _know(self, topic: str) -> None:
+        engine = self._driver.engine
+        if topic not in engine.cluster.topics:
+            create = self._machine.options.create_topics
+            await self._driver.run(ensure_topics(engine, [topic], create))
 
     async def produce(
         self,
@@ -115,21 +127,20 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send one record immediately, and wait until it is written."""
-        return await (
-            await self.send(
-                topic,
-                value,
-                key=key,
-                partition=partition,
-                headers=headers,
-                timestamp_ms=timestamp_ms,
-            )
+        delivery = await self.send(
+            topic,
+            value,
+            key=key,
+            partition=partition,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
         )
+        return await delivery.result()
 
     async def flush(self) -> None:
         """Wait until all sent records are done.
 
-        Raises the first error of a record whose delivery was not awaited.
+        Raises the first error of a record whose result was not requested.
         """
         await self._driver.wait(self._machine.flush())
 
@@ -137,7 +148,7 @@ class Producer:
         """Drop undelivered records; call flush first to keep them."""
         if not self._closed:
             self._closed = True
-            self._machine.close(ClientClosed("the producer is closed"), monotonic_ms())
+            self._machine.close(ClientClosed("the producer is closed"), self._driver.now_ms())
             self._driver.engine.detach(self._machine)
 
 
@@ -197,35 +208,29 @@ class Consumer:
 
     def resume(self, partition: TopicPartition) -> None:
         self._machine.resume(partition)
-        self._driver.pump_soon()
+        self._driver.wake()
 
     async def poll(
         self, timeout_ms: float | None = None, max_records: int = RECORDS_AT_ONCE
     ) -> list[Record]:
         """The next records; empty after the timeout (None: wait forever)."""
-        deadline_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
-        while True:
-            records = self._machine.take_records(max_records)
-            self._driver.pump_soon()
-            if records or not await self._wait(deadline_ms):
-                return records
+        return await self._take(lambda: self._machine.take_records(max_records), timeout_ms) or []
 
     async def poll_chunk(self, timeout_ms: float | None = None) -> Chunk | None:
         """The next undecoded batches of one partition, for programs with their own decoder."""
-        deadline_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
-        while True:
-            chunk = self._machine.take_chunk()
-            self._driver.pump_soon()
-            if chunk is not None or not await self._wait(deadline_ms):
-                return chunk
+        return await self._take(self._machine.take_chunk, timeout_ms)
 
-    async def _wait(self, deadline_ms: float | None) -> bool:
-        """Wait for data; false after the deadline."""
-        ready = self._machine.ready()
-        if deadline_ms is not None and not ready.done:
-            self._driver.after(deadline_ms - monotonic_ms(), ready)
-        await self._driver.wait(ready)
-        return deadline_ms is None or monotonic_ms() < deadline_ms
+    async def _take(self, take: Callable[[], T | None], timeout_ms: float | None) -> T | None:
+        driver = self._driver
+        deadline_ms = None if timeout_ms is None else driver.now_ms() + timeout_ms
+        while True:
+            taken = take()
+            if taken:
+                # Fetch more before these are processed, so that the broker works in the meantime.
+                driver.work()
+                return taken
+            if not await driver.poll_until(self._machine.ready(), deadline_ms):
+                return None
 
     async def until(
         self, limits: Limits, max_records: int | None = None, idle_ms: float | None = None
@@ -255,7 +260,7 @@ class Consumer:
                 yield records
 
     async def close(self) -> None:
-        self._machine.close(ClientClosed("the consumer is closed"), monotonic_ms())
+        self._machine.close(ClientClosed("the consumer is closed"), self._driver.now_ms())
         self._driver.engine.detach(self._machine)
         if not self._driver.engine.closed:
-            self._driver.pump_soon()
+            self._driver.work()

@@ -1,3 +1,4 @@
+# Generated from client/aio by tools/blocking_client.py: edit that, not this.
 """The client for programs without an event loop.
 
     with headrace.client.connect("localhost:9092") as client:
@@ -13,16 +14,18 @@ use it from one thread at a time, or create one client per thread. Errors are th
 
 import os
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client.admin import acls, groups, quotas, reassignment, users
 from headrace.client.admin import topics as admin
 from headrace.client.admin.group_values import GroupInfo, GroupListing, GroupOffset
-from headrace.client.blocking.driver import Driver
-from headrace.client.blocking.groups import GroupConsumer, OnPartitions
-from headrace.client.blocking.streams import Consumer, Delivery, Producer
+from headrace.client.blocking.delivery import Delivery
+from headrace.client.blocking.driver import Driver, OnPartitions, Opener
+from headrace.client.blocking.groups import GroupConsumer
+from headrace.client.blocking.streams import Consumer, Producer
 from headrace.client.core import offsets
 from headrace.client.core.engine import Engine
 from headrace.client.core.errors import ClientClosed, ClientError, RequestFailed
@@ -74,7 +77,7 @@ def connect(
     return Client(bootstrap, **settings)
 
 
-class Client:
+class Client(Opener):
     """A client of a cluster. Open it with `with`, or `open` and `close`."""
 
     def __init__(
@@ -82,7 +85,6 @@ class Client:
     ) -> None:
         self._options = client_options(bootstrap, settings)
         self._driver: Driver | None = None
-        self._report: Callable[[float, str], None] | None = None
         self._producer: Producer | None = None
 
     def __enter__(self) -> Self:
@@ -97,17 +99,9 @@ class Client:
     ) -> None:
         self.close()
 
-    def report_waiting(self, report: Callable[[float, str], None]) -> None:
-        """Call `report(seconds, reason)` while a call waits: after 2 s, then less often.
-
-        For commands and programs with a user; call it before the client is opened.
-        """
-        self._report = report
-
     def open(self) -> None:
         """Connect to a broker; raises Unreachable if no address responds."""
-        self._driver = Driver(self._options)
-        self._driver.report = self._report
+        self._driver = self._new_driver(self._options)
         try:
             self._driver.run(offsets.connect(self._driver.engine))
         except BaseException:
@@ -194,15 +188,17 @@ class Client:
         **settings: Unpack[ConsumerSettings],
     ) -> Generator[Record, None, None]:
         """Read a topic, each partition in order, until `until` or forever."""
-        for records in self.consume_lists(
+        lists = self.consume_lists(
             topic,
             start=start,
             until=until,
             partitions=partitions,
             max_records=max_records,
             **settings,
-        ):
-            yield from records
+        )
+        with closing(lists):
+            for records in lists:
+                yield from records
 
     def consume_lists(
         self,

@@ -26,6 +26,7 @@ from headrace.client.core.operation import Operation, Outcome
 from headrace.client.core.options import ClientOptions
 from headrace.client.core.transport import describe_failure, tune
 from headrace.client.core.waiting import Patience, Waiting
+from headrace.model.topics import TopicPartition
 
 T = TypeVar("T")
 _READ_SIZE = 1 << 20
@@ -36,6 +37,9 @@ _TIMEVAL = Struct("ll")
 _PIECES_MAX = 64
 _GAP_MS_MAX = 1_000.0
 _LOOK_MS = 500.0
+_WORK_INTERVAL_MS = 2.0
+_AWAY_S = 1.0
+_WORK_S = 0.1
 _ONE_THREAD = "a blocking client can be used by only one thread at a time"
 
 
@@ -44,16 +48,66 @@ class Awaited(Protocol):
     def done(self) -> bool: ...
 
 
+OnPartitions = Callable[[tuple[TopicPartition, ...]], None]
+"""A function that receives partitions."""
+
+
+def notify(callback: OnPartitions | None, partitions: tuple[TopicPartition, ...]) -> None:
+    """Call a function of the program."""
+    if callback is not None:
+        callback(partitions)
+
+
+class Opener:
+    """The part of the client that creates its driver."""
+
+    _report: Callable[[float, str], None] | None = None
+
+    def report_waiting(self, report: Callable[[float, str], None]) -> None:
+        """Call `report(seconds, reason)` while a call waits: after 2 s, then less often.
+
+        For commands and programs with a user; call it before the client is opened.
+        """
+        self._report = report
+
+    def _new_driver(self, options: ClientOptions) -> "Driver":
+        return Driver(options, self._report)
+
+
+class Absence:
+    """The time that a program spends outside of calls, in which no I/O is done."""
+
+    def __init__(self, driver: "Driver") -> None:
+        self._driver = driver
+        self._worked_s = time.monotonic()
+
+    def end(self, hurry: Callable[[], None]) -> None:
+        """Do the work that was delayed while the program was busy."""
+        away_s = time.monotonic() - self._worked_s
+        if away_s >= _AWAY_S:
+            # The engine's clock was stopped, but not the coordinator's.
+            hurry()
+        if away_s >= _WORK_S:
+            self._driver.work()
+            self.waited()
+
+    def waited(self) -> None:
+        self._worked_s = time.monotonic()
+
+
 class Driver:
-    def __init__(self, options: ClientOptions) -> None:
+    def __init__(
+        self, options: ClientOptions, report: Callable[[float, str], None] | None = None
+    ) -> None:
         self._skipped_ms = 0.0
         self._left_ms = time.monotonic() * 1000
         self._busy = threading.Lock()
         self.engine = Engine(options, random=SystemRandom(), now_ms=self.now_ms())
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[int, _Socket] = {}
-        self.report: Callable[[float, str], None] | None = None
+        self.report = report
         """Called while a call waits, with the seconds and the reason."""
+        self._appended_ms = 0.0
         self._patience = Patience()
         self._look_ms = 0.0
 
@@ -129,11 +183,26 @@ class Driver:
             assert waiting is not None
             self.report((now_ms - waiting.since_ms) / 1000, waiting.reason)
 
+    def poll_until(self, ready: Outcome[None], deadline_ms: float | None) -> bool:
+        """Wait for data; false after the deadline."""
+        is_ready = self.work_until(ready, deadline_ms, is_poll=True)
+        ready.abandoned = ready.abandoned or not is_ready
+        return is_ready
+
     def work(self) -> None:
         """Do the I/O that is possible without waiting."""
         with self._working():
             self._select(0)
             self._carry_out(self.engine.poll(self.now_ms()))
+
+    def wake(self) -> None:
+        """The engine has new work; the next call does it."""
+
+    def appended(self, is_full: bool, now_ms: float) -> None:
+        """A record was added to a batch, which may be full: do I/O then, and every 2 ms."""
+        if is_full or now_ms - self._appended_ms >= _WORK_INTERVAL_MS:
+            self.work()
+            self._appended_ms = self.now_ms()
 
     def close(self) -> None:
         if not self.engine.closed:

@@ -1,16 +1,16 @@
-"""A member of a consumer group for programs without an event loop. See blocking.py.
+# Generated from client/aio by tools/blocking_client.py: edit that, not this.
+"""A member of a consumer group for programs without an event loop.
 
 It has no thread: heartbeats are sent while `poll` waits. So a program that works longer than the
 session timeout between two polls loses its partitions.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
-from headrace.client.blocking.driver import Driver
+from headrace.client.blocking.driver import Absence, Driver, OnPartitions, notify
 from headrace.client.core.errors import ClientError
 from headrace.client.core.offsets import resolve_starts
 from headrace.client.core.options import GroupSettings
@@ -20,9 +20,6 @@ from headrace.client.member.membership_machine import RECORDS_AT_ONCE, Event
 from headrace.model.topics import TopicPartition
 
 T = TypeVar("T")
-OnPartitions = Callable[[tuple[TopicPartition, ...]], None]
-_AWAY_S = 1.0
-_WORK_S = 0.1
 
 
 class GroupConsumer:
@@ -47,9 +44,10 @@ class GroupConsumer:
             "lost": on_lost or on_revoked,
         }
         self._is_closed = False
-        self._worked_s = time.monotonic()
+        self._absence = Absence(driver)
         driver.engine.attach(self._member.fetching)
         self._member.begin(self._protocol.live())
+        driver.wake()
 
     def __enter__(self) -> Self:
         return self
@@ -91,44 +89,30 @@ class GroupConsumer:
 
     def _take(self, take: Callable[[], T | None], timeout_ms: float | None) -> T | None:
         driver, member = self._driver, self._member
-        self._look_after()
-        is_waiting = False
+        self._absence.end(member.hurry)
         member.polled(driver.now_ms())
         deadline_ms = None if timeout_ms is None else driver.now_ms() + timeout_ms
+        is_over, has_waited = False, False
         try:
             while True:
                 while (event := member.next_event()) is not None:
                     self._handle(event)
                 taken = take()
-                if taken:
+                if taken or is_over:
+                    driver.wake()
                     return taken
-                ready = member.ready()
-                is_waiting = True
-                if not driver.work_until(ready, deadline_ms, is_poll=True):
-                    ready.abandoned = True
-                    return None
+                has_waited = True
+                is_over = not driver.poll_until(member.ready(), deadline_ms)
         finally:
             member.rested(driver.now_ms())
-            if is_waiting:
-                self._worked_s = time.monotonic()
-
-    def _look_after(self) -> None:
-        """Do the work that was delayed while the program was busy."""
-        away_s = time.monotonic() - self._worked_s
-        if away_s >= _AWAY_S:
-            # The engine's clock was stopped, but not the coordinator's.
-            self._member.hurry()
-        if away_s >= _WORK_S:
-            self._driver.work()
-            self._worked_s = time.monotonic()
+            if has_waited:
+                self._absence.waited()
 
     def _handle(self, event: Event) -> None:
         try:
             if event.kind == "revoked" and self._member.options.auto_commit:
                 self._commit_quietly(event.partitions)
-            callback = self._callbacks[event.kind]
-            if callback is not None:
-                callback(event.partitions)
+            notify(self._callbacks[event.kind], event.partitions)
         finally:
             self._member.handled(event)
 
@@ -171,6 +155,7 @@ class GroupConsumer:
 
     def resume(self, partition: TopicPartition) -> None:
         self._member.fetching.resume(partition)
+        self._driver.wake()
 
     def close(self) -> None:
         """Commit, if auto_commit is on, and leave the group."""
@@ -185,9 +170,8 @@ class GroupConsumer:
             if not driver.engine.closed and member.failure is None:
                 if member.options.auto_commit:
                     self._commit_quietly(self.partitions, has_failed=has_failed)
-                callback, owned = self._callbacks["revoked"], self.partitions
-                if callback is not None and owned:
-                    callback(owned)
+                if self.partitions:
+                    notify(self._callbacks["revoked"], self.partitions)
                 # If the request fails, the coordinator removes the member after its session
                 # timeout.
                 with suppress(ClientError):

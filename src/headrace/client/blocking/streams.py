@@ -1,54 +1,26 @@
-"""Producer and Consumer for programs without an event loop. See blocking.py."""
+# Generated from client/aio by tools/blocking_client.py: edit that, not this.
+"""Producer and Consumer for programs without an event loop."""
 
 import time
 from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
+from headrace.client.blocking.delivery import Delivery
 from headrace.client.blocking.driver import Driver
-from headrace.client.core.errors import ClientClosed, TimedOut
+from headrace.client.core.errors import ClientClosed
 from headrace.client.core.inputs import Data, HeadersIn, Limits, end_offsets, to_bytes, to_headers
 from headrace.client.core.offsets import ensure_topics, resolve_starts
 from headrace.client.core.options import ConsumerOptions, ProducerOptions
 from headrace.client.core.values import Record, RecordMetadata, Start
 from headrace.client.fetch.chunks import Chunk
 from headrace.client.fetch.fetch_machine import FetchMachine
-from headrace.client.produce import batches
 from headrace.client.produce.producer_machine import ProducerMachine
 from headrace.model.topics import TopicPartition
 from headrace.record.build import BatchBuilder
 
 T = TypeVar("T")
 RECORDS_AT_ONCE = 1_000
-_WORK_INTERVAL_MS = 2.0
-
-
-class Delivery:
-    """A record in flight: call `result` for its offset, or call flush."""
-
-    __slots__ = ("_delivery", "_driver", "_machine")
-
-    def __init__(
-        self, driver: Driver, machine: ProducerMachine, delivery: batches.Delivery
-    ) -> None:
-        self._driver = driver
-        self._machine = machine
-        self._delivery = delivery
-
-    @property
-    def done(self) -> bool:
-        return self._delivery.done
-
-    def result(self, timeout_ms: float | None = None) -> RecordMetadata:
-        """Wait until the record is written, and return its position."""
-        if not self._delivery.done:
-            self._machine.hurry(self._delivery)
-            deadline_ms = None if timeout_ms is None else self._driver.now_ms() + timeout_ms
-            if not self._driver.work_until(self._delivery, deadline_ms):
-                raise TimedOut(
-                    f"the record was not acknowledged in {timeout_ms} ms; it can still be written"
-                )
-        return self._delivery.result()
 
 
 class Producer:
@@ -62,7 +34,6 @@ class Producer:
         self._machine = ProducerMachine(driver.engine, options)
         driver.engine.attach(self._machine)
         self._closed = False
-        self._worked_ms = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -94,12 +65,13 @@ class Producer:
         Without a partition, the key determines it; without both, the partitioner does.
         """
         machine, engine = self._machine, self._driver.engine
-        if self._closed or engine.closed:
-            raise ClientClosed("the producer is closed")
-        if topic not in engine.cluster.topics:
-            self._driver.run(ensure_topics(engine, [topic], machine.options.create_topics))
-        if machine.buffered_bytes >= machine.options.buffer_bytes_max:
-            self._driver.wait(machine.space())
+        if (
+            self._closed
+            or topic not in engine.cluster.topics
+            or engine.closed
+            or machine.buffered_bytes >= machine.options.buffer_bytes_max
+        ):
+            self._prepare(topic)
         now_ms = self._driver.now_ms()
         delivery = machine.append(
             topic,
@@ -110,18 +82,13 @@ class Producer:
             timestamp_ms=int(time.time() * 1000) if timestamp_ms is None else timestamp_ms,
             now_ms=now_ms,
         )
-        if now_ms - self._worked_ms >= _WORK_INTERVAL_MS or delivery.batch.closed:
-            self._driver.work()
-            self._worked_ms = self._driver.now_ms()
+        self._driver.appended(delivery.batch.closed, now_ms)
         return Delivery(self._driver, machine, delivery)
 
     def partition_count(self, topic: str) -> int:
         """The number of partitions of a topic. Like `send`, this can create the topic."""
-        engine = self._driver.engine
-        if topic not in engine.cluster.topics:
-            create = self._machine.options.create_topics
-            self._driver.run(ensure_topics(engine, [topic], create))
-        return len(engine.cluster.topics[topic].partitions)
+        self._know(topic)
+        return len(self._driver.engine.cluster.topics[topic].partitions)
 
     def send_batch(
         self, topic: str, partition: int, payload: bytes, record_count: int, timestamp_ms: int
@@ -130,16 +97,25 @@ class Producer:
 
         Waits only while the topic is unknown or the buffer is full; `flush` raises its error.
         """
+        self._prepare(topic)
+        builder = BatchBuilder.of_encoded(payload, record_count, timestamp_ms)
+        self._machine.append_batch(topic, partition, builder, self._driver.now_ms())
+        self._driver.work()
+
+    def _prepare(self, topic: str) -> None:
+        """Wait until a record of this topic can be added."""
         machine, engine = self._machine, self._driver.engine
         if self._closed or engine.closed:
             raise ClientClosed("the producer is closed")
-        if topic not in engine.cluster.topics:
-            self._driver.run(ensure_topics(engine, [topic], machine.options.create_topics))
+        self._know(topic)
         if machine.buffered_bytes >= machine.options.buffer_bytes_max:
             self._driver.wait(machine.space())
-        builder = BatchBuilder.of_encoded(payload, record_count, timestamp_ms)
-        machine.append_batch(topic, partition, builder, self._driver.now_ms())
-        self._driver.work()
+
+    def _know(self, topic: str) -> None:
+        engine = self._driver.engine
+        if topic not in engine.cluster.topics:
+            create = self._machine.options.create_topics
+            self._driver.run(ensure_topics(engine, [topic], create))
 
     def produce(
         self,
@@ -152,14 +128,15 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send one record immediately, and wait until it is written."""
-        return self.send(
+        delivery = self.send(
             topic,
             value,
             key=key,
             partition=partition,
             headers=headers,
             timestamp_ms=timestamp_ms,
-        ).result()
+        )
+        return delivery.result()
 
     def flush(self) -> None:
         """Wait until all sent records are done.
@@ -232,6 +209,7 @@ class Consumer:
 
     def resume(self, partition: TopicPartition) -> None:
         self._machine.resume(partition)
+        self._driver.wake()
 
     def poll(
         self, timeout_ms: float | None = None, max_records: int = RECORDS_AT_ONCE
@@ -244,16 +222,15 @@ class Consumer:
         return self._take(self._machine.take_chunk, timeout_ms)
 
     def _take(self, take: Callable[[], T | None], timeout_ms: float | None) -> T | None:
-        deadline_ms = None if timeout_ms is None else self._driver.now_ms() + timeout_ms
+        driver = self._driver
+        deadline_ms = None if timeout_ms is None else driver.now_ms() + timeout_ms
         while True:
             taken = take()
             if taken:
                 # Fetch more before these are processed, so that the broker works in the meantime.
-                self._driver.work()
+                driver.work()
                 return taken
-            ready = self._machine.ready()
-            if not self._driver.work_until(ready, deadline_ms, is_poll=True):
-                ready.abandoned = True
+            if not driver.poll_until(self._machine.ready(), deadline_ms):
                 return None
 
     def until(
