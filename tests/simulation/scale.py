@@ -28,6 +28,7 @@ from headrace.controller.service import Controller
 from headrace.coordination import layout
 from headrace.coordination.port import NoNode, Op, Stat, Watch, WatchEvent
 from headrace.model.cluster import BrokerInfo, Endpoint
+from headrace.model.ids import id_from_text
 from headrace.model.topics import PartitionState
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
@@ -336,7 +337,7 @@ def _ignore(_: WatchEvent) -> None:
 def tell_image_size() -> None:
     """What one partition takes in a broker's image."""
     assignment = tuple((at, at + 1, at + 2) for at in range(PER_TOPIC))
-    document = layout.TopicDocument(layout.id_from_text("A" * 22), assignment)
+    document = layout.TopicDocument(id_from_text("A" * 22), assignment)
     states = [PartitionState(row[0], 3, row, row, 7, (10**9, 10**9, 10**9)) for row in assignment]
     stored = layout.encode_topic(document), layout.encode_states(document.topic_id, states, 1)
     gc.collect()

@@ -51,6 +51,7 @@ from headrace.env.clock import Clock, SystemClock
 from headrace.model.acls import Acl, AclFilter
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.ids import id_text
 from headrace.model.quotas import Entity
 from headrace.model.topics import TopicPartition, TopicState
 from headrace.runtime.link import Network
@@ -272,7 +273,7 @@ class Controller:
         created if it does not exist. Raises StoreUnavailable, LayoutError, or ApiError
         if the id is taken.
         """
-        new_id = cluster_id or layout.id_text(self._admin.new_id())
+        new_id = cluster_id or id_text(self._admin.new_id())
 
         async def prepare() -> str:
             await store_elections.prepare(self._store, new_id)

@@ -39,13 +39,13 @@ Does no I/O. Each document has a version; readers ignore unknown fields.
 """
 
 import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 from uuid import UUID
 
 from headrace.model.cluster import BrokerInfo, Endpoint
+from headrace.model.ids import id_from_text, id_text
 from headrace.model.quotas import CLIENT_ID, IP, USER, Entity, entity_of
 from headrace.model.topics import PartitionState, TopicState
 
@@ -248,15 +248,6 @@ def entity_of_path(path: str) -> Entity:
     if room == "clients":
         return ((CLIENT_ID, first),)
     return ((USER, first),) if len(rest) == 1 else entity_of({USER: first, CLIENT_ID: last})
-
-
-def id_text(id_: UUID) -> str:
-    """An id in Kafka's text form: 22 characters of URL-safe base64."""
-    return urlsafe_b64encode(id_.bytes).rstrip(b"=").decode()
-
-
-def id_from_text(text: str) -> UUID:
-    return UUID(bytes=urlsafe_b64decode(text + "=="))
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:

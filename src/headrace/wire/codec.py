@@ -31,7 +31,9 @@ __all__ = [
     "Message",
     "decode_request",
     "decode_response",
+    "decode_response_body",
     "encode_request",
+    "encode_request_body",
     "encode_response",
 ]
 
@@ -71,6 +73,19 @@ def decode_response(api_key: int, version: int, frame: bytes, at: int = 0) -> tu
     correlation_id = read_response_header(APIS[api_key], version, cursor)
     message: Message = _reader(api_key, version, "response")(cursor, Budget(RESPONSE_ITEMS_MAX))
     return correlation_id, message
+
+
+def encode_request_body(api_key: int, version: int, body: Mapping[str, Any]) -> bytes:
+    out = bytearray()
+    _writer(api_key, version, "request")(out, body)
+    return bytes(out)
+
+
+def decode_response_body(api_key: int, version: int, data: bytes, at: int, end: int) -> Message:
+    message: Message = _reader(api_key, version, "response")(
+        Cursor(data, at, end), Budget(RESPONSE_ITEMS_MAX)
+    )
+    return message
 
 
 def preload(api_key: int, version: int) -> None:

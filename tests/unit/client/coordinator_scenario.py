@@ -7,13 +7,13 @@ from typing import Any
 from headrace.client.core.options import GroupSettings
 from headrace.client.member.classic_member import ClassicMember
 from headrace.client.member.consumer_member import ConsumerMember
-from headrace.client.member.consumer_protocol import (
+from headrace.client.member.group_member import join
+from headrace.client.member.membership_machine import Event, Membership
+from headrace.client.member.subscriptions import (
     Subscription,
     read_subscription,
     write_subscription,
 )
-from headrace.client.member.group_member import join
-from headrace.client.member.membership_machine import Event, Membership
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import (
     CONSUMER_GROUP_HEARTBEAT,

@@ -12,7 +12,7 @@ from headrace.client.member.assignors import (
     assign_range,
     assign_round_robin,
 )
-from headrace.client.member.consumer_protocol import (
+from headrace.client.member.subscriptions import (
     Subscription,
     read_assignment,
     read_subscription,

@@ -13,11 +13,11 @@ from headrace.client.core.errors import (
     UnknownTopic,
     Unreachable,
 )
-from headrace.client.core.messages import encode_request
 from headrace.client.core.metadata import Cluster
 from headrace.client.core.values import NewTopic
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import CREATE_TOPICS, LIST_OFFSETS, METADATA
+from headrace.wire.codec import encode_request_body
 from tests.unit.client.engine_scenario import Drop, Silence, World
 
 T0 = TopicPartition("t", 0)
@@ -297,7 +297,7 @@ def test_a_named_successor_is_taken_over_only_if_it_is_news() -> None:
 
 def test_requests_are_written_in_every_version() -> None:
     for version in range(14):
-        assert encode_request(METADATA, version, offsets.metadata_fields(["t"], create=True))
+        assert encode_request_body(METADATA, version, offsets.metadata_fields(["t"], create=True))
 
 
 def _place(topic: str) -> TopicPartition:

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.client.admin.group_values import GroupOffset
 from headrace.client.core.errors import CommitFailed, NoOffset, RequestFailed
-from headrace.client.member.consumer_protocol import Subscription, read_assignment
+from headrace.client.member.subscriptions import Subscription, read_assignment
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, OFFSET_COMMIT, SYNC_GROUP

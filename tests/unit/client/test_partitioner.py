@@ -13,15 +13,15 @@ from headrace.client.produce.partitioner import (
     StickyPartitioner,
     keyed_partition,
     make_partitioner,
-    murmur2,
 )
+from headrace.record.rows import murmur2
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_murmur2_is_the_one_of_other_clients(key: bytes) -> None:
-    assert murmur2(key) == kafka_python_murmur2(key) & 0xFFFFFFFF
-    assert murmur2(key) == aiokafka_murmur2(key) & 0xFFFFFFFF
+    assert murmur2(key, 0, len(key)) == kafka_python_murmur2(key) & 0xFFFFFFFF
+    assert murmur2(key, 0, len(key)) == aiokafka_murmur2(key) & 0xFFFFFFFF
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_murmur2_is_the_one_of_other_clients(key: bytes) -> None:
     ],
 )
 def test_murmur2_is_the_one_of_java(key: bytes, hashed: int) -> None:
-    assert murmur2(key) == hashed & 0xFFFFFFFF
+    assert murmur2(key, 0, len(key)) == hashed & 0xFFFFFFFF
 
 
 def test_a_key_always_goes_to_the_same_partition() -> None:

@@ -16,9 +16,9 @@ from headrace.controller.topics_machine import (
     id_from_entropy,
     place,
 )
-from headrace.coordination.layout import id_from_text, id_text
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.ids import id_from_text, id_text
 from headrace.model.topics import PartitionState, TopicState
 
 LIMITS = TopicLimits(partitions_default=3, replication_factor_default=2)

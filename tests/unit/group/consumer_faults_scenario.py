@@ -24,10 +24,10 @@ from headrace.group.messages import (
     SyncRequest,
 )
 from headrace.group.shard_machine import Group, Shard
-from headrace.group.subscriptions import read_assignment, read_subscription, write_assignment
 from headrace.group.topics import Topics
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.consumer_protocol import read_assignment, read_subscription, write_assignment
 from tests.unit.group import faults_scenario
 from tests.unit.group.consumer_scenario import subscription, topic_state
 from tests.unit.group.faults_scenario import (

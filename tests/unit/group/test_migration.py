@@ -3,8 +3,8 @@
 import pytest
 
 from headrace.group.messages import ClassicLimits, ConsumerLimits, Leaver
-from headrace.group.subscriptions import read_assignment, read_subscription, write_assignment
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.consumer_protocol import read_assignment, read_subscription, write_assignment
 from tests.unit.group.consumer_scenario import (
     GROUP,
     REBALANCE_MS,

@@ -16,8 +16,8 @@ from headrace.group.records import (
     OffsetValue,
 )
 from headrace.group.shard_machine import Shard
-from headrace.group.subscriptions import subscribed_topics
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.consumer_protocol import subscribed_topics
 from headrace.wire.offset_commit import CommitRequest
 
 WALL_MS = 1_700_000_000_000

@@ -14,7 +14,7 @@ from headrace.client.core.errors import (
     request_failed,
 )
 from headrace.client.core.operation import ANY, Ask, AskAll, Operation, Refresh, Session, retrying
-from headrace.client.member.consumer_protocol import read_assignment
+from headrace.client.member.subscriptions import read_assignment
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import (

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from headrace import __version__
 from headrace.client.core.connection import Request
 from headrace.client.core.errors import ClientClosed, ClientError
-from headrace.client.core.messages import decode_response, encode_request
+from headrace.client.core.messages import decode_response
 from headrace.client.core.metadata import Cluster, RefreshPolicy
 from headrace.client.core.network import Effect, Network
 from headrace.client.core.offsets import metadata_fields
@@ -36,6 +36,7 @@ from headrace.client.core.options import ClientOptions
 from headrace.client.core.ports import Machine
 from headrace.client.core.waiting import Waiting
 from headrace.wire.apis import METADATA
+from headrace.wire.codec import encode_request_body
 
 T = TypeVar("T")
 Resume = Callable[[Any, ClientError | None], None]
@@ -264,7 +265,7 @@ class Engine:
             timeout_ms = self.options.request_timeout_ms
         request = Request(
             api_key,
-            lambda version: [encode_request(api_key, version, fields)],
+            lambda version: [encode_request_body(api_key, version, fields)],
             lambda version, data, at, end: decode_response(api_key, version, data, at, end),
             lambda reply, error, _now_ms: resume(reply, error),
             self.now_ms + timeout_ms,

@@ -7,7 +7,7 @@
 
 from collections.abc import Callable, Mapping
 
-from headrace.client.member.consumer_protocol import Subscription
+from headrace.client.member.subscriptions import Subscription
 from headrace.model.topics import TopicPartition
 
 Members = Mapping[str, Subscription]

@@ -19,14 +19,14 @@ from headrace.client.core.offsets import list_topics
 from headrace.client.core.operation import Ask, Operation, Pause, Refresh, backoff_ms
 from headrace.client.core.values import TopicInfo
 from headrace.client.member.assignors import ASSIGNORS
-from headrace.client.member.consumer_protocol import (
+from headrace.client.member.membership_machine import NO_EPOCH, NOT_A_MEMBER, Event, Membership
+from headrace.client.member.subscriptions import (
     Subscription,
     read_assignment,
     read_subscription,
     write_assignment,
     write_subscription,
 )
-from headrace.client.member.membership_machine import NO_EPOCH, NOT_A_MEMBER, Event, Membership
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP

@@ -14,29 +14,12 @@ from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
-_M = 0x5BD1E995
-_SEED = 0x9747B28C
-_MASK = 0xFFFFFFFF
-
-
-def murmur2(data: bytes) -> int:
-    """Java's org.apache.kafka.common.utils.Utils.murmur2, as an unsigned 32-bit number."""
-    length = len(data)
-    state = _SEED ^ length
-    whole = length & ~3
-    for at in range(0, whole, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
-        word = (word ^ word >> 24) * _M & _MASK
-        state = state * _M & _MASK ^ word
-    if whole != length:
-        state = (state ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
-    state = (state ^ state >> 13) * _M & _MASK
-    return state ^ state >> 15
+from headrace.record.rows import murmur2
 
 
 def keyed_partition(key: bytes, partition_count: int) -> int:
     """The partition of a key, as chosen by Java's producer."""
-    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+    return (murmur2(key, 0, len(key)) & 0x7FFFFFFF) % partition_count
 
 
 class Partitioner(Protocol):

@@ -24,8 +24,8 @@ from headrace.group.records import (
     GroupValue,
     MemberValue,
 )
-from headrace.group.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.model.errors import ErrorCode
+from headrace.wire.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 
 _GENERATION_MAX = (1 << 31) - 1
 

@@ -23,14 +23,14 @@ from headrace.group.consumer.records import (
 )
 from headrace.group.consumer.state import ConsumerState
 from headrace.group.records import GroupKey, GroupRecord, GroupValue
-from headrace.group.subscriptions import (
+from headrace.group.topics import Topics
+from headrace.wire.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     Subscription,
     read_assignment,
     read_subscription,
     write_assignment,
 )
-from headrace.group.topics import Topics
 
 
 def consumer_records(group: ClassicState, topics: Topics) -> list[GroupRecord] | None:

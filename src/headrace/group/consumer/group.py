@@ -34,8 +34,8 @@ from headrace.group.messages import (
     SyncRequest,
     failed_reply,
 )
-from headrace.group.subscriptions import CONSUMER_PROTOCOL_TYPE, Subscription
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.wire.consumer_protocol import CONSUMER_PROTOCOL_TYPE, Subscription
 
 
 class ConsumerGroup(ConsumerCore):

@@ -48,6 +48,7 @@ from headrace.log.recovery.opening import recover
 from headrace.log.segment import Segment
 from headrace.log.state import IncompleteFiles, LogSettings, offline_state, report_failure
 from headrace.log.upkeep import checkpoints, closing, durability
+from headrace.model.ids import id_text
 from headrace.model.topics import TopicPartition
 
 _LOG = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class LogDirectory:
         """Whether a log of this process has failed."""
         self.identity: dict[str, str] = {}
         """The content of meta.properties: cluster.id, node.id, directory.id."""
-        self.directory_id = checkpoints.encode_uuid(uuid.uuid4())
+        self.directory_id = id_text(uuid.uuid4())
         """A new directory gets a new id."""
         self.found: list[TopicPartition] = []
         """Partition directories on disk that are not opened yet."""

@@ -8,12 +8,11 @@ value is taken from `headrace-checkpoint`, one per partition, which has a checks
 2. A file that cannot be decoded is treated as missing.
 """
 
-import base64
-import binascii
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from headrace.model.ids import id_from_text, id_text
 from headrace.model.topics import TopicPartition
 from headrace.record.batch import crc32c
 
@@ -148,27 +147,14 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
     return [(int(epoch), int(offset)) for epoch, offset in _decode_lines(data)]
 
 
-def encode_uuid(identity: UUID) -> str:
-    """Kafka's text form of a UUID: base64 for URLs, without padding."""
-    return base64.urlsafe_b64encode(identity.bytes).rstrip(b"=").decode()
-
-
-def decode_uuid(text: str) -> UUID:
-    """Raises ValueError if the text is not a UUID."""
-    try:
-        return UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except binascii.Error as error:
-        raise ValueError(str(error)) from None
-
-
 def encode_partition_metadata(topic_id: UUID) -> bytes:
-    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
+    return f"version: 0\ntopic_id: {id_text(topic_id)}".encode()
 
 
 def decode_partition_metadata(data: bytes) -> UUID | None:
     try:
         pairs = dict(line.split(": ", 1) for line in data.decode().splitlines() if line)
-        return decode_uuid(pairs["topic_id"])
+        return id_from_text(pairs["topic_id"])
     except (ValueError, KeyError):
         return None
 
