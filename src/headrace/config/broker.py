@@ -112,7 +112,9 @@ class BrokerConfig:
     def _check_together(self) -> None:
         """Check rules between settings."""
         if len(self.get_list("log.dirs")) > 1 or len(self.get_list("log.dir")) > 1:
-            raise ConfigError("log.dirs contains several directories. Headrace uses one.")
+            raise ConfigError(
+                "log.dirs contains several directories, but a broker uses one. Remove the others."
+            )
         if self.is_set("process.roles") and "broker" not in self.get_list("process.roles"):
             raise ConfigError("process.roles must contain broker: Headrace has no other role.")
         self._check_order("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
@@ -327,7 +329,7 @@ class BrokerConfig:
             lines.append(f"Accepted without effect: {', '.join(idle)}.")
         if self._controller_listeners:
             names = ", ".join(self._controller_listeners)
-            lines.append(f"No socket for {names}: Headrace has no Raft quorum.")
+            lines.append(f"Listeners not opened: {names}. Headrace has no Raft quorum.")
         if self.has_authorizer and not self.get_str("super.users"):
             lines.append("super.users is empty: only users with ACLs can do anything.")
         elif self.get_str("super.users") and not self.has_authorizer:

@@ -143,13 +143,15 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "connections.max.idle.ms",
         LONG,
         "600000",
-        "The time after which the broker closes an idle connection. A negative value means never.",
+        "The time in ms after which the broker closes an idle connection. A negative value means "
+        "never.",
     ),
     Setting(
         "socket.send.buffer.bytes",
         INT,
         "262144",
-        "SO_SNDBUF of client connections. -1 uses the default of the operating system.",
+        "The send buffer (SO_SNDBUF) of client connections in bytes. -1 uses the default of the "
+        "operating system.",
         low=-1,
         kafka_default="102400",
     ),
@@ -157,7 +159,8 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "socket.receive.buffer.bytes",
         INT,
         "-1",
-        "SO_RCVBUF of client connections. -1 uses the default of the operating system.",
+        "The receive buffer (SO_RCVBUF) of client connections in bytes. -1 uses the default of "
+        "the operating system.",
         low=-1,
         kafka_default="102400",
     ),
@@ -220,56 +223,63 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "auto.create.topics.enable",
         BOOLEAN,
         "true",
-        "Whether a Metadata request for an unknown topic creates it, if the client permits it.",
+        "Whether a Metadata request for an unknown topic creates the topic, if the client allows "
+        "it.",
     ),
     Setting("delete.topic.enable", BOOLEAN, "true", "Whether topics can be deleted."),
     Setting(
         "log.retention.minutes",
         INT,
         None,
-        "log.retention.ms in minutes, if that is not set.",
+        "The value of log.retention.ms in minutes, if that is not set.",
     ),
     Setting(
         "log.retention.hours",
         INT,
         "168",
-        "log.retention.ms in hours, if neither that nor log.retention.minutes is set.",
+        "The value of log.retention.ms in hours, if neither that nor log.retention.minutes is set.",
     ),
-    Setting("log.roll.hours", INT, "168", "log.roll.ms in hours, if that is not set.", low=1),
+    Setting(
+        "log.roll.hours",
+        INT,
+        "168",
+        "The value of log.roll.ms in hours, if that is not set.",
+        low=1,
+    ),
     Setting(
         "log.roll.jitter.hours",
         INT,
         "0",
-        "log.roll.jitter.ms in hours, if that is not set.",
+        "The value of log.roll.jitter.ms in hours, if that is not set.",
         low=0,
     ),
     Setting(
         "log.flush.scheduler.interval.ms",
         LONG,
         str(LONG_MAX),
-        "log.flush.interval.ms, if that is not set.",
+        "The value of log.flush.interval.ms, if that is not set.",
         low=0,
     ),
     Setting(
         "log.retention.check.interval.ms",
         LONG,
         "300000",
-        "The interval at which the broker checks for segments to delete.",
+        "The interval in ms at which the broker checks for segments to delete.",
         low=1,
     ),
     Setting(
         "log.flush.offset.checkpoint.interval.ms",
         INT,
         "60000",
-        "The interval at which the broker writes recovery points. After a crash, "
-        "recovery reads the log from there.",
+        "The interval in ms at which the broker writes recovery points. After a crash, recovery "
+        "reads the log from there.",
         low=0,
     ),
     Setting(
         "log.flush.start.offset.checkpoint.interval.ms",
         INT,
         "60000",
-        "The interval at which log start offsets are written. Headrace writes each "
+        "The interval in ms at which log start offsets are written. Headrace writes each change "
         "before it takes effect.",
         low=0,
     ),
@@ -277,7 +287,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "producer.id.expiration.ms",
         INT,
         "86400000",
-        "The time after which a partition removes the state of an idle idempotent producer.",
+        "The time in ms after which a partition removes the state of an idle idempotent producer.",
         low=1,
         dynamic=True,
     ),
@@ -285,7 +295,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "producer.id.expiration.check.interval.ms",
         INT,
         "600000",
-        "The interval at which a partition checks for idle producers to remove.",
+        "The interval in ms at which a partition checks for idle producers to remove.",
         low=1,
         hidden=True,
     ),
@@ -299,7 +309,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "log.cleaner.backoff.ms",
         LONG,
         "15000",
-        "The time that compaction pauses if no log needs it.",
+        "The time in ms that compaction pauses if no log needs it.",
         low=0,
         dynamic=True,
     ),
@@ -315,7 +325,8 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "log.cleaner.io.buffer.load.factor",
         DOUBLE,
         "0.9",
-        "The maximum fill level of that table. Remaining keys are compacted in the next run.",
+        "The maximum fill level of compaction's table of keys, from 0 to 1. Remaining keys are "
+        "compacted in the next run.",
         low=0.01,
         high=1,
         dynamic=True,
@@ -335,7 +346,7 @@ OWN_ROWS: tuple[Setting, ...] = (
         "headrace.decompress.bytes.max",
         INT,
         "134217728",
-        "The maximum decompressed size of a batch. A larger batch is rejected with "
+        "The maximum decompressed size of a batch in bytes. A larger batch is rejected with "
         "MESSAGE_TOO_LARGE.",
         low=1024,
     ),
@@ -343,10 +354,10 @@ OWN_ROWS: tuple[Setting, ...] = (
         "headrace.log.drop.behind.bytes",
         LONG,
         "0",
-        "The number of recently written bytes per partition that stay in the page cache"
-        " during fast writes. Older data is read from disk. 0 does not limit the page "
-        "cache. Set it (to 67108864, for example) on virtual machines where the first "
-        "use of a memory page is slow. Compare both with make bench.",
+        "The number of recently written bytes per partition that stay in the page cache during "
+        "fast writes. Older data is read from disk. 0 does not limit the page cache. Set it, for "
+        "example to 67108864, on virtual machines where the first use of a memory page is slow. "
+        "Compare both settings with make bench.",
         low=0,
     ),
     Setting(
@@ -387,7 +398,7 @@ OWN_ROWS: tuple[Setting, ...] = (
         "headrace.scrub.interval.ms",
         LONG,
         "86400000",
-        "The pause between two complete verifications of all data on disk.",
+        "The pause in ms between two complete verifications of all data on disk.",
         low=1,
     ),
     Setting(

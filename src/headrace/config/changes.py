@@ -124,8 +124,7 @@ def _combine(
     if row is None or row.kind is not ConfigType.LIST:
         raise ApiError(
             ErrorCode.INVALID_CONFIG,
-            f"{shown(change.name)} is not a list, so that nothing can be appended to it or "
-            "subtracted from it.",
+            f"{shown(change.name)} is not a list: values cannot be appended or subtracted.",
         )
     old = current.get(change.name)
     if old is None:

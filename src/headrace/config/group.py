@@ -38,11 +38,11 @@ GROUP_SETTINGS = {
         SESSION_TIMEOUT,
         INT,
         "45000",
-        "The time without a heartbeat after which a member is removed.",
+        "The time in ms without a heartbeat after which a member is removed.",
         low=1,
     ),
     HEARTBEAT_INTERVAL: Setting(
-        HEARTBEAT_INTERVAL, INT, "5000", "The heartbeat interval of members.", low=1
+        HEARTBEAT_INTERVAL, INT, "5000", "The heartbeat interval in ms of members.", low=1
     ),
 }
 

@@ -44,9 +44,9 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "cleanup.policy",
         LIST,
         "delete",
-        "What happens to old segments: 'delete' removes them according to retention.ms "
-        "and retention.bytes, 'compact' keeps the last record of each key. Both can be "
-        "combined. An empty list keeps everything.",
+        "How old segments are removed: 'delete' removes them according to retention.ms and "
+        "retention.bytes, 'compact' keeps the last record of each key. Both can be combined. An "
+        "empty list keeps everything.",
         choices=CLEANUP_POLICIES,
         synonyms=(("log.cleanup.policy", 1),),
     ),
@@ -90,8 +90,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "delete.retention.ms",
         LONG,
         "86400000",
-        "The time for which compaction keeps a tombstone. Consumers that read the log "
-        "from the start within this time see the deletion.",
+        "The time in ms for which compaction keeps a tombstone. Consumers that read the log from "
+        "the start within this time see the deletion.",
         low=0,
         synonyms=(("log.cleaner.delete.retention.ms", 1),),
     ),
@@ -99,10 +99,9 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "file.delete.delay.ms",
         LONG,
         "60000",
-        "The time for which a deleted segment stays on disk. Headrace removes segments "
-        "immediately, because readers keep their files open. On the broker, it is the "
-        "time after a start until replicas of topics deleted in the meantime are "
-        "removed.",
+        "The time in ms for which a deleted segment stays on disk. Headrace removes segments "
+        "immediately, because readers keep their files open. On the broker, it is the time after "
+        "a start until replicas of topics deleted in the meantime are removed.",
         low=0,
         synonyms=(("log.segment.delete.delay.ms", 1),),
     ),
@@ -120,7 +119,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "flush.ms",
         LONG,
         _FOREVER,
-        "The maximum time that a record stays unsynced. By default the operating system decides.",
+        "The maximum time in ms that a record stays unsynced. By default the operating system "
+        "decides.",
         low=0,
         synonyms=(("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
     ),
@@ -145,7 +145,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "internal.segment.bytes",
         INT,
         None,
-        "segment.bytes without the lower limit, for tests with many small segments.",
+        "Like segment.bytes, without its lower limit, for tests with many small segments.",
         low=61,
         hidden=True,
     ),
@@ -162,7 +162,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "local.retention.bytes",
         LONG,
         "-2",
-        "The size of the log that stays on local disk after it was copied to remote storage.",
+        "The number of bytes of the log that stay on local disk after they were copied to remote "
+        "storage.",
         low=-2,
         needs="tiered",
         synonyms=(("log.local.retention.bytes", 1),),
@@ -171,7 +172,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "local.retention.ms",
         LONG,
         "-2",
-        "The time for which the log stays on local disk after it was copied to remote storage.",
+        "The time in ms for which the log stays on local disk after it was copied to remote "
+        "storage.",
         low=-2,
         needs="tiered",
         synonyms=(("log.local.retention.ms", 1),),
@@ -180,7 +182,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "max.compaction.lag.ms",
         LONG,
         _FOREVER,
-        "The maximum time that a record can wait for compaction.",
+        "The maximum time in ms that a record can wait for compaction.",
         low=1,
         synonyms=(("log.cleaner.max.compaction.lag.ms", 1),),
     ),
@@ -196,9 +198,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "message.timestamp.after.max.ms",
         LONG,
         "3600000",
-        "How far a record's timestamp can be ahead of the broker's clock. Later "
-        "timestamps are rejected with INVALID_TIMESTAMP, unless the topic uses "
-        "LogAppendTime.",
+        "How many ms a record's timestamp can be ahead of the broker's clock. Later timestamps "
+        "are rejected with INVALID_TIMESTAMP, unless the topic uses LogAppendTime.",
         low=0,
         synonyms=(("log.message.timestamp.after.max.ms", 1),),
     ),
@@ -206,9 +207,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "message.timestamp.before.max.ms",
         LONG,
         _FOREVER,
-        "How far a record's timestamp can be behind the broker's clock. Earlier "
-        "timestamps are rejected with INVALID_TIMESTAMP, unless the topic uses "
-        "LogAppendTime.",
+        "How many ms a record's timestamp can be behind the broker's clock. Earlier timestamps "
+        "are rejected with INVALID_TIMESTAMP, unless the topic uses LogAppendTime.",
         low=0,
         synonyms=(("log.message.timestamp.before.max.ms", 1),),
     ),
@@ -225,7 +225,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "min.cleanable.dirty.ratio",
         DOUBLE,
         "0.5",
-        "The share of the log that must be uncompacted before compaction runs.",
+        "The share of the log, from 0 to 1, that must be uncompacted before compaction runs.",
         low=0,
         high=1,
         synonyms=(("log.cleaner.min.cleanable.ratio", 1),),
@@ -234,7 +234,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "min.compaction.lag.ms",
         LONG,
         "0",
-        "The minimum time that a record stays uncompacted.",
+        "The minimum time in ms that a record stays uncompacted.",
         low=0,
         synonyms=(("log.cleaner.min.compaction.lag.ms", 1),),
     ),
@@ -273,15 +273,15 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "remote.storage.enable",
         BOOLEAN,
         "false",
-        "Whether the topic uses remote storage. true is rejected, as by a Kafka broker "
-        "without tiered storage.",
+        "Whether the topic uses remote storage. The value true is rejected, because tiered "
+        "storage is not supported.",
         needs="tiered",
     ),
     Setting(
         "retention.bytes",
         LONG,
         "-1",
-        "The maximum size of a partition before its oldest segments are deleted. A "
+        "The maximum size of a partition in bytes before its oldest segments are deleted. A "
         "negative value means no limit. Applies if cleanup.policy contains 'delete'.",
         synonyms=(("log.retention.bytes", 1),),
     ),
@@ -289,8 +289,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "retention.ms",
         LONG,
         "604800000",
-        "The maximum age of a segment before it is deleted, by the newest timestamp in "
-        "it. -1 means no limit. Applies if cleanup.policy contains 'delete'.",
+        "The maximum age of a segment in ms before it is deleted, by the newest timestamp in it. "
+        "-1 means no limit. Applies if cleanup.policy contains 'delete'.",
         low=-1,
         synonyms=(
             ("log.retention.ms", 1),
@@ -302,7 +302,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "segment.bytes",
         INT,
         "1073741824",
-        "The size of a segment file at which the log rolls to a new one.",
+        "The size of a segment file in bytes at which the log rolls to a new one.",
         low=SEGMENT_BYTES_MIN,
         synonyms=(("log.segment.bytes", 1),),
     ),
@@ -310,7 +310,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "segment.index.bytes",
         INT,
         "10485760",
-        "The size of a segment's index at which the log rolls to a new segment.",
+        "The size of a segment's index in bytes at which the log rolls to a new segment.",
         low=4,
         synonyms=(("log.index.size.max.bytes", 1),),
     ),
@@ -318,8 +318,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "segment.jitter.ms",
         LONG,
         "0",
-        "The maximum random time subtracted from segment.ms, so that partitions do not "
-        "all roll at the same time.",
+        "The maximum random time in ms that is subtracted from segment.ms, so that partitions do "
+        "not all roll at the same time.",
         low=0,
         synonyms=(("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)),
     ),
@@ -327,8 +327,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "segment.ms",
         LONG,
         "604800000",
-        "The time after which the log rolls to a new segment even if the current one is"
-        " not full. Retention and compaction apply only to closed segments.",
+        "The time in ms after which the log rolls to a new segment even if the current one is not "
+        "full. Retention and compaction apply only to closed segments.",
         low=1,
         synonyms=(("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
     ),
@@ -336,7 +336,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "unclean.leader.election.enable",
         BOOLEAN,
         "false",
-        "Whether a replica that is not in sync can become leader if no other is "
+        "Whether a replica that is not in sync can become leader if no in-sync replica is "
         "available. This can lose records.",
         synonyms=(("unclean.leader.election.enable", 1),),
     ),
@@ -344,8 +344,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "message.downconversion.enable",
         BOOLEAN,
         "true",
-        "Whether records are converted for clients older than message format 2. No such"
-        " client is supported.",
+        "Whether records are converted for clients that need a message format older than 2. "
+        "Headrace supports no such client.",
         needs="legacy",
         hidden=True,
     ),
