@@ -113,7 +113,7 @@ def test_project_for_a_topic_of_json_has_typed_columns(
         producer.send("json.events", "not JSON")
     said = init(tmp_path, "typed", "--topic", "json.events", "--bootstrap-server", broker.address)
     assert "json.events: 9 columns from 4 records" in said
-    assert "1 records are not JSON objects" in said
+    assert "Records that are not JSON objects: 1." in said
     assert said.endswith("\nNext: cd typed && headrace pipeline run\n")
     assert flow(run(tmp_path / "typed", spark_server), "json_events")["rows_written"] == 4
     first, second, third, wrong = rows(spark_project, "json_events", "id")
@@ -154,7 +154,7 @@ def test_project_for_a_topic_of_avro_has_typed_columns(
     (tmp_path / "order.avsc").write_text(json.dumps(SCHEMA))
     server = ("--bootstrap-server", broker.address)
     said = init(tmp_path, "typed", "--topic", "avro", *server, exit_code=2)
-    assert "records of avro look like Avro. Give their schema: --avro-schema FILE.avsc" in said
+    assert "Records of avro look like Avro. Give their schema: --avro-schema FILE.avsc" in said
     assert not (tmp_path / "typed").exists()
     init(tmp_path, "typed", "--topic", "avro", "--avro-schema", "order.avsc", *server)
     client.produce("avro", b"\xff")
@@ -171,10 +171,10 @@ def test_project_for_a_topic_of_avro_has_typed_columns(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("x", "--avro"), "--avro is for --sample shop"),
-        (("x", "--avro-schema", "f"), "--avro-schema needs --topic"),
-        (("x", "--topic", "t", "--avro-schema", "f"), "cannot read f: No such file"),
-        (("a b",), "invalid project name 'a b'"),
+        (("x", "--avro"), "--avro requires --sample shop"),
+        (("x", "--avro-schema", "f"), "--avro-schema requires --topic"),
+        (("x", "--topic", "t", "--avro-schema", "f"), "Cannot read f: No such file"),
+        (("a b",), "Invalid project name 'a b'"),
         (("x", "--topic", "t", "--sample", "shop"), "not allowed with argument --topic"),
     ],
 )

@@ -259,7 +259,7 @@ def test_runs_go_on_after_ctrl_c_without_a_broker_and_from_the_start(
     broker.stop()
     assert pipeline.done("run", exit_code=2) == ""
     said = command.log.read_text()
-    assert f"headrace: no broker responds at {broker.address}" in said
+    assert f"headrace: No broker responds at {broker.address}" in said
     assert "Traceback" not in said
 
     broker.restart()

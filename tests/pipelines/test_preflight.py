@@ -58,19 +58,19 @@ def rejected(pipeline: Pipeline, action: str, *arguments: str, exit_code: int = 
 
 @pytest.mark.parametrize("action", ["run", "dry-run"])
 def test_missing_topic_is_rejected(early: Pipeline, action: str) -> None:
-    assert rejected(early, action).startswith("topic early-mill does not exist at ")
+    assert rejected(early, action).startswith("Topic early-mill does not exist at ")
     assert not (early.directory / ".headrace").exists()
 
 
 def test_unknown_table_in_full_refresh_is_rejected(early: Pipeline) -> None:
     said = rejected(early, "run", "--full-refresh", "nothing")
-    assert said.startswith("unknown table 'nothing' in --full-refresh. Known: early_bronze, ")
+    assert said.startswith("Unknown table 'nothing' in --full-refresh. Known: early_bronze, ")
 
 
 def test_unreachable_broker_is_rejected(early: Pipeline) -> None:
     address = f"127.0.0.1:{closed_port()}"
     said = rejected(early, "dry-run", "--bootstrap-server", address)
-    assert said.startswith(f"no broker responds at {address}")
+    assert said.startswith(f"No broker responds at {address}")
 
 
 def test_invalid_python_is_rejected_with_its_line(early: Pipeline) -> None:
@@ -88,17 +88,17 @@ def test_locked_project_and_unreachable_spark_are_rejected(
         with run_lock(open_project(early.directory)):
             said = rejected(early, "run", exit_code=3)
         assert said.startswith(
-            f"another run of this pipeline is in progress: process {os.getpid()}"
+            f"Another run of this pipeline is in progress: process {os.getpid()}"
         )
         place = f"127.0.0.1:{closed_port()}"
         said = rejected(early, "run", "--remote", f"sc://{place}/;token=secret")
-        assert said.startswith(f"no Spark Connect server responds at sc://{place}: ")
+        assert said.startswith(f"No Spark Connect server responds at sc://{place}: ")
         said = rejected(early, "run", "--master", f"spark://{place}")
-        assert said.startswith(f"no Spark master responds at spark://{place}: ")
+        assert said.startswith(f"No Spark master responds at spark://{place}: ")
     finally:
         other_topic.delete_topic("early-mill")
     said = rejected(early, "run", "--full-refresh", "early_bronze")
-    assert said.startswith("topic early-mill does not exist at ")
+    assert said.startswith("Topic early-mill does not exist at ")
     # A run that the lock has rejected is not listed.
     history = json.loads(early.done("history", "--json"))
     assert [run["result"] for run in history] == ["rejected", "rejected", "rejected"]

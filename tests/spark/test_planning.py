@@ -60,10 +60,10 @@ def test_a_log_that_stays_shorter_is_loss_and_a_stream_never_goes_back(
     fill(client, new_topic, numbered("a", 3), 0)
     start = stream_offset({TopicPartition(new_topic, 0): 8}, "g")
     strict = reader(bootstrap, subscribe=new_topic)
-    with pytest.raises(DataLoss, match="ends before what was already read"):
+    with pytest.raises(DataLoss, match="ends before offsets that were already read"):
         latest(strict, start)
     strict.prepareForTriggerAvailableNow()
-    with pytest.raises(DataLoss, match="ends before what was already read"):
+    with pytest.raises(DataLoss, match="ends before offsets that were already read"):
         latest(strict, start)
     strict.stop()
     lenient = reader(bootstrap, subscribe=new_topic, failOnDataLoss="false")
@@ -71,7 +71,7 @@ def test_a_log_that_stays_shorter_is_loss_and_a_stream_never_goes_back(
     assert latest(lenient, start) == start
     fill(client, new_topic, numbered("b", 6), 0)
     assert latest(lenient, start)[new_topic] == {"0": 9}
-    assert capfd.readouterr().err.count("ends before what was already read") == 1
+    assert capfd.readouterr().err.count("ends before offsets that were already read") == 1
     lenient.stop()
 
 

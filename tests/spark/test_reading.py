@@ -76,9 +76,9 @@ def test_rows_are_the_records_with_all_that_they_carry(
         for row in few.collect()
     } == {place: carried[-1] for place, carried in found.items()}
     for wrong in ("value STRING", "payload BINARY", chosen):
-        with pytest.raises(PySparkException, match="can contain the columns key binary, "):
+        with pytest.raises(PySparkException, match="can contain only the columns key binary, "):
             topics.read(wrong, subscribe=new_topic).collect()
-    with pytest.raises(PySparkException, match="NOT NULL: leave it out"):
+    with pytest.raises(PySparkException, match="NOT NULL, but all columns are nullable"):
         topics.read("offset LONG NOT NULL", subscribe=new_topic).collect()
 
 
@@ -97,7 +97,7 @@ def test_offsets_say_where_a_batch_begins_and_ends(
         assign=json.dumps({new_topic: [1]}), startingOffsets="earliest", endingOffsets="latest"
     )
     assert earliest == numbered("b", 10)
-    with pytest.raises(PySparkException, match=r"lacks .*-1: name every partition"):
+    with pytest.raises(PySparkException, match=r"lacks .*-1: list every partition"):
         topics.values(subscribe=new_topic, startingOffsets=json.dumps({new_topic: {"0": 3}}))
     after = {new_topic: {"0": 11, "1": -2}}
     with pytest.raises(PySparkException, match="to be read from offset 11 up to 10"):

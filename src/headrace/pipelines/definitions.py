@@ -69,7 +69,7 @@ _EAGER = frozenset(
     }
 )
 _EAGER_VIEW = (
-    " Spark finds no temporary views of a pipeline for withWatermark, drop and the like: "
+    " Spark finds no temporary views of a pipeline for withWatermark, drop and similar: "
     "read a table there, or keep to select, where and groupBy."
 )
 
@@ -247,7 +247,7 @@ def _defined_twice(definitions: Definitions) -> Iterator[Trouble]:
     first: dict[str, str] = {}
     for name, file_name, line in places:
         if name in first:
-            message = f"{name} is defined in {first[name]}, too: give one of them another name"
+            message = f"{name} is also defined in {first[name]}. Rename one of them"
             yield Trouble(name, file_name, line, message, message)
         first.setdefault(name, f"{file_name}:{line}")
 
@@ -258,7 +258,7 @@ def _load_file(path: Path, collector: "_Collector", spark: Any, graph_id: str) -
         collector.register_sql(path.read_text(encoding="utf-8"), path)
         return None
     if path.suffix != ".py":
-        message = "a pipeline is defined in .py and .sql files: move this one elsewhere"
+        message = "not a .py or .sql file. Remove it from 'libraries'"
         return Trouble(None, project.shown(path), None, message, message)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

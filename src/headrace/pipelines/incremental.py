@@ -75,7 +75,7 @@ def rules(definitions: Definitions) -> list[Rule]:
         }
         if len(flows) != 1 or len(tables) != 1 or graph.nodes[min(tables)].kind != TABLE:
             raise NotIncremental(
-                f"{name} has {KEY}, but reads {', '.join(sorted(tables)) or 'no table'}. "
+                f"view {name} has {KEY}, but reads {', '.join(sorted(tables)) or 'no table'}. "
                 "An incremental view reads one streaming table"
             )
         sums = tuple(each.strip() for each in properties.get(SUMS, "").split(",") if each.strip())
@@ -206,17 +206,20 @@ class Incremental:
         if not rule.sums:
             if rule.key not in now.schema.names:
                 raise NotIncremental(
-                    f"{rule.view} has {KEY} = {rule.key}, which is not a column of it. "
+                    f"view {rule.view} has {KEY} = {rule.key}, which is not a column of it. "
                     f"Select it, or name the columns that are sums in {SUMS}"
                 )
             try:
                 return leaves.replacing(now, rule.key, rows.keys), rows.count
             except leaves.WrongKey as error:
-                raise NotIncremental(f"{rule.view} has {KEY} = {rule.key}, but {error}") from error
+                raise NotIncremental(
+                    f"view {rule.view} has {KEY} = {rule.key}, but {error}"
+                ) from error
         for name in rule.sums:
             if name not in now.schema.names or not _is_exact(now.schema.field(name).type):
                 raise NotIncremental(
-                    f"{rule.view} has {name} in {SUMS}, which is not an integer or decimal column "
+                    f"view {rule.view} has {name} in {SUMS}, which is not an integer or decimal "
+                    "column "
                     "of it. Remove it, or cast it in the query"
                 )
         before = self._evaluate(definitions, rule, [rows.before])
@@ -230,7 +233,7 @@ class Incremental:
         schema = _in_utc(arrow_schema(self._types(rule.source)))
         if rule.key not in schema.names:
             raise NotIncremental(
-                f"{rule.view} has {KEY} = {rule.key}, which is not a column of {rule.source}. "
+                f"view {rule.view} has {KEY} = {rule.key}, which is not a column of {rule.source}. "
                 f"Name one of {', '.join(schema.names)}"
             )
         added = leaves.read_rows([files[name] for name in sorted(new)], schema, None)

@@ -118,7 +118,7 @@ class Project:
     def versions_kept(configuration: Mapping[str, str]) -> int:
         kept = configuration.get(VERSIONS, VERSIONS_DEFAULT)
         if not kept.isdigit() or int(kept) < 1:
-            raise ProjectError(f"{VERSIONS} is {kept!r}. Use a number from 1")
+            raise ProjectError(f"{VERSIONS} is {kept!r}. Use a whole number from 1")
         return int(kept)
 
     def files(self) -> list[Path]:
@@ -137,32 +137,34 @@ class Project:
             return str(path)
 
     def prepare_state(self) -> None:
-        """Make `.headrace/`; refuse one that was carried here, as tables know where they lie."""
+        """Create `.headrace/`. Reject a moved one, because tables contain absolute paths."""
         self.state.mkdir(exist_ok=True)
         place = self.state / "place"
         if place.exists() and place.read_text(encoding="utf-8") != str(self.directory):
             raise ProjectError(
-                f"{self.state} was made when the project was in {place.read_text()}, and its "
-                "tables cannot be moved: remove it, and the next run fills them from the topics"
+                f"{self.state} belongs to the former project directory {place.read_text()}, and "
+                "its "
+                "tables cannot be moved. Remove it; the next run fills the tables from the topics"
             )
         place.write_text(str(self.directory), encoding="utf-8")
 
 
 def open_project(directory: Path) -> Project:
-    """The project of a directory; ProjectError if there is none."""
+    """The project of a directory; ProjectError if the directory has none."""
     directory = directory.resolve()
     found = [directory / name for name in SPEC_NAMES if (directory / name).is_file()]
     if not found:
         raise ProjectError(
-            f"{directory} has no {SPEC_NAMES[0]}: name a pipeline's directory, "
-            "or make one with 'headrace pipeline init NAME'"
+            f"{directory} is not a pipeline: it has no {SPEC_NAMES[0]}. Choose another directory, "
+            "or "
+            "create a pipeline with 'headrace pipeline init NAME'"
         )
     project = Project(directory, _read_spec(found[0]))
     _check_owner(project)
     if _ESCAPED.search(str(project.checkpoints or "")):
         raise ProjectError(
-            f"Spark would escape {str(project.checkpoints)!r} and keep its checkpoints elsewhere: "
-            "choose a path without spaces and signs that addresses escape"
+            f"storage {str(project.checkpoints)!r} contains characters that Spark escapes in URIs, "
+            "such as spaces. Choose a path without them"
         )
     return project
 
@@ -187,24 +189,24 @@ def _read_spec(path: Path) -> Spec:
     except yaml.YAMLError as error:
         raise ProjectError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise ProjectError(f"{path} should have keys and values, as 'name: shop'")
+        raise ProjectError(f"{path} must contain keys and values, such as 'name: shop'")
     return spec_of(content, str(path))
 
 
 def spec_of(content: Mapping[str, Any], path: str) -> Spec:
-    """Check what the file says, and in which form."""
+    """Check the keys and types of a specification."""
     unknown = sorted(map(str, content.keys() - _KEYS))
     if unknown:
         raise ProjectError(f"{path}: unknown key {unknown[0]!r}; the keys are {_listed(_KEYS)}")
     for key in ("name", "storage"):
         if not isinstance(content.get(key), str):
-            raise ProjectError(f"{path}: {key!r} is missing, or is not a text")
+            raise ProjectError(f"{path}: {key!r} is missing or not text")
     configuration = content.get("configuration") or {}
     if not isinstance(configuration, dict):
-        raise ProjectError(f"{path}: 'configuration' should have settings and their values")
+        raise ProjectError(f"{path}: 'configuration' must contain settings and their values")
     for key, value in configuration.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise ProjectError(f"{path}: configuration {key}: put the value into quotes")
+            raise ProjectError(f"{path}: configuration {key}: the value must be in quotes")
     return Spec(
         content["name"],
         os.path.expanduser(content["storage"]),
@@ -229,7 +231,9 @@ def _library(entry: Any, path: str) -> str:
     except (KeyError, TypeError):
         pattern = None
     if not isinstance(pattern, str):
-        raise ProjectError(f"{path}: a library is written 'glob: {{include: transformations/**}}'")
+        raise ProjectError(
+            f"{path}: a library must have the form 'glob: {{include: transformations/**}}'"
+        )
     plain = pattern.removesuffix("/**")
     if any(sign in plain for sign in "*?["):
         raise ProjectError(f"{path}: {pattern!r} is neither a file nor a directory with '/**'")

@@ -215,9 +215,9 @@ def table_of(topic: str, values: Sequence[bytes], schema: Any = None) -> Table:
             raise NoSchema(
                 f"records of {topic} look like Avro. Give their schema: --avro-schema FILE.avsc"
             ) from None
-        note = "values are neither JSON objects nor text: column value is BINARY"
+        note = "Values are neither JSON objects nor text: column value is BINARY."
         return Table(topic, _rendered(topic, _TEXT, type="binary"), notes=(note,))
-    note = "values are not JSON objects: column value is STRING"
+    note = "Values are not JSON objects: column value is STRING."
     return Table(topic, _rendered(topic, _TEXT, type="string"), notes=(note,))
 
 
@@ -241,10 +241,14 @@ def _json_table(topic: str, values: Sequence[bytes], objects: Sequence[dict[str,
     notes = [f"{topic}: {len(columns) - 1} columns from {len(values)} records"]
     if len(objects) < len(values):
         other = len(values) - len(objects)
-        notes.append(f"{other} records are not JSON objects: they will be in _corrupt_record")
+        notes.append(
+            f"Records that are not JSON objects: {other}. They will be in _corrupt_record."
+        )
     left_out = inference.dropped(kept)
     if left_out:
-        notes.append(f"omitted, because names differ only in case: {', '.join(left_out)}")
+        notes.append(
+            f"Fields omitted, because their names differ only in case: {', '.join(left_out)}"
+        )
     return Table(topic, text, notes=tuple(notes))
 
 

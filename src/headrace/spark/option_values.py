@@ -79,7 +79,7 @@ def suggestion(text: str, choices: Iterable[str]) -> str:
 
 def some_text(name: str, text: str) -> str:
     if not text.strip():
-        raise OptionError(f"option {name!r} is empty: give a name, or leave the option out")
+        raise OptionError(f"option {name!r} is empty: give a name, or omit the option")
     return text.strip()
 
 
@@ -95,7 +95,9 @@ def duration_ms(name: str, text: str) -> int:
 def topic_names(name: str, text: str) -> tuple[str, ...]:
     topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not topics:
-        raise OptionError(f"option {name!r} is {text!r}: name a topic, or several with commas")
+        raise OptionError(
+            f"option {name!r} is {text!r}: give a topic, or several separated by commas"
+        )
     return tuple(topic_name(name, topic) for topic in topics)
 
 
@@ -112,7 +114,7 @@ def pattern(name: str, text: str) -> str:
     try:
         re.compile(text.strip())
     except re.error as error:
-        raise OptionError(f"option {name!r} is no regular expression: {error}") from None
+        raise OptionError(f"option {name!r} is not a regular expression: {error}") from None
     if not text.strip():
         raise OptionError(f"option {name!r} is empty: give a regular expression for topic names")
     return text.strip()
@@ -124,10 +126,12 @@ def partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
     found: list[TopicPartition] = []
     for topic, indexes in named.items():
         if not isinstance(indexes, list) or not all(_is_whole(index, 0) for index in indexes):
-            raise OptionError(f"option {name!r}: {topic!r} needs a list, as in {example}")
+            raise OptionError(
+                f"option {name!r}: {topic!r} requires a list of partitions, for example {example}"
+            )
         found += [TopicPartition(topic_name(name, topic), index) for index in indexes]
     if not found:
-        raise OptionError(f"option {name!r} names no partition: write {example}")
+        raise OptionError(f"option {name!r} contains no partition: use JSON, for example {example}")
     return tuple(dict.fromkeys(found))
 
 
@@ -137,12 +141,14 @@ def places(name: str, text: str, at_least: int) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for topic, numbers in _json(name, text, example).items():
         if not isinstance(numbers, dict):
-            raise OptionError(f"option {name!r}: {topic!r} needs partitions, as in {example}")
+            raise OptionError(
+                f"option {name!r}: {topic!r} requires partitions, for example {example}"
+            )
         for index, number in numbers.items():
             if not (index.isdecimal() and _is_whole(number, at_least)):
                 raise OptionError(
-                    f"option {name!r}: {index!r}: {number!r} of {topic!r} is no partition with a "
-                    f"number, as in {example}"
+                    f"option {name!r}: topic {topic!r} has {index!r}: {number!r}, which is not a "
+                    f"partition and a number, for example {example}"
                 )
             found[TopicPartition(topic, int(index))] = number
     return found
@@ -154,7 +160,7 @@ def _json(name: str, text: str, example: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise OptionError(f"option {name!r} is {text!r}: write JSON, as in {example}")
+        raise OptionError(f"option {name!r} is {text!r}: use JSON, for example {example}")
     return found
 
 

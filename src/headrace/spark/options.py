@@ -131,7 +131,7 @@ _REASONS = {
     "kafka.enable.auto.commit": "a stream commits each finished micro-batch",
     "kafka.interceptor.classes": "the client has no interceptors",
     "kafka.transactional.id": "transactions are not supported yet",
-    "path": "topics are named by 'subscribe' and 'topic', not by load(...) or save(...)",
+    "path": "set the topic with 'subscribe' or 'topic', not with load(...) or save(...)",
 }
 
 
@@ -318,7 +318,7 @@ def _subscription(
     if len(chosen) != 1:
         given_names = " and ".join(map(repr, chosen)) or "none"
         names = ", ".join(_SUBSCRIPTIONS)
-        raise OptionError(f"exactly one of {names} is required; {given_names} given")
+        raise OptionError(f"exactly one of {names} is required, but {given_names} given")
     return (
         given.parsed("subscribe", read.topic_names, ()),
         given.parsed("subscribePattern", read.pattern),
@@ -357,13 +357,13 @@ def _check_batch_bounds(starting: Bound, ending: Bound) -> None:
         return
     if set(starting.places) != set(ending.places):
         raise OptionError(
-            f"options {starting.option!r} and {ending.option!r} name different partitions"
+            f"options {starting.option!r} and {ending.option!r} have different partitions"
         )
     for partition, start in starting.places.items():
         end = ending.places[partition]
         if 0 <= end < start:
             raise OptionError(
-                f"{partition}: {starting.option!r} {start} lies after {ending.option!r} {end}"
+                f"{partition}: {starting.option!r} {start} is after {ending.option!r} {end}"
             )
 
 
@@ -373,8 +373,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     delivery = given.get("delivery") or "at_least_once"
     if delivery.lower() == "exactly_once":
         raise OptionError(
-            "option 'delivery' cannot be exactly_once yet: the broker has no transactions; "
-            "leave it out, or say at_least_once"
+            "option 'delivery' cannot be exactly_once: transactions are not supported yet. Omit "
+            "it, or use at_least_once"
         )
     given.parsed("delivery", lambda name, text: read.one_of(name, text, ("at_least_once",)))
     producer = given.properties(PRODUCER_PROPERTIES)[0]
@@ -386,9 +386,9 @@ def _check_producer(settings: Mapping[str, Any]) -> None:
     """Whether the properties go together."""
     acks, wanted = settings.get("acks", "all"), settings.get("idempotent")
     if wanted and acks != "all":
-        raise OptionError("option 'kafka.enable.idempotence' needs 'kafka.acks' to be all")
+        raise OptionError("option 'kafka.enable.idempotence' requires 'kafka.acks' = all")
     if settings.get("in_flight_max", 1) > _IN_FLIGHT_MAX and acks == "all" and wanted is not False:
         raise OptionError(
-            "option 'kafka.max.in.flight.requests.per.connection' goes up to "
+            "option 'kafka.max.in.flight.requests.per.connection' must be at most "
             f"{_IN_FLIGHT_MAX}, unless 'kafka.enable.idempotence' is false"
         )

@@ -96,7 +96,9 @@ class Packed:
 def pack(output: Path, include: Sequence[str] = ()) -> Packed:
     """Write the archive; `include` names more installed packages that executors import."""
     if not output.parent.is_dir():
-        raise PackError(f"cannot write {output}: {output.parent} is not a directory. Create it")
+        raise PackError(
+            f"cannot write {output}: {output.parent} is not a directory. Create it first"
+        )
     found = _distributions([*_REQUIRED, *include], _OPTIONAL)
     with tempfile.TemporaryDirectory(prefix="headrace-pack-") as scratch:
         environment = Path(scratch, DIRECTORY)

@@ -142,15 +142,16 @@ class Planner:
         return {place: found.offset for place, found in listed.items()}
 
     def ends(self, known: Positions) -> dict[TopicPartition, int]:
-        """The ends of all partitions there are, none below a known position."""
+        """The ends of all existing partitions, none below a known position."""
         deadline = time.monotonic() + _BEHIND_WAIT_S
         while True:
             found = self._latest_of_all()
             behind = {place for place, end in found.items() if end < known.get(place, 0)}
             if time.monotonic() >= deadline and behind - self._shorter:
                 self.report_loss(
-                    f"the log of {named(behind)} ends before what was already read: records were "
-                    "lost, or the topic was deleted and made again (it then needs a new checkpoint)"
+                    f"the log of {named(behind)} ends before offsets that were already read: "
+                    "records "
+                    "were lost, or the topic was recreated (then start with a new checkpoint)"
                 )
                 self._shorter |= behind
             if behind <= self._shorter:
@@ -163,11 +164,11 @@ class Planner:
         try:
             return self.latest(self.partitions())
         except UnknownTopic:
-            # One was deleted since its partitions were looked up.
+            # A topic was deleted since its partitions were read.
             return self.latest(self.partitions(afresh=True))
 
     def report_loss(self, what: str) -> None:
-        """Fail, or tell once and go on, as failOnDataLoss says."""
+        """Fail, or report it once and continue, depending on failOnDataLoss."""
         if what not in self._told:
             report_loss(what, fail=self.options.fail_on_data_loss)
             self._told.add(what)
@@ -185,9 +186,9 @@ class Planner:
         if set(bound.places) != set(places):
             missing = named(set(places) - set(bound.places))
             unknown = named(set(bound.places) - set(places))
-            said = f"lacks {missing}" if missing else f"names {unknown}, which is not subscribed"
+            wrong = f"lacks {missing}" if missing else f"has {unknown}, which is not subscribed"
             raise OptionError(
-                f"option {bound.option!r} {said}: name every partition (-2 earliest, -1 latest)"
+                f"option {bound.option!r} {wrong}: list every partition (-2 earliest, -1 latest)"
             )
         if bound.kind == "times":
             return self._times(bound, bound.places)
@@ -201,14 +202,14 @@ class Planner:
         late = [place for place, offset in found.items() if offset < 0]
         if late and bound.option.startswith("starting") and self.options.unmatched_start == "error":
             raise OptionError(
-                f"option {bound.option!r}: no record of {named(late)} is as late; choose an "
-                "earlier time, or set 'startingOffsetsByTimestampStrategy' to latest"
+                f"option {bound.option!r}: {named(late)} has no record at or after this time; "
+                "choose an earlier time, or set 'startingOffsetsByTimestampStrategy' to latest"
             )
         return found | self.latest(late)
 
 
 def plan_ranges(planner: Planner) -> list[OffsetRange]:
-    """What a batch reads: the offsets of its bounds, for each partition.
+    """The offset ranges of a batch: one per partition, from the options.
 
     A range that ends before it starts is rejected, as by the connector.
     """
@@ -218,8 +219,8 @@ def plan_ranges(planner: Planner) -> list[OffsetRange]:
     for place in places:
         if starts[place] > ends[place]:
             raise OptionError(
-                f"option {starting.option!r}: {place} is to be read from offset {starts[place]} up "
-                f"to {ends[place]}, which lies before it: choose an earlier one, or a later "
+                f"option {starting.option!r}: the start offset {starts[place]} of {place} is after "
+                f"its end offset {ends[place]}: choose an earlier start, or a later "
                 f"{ending.option!r}"
             )
     return [OffsetRange(place, starts[place], ends[place]) for place in places]
@@ -227,5 +228,8 @@ def plan_ranges(planner: Planner) -> list[OffsetRange]:
 
 def report_loss(what: str, *, fail: bool) -> None:
     if fail:
-        raise DataLoss(f"{what}. To go on without them, set the option 'failOnDataLoss' to false.")
-    print(f"headrace: {what}; going on, as 'failOnDataLoss' is false", file=sys.stderr, flush=True)
+        raise DataLoss(
+            f"{what}. To continue without these records, set the option 'failOnDataLoss' to false."
+        )
+    consequence = "continuing, because 'failOnDataLoss' is false"
+    print(f"headrace: {what}; {consequence}", file=sys.stderr, flush=True)

@@ -98,7 +98,7 @@ class _Reading:
         del self.ends[partition]
 
     def next_chunk(self) -> Chunk | None:
-        """The next chunk, or None when there is none yet or less is left to read."""
+        """The next chunk; None if none has arrived yet, or a partition has ended."""
         waited_ms = (time.monotonic() - self._heard_s) * 1000
         left_ms = self._options.poll_timeout_ms - waited_ms
         if left_ms <= 0:
@@ -125,11 +125,13 @@ class _Reading:
         earliest = self._client.list_offsets({partition: "earliest"})[partition].offset
         latest = self._client.list_offsets({partition: "latest"})[partition].offset
         if start > latest:
-            what = f"{partition} ends at offset {latest}, and {start} to {end} were to be read"
+            what = f"cannot read offsets {start} to {end} of {partition}: its log ends at {latest}"
             report_loss(what, fail=self._options.fail_on_data_loss)
             resume = end
         else:
-            what = f"{partition} begins at offset {earliest}, and {start} to {end} were to be read"
+            what = (
+                f"cannot read offsets {start} to {end} of {partition}: its log starts at {earliest}"
+            )
             if earliest > start:
                 report_loss(what, fail=self._options.fail_on_data_loss)
             resume = max(earliest, start)
@@ -140,16 +142,20 @@ class _Reading:
         self._assign()
 
     def _silence(self) -> None:
-        """Nothing came for long: either the log is shorter than it was, or nobody answers."""
+        """No data arrived for a long time: the log is shorter than before, or no broker "
+        "responds."""
         latest = self._client.list_offsets(dict.fromkeys(self.ends, "latest"))
         short = [place for place, end in self.ends.items() if latest[place].offset < end]
         if not short:
             raise TimedOut(
-                f"nothing of {', '.join(map(str, self.ends))} came in "
+                f"no data from {', '.join(map(str, self.ends))} within "
                 f"{self._options.poll_timeout_ms} ms (option 'kafkaConsumer.pollTimeoutMs')"
             )
         for place in short:
-            what = f"{place} ends at offset {latest[place].offset}, before {self.ends[place]}"
+            what = (
+                f"cannot read {place} up to offset {self.ends[place]}: its log ends at "
+                f"{latest[place].offset}"
+            )
             report_loss(what, fail=self._options.fail_on_data_loss)
             self.done(place)
         self._heard_s = time.monotonic()

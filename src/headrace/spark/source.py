@@ -76,7 +76,7 @@ class HeadraceDataSource(DataSource):
         from headrace.spark.writing import BatchWriter, check_columns
 
         if overwrite:
-            raise OptionError("a topic cannot be overwritten: say mode('append')")
+            raise OptionError("a topic cannot be overwritten. Use mode('append')")
         options = write_options(self.options)
         check_columns(schema, options)
         return BatchWriter(options)
@@ -101,9 +101,11 @@ class HeadraceDataSource(DataSource):
         wanted = {field.name: field.dataType for field in schema}
         if not wanted or not wanted.items() <= kinds.items():
             known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in kinds.items())
-            raise OptionError(f"schema(...) can contain the columns {known}")
+            raise OptionError(f"schema(...) can contain only the columns {known}")
         if not all(field.nullable for field in schema):
-            raise OptionError("schema(...) has NOT NULL: leave it out, as no column promises that")
+            raise OptionError(
+                "schema(...) has NOT NULL, but all columns are nullable. Remove NOT NULL"
+            )
         return replace(options, columns=tuple(schema.names))
 
 

@@ -90,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         earliest, latest = self._planner.earliest(starts), self._planner.latest(starts)
         wrong = [at for at, start in starts.items() if not earliest[at] <= start <= latest[at]]
         if wrong:
-            self._planner.report_loss(f"'startingOffsets' of {named(wrong)} lie outside of the log")
+            self._planner.report_loss(f"'startingOffsets' of {named(wrong)} are outside of the log")
 
     # How far to go.
 
@@ -171,12 +171,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = end
         shorter = [at for at in ends if ends[at] < begin.get(at, 0)]
         if shorter:
-            self._planner.report_loss(f"{named(shorter)} ends before what was already read")
+            self._planner.report_loss(
+                f"{named(shorter)} ends before offsets that were already read"
+            )
         new = self._planner.earliest(at for at in ends if at not in begin)
         late = [at for at, offset in new.items() if offset > 0]
         if late:
             self._planner.report_loss(
-                f"the first records of {named(late)}, which are new, are gone"
+                f"the first records of new partitions were deleted unread: {named(late)}"
             )
         ranges = [OffsetRange(at, begin.get(at, new.get(at, 0)), ends[at]) for at in sorted(ends)]
         options = self.options

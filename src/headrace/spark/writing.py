@@ -52,7 +52,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     if "value" not in kinds:
         raise OptionError("the DataFrame has no column 'value'")
     if options.topic is None and "topic" not in kinds:
-        raise OptionError("no topic: set the option 'topic', or give the rows a column 'topic'")
+        raise OptionError("no topic: set the option 'topic', or add a column 'topic'")
     _check(kinds, "key", "STRING or BINARY", _TEXT_OR_BYTES)
     _check(kinds, "value", "STRING or BINARY", _TEXT_OR_BYTES)
     if options.topic is None:

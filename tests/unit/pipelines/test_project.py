@@ -28,7 +28,7 @@ def test_storage_is_relative_to_the_project_or_stays_as_it_is(tmp_path: Path) ->
 
 
 def test_a_path_that_spark_would_escape_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ProjectError, match="without spaces"):
+    with pytest.raises(ProjectError, match="characters that Spark escapes"):
         open_project(write(tmp_path / "the shop", "name: shop\nstorage: c\n"))
 
 
@@ -57,9 +57,9 @@ def test_files_are_those_of_the_libraries_in_order(tmp_path: Path) -> None:
     [
         ({**SPEC, "stroage": "x"}, "unknown key 'stroage'"),
         ({"name": "shop"}, "'storage' is missing"),
-        ({**SPEC, "configuration": {"a": 1}}, "put the value into quotes"),
+        ({**SPEC, "configuration": {"a": 1}}, "the value must be in quotes"),
         ({**SPEC, "configuration": "a"}, "settings and their values"),
-        ({**SPEC, "libraries": ["a"]}, "a library is written"),
+        ({**SPEC, "libraries": ["a"]}, "a library must have the form"),
         ({**SPEC, "libraries": [{"glob": {"include": "a/*.py"}}]}, "neither a file nor"),
     ],
 )

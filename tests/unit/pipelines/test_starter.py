@@ -172,8 +172,8 @@ def test_generated_files_are_valid(tmp_path: Path) -> None:
     assert '`quote"""` BIGINT' in schema
     assert "`back\\slash` STRUCT<`new\nline`: BIGINT>" in schema
     assert '.alias("record_offset_")' in text
-    assert tables[2].notes[0].endswith("column value is BINARY")
-    assert tables[3].notes[0].endswith("column value is STRING")
+    assert tables[2].notes[0].endswith("column value is BINARY.")
+    assert tables[3].notes[0].endswith("column value is STRING.")
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_client_properties_go_to_the_client() -> None:
         (
             "batch",
             SERVER,
-            "exactly one of subscribe, subscribePattern, assign is required; none given",
+            "exactly one of subscribe, subscribePattern, assign is required, but none given",
         ),
         ("batch", {**READ, "assign": '{"a": [0]}'}, "'subscribe' and 'assign'"),
         ("batch", {"subscribe": "a"}, "'kafka.bootstrap.servers' is missing"),
@@ -76,8 +76,16 @@ def test_client_properties_go_to_the_client() -> None:
         ("batch", {**READ, "startingOffsets": "latest"}, "cannot be latest"),
         ("batch", {**READ, "endingOffsets": "earliest"}, "cannot be earliest"),
         ("batch", {**READ, "startingOffsets": "7"}, "use earliest, latest or JSON"),
-        ("batch", {**READ, "startingOffsets": '{"a": {"0": -3}}'}, "is no partition with a number"),
-        ("batch", {**READ, "endingOffsets": '{"a": {"0": true}}'}, "is no partition with a number"),
+        (
+            "batch",
+            {**READ, "startingOffsets": '{"a": {"0": -3}}'},
+            "is not a partition and a number",
+        ),
+        (
+            "batch",
+            {**READ, "endingOffsets": '{"a": {"0": true}}'},
+            "is not a partition and a number",
+        ),
         ("batch", {**READ, "startingOffsets": ""}, "use earliest, latest or JSON"),
         ("stream", {**READ, "kafka.group.id": " "}, "'kafka.group.id' is empty"),
         ("stream", {**READ, "groupIdPrefix": ""}, "'groupIdPrefix' is empty"),
@@ -94,12 +102,12 @@ def test_client_properties_go_to_the_client() -> None:
         ),
         ("batch", {**READ, "kafka.auto.offset.reset": "x"}, "use 'startingOffsets' instead"),
         ("batch", {**READ, "kafka.session.timeout.ms": "1"}, "unknown option 'kafka.session"),
-        ("batch", {**READ, "path": "a"}, r"not by load\("),
-        ("batch", {**SERVER, "subscribePattern": "("}, "is no regular expression"),
-        ("batch", {**SERVER, "subscribe": " , "}, "name a topic"),
+        ("batch", {**READ, "path": "a"}, r"not with load\("),
+        ("batch", {**SERVER, "subscribePattern": "("}, "is not a regular expression"),
+        ("batch", {**SERVER, "subscribe": " , "}, "give a topic"),
         ("batch", {**SERVER, "subscribe": "a b"}, "option 'subscribe': The topic name 'a b'"),
         ("batch", {**SERVER, "assign": '{"a b": [0]}'}, "option 'assign': The topic name 'a b'"),
-        ("batch", {**SERVER, "assign": '{"a": {"0": 1}}'}, "needs a list"),
+        ("batch", {**SERVER, "assign": '{"a": {"0": 1}}'}, "requires a list"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(
@@ -149,8 +157,8 @@ def test_option_of_a_later_spark_is_rejected_with_that_version() -> None:
     [
         ({"topic": " "}, "'topic' is empty"),
         ({"topic": "a b"}, "option 'topic': The topic name 'a b'"),
-        ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "'kafka.acks' to be all"),
-        ({"kafka.max.in.flight.requests.per.connection": "6"}, "goes up to 5, unless"),
+        ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "requires 'kafka.acks' = all"),
+        ({"kafka.max.in.flight.requests.per.connection": "6"}, "must be at most 5, unless"),
     ],
 )
 def test_a_producer_that_cannot_be_is_refused(options: dict[str, str], said: str) -> None:
@@ -160,7 +168,7 @@ def test_a_producer_that_cannot_be_is_refused(options: dict[str, str], said: str
 
 def test_a_batch_that_ends_before_it_begins_is_refused() -> None:
     given = {"startingOffsets": '{"a": {"0": 5}}', "endingOffsets": '{"a": {"0": 4}}'}
-    with pytest.raises(OptionError, match="'startingOffsets' 5 lies after 'endingOffsets' 4"):
+    with pytest.raises(OptionError, match="'startingOffsets' 5 is after 'endingOffsets' 4"):
         read_options({**READ, **given}, "batch")
 
 

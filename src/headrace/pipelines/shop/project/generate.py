@@ -122,10 +122,16 @@ def default_bootstrap() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--orders", type=int, default=1000, help="how many orders (1000)")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first (0)")
-    parser.add_argument("--seed", type=int, default=1, help="another seed, other orders (1)")
-    parser.add_argument("--bootstrap-server", help="host:port; else as headrace pipeline does")
+    parser.add_argument("--orders", type=int, default=1000, help="number of orders (default 1000)")
+    parser.add_argument(
+        "--first", type=int, default=0, help="number of the first order (default 0)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="random seed (default 1)")
+    parser.add_argument(
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help="default: $HEADRACE_BOOTSTRAP, else the address of the project",
+    )
     options = parser.parse_args()
     events = messages(options.seed, options.first, options.orders)
     with connect(options.bootstrap_server or default_bootstrap()) as client:
@@ -134,7 +140,7 @@ def main() -> None:
             for event in events:
                 timestamp_ms = int(event.at.timestamp() * 1000)
                 producer.send("orders", event.value, key=event.key, timestamp_ms=timestamp_ms)
-    print(f"Wrote {len(events)} records of {options.orders} orders to the topic orders.")
+    print(f"Wrote {len(events):,} records of {options.orders:,} orders to topic orders.")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 spark = SparkSession.active()
 
 
-@dp.table(comment="The records of the topic orders, as they came")
+@dp.table(comment="The records of the topic orders, unchanged")
 def raw_orders() -> DataFrame:
     stream = (
         spark.readStream.format("headrace")
