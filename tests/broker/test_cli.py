@@ -67,7 +67,7 @@ def topic(shared_broker: RunningBroker) -> str:
 def test_topics_are_created_listed_and_deleted(headrace: Headrace) -> None:
     name = f"cli-{uuid4().hex}"
     created = headrace("topics", "create", name, "--partitions", "2", "--config", "segment.ms=9999")
-    assert created == (0, f"Created {name} with 2 partitions.\n", "")
+    assert created == (0, f"Created topic {name} with 2 partitions.\n", "")
     assert name in headrace("topics", "list").lines
     assert name in json.loads(headrace("topics", "list", "--json").out)
     again = headrace("topics", "create", name)
@@ -133,7 +133,7 @@ def test_settings_are_described_set_and_unset(headrace: Headrace, topic: str) ->
         (["configs", "unset", "--topic", "TOPIC", "retention.mss"], "Did you mean retention.ms?"),
         (["topics", "alter", "TOPIC", "--unset", "retention.mss"], "Did you mean retention.ms?"),
         (["configs", "unset", "--brokers", "num.partition"], "Did you mean num.partitions?"),
-        (["configs", "unset", "--group", "g", "session"], "unknown group setting 'session'"),
+        (["configs", "unset", "--group", "g", "session"], "Unknown group setting 'session'"),
     ],
 )
 def test_a_misspelt_name_is_not_unset_without_a_word(
@@ -214,7 +214,7 @@ def test_a_line_without_the_separator_stops_after_those_before_it(
 ) -> None:
     failed = headrace("produce", topic, "--key-separator", ":", stdin=b"a:1\nb\nc:3\n")
     assert failed.code == 1
-    assert "line 2 has no ':'" in failed.err
+    assert "Line 2 has no ':'" in failed.err
     assert headrace("consume", topic, "--until", "end").out == "1\n"
 
 
@@ -267,7 +267,7 @@ def test_bytes_that_are_no_text_come_back_as_they_went(
         (["consume", "t", "--until", "never"], "never"),
         (["topics", "list", "--bootstrap-server", "nowhere:port"], "nowhere:port"),
         (["topics", "describe", os.fsdecode(b"\xff")], "is not UTF-8"),
-        (["tropics"], "did you mean 'topics'?"),
+        (["tropics"], "Did you mean 'topics'?"),
         (["--bootstrap-server", "x:1", "topics"], "follow the command"),
     ],
 )
@@ -360,7 +360,7 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word(
 @pytest.mark.parametrize(
     ("output", "code", "said"),
     [
-        (">/dev/full", 1, b"headrace: cannot write the output: No space left on device\n"),
+        (">/dev/full", 1, b"headrace: Cannot write the output: No space left on device.\n"),
         (">&-", 0, b""),
     ],
 )

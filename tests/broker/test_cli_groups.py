@@ -155,7 +155,7 @@ def test_members_show_what_they_own(groups: Groups, member: RawMember, topic: st
 def test_a_group_is_deleted_but_not_while_it_lives(
     groups: Groups, group: str, member: RawMember
 ) -> None:
-    assert groups("delete", group).out == f"Deleted {group}.\n"
+    assert groups("delete", group).out == f"Deleted group {group}.\n"
     assert group not in groups("list").lines
     again = groups("delete", group)
     assert (again.code, again.err) == (1, f"headrace: Unknown group '{group}'\n")
@@ -194,7 +194,7 @@ def test_offsets_are_reset_to_every_kind_of_place(
 def test_a_plan_says_that_it_is_one(groups: Groups, group: str) -> None:
     lines = groups("reset-offsets", group, "--to-earliest").lines
     assert lines[0].split() == ["topic", "partition", "offset", "new", "offset"]
-    assert "nothing was changed" in lines[-1]
+    assert "no offset was changed" in lines[-1]
 
 
 def test_offsets_are_reset_to_a_moment(groups: Groups, group: str) -> None:
@@ -222,7 +222,7 @@ def test_a_new_group_is_given_a_place_in_named_topics(
     groups: Groups, client: Client, topic: str
 ) -> None:
     name = f"new-{uuid4().hex[:8]}"
-    assert "select topics" in groups("reset-offsets", name, "--to-latest").err
+    assert "Select topics" in groups("reset-offsets", name, "--to-latest").err
     assert groups("reset-offsets", name, "--topic", topic, "--to-latest", "--execute").code == 0
     assert committed(client, name) == {0: 10, 1: 10}
 

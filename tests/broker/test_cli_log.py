@@ -89,7 +89,7 @@ def test_a_dump_that_cannot_be_written_is_not_taken_for_one_that_cannot_be_read(
     with Path("/dev/full").open("w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert cli.main(["log", "dump", str(logs(data)[0])]) == 1
-    assert "cannot write the output: No space left" in capsys.readouterr().err
+    assert "Cannot write the output: No space left" in capsys.readouterr().err
 
 
 def flip(path: Path, at: int) -> None:

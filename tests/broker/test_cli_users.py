@@ -156,7 +156,7 @@ def test_text_that_is_not_utf8_is_rejected_and_not_shown(
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8:surrogateescape"}
     for name, message in (
         (b"admin", b"The password is not UTF-8. Enter another one."),
-        (b"\xff", b"The user name '\\udcff' is not UTF-8."),
+        (b"\xff", b"User name '\\udcff' is not UTF-8. Choose another one."),
     ):
         rejected = subprocess.run(
             [*command, name],

@@ -107,7 +107,7 @@ def test_failed_start_reports_the_reason(data: Path) -> None:
     done = headrace("up", "--detach", "--data", str(data), "--set", "num.partitions=many")
     assert done.returncode == 2
     assert re.match(r"headrace: .*num\.partitions", done.stderr)
-    assert "omit --temp" in headrace("up", "--detach", "--temp").stderr
+    assert "Omit --temp" in headrace("up", "--detach", "--temp").stderr
 
 
 def test_down_never_signals_another_process_with_the_same_pid(data: Path) -> None:

@@ -303,6 +303,6 @@ def test_start_on_a_full_disk_names_the_disk(tmp_path: Path, options: str, free_
         assert done.returncode == 1
         assert re.search(r"o space |Free some space|Is the disk full", done.stderr), done.stderr
         assert str(data) in done.stderr
-        assert "cannot write the output" not in done.stderr
+        assert "Cannot write the output" not in done.stderr
         if "--brokers" not in options:
             assert not data.exists()

@@ -59,5 +59,8 @@ def rejected(directory: Path, *options: str) -> str:
 def test_unknown_level_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--log-level: invalid choice: 'loud'" in rejected(tmp_path, "--log-level", "loud")
     monkeypatch.setenv(VARIABLE, "loud")
-    expected = "headrace: HEADRACE_LOG_LEVEL is 'loud'. Use one of debug, info, warning, error.\n"
+    expected = (
+        "headrace: Invalid log level in HEADRACE_LOG_LEVEL: 'loud'. "
+        "Use one of debug, info, warning, error.\n"
+    )
     assert rejected(tmp_path) == expected

@@ -90,13 +90,13 @@ def test_a_port_for_which_the_user_has_no_right_is_named(
     monkeypatch.setattr(listener, "_bind_one", refuse)
     assert main(["up", "--port", "80", "--data", str(tmp_path / "data")]) == 1
     said = capsys.readouterr().err
-    assert "Port 80 needs root privileges" in said
+    assert "Port 80 requires root privileges" in said
     assert "--port" in said
 
 
 def test_a_host_that_no_machine_can_have_is_named() -> None:
     said = refused("up", "--temp", "--set", "listeners=PLAINTEXT://no..host:0")
-    assert "lacks the address no..host. Correct the listeners setting" in said
+    assert "Cannot listen on no..host: this machine does not have that address" in said
 
 
 def test_a_ready_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.client.core.values import PartitionInfo, TopicInfo
 
 _NAMED_MAX = 10
-"""How many partitions are named in one line."""
+"""The maximum number of partitions in one line."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,7 +132,7 @@ def _print(cluster: dict[str, Any]) -> None:
     rows = [
         (
             broker["broker"],
-            broker["address"] or "not there",
+            broker["address"] or "not running",
             broker["rack"],
             broker["leads"],
             broker["follows"],
@@ -148,7 +148,7 @@ def _print(cluster: dict[str, Any]) -> None:
         print(f"No leader, waiting for {noun} {brokers}: {_named(group['partitions'])}")
     for each in cluster["offline"]:
         names = _named(each["partitions"])
-        print(f"Offline logs on broker {each['broker']}: {names}. Its log has the reason.")
+        print(f"Offline logs on broker {each['broker']}: {names}. See the log of the broker.")
 
 
 def _named(partitions: list[str]) -> str:

@@ -48,7 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _HELP
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "shell", choices=(*SCRIPTS, "words"), metavar="{bash,zsh,fish}", help="the shell"
+        "shell",
+        choices=(*SCRIPTS, "words"),
+        metavar="{bash,zsh,fish}",
+        help="shell to print the script for",
     )
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 

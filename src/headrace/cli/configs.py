@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "settings", nargs="+", type=name_and_value, metavar="NAME=VALUE", help="new values"
     )
     unset = _action(actions, "unset", "reset settings to their defaults", _unset)
-    unset.add_argument("names", nargs="+", metavar="NAME", help="the settings")
+    unset.add_argument("names", nargs="+", metavar="NAME", help="names of the settings")
 
 
 def _action(actions: Any, name: str, summary: str, run: Any) -> argparse.ArgumentParser:
@@ -67,14 +67,14 @@ def run(args: argparse.Namespace) -> int:
 def _check_broker(client: "Client", node_id: int) -> None:
     known = [node.node_id for node in client.describe_cluster().brokers]
     if node_id not in known:
-        raise Failure(f"unknown broker {node_id}; the brokers are {', '.join(map(str, known))}")
+        raise Failure(f"Unknown broker {node_id}. The brokers are {', '.join(map(str, known))}.")
 
 
 def _describe(client: "Client", resource: "ConfigResource", args: argparse.Namespace) -> None:
     entries = client.describe_configs(resource, args.names or None).values()
     unknown = [name for name in args.names if name not in {entry.name for entry in entries}]
     if unknown:
-        raise Failure(f"unknown {resource.kind} setting {unknown[0]!r}")
+        raise Failure(f"Unknown {resource.kind} setting {unknown[0]!r}.")
     everything = args.all or bool(args.names)
     shown = [entry for entry in entries if everything or entry.source != "default"]
     if args.json:
@@ -93,7 +93,7 @@ def _describe(client: "Client", resource: "ConfigResource", args: argparse.Names
         )
         return
     if not shown:
-        print("All settings have their defaults. --all shows them.")
+        print("All settings have their default values. --all shows them.")
         return
     rows = [
         (entry.name, "(hidden)" if entry.is_sensitive else entry.value, entry.source)
@@ -107,7 +107,7 @@ def _set(client: "Client", resource: "ConfigResource", args: argparse.Namespace)
     from headrace.config.table import broker_setting, unknown_name
 
     for name, _ in args.settings:
-        # A broker would keep a misspelt name, as it keeps those of Kafka's plug-ins.
+        # A broker accepts unknown names, because Kafka's plug-ins have their own settings.
         if resource.kind == "broker" and broker_setting(name) is None:
             raise Failure(unknown_name(name, of_topic=False))
     client.alter_configs(resource, [ConfigChange(name, value) for name, value in args.settings])
@@ -120,9 +120,9 @@ def _unset(client: "Client", resource: "ConfigResource", args: argparse.Namespac
 def removals(
     client: "Client", resource: "ConfigResource", names: Sequence[str]
 ) -> "list[ConfigChange]":
-    """Changes that bring settings back to their defaults; a misspelt name is a failure.
+    """Changes that reset settings to their defaults; an unknown name is a failure.
 
-    A broker takes any name here, for there is nothing to remove of one that it does not know.
+    The broker accepts unknown names, because it has nothing to remove.
     """
     from headrace.client import ConfigChange
     from headrace.config.group import GROUP_SETTINGS
@@ -136,6 +136,6 @@ def removals(
         }[resource.kind]
         if row is None and not client.describe_configs(resource, [name]):
             if resource.kind == "group":
-                raise Failure(f"unknown group setting {name!r}")
+                raise Failure(f"Unknown group setting {name!r}.")
             raise Failure(unknown_name(name, of_topic=resource.kind == "topic"))
     return [ConfigChange(name, None, "unset") for name in names]

@@ -75,7 +75,7 @@ def connected(args: argparse.Namespace) -> Iterator["Client"]:
     except ClientError as error:
         raise Failure(describe(error)) from error
     except UnicodeEncodeError as error:
-        raise Failure(f"{error.object!r} is not UTF-8", 2) from error
+        raise Failure(f"{error.object!r} is not UTF-8.", 2) from error
     except ValueError as error:
         raise Failure(str(error), 2) from error
 
@@ -100,13 +100,13 @@ def _report_waiting(seconds: float, reason: str) -> None:
 
 
 def describe(error: Exception) -> str:
-    """An error as a person wants to read it: the sentence, without the code where it says more."""
+    """The message of an error, without the error code if the message has more."""
     from headrace.client import RequestFailed
 
     text = error.message if isinstance(error, RequestFailed) else str(error)
     if not text:
         return type(error).__name__
-    # A sentence may begin with the name of a setting, which stays as it is.
+    # The name of a setting at the beginning keeps its lower case.
     return text[0].upper() + text[1:] if text.split()[0].isalpha() else text
 
 
@@ -121,5 +121,5 @@ def name_and_value(text: str) -> tuple[str, str]:
 def positive_number(text: str) -> int:
     """Reads a number from 1, for argparse."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
     return int(text)

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
     write_one: Callable[[Record], bytes] = json_line if args.json else template(args.format)
     if args.max is not None and args.max < 0:
-        raise Failure("--max takes a number of records, 0 or greater", 2)
+        raise Failure("--max takes a number of records from 0.", 2)
     read = _read if args.group is None else _read_as_member
     count = 0
     out = sys.stdout.buffer
@@ -122,7 +122,7 @@ def _read_as_member(
 ) -> "Generator[list[Record], None, None]":
     """However this ends, what was printed is committed, and the group is left."""
     if args.partition or args.until is not None:
-        raise Failure("--group assigns the partitions: omit --partition and --until", 2)
+        raise Failure("--group assigns the partitions. Omit --partition and --until.", 2)
     if args.start not in ("earliest", "latest"):
         raise Failure(
             "with --group, --from takes earliest or latest; 'headrace groups "

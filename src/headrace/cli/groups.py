@@ -248,7 +248,7 @@ def _delete(client: "Client", args: argparse.Namespace) -> None:
         print_json(args.groups)
         return
     for name in args.groups:
-        print(f"Deleted {name}.")
+        print(f"Deleted group {name}.")
 
 
 def _forget(client: "Client", args: argparse.Namespace) -> None:
@@ -269,7 +269,7 @@ def _forget(client: "Client", args: argparse.Namespace) -> None:
     if refused:
         place, code = next(iter(refused.items()))
         reads = code is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-        why = "the group still reads it" if reads else code.name
-        raise Failure(f"{plural(len(refused), 'offset')} not deleted, as {place}: {why}")
+        why = "the group still reads the topic" if reads else code.name
+        raise Failure(f"{plural(len(refused), 'offset')} not deleted: {place}: {why}.")
     if not args.json:
         print(f"Deleted the offsets of {plural(len(errors), 'partition')}.")

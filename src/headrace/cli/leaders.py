@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from headrace.client import ErrorCode
 
     if args.yes and not args.unclean:
-        raise Failure("--yes needs --unclean: other elections lose no records", 2)
+        raise Failure("--yes requires --unclean: other elections lose no records.", 2)
     with connected(args) as client:
         chosen = _chosen(client, args)
         if args.unclean:
@@ -82,12 +82,15 @@ def _chosen(client: "Client", args: argparse.Namespace) -> "list[TopicPartition]
 
     if args.topic is None:
         if args.partition is not None:
-            raise Failure("--partition needs --topic", 2)
+            raise Failure("--partition requires --topic.", 2)
         return None
     topic = client.describe_topic(args.topic)
     indexes = [part.index for part in topic.partitions]
     if args.partition is not None and args.partition not in indexes:
-        raise Failure(f"unknown partition: {topic.name} has partitions 0 to {len(indexes) - 1}")
+        raise Failure(
+            f"Unknown partition {args.partition}: topic {topic.name} has partitions 0 to "
+            f"{len(indexes) - 1}."
+        )
     return [
         TopicPartition(topic.name, index)
         for index in (indexes if args.partition is None else [args.partition])
@@ -117,11 +120,12 @@ def _confirmed(
             [row for where, info in wanted.items() for row in _rows(where, info, ends[where])],
         )
         print(
-            "Records that only missing brokers or offline logs have are LOST if you elect now. "
-            "The live replica with the longest log becomes leader."
+            "The live replica with the longest log becomes leader. Records that it lacks are LOST."
         )
     if not args.yes and not _agrees(len(wanted)):
-        raise Failure("no leader elected: not confirmed. Repeat with --yes, or type yes.")
+        raise Failure(
+            "No leader elected: the election was not confirmed. Type yes, or repeat with --yes."
+        )
     return list(wanted)
 
 

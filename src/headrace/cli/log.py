@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         if error.errno in OUTPUT_ERRORS:
             raise
-        raise Failure(f"cannot read {error.filename or 'it'}: {error.strerror}") from None
+        raise Failure(f"Cannot read {error.filename or 'the file'}: {error.strerror}.") from None
     return code
 
 
@@ -66,7 +66,7 @@ def _check(args: argparse.Namespace) -> int:
             if os.path.isdir(path):
                 reports[name] = check_partition(files, path, _progress(progress, name))
             else:
-                what = "it is missing, and the log stays offline or is copied again"
+                what = "it is missing, so the log stays offline or is copied again"
                 reports[name] = Report(problems=[Problem(path, -1, what)])
     if args.json:
         print_json({name: _as_json(report) for name, report in reports.items()})
@@ -128,7 +128,7 @@ def _partition_directories(directory: str) -> dict[str, str]:
     else:
         found = _of_broker(directory)
     if not found:
-        raise Failure(f"{directory} contains no partitions")
+        raise Failure(f"{directory} contains no partitions.")
     return found
 
 

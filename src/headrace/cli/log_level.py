@@ -25,7 +25,9 @@ def set_log_level(given: str | None) -> None:
     """Set the level for this process and for the brokers that it starts."""
     level = given or os.environ.get(VARIABLE, "").strip().lower() or FALLBACK
     if level not in LEVELS:
-        raise Failure(f"{VARIABLE} is {level!r}. Use one of {', '.join(LEVELS)}.", 2)
+        raise Failure(
+            f"Invalid log level in {VARIABLE}: {level!r}. Use one of {', '.join(LEVELS)}.", 2
+        )
     if given:
         os.environ[VARIABLE] = given
     import logging

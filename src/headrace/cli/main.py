@@ -1,10 +1,10 @@
 """The `headrace` command: finds the subcommand and imports only its module.
 
-1. A command that fails says one sentence on standard error and ends with a code that is not 0;
-   a traceback means a bug of ours.
-2. Ctrl-C ends with 130, and a reader that goes away with 141, both without a word.
-3. Output that cannot be written, as on a full disk, is a failure, too.
-4. Characters that the terminal's encoding does not have are escaped.
+1. A command that fails prints a message on standard error, and its exit code is not 0. A traceback
+   is a bug in Headrace.
+2. The exit code is 130 after Ctrl-C, and 141 if the reader closes the pipe, without a message.
+3. Output that cannot be written, for example to a full disk, is a failure.
+4. Characters that the terminal's encoding lacks are escaped.
 """
 
 import argparse
@@ -162,26 +162,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in OUTPUT_ERRORS:
             raise
         _drop_output()
-        print(f"headrace: cannot write the output: {error.strerror}", file=sys.stderr)
+        print(f"headrace: Cannot write the output: {error.strerror}.", file=sys.stderr)
         return 1
     return code
 
 
 def _open_missing_streams() -> None:
-    """Of a parent that closed them: the next file to be opened would take their place."""
+    """Replace closed standard streams: the next opened file would get their descriptors."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _escape_what_cannot_be_shown() -> None:
-    """As standard error does by itself."""
+    """Escape characters on standard output, as Python does on standard error."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:
-    """What is still buffered would fail once more when the interpreter ends."""
+    """Discard buffered output, which would fail again when the interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -207,7 +207,7 @@ def _sentence(command: Command) -> str:
 
 
 def _without_command(arguments: list[str]) -> int:
-    """Help, the version, or what was wrong."""
+    """Print the help or the version, or report an unknown command."""
     width = max(map(len, COMMANDS))
     listing = "\n".join(
         f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()
@@ -228,15 +228,15 @@ def _without_command(arguments: list[str]) -> int:
         print(f"headrace {__version__}")
         return 0
     if arguments and arguments[0].startswith("-") and known.command is not None:
-        raise Failure("options follow the command: headrace COMMAND --option ...", 2)
+        raise Failure("Options must follow the command: headrace COMMAND --option ...", 2)
     if known.command is None:
         parser.print_help()
         return 0 if not arguments else 2
     from difflib import get_close_matches
 
     near = get_close_matches(known.command, COMMANDS, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}"
-    raise Failure(f"unknown command {known.command!r}; {hint}", 2)
+    hint = f"Did you mean {near[0]!r}?" if near else f"The commands are {', '.join(COMMANDS)}."
+    raise Failure(f"Unknown command {known.command!r}. {hint}", 2)
 
 
 if __name__ == "__main__":

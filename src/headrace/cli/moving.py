@@ -41,8 +41,12 @@ class Places:
     def state(self, where: "TopicPartition", target: Sequence[int]) -> str:
         """How far a partition is from its target."""
         if where in self.moving:
-            return "moving" if self.moving[where].target == tuple(target) else "moving elsewhere"
-        return "done" if self.replicas[where] == tuple(target) else "not begun"
+            return (
+                "moving"
+                if self.moving[where].target == tuple(target)
+                else "moving to other brokers"
+            )
+        return "done" if self.replicas[where] == tuple(target) else "not started"
 
 
 def places(client: "Client") -> Places:
@@ -88,36 +92,38 @@ def bytes_to_move(before: "Assignment", targets: "Assignment", known: Sizes) -> 
 
 
 def begin(client: "Client", targets: "Mapping[TopicPartition, Sequence[int]]") -> int:
-    """Start the moves that are not done or under way; how many that are."""
+    """Start the reassignments that are not complete or in progress; return their number."""
     now = places(client)
     refuse_unknown(now, targets)
     wanted = {
         where: nodes
         for where, nodes in targets.items()
-        if now.state(where, nodes) in ("not begun", "moving elsewhere")
+        if now.state(where, nodes) in ("not started", "moving to other brokers")
     }
     refused = client.alter_reassignments(wanted) if wanted else {}
     if refused:
-        raise Failure(f"{_told(refused)}; {len(wanted) - len(refused)} others have started")
+        raise Failure(
+            f"{_told(refused)}. {len(wanted) - len(refused):,} other reassignments have started."
+        )
     return len(wanted)
 
 
 def refuse_unknown(now: Places, targets: "Collection[TopicPartition]") -> None:
     unknown = [where for where in targets if where not in now.replicas]
     if unknown:
-        raise Failure(f"unknown partition {unknown[0]}", 2)
+        raise Failure(f"Unknown partition {unknown[0]}.", 2)
 
 
 def _told(refused: "Mapping[TopicPartition, RequestFailed]") -> str:
     where, error = next(iter(refused.items()))
-    more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
-    return f"{where} cannot be reassigned: {describe(error).rstrip('.')}{more}"
+    more = f" and {len(refused) - 1:,} more" if len(refused) > 1 else ""
+    return f"Cannot reassign {where}{more}: {describe(error).rstrip('.')}"
 
 
 def wait_until_moved(
     client: "Client", targets: "Mapping[TopicPartition, Sequence[int]]", resume: str
 ) -> None:
-    """Until all partitions are where they should be; `resume` tells how to look again."""
+    """Wait until all reassignments are complete. `resume` is a hint how to see the rest later."""
     with Progress() as progress:
         meter = _Meter(client, targets) if progress.visible else None
         idle = 0
@@ -127,13 +133,13 @@ def wait_until_moved(
                 left = {w: n for w, n in targets.items() if now.state(w, n) != "done"}
                 if not left:
                     break
-                # A broker learns a moment later than the controller that something moves.
+                # A broker learns of a reassignment slightly later than the controller.
                 idle = 0 if any(where in now.moving for where in left) else idle + 1
                 if idle > _LOOKS_WITHOUT_MOVES_MAX:
                     where = next(iter(left))
                     raise Failure(
-                        f"the reassignment of {where} and {len(left) - 1} others ended early. "
-                        f"Was it cancelled? {resume}"
+                        f"Reassignments ended early: {where} and {len(left) - 1:,} others. Were "
+                        f"they cancelled? {resume}"
                     )
                 if meter is not None:
                     progress.show(meter.text(now, left))
@@ -141,12 +147,12 @@ def wait_until_moved(
         except KeyboardInterrupt:
             progress.say(f"The reassignment continues. {resume}")
             raise
-    # Who leads follows by itself some minutes later; here somebody waits for it.
+    # Leaders rebalance automatically within minutes; elect now because a user is waiting.
     client.elect_leaders(list(targets))
 
 
 class _Meter:
-    """How many bytes have come, how fast, and how long the rest will take."""
+    """Measures the copied bytes, the rate and the remaining time."""
 
     def __init__(self, client: "Client", targets: "Mapping[TopicPartition, Sequence[int]]") -> None:
         self._client = client
@@ -179,7 +185,7 @@ class _Meter:
 
 
 def progress_text(arrived: int, count: int, done: int, total: int, rate: float) -> str:
-    """One line: a bar of the bytes, how many partitions are there, the rate and the time left."""
+    """One line: a bar, complete partitions, copied bytes, the rate and the remaining time."""
     part = done / total if total else arrived / count
     filled = int(part * _BAR_WIDTH)
     bar = "█" * filled + "░" * (_BAR_WIDTH - filled)

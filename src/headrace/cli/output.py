@@ -11,13 +11,13 @@ _INTERVAL_S = 0.2
 
 
 def print_json(value: Any) -> None:
-    # Escapes other than JSON's own would make it something else.
+    # Escapes of the terminal's encoding would not be JSON.
     is_utf8 = sys.stdout.encoding.lower() == "utf-8"
     print(json.dumps(value, ensure_ascii=not is_utf8, default=str))
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns as wide as they need to be; numbers to the right."""
+    """Print aligned columns; numbers are right-aligned."""
     cells = [[_text(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
     numeric = [
@@ -60,7 +60,7 @@ def size_text(size_bytes: int) -> str:
 
 
 class Progress:
-    """A line on standard error that changes while work goes on; silent if nobody can see it."""
+    """A progress line on standard error, if that is a terminal."""
 
     def __init__(self) -> None:
         self.visible = sys.stderr.isatty()
@@ -79,7 +79,7 @@ class Progress:
         self.clear()
 
     def show(self, text: str) -> None:
-        """Show a text, if the last one has stood for a while."""
+        """Show a text, at most every 0.2 s."""
         if self.visible and time.monotonic() >= self._due:
             self._due = time.monotonic() + _INTERVAL_S
             self._shown = True
@@ -91,7 +91,7 @@ class Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
-        """A last word, for who watches."""
+        """Print a line instead of the progress."""
         self.clear()
         if self.visible:
             print(text, file=sys.stderr, flush=True)

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--interval",
         type=positive_number,
         metavar="SECONDS",
-        help="with --watch: the least time between the starts of two rounds, for fewer and larger "
+        help="with --watch: minimum time between the starts of two rounds, for fewer and larger "
         "files (default: 0, a round starts when a source has new data)",
     )
     add_json_argument(run)
@@ -192,7 +192,7 @@ def _run(args: argparse.Namespace) -> int:
     from headrace.pipelines.outcome import Request
 
     if args.interval is not None and not args.watch:
-        raise Failure("--interval requires --watch: a single run has no next round", exit_code=2)
+        raise Failure("--interval requires --watch: a single run has no next round.", exit_code=2)
     names = named_tables(args)
     request = Request(
         full_refresh=tuple(name for name in names if name != "all"),
@@ -235,14 +235,14 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
 
     if args.pack is not None and (args.remote is not None or has_no_executors(args.master)):
         where = "--remote" if args.remote is not None else f"--master {args.master}"
-        raise Failure(f"--pack has no effect with {where}: use it with --master of a cluster", 2)
-    # As Ctrl-C: end all that was started.
+        raise Failure(f"--pack has no effect with {where}. Use it with --master of a cluster.", 2)
+    # Handle SIGTERM like Ctrl-C: end all processes that this command started.
     signal.signal(signal.SIGTERM, _interrupt)
     project = open_project(Path(args.directory))
     if not project.files():
         raise Failure(
-            f"{project.directory} defines nothing: 'libraries' names no file that exists. "
-            "Add one, such as transformations/tables.py",
+            f"Project {project.directory} defines no tables: 'libraries' matches no file. Add one, "
+            "such as transformations/tables.py.",
             2,
         )
     for_server, for_session = _given(args, project)
@@ -260,14 +260,16 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
             given=for_server,
         )
     elif args.jars is not None:
-        raise Failure("--jars requires a server that this command starts: remove --remote.", 2)
+        raise Failure(
+            "--jars requires a Spark server that this command starts. Remove --remote.", 2
+        )
     names = [name for name in named_tables(args) if name != "all"]
     # A broker that is down might return while the command watches.
     watches = getattr(args, "watch", False)
     check(project, configuration, full_refresh=names, reaches_brokers=not watches)
     _check_spark(args)
     with run_lock(project), screen() as show:
-        # What follows the host may be a secret.
+        # The parameters after the host can contain a secret.
         remote = (args.remote or "").partition("/;")[0]
         for_server |= _pack(args, project, for_server, show.say)
         show.say(f"Connecting to {remote}" if remote else "Starting Spark")
@@ -301,9 +303,9 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 def _given(args: argparse.Namespace, project: "Project") -> tuple[dict[str, str], dict[str, str]]:
-    """What --conf says: to the server that is started, and to the session.
+    """The settings of --conf: for the server that is started, and for the session.
 
-    Spark takes many of its settings only when it starts.
+    Spark reads many settings only when it starts.
     """
     given = dict(args.conf)
     if args.remote is not None:
@@ -391,16 +393,16 @@ def _status(args: argparse.Namespace) -> int:
     try:
         status = with_lags(project, status, address)
     except (ClientError, ValueError):
-        print(f"headrace: no broker answers at {address}: lag is not known", file=sys.stderr)
+        print(f"headrace: No broker responds at {address}: the lag is unknown.", file=sys.stderr)
     if args.json:
         print_json(status)
         return 0
     last = status["last_run"]
     if last is None:
-        print(f"{status['pipeline']} has not run yet")
+        print(f"{status['pipeline']}: no runs yet")
     else:
         ended = f"{last['state']} after {last['seconds']:.1f} s"
-        print(f"{status['pipeline']}: last run {ended}, begun at {last['started']}")
+        print(f"{status['pipeline']}: last run {ended}, started at {last['started']}")
     rows = [
         (
             flow["flow"],
@@ -429,14 +431,17 @@ def _graph(args: argparse.Namespace) -> int:
     content = read_json(project.graph)
     if content is None:
         raise Failure(
-            "nothing is known of this pipeline yet: 'headrace pipeline dry-run' finds out"
+            "The tables of this pipeline are not known yet. Run: headrace pipeline dry-run"
         )
     graph = graph_of(content)
     picture = Path(args.output) if args.output else project.picture
-    picture.write_text(svg(graph), encoding="utf-8")
+    try:
+        picture.write_text(svg(graph), encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"Cannot write {picture}: {error.strerror}.") from None
     if args.json:
         print_json({**content, "picture": str(picture)})
     else:
         print(text(graph))
-        print(f"\nThe picture is in {picture}")
+        print(f"\nDiagram: {picture}")
     return 0

@@ -48,10 +48,10 @@ def add_init(actions: Any) -> None:
 def _init(args: argparse.Namespace) -> int:
     if args.avro and args.sample is None:
         raise Failure(
-            "--avro is for --sample shop. For a topic use --topic T --avro-schema FILE", 2
+            "--avro requires --sample shop. For a topic use --topic T --avro-schema FILE.", 2
         )
     if args.avro_schema is not None and args.topic is None:
-        raise Failure("--avro-schema needs --topic", 2)
+        raise Failure("--avro-schema requires --topic.", 2)
     directory = Path(args.name)
     address = args.bootstrap_server or os.environ.get(VARIABLE) or FALLBACK
     try:
@@ -117,9 +117,9 @@ def _read_schema(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise Failure(f"cannot read {path}: {error.strerror}", 2) from error
+        raise Failure(f"Cannot read {path}: {error.strerror}.", 2) from error
     except ValueError as error:
-        raise Failure(f"{path} is not an Avro schema in JSON: {error}", 2) from error
+        raise Failure(f"{path} is not an Avro schema in JSON: {error}.", 2) from error
 
 
 def _no_avro() -> str:

@@ -108,7 +108,7 @@ def _record(args: argparse.Namespace, content: dict[str, Any]) -> None:
     try:
         history.append(project, line)
     except OSError as error:
-        print(f"headrace: cannot write the history: {error.strerror}", file=sys.stderr)
+        print(f"headrace: Cannot write the history: {error.strerror}.", file=sys.stderr)
 
 
 def print_history(args: argparse.Namespace) -> int:
@@ -120,7 +120,7 @@ def print_history(args: argparse.Namespace) -> int:
         print_json(runs)
         return 0
     if not runs:
-        print("no runs yet. Next: headrace pipeline run")
+        print("No runs yet. Next: headrace pipeline run")
         return 0
     rows = [
         (
@@ -189,13 +189,13 @@ def _print_next(args: argparse.Namespace, outcome: "Outcome") -> None:
     place = "" if args.directory == "." else f" {shlex.quote(args.directory)}"
     if outcome.state != COMPLETED:
         command = "" if args.verbose else f"headrace pipeline {args.action}{place} --verbose"
-        purpose = "shows errors with Java's part"
+        purpose = "print complete errors, including Java's"
     elif outcome.dry:
-        command, purpose = f"headrace pipeline run{place}", "fills the tables"
+        command, purpose = f"headrace pipeline run{place}", "fill the tables"
     else:
         stored = [n.name for n in outcome.graph.nodes.values() if n.kind in ("table", "view")]
         where = f" --directory{place}" if place else ""
         command = f"headrace pipeline show {stored[-1]}{where}" if stored else ""
-        purpose = "prints rows of a table"
+        purpose = "print rows of a table"
     if command:
         print(f"\nNext: {command}  # {purpose}")

@@ -49,7 +49,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.table is not None:
         return _print_rows(args, contents)
     if args.where is not None:
-        raise Failure("--where needs a table: headrace pipeline show TABLE --where ...", 2)
+        raise Failure("--where requires a table: headrace pipeline show TABLE --where ...", 2)
     return _list(args, contents)
 
 
@@ -59,12 +59,12 @@ def _print_rows(args: argparse.Namespace, contents: "Contents") -> int:
     dataset = contents.dataset(args.table)
     if dataset is None:
         if not args.json:
-            print(f"table {args.table} has no rows")
+            print(f"Table {args.table} has no rows.")
         return 0
     try:
         chosen = None if args.where is None else condition(args.where, dataset.schema)
     except InvalidCondition as error:
-        raise Failure(f"invalid --where: {error}", 2) from error
+        raise Failure(f"Invalid --where: {error}", 2) from error
     # One row more shows whether there are more.
     rows = dataset.head(args.limit + 1, filter=chosen).to_pylist()
     for row in rows[: args.limit]:
@@ -75,7 +75,7 @@ def _print_rows(args: argparse.Namespace, contents: "Contents") -> int:
     names = dataset.schema.names
     print_table(names, [[_cell(row[name]) for name in names] for row in rows[: args.limit]])
     if len(rows) > args.limit:
-        print(f"\nmore than {plural(args.limit, 'row')}: use --limit or --where")
+        print(f"\nMore than {plural(args.limit, 'row')}. Use --limit or --where.")
     return 0
 
 

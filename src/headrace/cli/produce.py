@@ -83,8 +83,8 @@ def _send_lines(producer: "Producer", args: argparse.Namespace, progress: Progre
                 producer.flush()
                 text = separator.decode(errors="replace")
                 raise Failure(
-                    f"line {count + 1} has no {text!r} between key and value; "
-                    f"{plural(count, 'record')} written before it"
+                    f"Line {count + 1:,} has no {text!r} between key and value. "
+                    f"Records written before it: {count:,}."
                 )
         producer.send(args.topic, value, key=key, partition=args.partition, headers=headers)
         count += 1

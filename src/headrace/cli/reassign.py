@@ -88,9 +88,9 @@ def read_plan(path: Path) -> "Targets":
     try:
         plan = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror}", 2) from None
+        raise Failure(f"Cannot read {path}: {error.strerror}.", 2) from None
     except ValueError as error:
-        raise Failure(f"{path} is not JSON: {error}", 2) from None
+        raise Failure(f"{path} is not JSON: {error}.", 2) from None
     match plan:
         case {"version": 1, "partitions": [*rows]}:
             pass
@@ -104,11 +104,11 @@ def read_plan(path: Path) -> "Targets":
             ):
                 where = TopicPartition(topic, index)
             case _:
-                raise Failure(f"{path}: {row} must have topic, partition and replicas", 2)
+                raise Failure(f"{path}: {row} must have topic, partition and replicas.", 2)
         if where in targets:
-            raise Failure(f"{path} contains {where} twice", 2)
+            raise Failure(f"{path} contains {where} twice.", 2)
         if len(set(nodes)) != len(nodes):
-            raise Failure(f"{path}: {where} contains a broker twice", 2)
+            raise Failure(f"{path}: {where} has a broker twice.", 2)
         targets[where] = tuple(nodes)
     return targets
 
@@ -144,7 +144,7 @@ def _plan(client: "Client", args: argparse.Namespace) -> None:
         try:
             args.output.write_text(json.dumps(_plan_fields(targets)) + "\n", encoding="utf-8")
         except OSError as error:
-            raise Failure(f"{args.output} cannot be written: {error.strerror}") from None
+            raise Failure(f"Cannot write {args.output}: {error.strerror}.") from None
     if args.json:
         print_json({**_plan_fields(targets), "replicas_to_move": count, "bytes": size_bytes})
         return
@@ -153,7 +153,7 @@ def _plan(client: "Client", args: argparse.Namespace) -> None:
         for where, nodes in sorted(targets.items())
     ]
     if not rows:
-        print("No partition has to be moved.")
+        print("The plan is empty: no replica has to be moved.")
         return
     print_table(("topic", "partition", "current replicas", "new replicas"), rows)
     print(
@@ -183,12 +183,12 @@ def _planned(before: "Targets", racks: "Racks", args: argparse.Namespace) -> "Ta
                 raise _no_broker(node, racks)
         return replica_plan.add_brokers(before, racks, set(args.add_broker))
     except replica_plan.ImpossibleError as error:
-        raise Failure(f"{error}: add a broker, or lower the replication factor") from None
+        raise Failure(f"{error}. Add a broker, or lower the replication factor.") from None
 
 
 def _no_broker(node_id: int, racks: "Racks") -> Failure:
     return Failure(
-        f"unknown broker {node_id}; the brokers are {', '.join(map(str, sorted(racks)))}"
+        f"Unknown broker {node_id}. The brokers are {', '.join(map(str, sorted(racks)))}."
     )
 
 
@@ -279,7 +279,7 @@ def _cancel(client: "Client", args: argparse.Namespace) -> None:
     for where, error in refused.items():
         # It arrived before it could be stopped.
         if error.code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
-            raise Failure(f"the reassignment of {where} cannot be cancelled: {describe(error)}")
+            raise Failure(f"Cannot cancel the reassignment of {where}: {describe(error)}")
     count = len(stopped) - len(refused)
     _lift_throttle(client, named)
     if args.json:

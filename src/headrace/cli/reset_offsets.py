@@ -104,7 +104,7 @@ def _show(plan: list[Move], args: argparse.Namespace) -> None:
             print(f"Set the offsets of {count} for {args.group}.")
         else:
             print(
-                f"This is a plan for {count}; nothing was changed. "
+                f"This is a plan for {count}; no offset was changed. "
                 "Add --execute to set the offsets."
             )
 
@@ -118,7 +118,7 @@ def _plan(client: "Client", args: argparse.Namespace) -> list[Move]:
         places = chosen_partitions(client, args.topic) if args.topic else list(committed)
         wanted = None
     if not places:
-        raise Failure(f"the group {args.group!r} has no offsets; select topics with --topic")
+        raise Failure(f"Group {args.group!r} has no committed offsets. Select topics with --topic.")
     starts = client.list_offsets(dict.fromkeys(places, "earliest"))
     ends = client.list_offsets(dict.fromkeys(places, "latest"))
     before = {place: committed[place].offset for place in places if place in committed}
@@ -148,7 +148,10 @@ def _targets(
     if args.shift_by is not None:
         unset = [place for place in places if place not in before]
         if unset:
-            raise Failure(f"{unset[0]} has no offset to shift from")
+            raise Failure(
+                f"Cannot shift {unset[0]}: the group has no committed offset for it. Use another "
+                "option."
+            )
         return {place: before[place] + args.shift_by for place in places}
     moment_ms = args.to_datetime
     if args.by_duration is not None:
@@ -170,7 +173,11 @@ def chosen_partitions(client: "Client", texts: list[str]) -> "list[TopicPartitio
             continue
         for number in numbers.split(","):
             if not (number.isascii() and number.isdigit()) or int(number) >= count:
-                raise Failure(f"{name!r} has partitions 0 to {count - 1}, not {number!r}", 2)
+                raise Failure(
+                    f"Unknown partition {number!r}: topic {name!r} has partitions 0 to "
+                    f"{count - 1}.",
+                    2,
+                )
             places[TopicPartition(name, int(number))] = None
     return list(places)
 
@@ -192,7 +199,7 @@ def _read_file(path: str) -> "dict[TopicPartition, int]":
                     line = f"line {number} of {path}"
                     raise Failure(f"{line} is not topic,partition,offset", 2) from None
     except OSError as error:
-        raise Failure(f"cannot read {path}: {error.strerror}", 2) from None
+        raise Failure(f"Cannot read {path}: {error.strerror}.", 2) from None
     return wanted
 
 
@@ -203,7 +210,7 @@ def _moment_ms(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"a time is 2026-01-31T12:00 or @MILLISECONDS, not {text!r}"
+            f"{text!r} is not a time such as 2026-01-31T12:00 or @MILLISECONDS."
         ) from None
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return int(aware.timestamp() * 1000)
@@ -218,4 +225,6 @@ def _duration_ms(text: str) -> int:
         numbers: list[Any] = [int(group or 0) for group in iso.groups()]
         days, hours, minutes, seconds = numbers
         return int(((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
-    raise argparse.ArgumentTypeError(f"a duration is 90s, 15m, 2h, 1d or PT1H30M, not {text!r}")
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a duration such as 90s, 15m, 2h, 1d or PT1H30M."
+    )

@@ -169,7 +169,7 @@ class Supervisor:
             asyncio.run(copy_to_zookeeper(str(file), self._connect, access))
             _say(f"The single broker's topics and settings are now in ZooKeeper at {self._connect}")
         for name in cluster_data.brokers_beyond(self._data, len(self._brokers)):
-            _say(f"{name} is not started: its directory exists, but --brokers is smaller")
+            _say(f"{name} is not started: --brokers is smaller than at an earlier start")
         # Start all, then wait: they start in parallel.
         with cluster_data.writing(self._data):
             for broker in self._brokers:
@@ -210,7 +210,10 @@ class Supervisor:
         for child in dead:
             if child.name not in self._dead:
                 self._dead.add(child.name)
-                report(f"{child.name} died ({child.ending()}); {rest}. Its log: {child.output}")
+                report(
+                    f"{child.name} stopped unexpectedly ({child.ending()}); {rest}. Its log: "
+                    f"{child.output}"
+                )
 
     def _stop(self) -> None:
         self._ready.remove()

@@ -60,7 +60,7 @@ def template(text: str) -> Callable[["Record"], bytes]:
         field = _FIELDS.get(match[1])
         if field is None:
             raise Failure(
-                f"unknown field {match[0]} in --format; the fields are "
+                f"unknown field {match[0]} in --format. The fields are "
                 + ", ".join(f"{{{name}}}" for name in _FIELDS),
                 2,
             )

@@ -102,7 +102,7 @@ def _create(client: "Client", args: argparse.Namespace) -> None:
                 raise
         else:
             count = len(client.describe_topic(name).partitions)
-            print(f"Created {name} with {plural(count, 'partition')}.")
+            print(f"Created topic {name} with {plural(count, 'partition')}.")
 
 
 def _list(client: "Client", args: argparse.Namespace) -> None:
@@ -195,13 +195,21 @@ def _print_description(topic: dict[str, Any]) -> None:
         )
         for part in partitions
     ]
-    titles = ("partition", "leader", "replicas", "in sync", "start offset", "end offset", "")
+    titles = (
+        "partition",
+        "leader",
+        "replicas",
+        "in sync",
+        "log start offset",
+        "log end offset",
+        "",
+    )
     print_table(titles, rows)
 
 
 def _trouble(part: dict[str, Any]) -> str:
     if part["leader"] is None:
-        return "without a leader"
+        return "no leader"
     missing = len(part["replicas"]) - len(part["isr"])
     problems = [f"under-replicated by {missing}"] if missing > 0 else []
     if part["error"] is not None:
@@ -217,16 +225,16 @@ def _alter(client: "Client", args: argparse.Namespace) -> None:
     changes += removals(client, resource, args.unset)
     if args.partitions is None and args.replication_factor is None and not changes:
         raise Failure(
-            "nothing to alter; use --partitions, --replication-factor, --config or --unset", 2
+            "Nothing to alter. Use --partitions, --replication-factor, --config or --unset.", 2
         )
     if changes:
         client.alter_configs(resource, changes)
     if args.replication_factor is not None:
         _change_factor(client, args)
-    # After that: new partitions are made with as many replicas as the others, and need not move.
+    # Last: new partitions are created with the new replication factor.
     if args.partitions is not None:
         client.create_partitions(args.name, args.partitions)
-    print(f"Altered {args.name}.")
+    print(f"Altered topic {args.name}.")
 
 
 def _change_factor(client: "Client", args: argparse.Namespace) -> None:
@@ -242,7 +250,7 @@ def _change_factor(client: "Client", args: argparse.Namespace) -> None:
         )
     except replica_plan.ImpossibleError as error:
         raise Failure(str(error)) from None
-    # What is on its way there from an earlier attempt is waited for, too.
+    # Also wait for reassignments of an earlier attempt.
     targets = {where: targets.get(where, before[where]) for where in partitions}
     moving.begin(client, targets)
     if not args.no_wait:
@@ -259,4 +267,4 @@ def _delete(client: "Client", args: argparse.Namespace) -> None:
             if not args.if_exists:
                 raise
         else:
-            print(f"Deleted {name}.")
+            print(f"Deleted topic {name}.")

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Shows in eight steps how a cluster works: starts one on this machine, "
-        "loads it, kills brokers, adds one, and removes everything at the end. "
+        "Shows in eight steps how a cluster works. The tour starts a cluster on this machine, "
+        "writes records to it, kills brokers and adds one. It deletes the cluster at the end. "
         "All numbers are measured live."
     )
     parser.add_argument(

@@ -101,7 +101,7 @@ def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         dest="settings",
-        help="a setting with Kafka's name; can be repeated",
+        help="a setting, with the name that Kafka uses; can be repeated",
     )
     add_ready_file_argument(parser, "the broker serves clients")
     add_log_level_argument(parser)
@@ -114,13 +114,13 @@ def run_up(args: argparse.Namespace) -> int:
         from headrace.cli.detached import start
 
         if args.temp:
-            raise Failure("--detach needs a data directory: omit --temp.", 2)
+            raise Failure("--detach requires a permanent data directory. Omit --temp.", 2)
         return start(Path(_named_directory(args, settings) or DATA_DIRECTORY))
     if args.brokers is not None:
         return _run_cluster(args, settings)
     given = (args.zookeeper, args.zookeeper_nodes, args.zookeeper_heap, args.zookeeper_port)
     if any(each is not None for each in given):
-        raise Failure("--zookeeper and --zookeeper-... require --brokers N.", 2)
+        raise Failure("The --zookeeper options require --brokers N.", 2)
     named = _named_directory(args, settings) or DATA_DIRECTORY
     with data_directory(named, is_temporary=args.temp) as (directory, signals):
         listeners = f"PLAINTEXT://127.0.0.1:{args.port}"
@@ -326,8 +326,8 @@ def _say_if_uncompiled() -> None:
 
     if batch.__file__.endswith(".py"):
         print(
-            "Running uncompiled code: all features work, but large loads are "
-            "slower. Install with a C compiler for full speed.",
+            "Headrace runs uncompiled: all features work, but large loads are slower. Install it "
+            "with a C compiler for full speed.",
             file=sys.stderr,
         )
 
@@ -342,8 +342,8 @@ def _explained(error: OSError, config: object, *, is_from_file: bool) -> Failure
         way = "in the listeners setting" if is_from_file else "with --port (0 selects a free port)"
         if error.errno == errno.EACCES:
             return Failure(
-                f"Port {error.port} needs root privileges, as all ports below 1024. Choose another "
-                f"port {way}."
+                f"Port {error.port} requires root privileges, as all ports below 1024. Choose "
+                f"another port {way}."
             )
         if error.errno == errno.EADDRINUSE:
             return Failure(
@@ -352,7 +352,8 @@ def _explained(error: OSError, config: object, *, is_from_file: bool) -> Failure
             )
         if error.errno == errno.EADDRNOTAVAIL:
             return Failure(
-                f"This machine lacks the address {error.host}. Correct the listeners setting."
+                f"Cannot listen on {error.host}: this machine does not have that address. Correct "
+                "the listeners setting."
             )
         return Failure(
             f"Cannot listen on {error.host}, port {error.port}: {error.strerror}. Correct the "
@@ -366,4 +367,4 @@ def _explained(error: OSError, config: object, *, is_from_file: bool) -> Failure
         )
     if error.errno == errno.ENOSPC:
         return Failure(f"The disk of {directory} is full. Free some space, then start again.")
-    return Failure(f"The broker cannot run: {error}.")
+    return Failure(f"The broker failed: {error}.")

@@ -137,7 +137,7 @@ def _bootstrap(args: argparse.Namespace) -> None:
     except ApiError as error:
         raise Failure(error.message, 2) from None
     except UnicodeEncodeError:
-        raise Failure(f"The user name {args.name!r} is not UTF-8.", 2) from None
+        raise Failure(f"User name {args.name!r} is not UTF-8. Choose another one.", 2) from None
     except (StoreFileError, StoreError, StoreUnavailable) as error:
         raise Failure(f"The user was not created: {error}") from None
     _show(args, password)

@@ -60,7 +60,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(Failure, match=r"is not (JSON|a plan)"):
         read_plan(path)
     path.unlink()
-    with pytest.raises(Failure, match="cannot be read"):
+    with pytest.raises(Failure, match="Cannot read"):
         read_plan(path)
 
 

@@ -78,7 +78,7 @@ def test_rows_of_the_published_version_are_printed(shop: Shop) -> None:
         {"id": 2, "status": None}
     ]
     assert shop.show("orders", "--limit", "1") == (
-        "id  status\n 1  -\n\nmore than 1 row: use --limit or --where\n"
+        "id  status\n 1  -\n\nMore than 1 row. Use --limit or --where.\n"
     )
 
 
@@ -97,7 +97,7 @@ def test_tables_are_listed_with_rows_and_age(shop: Shop) -> None:
     assert lines[2][:4] == ["raw", "table", "0", "0"]
     listed = json.loads(shop.show("--json"))
     assert [each["rows"] for each in listed] == [3, 0]
-    assert shop.show("raw") == "table raw has no rows\n"
+    assert shop.show("raw") == "Table raw has no rows.\n"
 
 
 @pytest.mark.parametrize("loss", ["deleted", "truncated", "all"])
@@ -114,7 +114,7 @@ def test_lost_file_is_reported_with_the_remedy(shop: Shop, kind: str, loss: str)
         for path in table.glob("*.parquet"):
             path.unlink()
     said = shop.show("orders", exit_code=2)
-    assert f"table orders lacks {2 if loss == 'all' else 1} of 2 files that a run commit" in said
+    assert f"Table orders lacks {2 if loss == 'all' else 1} of 2 files that a run commit" in said
     assert "headrace pipeline run --full-refresh orders" in said
     assert "--full-refresh orders" in shop.show(exit_code=1)
 
@@ -159,8 +159,8 @@ def test_unknown_table_column_and_place_are_rejected(shop: Shop) -> None:
     shop.table("orders", "view", a={"id": [1]})
     assert "Did you mean orders?" in shop.show("order", exit_code=2)
     said = shop.show("orders", "--where", "ix = 1", exit_code=2)
-    assert said == "headrace: invalid --where: unknown column 'ix'; known: id\n"
-    assert "--where needs a table" in shop.show("--where", "id = 1", exit_code=2)
+    assert said == "headrace: Invalid --where: unknown column 'ix'; known: id.\n"
+    assert "--where requires a table" in shop.show("--where", "id = 1", exit_code=2)
     spec = shop.directory / "spark-pipeline.yml"
     spec.write_text(SPEC + "configuration: {headrace.warehouse: 'hdfs://mill/shop'}\n")
     assert 'spark.read.parquet("hdfs://mill/shop/orders")' in shop.show("orders", exit_code=2)

@@ -143,4 +143,4 @@ def test_pipeline_rejects_pack_without_a_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], where: tuple[str, ...]
 ) -> None:
     assert main(["pipeline", "dry-run", str(tmp_path), *where, "--pack", "x"]) == 2
-    assert "use it with --master of a cluster" in capsys.readouterr().err
+    assert "Use it with --master of a cluster" in capsys.readouterr().err
