@@ -1,6 +1,9 @@
 """A broker with ACLs: real clients, admin clients, and permissions that end immediately."""
 
+import json
+import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -31,7 +34,10 @@ LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
 class Controlled(Secured):
     """A broker with ACLs. The listener without a login belongs to a super user."""
 
-    settings: ClassVar = {"authorizer.class.name": AUTHORIZERS[0], "super.users": "User:ANONYMOUS"}
+    settings: ClassVar[dict[str, str]] = {
+        "authorizer.class.name": AUTHORIZERS[0],
+        "super.users": "User:ANONYMOUS",
+    }
 
     def create_topic(self, name: str) -> None:
         (outcome,) = self.admin.create_topics([NewTopic(name, 1)]).values()
@@ -80,7 +86,8 @@ def _exact(acl: AclBinding) -> AclBindingFilter:
 
 
 @pytest.fixture(scope="module")
-def controlled() -> Iterator[Controlled]:
+def controlled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controlled]:
+    Controlled.settings["headrace.audit.file"] = str(tmp_path_factory.mktemp("audit") / "audit.log")
     controlled = Controlled()
     for user in ("alice", "bob"):
         controlled.create(user)
@@ -271,6 +278,35 @@ def test_librdkafka_admin_gets_the_reason_of_a_rejected_acl(controlled: Controll
     (outcome,) = controlled.admin.create_acls([acl]).values()
     with pytest.raises(KafkaException, match="Use \\*, an IP address or a CIDR range"):
         outcome.result(30)
+
+
+def test_audit_file_has_denials_logins_and_changes(controlled: Controlled) -> None:
+    path = Path(controlled.settings["headrace.audit.file"])
+    acl = controlled.allow("bob", AclOperation.READ, "audited")
+    controlled.revoke(acl)
+    with controlled.connect("bob") as bob:
+        assert produce(bob, "audited") == DENIED
+    with RawConnection(controlled.port) as stranger:
+        assert log_in(stranger, SCRAM_SHA_256, "bob", "a-wrong-password")["error_code"] == 58
+    text = path.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    rule = "Allow User:bob from host * Read on Topic audited"
+    changes = [(line["event"], line["principal"]) for line in lines if line.get("acl") == rule]
+    assert changes == [("ACL created", "User:ANONYMOUS"), ("ACL deleted", "User:ANONYMOUS")]
+    (denial,) = [line for line in lines if line.get("resource") == "Topic audited"]
+    assert (denial["event"], denial["principal"], denial["host"], denial["api"]) == (
+        "denied",
+        "User:bob",
+        "127.0.0.1",
+        "Produce",
+    )
+    (login, *_) = [line for line in lines if line["event"] == "login"]
+    assert (login["principal"], login["listener"]) == ("User:alice", "SASL_PLAINTEXT")
+    (failure,) = [line for line in lines if line["event"] == "login failed"]
+    assert "bob" in failure["why"]
+    assert "a-wrong-password" not in text
+    assert "audited" not in controlled.broker.log()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_user_without_permission_cannot_change_acls(controlled: Controlled) -> None:

@@ -79,4 +79,12 @@ SECURITY_ROWS: tuple[Setting, ...] = (
         "Whether every user is allowed every operation on a resource without ACLs. It has an "
         "effect only with authorizer.class.name.",
     ),
+    Setting(
+        "headrace.audit.file",
+        STRING,
+        "",
+        "The file of the audit log: one JSON object per line about each denied request, login, "
+        "failed login and change of users and ACLs. If it is empty, the lines are in the log of "
+        "the broker.",
+    ),
 )

@@ -33,6 +33,11 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
                     "A user credential cannot be altered twice in the same request",
                 )
             await (_replace if "salt" in item else _delete)(broker, item)
+            event = "credential stored" if "salt" in item else "credential deleted"
+            scram = check_user(name, item["mechanism"])
+            broker.audit.changed(
+                context.principal, context.host, event, user=name, mechanism=scram.name
+            )
         except ApiError as error:
             results[name] |= failure(error)
     return {"results": list(results.values())}

@@ -9,7 +9,7 @@
 from headrace.group.assignment import Assignment, in_order
 from headrace.group.views import ConsumerGroupView, ConsumerMemberView
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.requests.authorization import can_describe
+from headrace.requests.authorization import cannot_describe
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.group_requests import describe_each, not_found, refuse_each
 from headrace.requests.replies import now_or_later
@@ -40,7 +40,7 @@ def refuse(request: Message, error: ApiError) -> Message:
 def _check_topics(broker: BrokerContext, context: RequestContext, view: ConsumerGroupView) -> None:
     names = broker.image.names_by_id
     ids = {id_ for member in view.members for id_ in (*member.assigned, *member.target)}
-    if not all(can_describe(broker, context, names[id_]) for id_ in ids if id_ in names):
+    if any(cannot_describe(broker, context, names[id_]) for id_ in ids if id_ in names):
         raise ApiError(
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             "Members are assigned topics that this client is not allowed to describe.",

@@ -19,7 +19,7 @@ from headrace.group.assignment import Assignment, assignment_of, in_order
 from headrace.group.consumer.machine import LEAVING_FOR_A_WHILE
 from headrace.group.messages import BeatReply, BeatRequest
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.requests.authorization import can_describe, check
+from headrace.requests.authorization import can_describe, cannot_describe, check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.group_requests import check_instance_id, host_of
 from headrace.requests.replies import failure, then
@@ -40,7 +40,7 @@ def handle(
     service = broker.groups()
     _check_assignor(request["server_assignor"], service.settings.consumer.assignors)
     topics = request["subscribed_topic_names"]
-    if not all(can_describe(broker, context, name) for name in set(topics or ())):
+    if any(cannot_describe(broker, context, name) for name in set(topics or ())):
         raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     owned = request["topic_partitions"]
     beat = BeatRequest(

@@ -30,6 +30,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         except ApiError as error:
             results.append(failure(error))
     await broker.controller.create_acls(list(acls))
+    for acl in acls:
+        broker.audit.changed(context.principal, context.host, "ACL created", acl=str(acl))
     return {"results": results}
 
 

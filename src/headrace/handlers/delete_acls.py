@@ -29,6 +29,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         except ApiError as error:
             results[number] |= failure(error)
     deleted = await broker.controller.delete_acls(list(filters.values()))
+    for acl in dict.fromkeys(acl for acls in deleted for acl in acls):
+        broker.audit.changed(context.principal, context.host, "ACL deleted", acl=str(acl))
     for number, acls in zip(filters, deleted, strict=True):
         results[number]["matching_acls"] = [
             {"error_message": None, **resource_message(acl), **acl_message(acl)} for acl in acls

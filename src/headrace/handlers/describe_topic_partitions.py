@@ -17,7 +17,12 @@ from headrace.model.topics import (
     TopicState,
     check_topic_name,
 )
-from headrace.requests.authorization import TOPIC_OPERATIONS, allowed_operations, can_describe
+from headrace.requests.authorization import (
+    TOPIC_OPERATIONS,
+    allowed_operations,
+    can_describe,
+    cannot_describe,
+)
 from headrace.requests.cluster_view import partition_message
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.lookup import named_topic
@@ -28,7 +33,10 @@ from headrace.wire.codec import Message
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     first, first_index = _start(request)
     asked = {topic["name"] for topic in request["topics"]}
-    visible = {name for name in asked or broker.image.topics if can_describe(broker, context, name)}
+    if asked:
+        visible = {name for name in asked if not cannot_describe(broker, context, name)}
+    else:
+        visible = {name for name in broker.image.topics if can_describe(broker, context, name)}
     names = sorted(name for name in asked or visible if name >= first)
     if asked and first and first not in asked:
         raise ApiError(

@@ -11,7 +11,7 @@ retries almost any other error forever.
 """
 
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.requests.authorization import is_allowed
+from headrace.requests.authorization import is_allowed, is_denied
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.security.authorizer import ANY_TOPIC, CLUSTER, Operation
 from headrace.wire.codec import Message
@@ -24,7 +24,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         raise ApiError(ErrorCode.INVALID_REQUEST, "transactional_id must not be empty.")
     if request["transactional_id"] is not None:
         raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    if not is_allowed(broker, context, Operation.IDEMPOTENT_WRITE, CLUSTER) and not is_allowed(
+    if not is_allowed(broker, context, Operation.IDEMPOTENT_WRITE, CLUSTER) and is_denied(
         broker, context, Operation.WRITE, ANY_TOPIC
     ):
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

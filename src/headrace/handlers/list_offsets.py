@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
-from headrace.requests.authorization import can_describe
+from headrace.requests.authorization import cannot_describe
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.lookup import NO_EPOCH, led_partition
 from headrace.requests.replies import repeated
@@ -56,7 +56,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     denied = {
         topic["name"]
         for topic in request["topics"]
-        if not can_describe(broker, context, topic["name"])
+        if cannot_describe(broker, context, topic["name"])
     }
     partitions = [
         TopicPartition(topic["name"], asked["partition_index"])

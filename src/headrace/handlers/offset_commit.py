@@ -20,7 +20,8 @@ from mypy_extensions import i64
 from headrace.model.errors import ErrorCode
 from headrace.replication.append_queue import AppendQueue
 from headrace.runtime.exchange import Exchange, Peer
-from headrace.security.authorizer import Operation, group_resource, topic_resource
+from headrace.security.authorizer import Operation, Resource, group_resource, topic_resource
+from headrace.wire.apis import OFFSET_COMMIT
 from headrace.wire.offset_commit import CommitRequest, read_offset_commit, write_offset_commit
 
 if TYPE_CHECKING:
@@ -73,13 +74,18 @@ class CommitHandler:
         allows = self.authorizer.allows
         principal, host = peer.principal, peer.host
         if not allows(principal, host, Operation.READ, group_resource(request.group_id)):
+            self._report(peer, group_resource(request.group_id))
             request.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
             return False
         for topic in request.topics:
             if not allows(principal, host, Operation.READ, topic_resource(topic.name)):
+                self._report(peer, topic_resource(topic.name))
                 for part in topic.parts:
                     part.code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return True
+
+    def _report(self, peer: Peer, resource: Resource) -> None:
+        self.authorizer.denied(peer.principal, peer.host, OFFSET_COMMIT, Operation.READ, resource)
 
     def _knows_any(self, request: CommitRequest) -> bool:
         """Whether there is anything to commit; unknown partitions are rejected."""

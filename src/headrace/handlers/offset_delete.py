@@ -8,7 +8,7 @@
 from collections.abc import Awaitable
 
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.requests.authorization import check, is_allowed
+from headrace.requests.authorization import check, is_denied
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.group_requests import check_not_empty
 from headrace.requests.replies import then
@@ -24,7 +24,7 @@ def handle(
     denied = {
         topic["name"]
         for topic in request["topics"]
-        if not is_allowed(broker, context, Operation.READ, topic_resource(topic["name"]))
+        if is_denied(broker, context, Operation.READ, topic_resource(topic["name"]))
     }
     asked = [
         (topic["name"], each["partition_index"])

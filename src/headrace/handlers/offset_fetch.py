@@ -15,7 +15,7 @@ from collections.abc import Awaitable
 from headrace.group.messages import NO_GENERATION
 from headrace.group.service import FetchedTopics
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.requests.authorization import can_describe, check
+from headrace.requests.authorization import can_describe, cannot_describe, check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import now_or_later, then
 from headrace.security.authorizer import Operation, group_resource
@@ -109,7 +109,7 @@ def _topics(
     denied = [
         _refused(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         for topic in requested or ()
-        if not can_describe(broker, context, topic["name"])
+        if cannot_describe(broker, context, topic["name"])
     ]
     visible = [each for each in fetched if can_describe(broker, context, each[0])]
     return _found(visible) + denied

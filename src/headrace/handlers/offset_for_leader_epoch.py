@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from headrace.controller.broker_client import ASKS_AS_CONTROLLER
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
-from headrace.requests.authorization import can_describe, is_allowed
+from headrace.requests.authorization import cannot_describe, is_allowed
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.lookup import hosted_partition, led_partition
 from headrace.security.authorizer import CLUSTER, Operation
@@ -56,7 +56,7 @@ def _denied(broker: BrokerContext, context: RequestContext, request: Message) ->
     names = {topic["topic"] for topic in request["topics"]}
     if is_allowed(broker, context, Operation.CLUSTER_ACTION, CLUSTER):
         return set()
-    return {name for name in names if not can_describe(broker, context, name)}
+    return {name for name in names if cannot_describe(broker, context, name)}
 
 
 def _reply(

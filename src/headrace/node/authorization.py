@@ -1,13 +1,16 @@
-"""The authorizer of a broker, which follows the ACLs of the cluster image."""
+"""The authorizer of a broker, which follows the ACLs of the cluster image, and the audit log."""
 
 import logging
 
+from headrace.audit import Audit
 from headrace.cluster.changes import ImageChange
 from headrace.config.broker import BrokerConfig
 from headrace.controller.service import Controller
-from headrace.model.acls import principals
-from headrace.security.acl_authorizer import AclAuthorizer
-from headrace.security.authorizer import AllowAll, Authorizer
+from headrace.env.clock import Clock
+from headrace.model.acls import principals, title
+from headrace.security.acl_authorizer import AclAuthorizer, Decision
+from headrace.security.authorizer import AllowAll, Authorizer, Operation, Resource
+from headrace.wire.apis import APIS
 
 _log = logging.getLogger(__name__)
 
@@ -15,7 +18,8 @@ _log = logging.getLogger(__name__)
 class Authorization:
     """Until `load`, the authorizer allows super users only."""
 
-    def __init__(self, config: BrokerConfig, controller: Controller) -> None:
+    def __init__(self, config: BrokerConfig, controller: Controller, clock: Clock) -> None:
+        self.audit = Audit(clock.wall_ms, clock.monotonic)
         self._image = controller.image
         self._acls: AclAuthorizer | None = None
         self.authorizer: Authorizer = AllowAll()
@@ -23,6 +27,7 @@ class Authorization:
             self.authorizer = self._acls = AclAuthorizer(
                 principals(config.get_str("super.users")),
                 config.get_bool("allow.everyone.if.no.acl.found"),
+                self._denied,
             )
             controller.on_change(self._changed)
 
@@ -32,6 +37,25 @@ class Authorization:
             self._acls.load(self._image.acls)
             count = sum(len(acls or ()) for acls in self._image.acls.values())
             _log.info("ACLs loaded: count=%d", count)
+
+    def _denied(
+        self,
+        principal: str,
+        host: str,
+        api_key: int,
+        operation: Operation,
+        resource: Resource,
+        decision: Decision,
+    ) -> None:
+        of = "any" if resource.name is None else resource.name
+        self.audit.denied(
+            principal,
+            host,
+            APIS[api_key].name,
+            title(operation),
+            f"{title(resource.type)} {of}",
+            decision.reason if decision.rule is None else str(decision.rule),
+        )
 
     def _changed(self, change: ImageChange) -> None:
         if self._acls is not None and change.acls:

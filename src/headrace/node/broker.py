@@ -43,6 +43,7 @@ from headrace.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from headrace.node.adoption import Adoption
+    from headrace.node.audit_file import AuditFile
     from headrace.node.compaction import Compaction
     from headrace.node.replication import Replication
     from headrace.node.scrubber import Scrubber
@@ -104,6 +105,7 @@ class Broker:
         self._strays: Strays | None = None
         self._tls: TlsListeners | None = None
         self._store_id = ""
+        self._audit_file: AuditFile | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due: dict[str, float] = {}
         self._due_logs: list[Log] = []
@@ -126,6 +128,7 @@ class Broker:
         config = self.config
         user = first_user(os.environ)
         tls = self._tls = self._make_tls()
+        self._open_audit_file()
         self._logs.open()
         self._refuse_other_kind()
         store = self._store = await self._outside.open_store(config, self._logs.path)
@@ -141,7 +144,7 @@ class Broker:
         reader = FetchReader(appends, self._outside.worker("read"))
         replication = self._make_replication(controller, appends, reader)
         replicas = self._make_replicas(controller, appends, replication)
-        authorization = Authorization(config, controller)
+        authorization = Authorization(config, controller, self._clock)
         groups = self._groups = Groups(
             config, self._clock, controller, self._table, appends, worker, self._logs.trust.is_given
         )
@@ -163,6 +166,7 @@ class Broker:
             is_cut_off=_never if replication is None else replication.is_cut_off,
             authorizer=authorization.authorizer,
             tls=tls,
+            audit=authorization.audit,
         )
         sessions = None if replication is None else replication.sessions
         server = self._server = self._outside.front(context, self._table, appends, reader, sessions)
@@ -197,6 +201,19 @@ class Broker:
         by_name = {each.listener: each.address for each in endpoints}
         self.internal_address = by_name.pop(config.internal_listener, "")
         self.address = ",".join(by_name.values())
+
+    def _open_audit_file(self) -> None:
+        path = self.config.get_optional_str("headrace.audit.file")
+        if path is None:
+            return
+        from headrace.node.audit_file import AuditFile
+
+        try:
+            self._audit_file = AuditFile(path)
+        except OSError as error:
+            raise CannotStart(
+                f"headrace.audit.file cannot be written: {error}. Choose another file."
+            ) from None
 
     def _store_wait_s(self, store: Store) -> float:
         """Longer than the session of this broker's former process can last."""
@@ -373,6 +390,8 @@ class Broker:
             await self._close_logs(self._replicas.high_watermarks())
         if self._store is not None:
             await self._store.close()
+        if self._audit_file is not None:
+            self._audit_file.close()
 
     async def _close_logs(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Close the logs some at a time, and log the progress of a long stop."""

@@ -57,11 +57,27 @@ def check(
     broker: BrokerContext, context: RequestContext, operation: Operation, resource: Resource
 ) -> None:
     """Raise the error of the resource's type if the operation is denied."""
-    if not is_allowed(broker, context, operation, resource):
+    if is_denied(broker, context, operation, resource):
         raise ApiError(_DENIED[resource.type])
 
 
+def is_denied(
+    broker: BrokerContext, context: RequestContext, operation: Operation, resource: Resource
+) -> bool:
+    """Whether an operation is denied. The caller returns an error, so the denial is reported."""
+    if is_allowed(broker, context, operation, resource):
+        return False
+    broker.authorizer.denied(context.principal, context.host, context.api_key, operation, resource)
+    return True
+
+
+def cannot_describe(broker: BrokerContext, context: RequestContext, name: str) -> bool:
+    """See `is_denied`."""
+    return is_denied(broker, context, Operation.DESCRIBE, topic_resource(name))
+
+
 def can_describe(broker: BrokerContext, context: RequestContext, name: str) -> bool:
+    """Whether a list contains a topic. A denial is not reported."""
     return is_allowed(broker, context, Operation.DESCRIBE, topic_resource(name))
 
 

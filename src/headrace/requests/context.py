@@ -4,7 +4,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.audit import Audit
 from headrace.config.setting import LONG_MAX
+from headrace.env.clock import SystemClock
 from headrace.model.sasl import ANONYMOUS
 from headrace.runtime.quota import QuotaTable
 from headrace.security.authorizer import AllowAll
@@ -58,6 +60,11 @@ def _hold_nothing(_partitions: "Iterable[TopicPartition]", _names: int) -> None:
     return None
 
 
+def _system_audit() -> Audit:
+    clock = SystemClock()
+    return Audit(clock.wall_ms, clock.monotonic)
+
+
 def _never() -> bool:
     return False
 
@@ -89,6 +96,7 @@ class BrokerContext:
     is_cut_off: "Callable[[], bool]" = field(default=_never)
     """Whether this broker is isolated, so that another one probably leads its partitions."""
     authorizer: "Authorizer" = field(default_factory=AllowAll)
+    audit: Audit = field(default_factory=_system_audit)
     tls: "TlsListeners | None" = None
     """The contexts of listeners with TLS; None if no listener uses it."""
     quotas: QuotaTable = field(init=False)

@@ -14,6 +14,7 @@ from mypy_extensions import i64
 
 from headrace.runtime.exchange import Peer
 from headrace.security.authorizer import Operation, topic_resource
+from headrace.wire.apis import FETCH, PRODUCE
 
 if TYPE_CHECKING:
     from headrace.model.cluster import ClusterImage
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 READ: Final = 1
 WRITE: Final = 2
 TOPICS_MAX: Final = 1000
+REPORTED_SHIFT: Final = 2
+"""The bits READ and WRITE, shifted by this, mean that a denial was reported."""
 
 
 @final
@@ -43,7 +46,25 @@ class TopicGate:
         rights = known.get(key)
         if rights is None:
             rights = self._ask(peer, key, by_id, known)
-        return rights & right != 0
+        if rights & right != 0:
+            return True
+        self._report(peer, right, key, by_id, known, rights)
+        return False
+
+    def _report(
+        self, peer: Peer, right: i64, key: bytes, by_id: bool, known: dict[bytes, int], rights: int
+    ) -> None:
+        """Report a denial once per connection, topic and version of the rules."""
+        reported = rights | int(right << REPORTED_SHIFT)
+        if reported == rights:
+            return
+        known[key] = reported
+        name = self.image.names_by_id.get(UUID(bytes=key)) if by_id else None
+        resource = topic_resource(key.decode("utf-8", "replace") if name is None else name)
+        is_read = right == READ
+        operation = Operation.READ if is_read else Operation.WRITE
+        api_key = FETCH if is_read else PRODUCE
+        self.authorizer.denied(peer.principal, peer.host, api_key, operation, resource)
 
     def _ask(self, peer: Peer, key: bytes, by_id: bool, known: dict[bytes, int]) -> int:
         if by_id:

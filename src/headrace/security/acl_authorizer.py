@@ -7,7 +7,7 @@
 4. `version` changes with each change of the rules.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from headrace.model.acls import Acl, Operation, Permission
@@ -25,8 +25,19 @@ class Decision(NamedTuple):
     """The deciding rule, if a rule decided."""
 
 
+Report = Callable[[str, str, int, Operation, Resource, Decision], None]
+"""Principal, host, API key, operation, resource, and the decision."""
+
+
 class AclAuthorizer:
-    def __init__(self, super_users: Iterable[str], allows_everyone: bool) -> None:
+    def __init__(
+        self,
+        super_users: Iterable[str],
+        allows_everyone: bool,
+        report: Report | None = None,
+    ) -> None:
+        """`report` is called for each denied request, with the decision."""
+        self._report = report
         self.super_users = frozenset(super_users)
         self.allows_everyone = allows_everyone
         self.version = 0
@@ -59,6 +70,13 @@ class AclAuthorizer:
 
     def allows(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
         return self.decide(principal, host, operation, resource).is_allowed
+
+    def denied(
+        self, principal: str, host: str, api_key: int, operation: Operation, resource: Resource
+    ) -> None:
+        if self._report is not None:
+            decision = self.decide(principal, host, operation, resource)
+            self._report(principal, host, api_key, operation, resource, decision)
 
     def decide(
         self, principal: str, host: str, operation: Operation, resource: Resource

@@ -4,6 +4,8 @@ Pure. Operations and resource types have Kafka's names and numbers.
 
 1. Handlers ask before they read or change data.
 2. `version` changes with the rules. A cached answer of another version is not used.
+3. Handlers report a denial that a response contains. They do not report permissions that only
+   filter a list, or for which an alternative exists.
 """
 
 from typing import NamedTuple, Protocol
@@ -49,6 +51,11 @@ class Authorizer(Protocol):
         self, principal: str, host: str, operation: Operation, resource: Resource
     ) -> bool: ...
 
+    def denied(
+        self, principal: str, host: str, api_key: int, operation: Operation, resource: Resource
+    ) -> None:
+        """Report that a request was denied, for the audit log."""
+
 
 class AllowAll:
     """Allows every principal every operation."""
@@ -57,3 +64,8 @@ class AllowAll:
 
     def allows(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
         return True
+
+    def denied(
+        self, principal: str, host: str, api_key: int, operation: Operation, resource: Resource
+    ) -> None:
+        raise AssertionError("nothing is denied")

@@ -156,12 +156,16 @@ class Logins:
             session,
         )
         plane.add(connection)
-        _log.debug("logged in: principal=%s peer=%s", session.principal, login.name)
+        if not login.is_internal:
+            self._broker.audit.logged_in(session.principal, login.host, login.listener)
         if rest:
             plane.appends.update_time()
             connection.input = rest
             connection.parse()
             plane.deliver()
+
+    def report(self, login: "_Login", reason: str) -> None:
+        self._broker.audit.login_failed(login.host, login.listener, reason)
 
     def expire(self, now: float) -> None:
         for login in [each for each in self.open if each.is_late(now)]:
@@ -314,6 +318,8 @@ class _Login:
 
     def _fail(self, failed: Failed) -> None:
         logins = self._logins
+        if failed.is_rejected:
+            logins.report(self, failed.reason)
         if self.is_internal or not failed.is_rejected:
             self._finish(failed)
             return

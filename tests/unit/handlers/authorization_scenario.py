@@ -32,17 +32,25 @@ Question = tuple[str, str, Operation, Resource]
 class Rules:
     """Denies pairs of operation and resource, and allows the rest."""
 
-    denied: set[tuple[Operation, Resource]] = field(default_factory=set)
+    forbidden: set[tuple[Operation, Resource]] = field(default_factory=set)
     version: int = 1
     questions: list[Question] = field(default_factory=list)
+    reports: list[Question] = field(default_factory=list)
+    reported_apis: list[int] = field(default_factory=list)
 
     def deny(self, operation: Operation, *resources: Resource) -> None:
-        self.denied |= {(operation, resource) for resource in resources}
+        self.forbidden |= {(operation, resource) for resource in resources}
         self.version += 1
 
     def allows(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
         self.questions.append((principal, host, operation, resource))
-        return (operation, resource) not in self.denied
+        return (operation, resource) not in self.forbidden
+
+    def denied(
+        self, principal: str, host: str, api_key: int, operation: Operation, resource: Resource
+    ) -> None:
+        self.reports.append((principal, host, operation, resource))
+        self.reported_apis.append(api_key)
 
 
 def open_gate() -> TopicGate:

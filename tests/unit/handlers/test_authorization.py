@@ -205,7 +205,7 @@ def test_operations_of_the_cluster_need_describe_cluster(client: Asker, api_key:
 def test_init_producer_id_needs_idempotent_write_or_write_on_any_topic(
     client: Asker, denied: set[tuple[Operation, Resource]], code: ErrorCode
 ) -> None:
-    rules(client).denied = denied
+    rules(client).forbidden = denied
     body: dict[str, Any] = {"transactional_id": None, "transaction_timeout_ms": 1}
     reply = ask(client, apis.INIT_PRODUCER_ID, producer_id=-1, producer_epoch=-1, **body)
     assert (reply["error_code"], reply["producer_id"] >= 0) == (code, code == ErrorCode.NONE)
@@ -289,7 +289,7 @@ def test_alter_user_scram_credentials_needs_alter_cluster(client: Asker) -> None
     (denied,) = ask(client, apis.ALTER_USER_SCRAM_CREDENTIALS, **body)["results"]
     assert (denied["user"], denied["error_code"]) == ("ann", CLUSTER_DENIED)
     assert client.broker.image.users == {}
-    rules(client).denied.clear()
+    rules(client).forbidden.clear()
     (created,) = ask(client, apis.ALTER_USER_SCRAM_CREDENTIALS, **body)["results"]
     assert created["error_code"] == ErrorCode.NONE
     assert list(client.broker.image.users) == ["ann"]

@@ -11,6 +11,7 @@ from headrace.model.topics import PartitionState, TopicState
 from headrace.requests.topic_gate import READ, TOPICS_MAX, WRITE, TopicGate
 from headrace.runtime.exchange import Peer
 from headrace.security.authorizer import Operation, topic_resource
+from headrace.wire.apis import FETCH, PRODUCE
 from tests.unit.handlers.authorization_scenario import Rules
 from tests.unit.replication.leader_scenario import Leader
 from tests.unit.replication.replica_scenario import TOPIC, TOPIC_ID
@@ -58,7 +59,7 @@ def test_topic_that_does_not_exist_is_denied_by_its_name(rules: Rules, gate: Top
 def test_unknown_id_is_not_denied_and_not_remembered(rules: Rules, gate: TopicGate) -> None:
     peer, unknown = Peer(), uuid4()
     assert gate.allows(peer, READ, unknown.bytes, True)
-    rules.denied.add((Operation.READ, topic_resource("new")))
+    rules.forbidden.add((Operation.READ, topic_resource("new")))
     gate.image.put_topic(TopicState("new", unknown, STATES, {}))
     assert not gate.allows(peer, READ, unknown.bytes, True)
 
@@ -80,6 +81,23 @@ def test_answers_are_cached_until_the_rules_change(rules: Rules, gate: TopicGate
     assert rules.questions == expected
     rules.deny(Operation.WRITE, resource)
     assert not gate.allows(peer, WRITE, TOPIC.encode(), False)
+
+
+def test_denial_is_reported_once_per_connection_and_version(rules: Rules, gate: TopicGate) -> None:
+    resource = topic_resource(TOPIC)
+    rules.deny(Operation.READ, resource)
+    rules.deny(Operation.WRITE, resource)
+    peer = Peer()
+    for _ in range(3):
+        assert not gate.allows(peer, WRITE, TOPIC.encode(), False)
+        assert not gate.allows(peer, READ, TOPIC_ID.bytes, True)
+    expected = [(ANONYMOUS, "", each, resource) for each in (Operation.WRITE, Operation.READ)]
+    assert rules.reports == expected
+    assert rules.reported_apis == [PRODUCE, FETCH]
+    assert not gate.allows(Peer(), WRITE, TOPIC.encode(), False)
+    rules.version += 1
+    assert not gate.allows(peer, WRITE, TOPIC.encode(), False)
+    assert len(rules.reports) == 4
 
 
 def test_cache_of_a_connection_is_bounded(gate: TopicGate) -> None:
