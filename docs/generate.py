@@ -44,9 +44,9 @@ set:
 2. the address in the pipeline project (`headrace pipeline` only)
 3. `localhost:9092`
 
-**Login.** `--command-config FILE` names a properties file with the user and the password. The
-settings have the names of Kafka's clients ([SECURITY.md](SECURITY.md#users)). The default is the
-environment variable `HEADRACE_COMMAND_CONFIG`.
+**Login.** `--config FILE` names a properties file with the user, the password and the settings of
+TLS. The settings have the names of Kafka's clients ([SECURITY.md](SECURITY.md#users)). The default
+is the environment variable `HEADRACE_CONFIG`.
 
 **Exit codes:**
 
@@ -61,7 +61,7 @@ environment variable `HEADRACE_COMMAND_CONFIG`.
 `headrace pipeline run` and `dry-run` have [further exit codes](PIPELINES.md#from-a-scheduler).
 """
 
-_IN_CLI_HEAD = {"--bootstrap-server", "--command-config"}
+_IN_CLI_HEAD = {"--bootstrap-server", "--command-config", "--config"}
 USAGE_COLUMNS = 100
 _FOREVER = str(2**63 - 1)
 _UNLIMITED = str(2**31 - 1)

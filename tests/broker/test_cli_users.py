@@ -208,7 +208,7 @@ def test_command_without_a_user_names_the_option_for_it(secured: Bootstrapped) -
     failed = secured.run("topics", "list", "--bootstrap-server", secured.broker.address)
     assert failed.returncode == 1
     assert "If it requires a login" in failed.stderr
-    assert failed.stderr.rstrip().endswith("commands read them with --command-config")
+    assert failed.stderr.rstrip().endswith("commands read them with --config")
 
 
 def test_asyncio_client_logs_in(secured: Bootstrapped) -> None:
@@ -236,7 +236,7 @@ def test_own_client_on_a_listener_without_sasl_explains_it() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("security.protocol=SSL\n", "security.protocol is SSL, which is not supported"),
+        ("security.protocol=TLS\n", "security.protocol is TLS, which is not supported"),
         ("security.protocol=SASL_PLAINTEXT\n", "sasl.username or sasl.password is missing"),
         (
             "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=GSSAPI\n",

@@ -126,7 +126,11 @@ def test_denied_commit_is_reported() -> None:
     rules(client).deny(Operation.READ, topic_resource(SECRET), group_resource("hidden"))
     for group in ("hidden", "other"):
         topics = [{"name": SECRET, "partitions": [{"partition_index": 0, "committed_offset": 1}]}]
-        fields = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+        fields: dict[str, Any] = {
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+        }
         for topic in topics:
             topic["partitions"][0].update(  # type: ignore[attr-defined]
                 {"committed_leader_epoch": -1, "committed_metadata": ""}

@@ -41,8 +41,8 @@ MORE_PARAMETERS = {
 """Modules with a constructor above the limit."""
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
 PURE_ROOMS = {"model", "wire", "record", "config", "security"}
-# The client is a pure core and two shells around it.
-CLIENT_SHELLS = {"aio", "blocking", "transport"}
+# The client is a pure core; these modules use sockets and files.
+CLIENT_SHELLS = {"aio", "blocking", "properties", "transport"}
 WORLD = {
     "asyncio",
     "multiprocessing",

@@ -41,8 +41,9 @@ def add_action(
     actions: Any, name: str, summary: str, run: Any, *, json: bool = True
 ) -> argparse.ArgumentParser:
     """One of a command's actions: `run(client, args)`, see `run_action`."""
+    # `topics create` has its own --config; the option of all commands is --command-config there.
     parser: argparse.ArgumentParser = actions.add_parser(
-        name, help=summary, description=sentence(summary)
+        name, help=summary, description=sentence(summary), conflict_handler="resolve"
     )
     parser.set_defaults(run_action=run)
     add_connection_arguments(parser)

@@ -1,9 +1,8 @@
-"""The user of a command: `--command-config FILE`, in the names of Kafka's clients."""
+"""Security settings of a command: `--config FILE`, in the names of Kafka's clients."""
 
 import argparse
 import getpass
 import os
-import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,65 +11,44 @@ from headrace.cli.failure import Failure
 if TYPE_CHECKING:
     from headrace.client.core.options import ClientSettings
 
-VARIABLE = "HEADRACE_COMMAND_CONFIG"
-PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT")
-_JAAS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+VARIABLE = "HEADRACE_CONFIG"
+FORMER_VARIABLE = "HEADRACE_COMMAND_CONFIG"
 
 
 def add_credential_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--config",
         "--command-config",
+        dest="command_config",
         metavar="FILE",
         default=None,
-        help="properties file with the user and the password, in the names of Kafka's clients "
-        f"(default: ${VARIABLE})",
+        help="properties file with security.protocol, sasl.* and ssl.*, in the names of Kafka's "
+        f"clients (default: ${VARIABLE})",
     )
 
 
 def config_path(args: argparse.Namespace) -> str | None:
-    """The file of the command, if it has one."""
-    return args.command_config or os.environ.get(VARIABLE) or None
+    """The file with the security settings of a command."""
+    path: str | None = args.command_config
+    return path or os.environ.get(VARIABLE) or os.environ.get(FORMER_VARIABLE)
 
 
 def client_settings(args: argparse.Namespace) -> "ClientSettings":
     """What the file of a command adds to its client's settings."""
-    from headrace.config.properties import read_properties
-    from headrace.config.setting import ConfigError
-    from headrace.model.sasl import MECHANISMS, SCRAM_SHA_256
-
     path = config_path(args)
     if not path:
         return {}
+    from headrace.client.core.properties import InvalidProperties, read_file, security_settings
+
     try:
-        with open(path, encoding="utf-8") as file:
-            properties = read_properties(file.read())
-    except (OSError, UnicodeDecodeError, ConfigError) as error:
-        raise Failure(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from None
-    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
-    if protocol not in PROTOCOLS:
-        raise Failure(
-            f"{path}: security.protocol is {protocol}, which is not supported. Use "
-            f"{' or '.join(PROTOCOLS)}."
-        )
-    if protocol == "PLAINTEXT":
-        return {}
-    mechanism = properties.get("sasl.mechanism", SCRAM_SHA_256)
-    if mechanism not in MECHANISMS:
-        raise Failure(
-            f"{path}: sasl.mechanism is {mechanism}, which is not supported. Use "
-            f"{', '.join(MECHANISMS)}."
-        )
-    in_jaas = dict(_JAAS.findall(properties.get("sasl.jaas.config", "")))
-    user = properties.get("sasl.username") or _plain(in_jaas.get("username", ""))
-    password = properties.get("sasl.password") or _plain(in_jaas.get("password", ""))
-    if not user or not password:
-        raise Failure(f"{path}: sasl.username or sasl.password is missing.")
-    return {"sasl_username": user, "sasl_password": password, "sasl_mechanism": mechanism}
-
-
-def _plain(text: str) -> str:
-    """A value of a JAAS line without its escapes."""
-    return re.sub(r"\\(.)", r"\1", text)
+        properties = read_file(path)
+    except InvalidProperties as error:
+        text = str(error)
+        raise Failure(f"{text[0].upper()}{text[1:]}.") from None
+    try:
+        return security_settings(properties)
+    except InvalidProperties as error:
+        raise Failure(f"{path}: {error}.") from None
 
 
 def read_password(user: str) -> str:

@@ -31,6 +31,7 @@ from headrace.client.core.errors import (
     Unreachable,
     UnsupportedVersion,
 )
+from headrace.client.core.properties import load_properties
 from headrace.client.core.values import (
     AtTime,
     ConfigChange,
@@ -97,4 +98,5 @@ __all__ = [
     "UnsupportedVersion",
     "UserInfo",
     "connect",
+    "load_properties",
 ]

@@ -303,7 +303,7 @@ def test_client_quotas_need_configs_of_the_cluster(client: Asker) -> None:
     (denied,) = ask(client, apis.ALTER_CLIENT_QUOTAS, **body)["entries"]
     assert (denied["entity"][0]["entity_name"], denied["error_code"]) == ("ann", CLUSTER_DENIED)
     assert client.broker.image.quotas == {}
-    rules(client).denied.clear()
+    rules(client).forbidden.clear()
     (altered,) = ask(client, apis.ALTER_CLIENT_QUOTAS, **body)["entries"]
     assert altered["error_code"] == ErrorCode.NONE
     rules(client).deny(Operation.DESCRIBE_CONFIGS, CLUSTER)

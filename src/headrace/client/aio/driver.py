@@ -1,6 +1,6 @@
 """Runs the engine on an asyncio loop: sockets, timers, futures.
 
-It makes no decisions. TLS would be added in `_connect`.
+It makes no decisions. asyncio encrypts connections.
 """
 
 import asyncio
@@ -60,6 +60,7 @@ class Driver:
     def __init__(self, options: ClientOptions) -> None:
         self.engine = Engine(options, random=SystemRandom(), now_ms=monotonic_ms())
         self._loop = asyncio.get_running_loop()
+        self._tls = options.ssl
         self._transports: dict[int, asyncio.Transport] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -177,10 +178,16 @@ class Driver:
         for _, _, _, _, address in found:
             try:
                 transport, _ = await self._loop.create_connection(
-                    lambda: _Link(self, effect.link), str(address[0]), effect.port
+                    lambda: _Link(self, effect.link),
+                    str(address[0]),
+                    effect.port,
+                    ssl=self._tls,
+                    server_hostname=None if self._tls is None else effect.host,
                 )
             except OSError as error:
                 trouble = error
+                if self._tls is not None and isinstance(error, ConnectionResetError):
+                    trouble = OSError("the connection was closed during the TLS handshake")
                 continue
             tune(transport.get_extra_info("socket"))
             self._transports[effect.link] = transport

@@ -1,7 +1,7 @@
 """Runs the engine with plain sockets, in the caller's thread.
 
-It makes no decisions. Sockets are read and written, and timers run, only while a call waits. TLS
-would be added in `_Socket`.
+It makes no decisions. Sockets are read and written, and timers run, only while a call waits.
+`_TlsSocket` encrypts a connection.
 
 1. The engine's clock stops while the program makes no call for long. So a response that has arrived
    in the meantime is not late.
@@ -11,6 +11,7 @@ would be added in `_Socket`.
 import errno
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -103,6 +104,7 @@ class Driver:
         self._left_ms = time.monotonic() * 1000
         self._busy = threading.Lock()
         self.engine = Engine(options, random=SystemRandom(), now_ms=self.now_ms())
+        self._tls = options.ssl
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[int, _Socket] = {}
         self.report = report
@@ -244,7 +246,11 @@ class Driver:
         except OSError as error:
             self.engine.failed(effect.link, describe_failure(error), self.now_ms())
             return
-        connection = _Socket(effect.link, deque((entry[0], entry[4]) for entry in found))
+        addresses: deque[tuple[int, Any]] = deque((entry[0], entry[4]) for entry in found)
+        if self._tls is None:
+            connection = _Socket(effect.link, addresses)
+        else:
+            connection = _TlsSocket(effect.link, addresses, self._tls, effect.host)
         self._sockets[effect.link] = connection
         self._open_next(connection, OSError(f"{effect.host} has no address"))
 
@@ -263,15 +269,19 @@ class Driver:
         self.engine.failed(connection.link, describe_failure(trouble), self.now_ms())
 
     def _finish_opening(self, connection: "_Socket") -> None:
-        code = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            self._selector.unregister(connection.socket)
+        before = connection.socket
+        try:
+            events = connection.advance()
+        except OSError as error:
+            self._selector.unregister(before)
             connection.close()
-            self._open_next(connection, OSError(code, ""))
+            self._open_next(connection, error)
             return
-        tune(connection.socket)
-        connection.opened()
-        self._selector.modify(connection.socket, selectors.EVENT_READ, connection)
+        # A handshake replaces the socket object.
+        self._selector.unregister(before)
+        self._selector.register(connection.socket, events or selectors.EVENT_READ, connection)
+        if events:
+            return
         self.engine.opened(connection.link, self.now_ms())
 
     # Reading and writing.
@@ -335,6 +345,15 @@ class _Socket:
         if code not in (0, errno.EINPROGRESS):
             raise OSError(code, "")
 
+    def advance(self) -> int:
+        """Continue to open; returns the events to wait for, or 0 if the connection is open."""
+        code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, "")
+        tune(self.socket)
+        self.opened()
+        return 0
+
     def opened(self) -> None:
         self.opening = False
         self.socket.setblocking(True)
@@ -368,3 +387,73 @@ class _Socket:
 
     def close(self) -> None:
         self.socket.close()
+
+
+class _TlsSocket(_Socket):
+    """One encrypted socket. It never blocks."""
+
+    def __init__(
+        self, link: int, addresses: deque[tuple[int, Any]], context: ssl.SSLContext, host: str
+    ) -> None:
+        super().__init__(link, addresses)
+        self._context = context
+        self._host = host
+        self._tls: ssl.SSLSocket | None = None
+
+    def connect(self, family: int, address: Any) -> None:
+        self._tls = None
+        super().connect(family, address)
+
+    def advance(self) -> int:
+        if self._tls is None:
+            super().advance()
+            self.opening = True
+        tls = self._tls
+        assert tls is not None
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return selectors.EVENT_READ
+        except ssl.SSLWantWriteError:
+            return selectors.EVENT_WRITE
+        self.opening = False
+        return 0
+
+    def opened(self) -> None:
+        self.socket = self._tls = self._context.wrap_socket(
+            self.socket, server_hostname=self._host, do_handshake_on_connect=False
+        )
+
+    def read(self, wanted: int) -> bytes:
+        """Read what has arrived. OpenSSL must keep nothing, because the selector cannot see it."""
+        tls = self._tls
+        assert tls is not None
+        limit = min(max(wanted, _READ_SIZE), _WHOLE_SIZE_MAX)
+        pieces: list[bytes] = []
+        size = 0
+        while size < limit or tls.pending():
+            try:
+                data = tls.recv(limit)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                if not pieces:
+                    raise BlockingIOError from None
+                break
+            if not data:
+                break
+            pieces.append(data)
+            size += len(data)
+        return b"".join(pieces)
+
+    def write(self) -> None:
+        output = self.output
+        while output:
+            piece = output[0]
+            if len(piece):
+                try:
+                    sent = self.socket.send(piece)
+                except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                    return
+                if sent < len(piece):
+                    output[0] = piece[sent:]
+                    continue
+            output.popleft()

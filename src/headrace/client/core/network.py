@@ -40,8 +40,8 @@ from headrace.wire.apis import (
 RENEWAL_SHARE = 0.8
 """Of the lifetime of a session: then another connection is opened."""
 _MIGHT_NEED_LOGIN = (
-    " before its first response. If it requires a login, set sasl_username and sasl_password; "
-    "commands read them with --command-config"
+    " before its first response. If it requires a login or TLS, set sasl_username and "
+    "sasl_password, or ssl; commands read them with --config"
 )
 
 

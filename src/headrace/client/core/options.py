@@ -1,6 +1,7 @@
 """Settings of clients, producers, consumers and group members, with their defaults."""
 
 from dataclasses import dataclass, field, fields
+from ssl import SSLContext
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from headrace.client.member.assignors import ASSIGNORS, COOPERATIVE_STICKY, RANGE, ROUND_ROBIN
@@ -72,6 +73,8 @@ class ClientOptions:
     """Password of the user."""
     sasl_mechanism: str = SCRAM_SHA_256
     """PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."""
+    ssl: SSLContext | None = None
+    """Encrypt connections: `ssl.create_default_context(cafile="ca.pem")`, or `load_properties`."""
 
     def __post_init__(self) -> None:
         if self.sasl_mechanism not in MECHANISMS:
@@ -230,6 +233,7 @@ class ClientSettings(TypedDict, total=False):
     sasl_username: str
     sasl_password: str
     sasl_mechanism: str
+    ssl: SSLContext | None
 
 
 class ProducerSettings(TypedDict, total=False):

@@ -2,6 +2,9 @@
 
 import errno
 import socket
+import ssl
+
+from headrace.security.tls import failure_text
 
 _REASONS = {
     errno.ECONNREFUSED: "connection refused",
@@ -15,6 +18,8 @@ _REASONS = {
 
 def describe_failure(error: Exception) -> str:
     """A short text of an error."""
+    if isinstance(error, ssl.SSLError):
+        return failure_text(error)
     if isinstance(error, socket.gaierror):
         return f"the host name cannot be resolved ({error.strerror})"
     if isinstance(error, OSError) and error.errno in _REASONS:
