@@ -19,12 +19,11 @@ ATTRIBUTES_MAX = 25
 MORE_ATTRIBUTES = {
     "Broker": 26,
     "Connection": 32,
-    "Controller": 28,
     "Log": 37,
     "LogDirectory": 29,
     "Partition": 38,
     "Plane": 29,
-    "Presence": 28,
+    "Presence": 27,
     "Segment": 34,
     "TopicConfig": 29,
 }

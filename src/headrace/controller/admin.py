@@ -53,6 +53,7 @@ class Admin:
         limits: machine.TopicLimits,
         check_topic_config: TopicConfigCheck,
         check_broker_config: BrokerConfigCheck,
+        *,
         entropy: Callable[[int], bytes],
         avoided: Callable[[], Collection[int]],
     ) -> None:

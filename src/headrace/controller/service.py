@@ -113,8 +113,8 @@ class Controller:
             limits or machine.TopicLimits(),
             check_topic_config,
             check_broker_config,
-            entropy,
-            self._avoided,
+            entropy=entropy,
+            avoided=self._avoided,
         )
         self._acls = AclAdmin(store, self._picture, self._writer, locks)
         self._quotas = QuotaWriter(store, self._picture, self._writer, locks)
