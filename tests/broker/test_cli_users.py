@@ -127,6 +127,39 @@ def test_first_user_of_the_environment_is_created_once(
         assert "pass:word" not in broker.log()
 
 
+@pytest.mark.parametrize("by_variable", [True, False])
+def test_user_with_quotas_only_is_not_the_first_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_variable: bool
+) -> None:
+    """An operator can set quotas before the broker requires a login."""
+    data = tmp_path / "data"
+    with RunningBroker.start(data) as broker:
+        with headrace.client.connect(broker.address) as client:
+            client.alter_quotas({"user": "admin"}, {"producer_byte_rate": 5.0})
+            client.alter_quotas({"user": None}, {"producer_byte_rate": 6.0})
+        broker.stop()
+    if by_variable:
+        monkeypatch.setenv("HEADRACE_BOOTSTRAP_USER", "admin:first")
+    else:
+        command = [
+            sys.executable,
+            "-m",
+            "headrace",
+            "users",
+            "bootstrap",
+            "admin",
+            "--data",
+            str(data),
+        ]
+        subprocess.run(command, input=b"first\n", timeout=120, check=True)
+    settings = {"listeners": LISTENER.format(free_port())}
+    with (
+        RunningBroker.start(data, settings=settings) as broker,
+        _client(broker, "admin", "first") as client,
+    ):
+        assert len(client.list_quotas()) == 2
+
+
 def test_broker_without_users_logs_how_to_create_one(tmp_path: Path) -> None:
     settings = {"listeners": LISTENER.format(free_port())}
     with RunningBroker.start(tmp_path / "data", settings=settings) as broker:

@@ -70,8 +70,11 @@ class FetchExchange(Exchange):
         self.timer: Timer | None = None
         self.tried_ms: i64 = 0
         """When its partitions were last read."""
-        self.limits: Limits | None = peer.limits
-        """The quotas of its client, if any client has a quota."""
+        limits = peer.limits
+        self.limits: Limits | None = (
+            limits if limits is not None and limits.counts_fetch() else None
+        )
+        """The quotas of its client, if they concern this API."""
 
     def wake(self) -> None:
         if not self.woken:

@@ -103,6 +103,9 @@ class Limits:
     def limits_fetch(self) -> bool:
         return self.consumer_bytes is not None or self.consumer_records is not None
 
+    def counts_fetch(self) -> bool:
+        return self.limits_fetch() or self.request_time is not None
+
     def charge_produce(self, size: i64, records: i64, now: float) -> i64:
         """Count a Produce request; returns the throttle time in milliseconds."""
         over: float = 0.0

@@ -1,0 +1,245 @@
+"""Measures how evenly quotas limit clients: bytes or records in each second of the clock.
+
+    python -m bench.quotas [--seconds 20] [--rate 5000000] [--records 5000] [--java] [--kafka]
+
+Starts its own broker, on loopback, and clients of librdkafka (confluent-kafka) in other processes;
+with --java, Kafka's kafka-producer-perf-test as well; with --kafka, Apache Kafka instead of
+Headrace. Counts records of 1,000 bytes, by the time of their acknowledgement or of their arrival at
+the consumer. Prints a table. A row is within its bounds if every second after the first is within
+25 % of the quota, and the mean of these seconds within 3 %.
+"""
+
+import argparse
+import multiprocessing
+import subprocess
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import headrace.client
+from bench import kafka
+from bench.brokers import start_kafka
+from headrace.model.quotas import (
+    CLIENT_ID,
+    CONSUMER_BYTE_RATE,
+    CONSUMER_RECORD_RATE,
+    PRODUCER_BYTE_RATE,
+    PRODUCER_RECORD_RATE,
+)
+from headrace.model.topics import TopicPartition
+from headrace.testing import RunningBroker
+
+APP = "limited"
+"""The client id with a quota. Clients of one row share it."""
+PAYLOAD_BYTES = 1000
+STORED_RECORDS = 400_000
+TICKS = 10
+"""Counts per second, so that seconds can begin with the first record."""
+
+
+Tally = dict[int, int]
+"""Records by tick."""
+
+
+class Row(NamedTuple):
+    name: str
+    kind: str
+    clients: int
+
+
+ROWS = (
+    Row("1 producer, bytes", PRODUCER_BYTE_RATE, 1),
+    Row("4 producers, bytes", PRODUCER_BYTE_RATE, 4),
+    Row("1 producer, records", PRODUCER_RECORD_RATE, 1),
+    Row("1 consumer, bytes", CONSUMER_BYTE_RATE, 1),
+    Row("4 consumers, bytes", CONSUMER_BYTE_RATE, 4),
+    Row("1 consumer, records", CONSUMER_RECORD_RATE, 1),
+)
+
+
+def produce(address: str, topic: str, counts: "multiprocessing.Queue[Tally]", end: float) -> None:
+    """Write as fast as the broker allows; report each acknowledged record by its time."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "client.id": APP,
+            "linger.ms": 5,
+            "batch.size": 100_000,
+            "queue.buffering.max.messages": 2_000,
+        }
+    )
+    tally: Tally = {}
+
+    def acknowledged(error: object, _message: object) -> None:
+        if error is not None:
+            return  # Purged at the end.
+        second = int(time.time() * TICKS)
+        tally[second] = tally.get(second, 0) + 1
+
+    payload = bytes(PAYLOAD_BYTES)
+    while time.time() < end:
+        try:
+            producer.produce(topic, payload, on_delivery=acknowledged)
+        except BufferError:
+            producer.poll(0.01)
+        producer.poll(0)
+    producer.purge()
+    producer.flush(10)
+    counts.put(tally)
+
+
+def consume(address: str, topic: str, counts: "multiprocessing.Queue[Tally]", end: float) -> None:
+    """Read as fast as the broker allows, again from the start at the end of the topic."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "client.id": APP,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    tally: Tally = {}
+    while time.time() < end:
+        messages = consumer.consume(500, 0.05)
+        second = int(time.time() * TICKS)
+        tally[second] = tally.get(second, 0) + len(messages)
+    consumer.close()
+    counts.put(tally)
+
+
+def per_second(tallies: list[Tally], unit: float, seconds: int) -> list[float]:
+    """Units in each second, from the first record of any client."""
+    total: Tally = {}
+    for tally in tallies:
+        for tick, count in tally.items():
+            total[tick] = total.get(tick, 0) + count
+    first = min(tick for tick, count in total.items() if count)
+    return [
+        sum(total.get(first + second * TICKS + tick, 0) for tick in range(TICKS)) * unit
+        for second in range(seconds)
+    ]
+
+
+def measure(address: str, row: Row, rate: float, seconds: int) -> list[float]:
+    topic = f"bench-{row.kind}-{row.clients}"
+    is_consumer = row.kind in (CONSUMER_BYTE_RATE, CONSUMER_RECORD_RATE)
+    with headrace.client.connect(address, client_id="admin") as admin:
+        admin.create_topic(topic)
+        if is_consumer:
+            fill(address, topic)
+        admin.alter_quotas({CLIENT_ID: APP}, {row.kind: rate})
+        context = multiprocessing.get_context("spawn")
+        counts: multiprocessing.Queue[Tally] = context.Queue()
+        target: Callable[..., None] = consume if is_consumer else produce
+        end = time.time() + seconds + 4
+        clients = [
+            context.Process(target=target, args=(address, topic, counts, end))
+            for _ in range(row.clients)
+        ]
+        for client in clients:
+            client.start()
+        tallies = [counts.get(timeout=seconds + 60) for _ in clients]
+        for client in clients:
+            client.join()
+        admin.alter_quotas({CLIENT_ID: APP}, {row.kind: None})
+        admin.delete_topic(topic)
+    by_records = row.kind in (PRODUCER_RECORD_RATE, CONSUMER_RECORD_RATE)
+    return per_second(tallies, 1.0 if by_records else float(PAYLOAD_BYTES), seconds)
+
+
+def fill(address: str, topic: str) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 5, "batch.size": 100_000})
+    payload = bytes(PAYLOAD_BYTES)
+    for _ in range(STORED_RECORDS):
+        while True:
+            try:
+                producer.produce(topic, payload)
+                break
+            except BufferError:
+                producer.poll(0.05)
+    producer.flush()
+
+
+def measure_java(address: str, rate: float, seconds: int) -> list[float]:
+    """kafka-producer-perf-test, by the size of its topic twice per second."""
+    topic = "bench-java"
+    with headrace.client.connect(address, client_id="admin") as admin:
+        admin.create_topic(topic)
+        admin.alter_quotas({CLIENT_ID: APP}, {PRODUCER_BYTE_RATE: rate})
+        records = int(rate * (seconds + 2) / PAYLOAD_BYTES)
+        options = ["--num-records", str(records), "--record-size", str(PAYLOAD_BYTES)]
+        server = [f"bootstrap.servers={address}", f"client.id={APP}", "linger.ms=5"]
+        command = kafka.tool_command(
+            kafka.PRODUCER_PERFORMANCE,
+            ["--topic", topic, *options, "--throughput", "-1", "--command-property", *server],
+        )
+        running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        tally: Tally = {}
+        written = 0
+        while running.poll() is None:
+            (listed,) = admin.list_offsets({TopicPartition(topic, 0): "latest"}).values()
+            found = listed.offset
+            tick = int(time.time() * TICKS)
+            tally[tick] = tally.get(tick, 0) + found - written
+            written = found
+            time.sleep(0.02)
+        admin.alter_quotas({CLIENT_ID: APP}, {PRODUCER_BYTE_RATE: None})
+    return per_second([tally], float(PAYLOAD_BYTES), seconds)
+
+
+def report(name: str, rate: float, found: list[float]) -> None:
+    later = found[1:]
+    mean = sum(later) / len(later)
+    good = 0.75 * rate <= min(later) and max(later) <= 1.25 * rate and abs(mean / rate - 1) <= 0.03
+    print(
+        f"| {name} | {rate:,.0f} | {found[0] / rate:.2f} | {min(later) / rate:.2f} to "
+        f"{max(later) / rate:.2f} | {mean / rate:.3f} | {'yes' if good else 'no'} |",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--rate", type=float, default=5_000_000, help="bytes per second")
+    parser.add_argument("--records", type=float, default=5_000, help="records per second")
+    parser.add_argument("--only", default="", help="only rows with this text in their name")
+    parser.add_argument("--java", action="store_true", help="also measure Kafka's Java producer")
+    parser.add_argument("--kafka", action="store_true", help="measure Apache Kafka")
+    args = parser.parse_args()
+    print("| clients | quota | first second | later seconds | their mean | within bounds |")
+    print("| --- | --- | --- | --- | --- | --- |", flush=True)
+    if args.kafka:
+        broker = start_kafka()
+        try:
+            run(f"{broker.host}:{broker.port}", args)
+        finally:
+            broker.stop()
+    else:
+        with RunningBroker.start() as own:
+            run(own.address, args)
+
+
+def run(address: str, args: argparse.Namespace) -> None:
+    for row in ROWS:
+        by_records = row.kind in (PRODUCER_RECORD_RATE, CONSUMER_RECORD_RATE)
+        if args.only not in row.name or (by_records and args.kafka):
+            continue  # Kafka has no limits of records.
+        rate = args.records if by_records else args.rate
+        report(row.name, rate, measure(address, row, rate, args.seconds))
+    if args.java:
+        found = measure_java(address, args.rate, args.seconds)
+        report("1 Java producer, bytes", args.rate, found)
+
+
+if __name__ == "__main__":
+    main()
