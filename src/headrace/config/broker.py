@@ -33,7 +33,7 @@ from headrace.config.table import TOPIC_SETTINGS, broker_setting, broker_setting
 from headrace.config.tls_rows import TLS_NAMES
 from headrace.config.topic import TopicConfig
 from headrace.model.cluster import Endpoint
-from headrace.model.sasl import SCRAM_SHA_256
+from headrace.model.sasl import MECHANISMS, SCRAM_SHA_256
 
 COMMAND_LINE = "--set"
 INTERNAL = "INTERNAL"
@@ -200,6 +200,16 @@ class BrokerConfig:
         mechanisms = tuple(dict.fromkeys(self.get_list(setting)))
         check_mechanisms(setting, mechanisms)
         return mechanisms
+
+    @property
+    def offers_passwords(self) -> bool:
+        """Whether clients can log in with a user name and a password."""
+        return any(
+            mechanism in MECHANISMS
+            for listener, mechanisms in self.mechanisms.items()
+            if listener != self.internal_listener
+            for mechanism in mechanisms
+        )
 
     def session_seconds(self, listener: str, mechanism: str) -> float:
         """The lifetime of a session after a login; 0 if it does not end."""

@@ -14,7 +14,7 @@ from headrace.config.broker_rows import SECURITY_PROTOCOLS
 from headrace.config.setting import ConfigError, shown
 from headrace.config.tls_rows import REJECTED_NAMES
 from headrace.model.cluster import Endpoint
-from headrace.model.sasl import MECHANISMS
+from headrace.model.sasl import LISTENER_MECHANISMS
 
 PLAINTEXT = "PLAINTEXT"
 SASL_PLAINTEXT = "SASL_PLAINTEXT"
@@ -140,10 +140,10 @@ def check_advertised(listeners: tuple[Endpoint, ...], advertised: tuple[Endpoint
 def check_mechanisms(setting: str, mechanisms: tuple[str, ...]) -> None:
     """What a SASL listener offers; `setting` is the name of the setting that lists it."""
     for mechanism in mechanisms:
-        if mechanism not in MECHANISMS:
+        if mechanism not in LISTENER_MECHANISMS:
             raise ConfigError(
                 f"{setting} contains {shown(mechanism)}, which is not supported. Use "
-                f"{', '.join(MECHANISMS)}."
+                f"{', '.join(LISTENER_MECHANISMS)}."
             )
     if not mechanisms:
         raise ConfigError(f"{setting} is empty: a SASL listener needs a mechanism.")

@@ -24,9 +24,9 @@ SECURITY_ROWS: tuple[Setting, ...] = (
         "sasl.enabled.mechanisms",
         LIST,
         f"{SCRAM_SHA_256},{SCRAM_SHA_512}",
-        "The SASL mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, "
-        "SCRAM-SHA-512. listener.name.NAME.sasl.enabled.mechanisms sets those of one listener, "
-        "with its name in lower case. PLAIN sends passwords unencrypted.",
+        "The SASL mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, "
+        "OAUTHBEARER. listener.name.NAME.sasl.enabled.mechanisms sets those of one listener, "
+        "with its name in lower case. Without TLS, PLAIN sends passwords unencrypted.",
         kafka_default="GSSAPI",
     ),
     Setting(

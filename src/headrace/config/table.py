@@ -10,6 +10,7 @@ from functools import cache
 from headrace.config.accepted_rows import accepted_rows
 from headrace.config.broker_rows import IDENTITY_AND_NETWORK_ROWS, OWN_ROWS, TOPIC_AND_LOG_ROWS
 from headrace.config.cluster_rows import CLUSTER_ROWS, GROUP_ROWS, TRANSACTION_ROWS
+from headrace.config.oauth_rows import OAUTH_ROWS
 from headrace.config.security_rows import SECURITY_ROWS
 from headrace.config.setting import Setting, shown
 from headrace.config.tls_rows import TLS_NAMES, TLS_ROWS
@@ -72,6 +73,7 @@ _OWN_BROKER_SETTINGS: dict[str, Setting] = {
         TRANSACTION_ROWS,
         CLUSTER_ROWS,
         SECURITY_ROWS,
+        OAUTH_ROWS,
         ZOOKEEPER_ROWS,
         TLS_ROWS,
         (_broker_default(row, row.synonyms[0][0]) for row in TOPIC_ROWS if row.synonyms),

@@ -8,7 +8,7 @@
 - Requires: nothing.
 - Versions: 0 and 1. After 0, the client sends tokens without a header; since 1, SaslAuthenticate.
 
-Gaps: GSSAPI and OAUTHBEARER are not supported.
+Gaps: GSSAPI is not supported.
 """
 
 from headrace.model.errors import ApiError, ErrorCode

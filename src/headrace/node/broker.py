@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from headrace.cluster.store_elections import Origin
 from headrace.config.broker import BrokerConfig
 from headrace.config.changes import check_broker_config, check_topic_config
+from headrace.config.setting import ConfigError
 from headrace.controller.failover import TopicRules
 from headrace.controller.service import Controller
 from headrace.controller.topics_machine import TopicLimits
@@ -56,6 +57,7 @@ ZOOKEEPER = "zookeeper"
 """In meta.properties, where the broker's topics are not in its directory."""
 _FAILURES = (
     ApiError,
+    ConfigError,
     DirectoryError,
     InvalidFirstUser,
     LayoutError,
@@ -192,7 +194,7 @@ class Broker:
         _, stat = await repeated(lambda: store.get(CLUSTER_ID), self._connect_wait_s(store))
         self._store_id = f"{stat.czxid}-{stat.created_ms}"
         await self._load(controller, appends, replicas, replication)
-        if config.mechanisms:
+        if config.offers_passwords:
             await create_first_user(controller, worker, user)
         groups.start()
         controller.on_change(groups.changed)

@@ -16,7 +16,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from headrace.model.errors import ErrorCode
-from headrace.model.sasl import principal_of
+from headrace.model.sasl import OAUTHBEARER, principal_of
+from headrace.security.bearer import FAILURE, BearerFailed, Claims, bearer_token
 from headrace.security.scram import (
     SCRAMS,
     Credential,
@@ -59,6 +60,15 @@ class Verify(NamedTuple):
     """Whether the user exists. If not, the check does the same work and must fail."""
 
 
+class CheckBearer(NamedTuple):
+    """Verify this token of OAUTHBEARER, and call `bearer_checked`."""
+
+    token: str
+
+    def __repr__(self) -> str:
+        return "CheckBearer()"
+
+
 class Done(NamedTuple):
     """Send this; the connection belongs to the session from now on."""
 
@@ -76,7 +86,7 @@ class Failed(NamedTuple):
     """Whether a credential was wrong: the response is delayed, and counts as a failed login."""
 
 
-Action = Reply | Verify | Done | Failed
+Action = Reply | Verify | CheckBearer | Done | Failed
 
 
 def _unlimited(_mechanism: str) -> float:
@@ -111,11 +121,15 @@ class SaslMachine:
         self._is_first = True
         self._plain: tuple[RequestHeader, str, Verify] | None = None
         """The request, the user and the check of a PLAIN login that is in progress."""
+        self._bearer: RequestHeader | None = None
+        """The request whose token is being verified."""
+        self._bearer_failure = ""
 
     def receive(self, frame: bytes, now: float) -> Action:
         """Handle one frame. Not to be called while a `Verify` is in progress."""
         assert not self._is_over
         assert self._plain is None
+        assert self._bearer is None
         try:
             action = self._receive(frame, now)
         except MalformedRequest as error:
@@ -135,6 +149,34 @@ class SaslMachine:
         if is_valid and is_current:
             return self._done(header, b"", user, name, now)
         return self._rejected(header, "the password is wrong, or the user does not exist", user)
+
+    def bearer_checked(self, result: Claims | BearerFailed, now: float, wall_s: float) -> Action:
+        """The result of the check that `CheckBearer` requested; `wall_s` is in s since 1970."""
+        assert self._bearer is not None
+        header = self._bearer
+        self._bearer = None
+        if isinstance(result, BearerFailed):
+            return self._refuse_bearer(header, str(result))
+        # A clock that is behind accepts an expired token; its session then ends immediately.
+        lifetime = max(result.expires_at - wall_s, 0.001)
+        action = self._done(header, b"", result.user, "", now, lifetime)
+        self._is_over = True
+        return action
+
+    def _receive_bearer(self, header: RequestHeader, message: bytes) -> Action:
+        if self._bearer_failure:
+            return self._rejected(header, self._bearer_failure, "")
+        try:
+            token = bearer_token(message)
+        except BearerFailed as failed:
+            return self._refuse_bearer(header, str(failed))
+        self._bearer = header
+        return CheckBearer(token)
+
+    def _refuse_bearer(self, header: RequestHeader, reason: str) -> Reply:
+        """RFC 7628: the client responds to this challenge, and then the login fails."""
+        self._bearer_failure = reason
+        return Reply(self._response(header, FAILURE))
 
     def _receive(self, frame: bytes, now: float) -> Action:
         if now >= self.deadline:
@@ -195,6 +237,8 @@ class SaslMachine:
         if self._former is not None and self._former.mechanism != self._mechanism:
             reason = f"the session was created with {self._former.mechanism}"
             return self._rejected(header, reason, self._former.user)
+        if self._mechanism == OAUTHBEARER:
+            return self._receive_bearer(header, token)
         if scram is None:
             return self._check_plain(header, token)
         try:
@@ -225,12 +269,20 @@ class SaslMachine:
         return Verify(scram, fake_credential(scram, user, self._secret), password, False)
 
     def _done(
-        self, header: RequestHeader, token: bytes, user: str, credential: str, now: float
+        self,
+        header: RequestHeader,
+        token: bytes,
+        user: str,
+        credential: str,
+        now: float,
+        lifetime_max: float = 0.0,
     ) -> Done | Failed:
+        """`lifetime_max` is that of the credential, in seconds; 0: it does not expire."""
         principal = principal_of(user)
         if self._former is not None and self._former.principal != principal:
             return self._rejected(header, f"the session belongs to {self._former.user!r}", user)
-        lifetime = self._lifetime_of(self._mechanism)
+        limits = (self._lifetime_of(self._mechanism), lifetime_max)
+        lifetime = min((limit for limit in limits if limit), default=0.0)
         expires_at = now + lifetime if lifetime else 0.0
         session = Session(principal, user, credential, self._mechanism, expires_at)
         return Done(self._response(header, token, int(lifetime * 1000)), session)

@@ -19,16 +19,26 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from headrace.cluster.changes import ImageChange
-from headrace.model.sasl import SCRAM_SHA_256
+from headrace.model.sasl import OAUTHBEARER, SCRAM_SHA_256
 from headrace.requests.context import BrokerContext
 from headrace.runtime.worker import Worker
+from headrace.security.bearer import BearerFailed, Claims
 from headrace.security.brokers import broker_credential, salt_secret
 from headrace.security.failures import Failures
 from headrace.security.passwords import KnownPasswords
 from headrace.security.plain import Work, failing_work, verifies_plain
-from headrace.security.sasl_machine import Action, Done, Failed, Reply, SaslMachine, Verify
+from headrace.security.sasl_machine import (
+    Action,
+    CheckBearer,
+    Done,
+    Failed,
+    Reply,
+    SaslMachine,
+    Verify,
+)
 from headrace.security.scram import NONCE_BYTES, Credential
 from headrace.security.session import Session
 from headrace.security.users import BROKER_USER, ended_credentials, stored_credential
@@ -40,6 +50,9 @@ from headrace.server.relogins import Relogins
 from headrace.server.transport import Transport
 from headrace.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.codec import preload
+
+if TYPE_CHECKING:
+    from headrace.server.bearer_keys import BearerKeys
 
 CHECKS_MAX = 256
 """Passwords that wait for their check."""
@@ -77,6 +90,7 @@ class Logins:
         self.loop = asyncio.get_running_loop()
         self.worker = Worker("login", self.loop)
         self.relogins = Relogins(self)
+        self._bearer_keys = self._make_bearer_keys()
         broker.controller.on_change(self._changed)
         for version in range(3):
             preload(SASL_AUTHENTICATE, version)
@@ -116,6 +130,26 @@ class Logins:
             ),
             former=former,
         )
+
+    def _make_bearer_keys(self) -> "BearerKeys | None":
+        offered = self._broker.config.mechanisms.values()
+        if not any(OAUTHBEARER in mechanisms for mechanisms in offered):
+            return None
+        from headrace.server.bearer_keys import BearerKeys
+
+        clock = self._broker.clock
+        return BearerKeys(self._broker.config, clock.wall_ms, clock.monotonic, self.loop)
+
+    def wall_s(self) -> float:
+        """Seconds since 1970."""
+        return self._broker.clock.wall_ms() / 1000
+
+    async def verify_bearer(self, token: str) -> Claims | BearerFailed:
+        assert self._bearer_keys is not None
+        try:
+            return await self._bearer_keys.verify(token)
+        except BearerFailed as failed:
+            return failed
 
     def check_job(self, check: Verify) -> Callable[[], bool]:
         """Checks a password, on the worker."""
@@ -175,6 +209,8 @@ class Logins:
         for login in list(self.open):
             login.end("")
         self.worker.stop(finish=False)
+        if self._bearer_keys is not None:
+            self._bearer_keys.close()
 
     def _changed(self, change: ImageChange) -> None:
         if change.users:
@@ -223,6 +259,7 @@ class _Login:
         self._input = bytearray()
         self._is_open = True
         self._is_checking = False
+        self._task: asyncio.Task[None] | None = None
         self._delayed: asyncio.TimerHandle | None = None
         self._received_at = 0.0
         logins.loop.add_reader(transport.fd, self.readable)
@@ -286,6 +323,9 @@ class _Login:
                     self._logins.succeeded(self, session, rest)
             case Verify():
                 self._check(action)
+            case CheckBearer(token):
+                self._is_checking = True
+                self._task = self._logins.loop.create_task(self._check_bearer(token))
             case Failed():
                 self._fail(action)
 
@@ -315,6 +355,15 @@ class _Login:
             logins.passwords.add(check.credential, check.password, logins.plane.monotonic())
         self._act(self._machine.verified(is_valid, logins.plane.monotonic()))
         self._parse()
+
+    async def _check_bearer(self, token: str) -> None:
+        logins = self._logins
+        result = await logins.verify_bearer(token)
+        self._is_checking = False
+        if self._is_open:
+            now = logins.plane.monotonic()
+            self._act(self._machine.bearer_checked(result, now, logins.wall_s()))
+            self._parse()
 
     def _fail(self, failed: Failed) -> None:
         logins = self._logins

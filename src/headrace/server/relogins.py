@@ -3,7 +3,8 @@
 Only SASL listeners load this module. A client logs in again before its session expires, with
 SaslHandshake and SaslAuthenticate, between its other requests.
 
-R1  only a session with a lifetime can be renewed, and at most once per second
+R1  only a session with a lifetime can be renewed, and at most once per second, unless it is about
+    to expire
 R2  neither mechanism nor principal can change; a failed login ends the session
 R3  a failed login is delayed and counted as at any other login
 """
@@ -13,7 +14,15 @@ import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from headrace.security.sasl_machine import Action, Done, Failed, Reply, SaslMachine, Verify
+from headrace.security.sasl_machine import (
+    Action,
+    CheckBearer,
+    Done,
+    Failed,
+    Reply,
+    SaslMachine,
+    Verify,
+)
 from headrace.server.connection import Connection
 from headrace.wire.apis import SASL_HANDSHAKE
 from headrace.wire.cursor import MalformedRequest
@@ -55,7 +64,9 @@ class Relogins:
     def _can_begin(self, connection: Connection, now: float) -> bool:
         if connection.session.expires_at == 0.0:
             return False
-        return now - self._renewed_at.get(connection, -INTERVAL_SECONDS_MIN) >= INTERVAL_SECONDS_MIN
+        renewed_at = self._renewed_at.get(connection, now - INTERVAL_SECONDS_MIN)
+        is_short = connection.session.expires_at - now < INTERVAL_SECONDS_MIN
+        return is_short or now - renewed_at >= INTERVAL_SECONDS_MIN
 
     def forget(self, connection: Connection) -> None:
         self._machines.pop(connection, None)
@@ -77,6 +88,8 @@ class Relogins:
                 return data
             case Verify():
                 return self._check(connection, machine, action, received_at)
+            case CheckBearer(token):
+                return self._check_bearer(connection, machine, token, received_at)
             case Failed():
                 return self._fail(connection, action, received_at)
 
@@ -91,6 +104,15 @@ class Relogins:
             is_valid = await logins.worker.run(logins.check_job(check))
         now = logins.plane.monotonic()
         answer = self._act(connection, machine, machine.verified(is_valid, now), received_at)
+        return answer if isinstance(answer, bytes) else await answer
+
+    async def _check_bearer(
+        self, connection: Connection, machine: SaslMachine, token: str, received_at: float
+    ) -> bytes:
+        logins = self._logins
+        result = await logins.verify_bearer(token)
+        action = machine.bearer_checked(result, logins.plane.monotonic(), logins.wall_s())
+        answer = self._act(connection, machine, action, received_at)
         return answer if isinstance(answer, bytes) else await answer
 
     def _fail(self, connection: Connection, failed: Failed, received_at: float) -> Awaitable[bytes]:

@@ -48,6 +48,7 @@ def test_every_name_stands_once_in_the_sources() -> None:
         accepted_rows,
         broker_rows,
         cluster_rows,
+        oauth_rows,
         security_rows,
         tls_rows,
         topic_rows,
@@ -55,7 +56,8 @@ def test_every_name_stands_once_in_the_sources() -> None:
     )
 
     names = [row.name for row in accepted_rows.accepted_rows()]
-    for module in (broker_rows, cluster_rows, security_rows, tls_rows, zookeeper_rows):
+    modules = broker_rows, cluster_rows, security_rows, oauth_rows, tls_rows, zookeeper_rows
+    for module in modules:
         for rows in vars(module).values():
             if isinstance(rows, tuple) and rows and isinstance(rows[0], Setting):
                 names += [row.name for row in rows]

@@ -75,7 +75,7 @@ class Login:
         return action
 
     def answer(self, action: Action) -> Message:
-        assert not isinstance(action, Verify)
+        assert isinstance(action, Reply | Done | Failed)
         assert action.data is not None
         return decode_response(SASL_AUTHENTICATE, self.auth_version, action.data)[1]
 
