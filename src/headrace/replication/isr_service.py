@@ -125,16 +125,26 @@ class IsrService:
     def _check_silence(self) -> None:
         self._check_timer = self._loop.call_later(CHECK_S, self._check_silence)
         now = self._clock.monotonic()
-        for partition in self._partitions:
-            if partition.is_leader and _is_waiting(partition):
-                for member, _ in partition.isr:
-                    if member != self._node_id:
-                        self.silence.expect(member, now)
+        others = (node for node in self._image.brokers if node != self._node_id)
+        if not all(map(self.silence.knows, others)):
+            self._expect_fetches(now)
         if self.silence.check(self._image.brokers, now):
             for partition in self._partitions:
                 if partition.is_leader and partition.proposed is None:
                     self._judge(partition, now)
         self._mark_stranded()
+
+    def _expect_fetches(self, now: float) -> None:
+        """Expect fetches of all members that records wait for."""
+        waiting = [
+            each.isr
+            for each in self._partitions
+            if each.is_leader and each.high_watermark < each.log.written_end_offset
+        ]
+        for isr in waiting:
+            for member, _ in isr:
+                if member != self._node_id:
+                    self.silence.expect(member, now)
 
     def _judge(self, partition: Partition, now: float) -> None:
         key = (partition.topic, int(partition.index))

@@ -60,6 +60,10 @@ class FollowerSilence:
         """A record waits for this follower. If it never sent a fetch, it is silent from now on."""
         self._fetched.setdefault(node_id, now)
 
+    def knows(self, node_id: int) -> bool:
+        """Whether `expect` has no effect for this broker."""
+        return node_id in self._fetched
+
     def check(self, registered: Collection[int], now: float) -> bool:
         """Begin a check; returns whether any registered follower is silent."""
         if now - self._checked > _LATE_CHECKS * CHECK_S:

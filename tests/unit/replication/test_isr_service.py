@@ -1,11 +1,13 @@
 """A leader asks for its in-sync replicas: what it counts on before, while and after (B5)."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from headrace.model.cluster import BrokerInfo
 from headrace.model.errors import ErrorCode
+from headrace.replication.partition import Partition
 from tests.unit.replication.isr_scenario import LAG_MS, World, granted, lost, refused, run
 from tests.unit.replication.replica_scenario import TOPIC_ID, epoch_of, state
 
@@ -311,5 +313,33 @@ def test_a_refusal_of_what_is_past_takes_nothing_back_of_what_was_asked_since() 
         await world.until(lambda: bool(world.asked))
         await world.settled()
         assert world.partition.proposed is newer
+
+    run(scenario())
+
+
+def test_a_check_visits_no_partition_while_every_other_broker_fetches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It runs each second: its cost must not grow with the number of partitions."""
+
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        visits: list[Partition] = []
+        waiting = world.partition
+        table = [waiting]
+
+        class Visited:
+            def __iter__(self) -> Iterator[Partition]:
+                visits.extend(table)
+                return iter(table)
+
+        monkeypatch.setattr(world.keeper, "_partitions", Visited())
+        world.append("a")
+        world.check(fetching=())
+        assert visits == [waiting]
+        world.check(fetching=(3,))
+        world.check(fetching=(2, 3))
+        assert visits == [waiting], "both brokers have sent fetches"
+        world.keeper.stop()
 
     run(scenario())
