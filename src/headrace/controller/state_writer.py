@@ -1,11 +1,13 @@
 """Writes partition states to the store: few requests, each with many states.
 
-Owns the queue of decisions. While one request is under way the others gather, and go together in
-the next. Decisions are functions over the states; they may be called again on newer ones.
+Owns the queue of decisions. While a request is in flight, decisions are queued, and the next
+request contains all of them. A decision is a function of the states. It can be called again on
+newer ones.
 
-1. A decision is answered when the store has agreed and the image shows it (B5): after an unknown
-   outcome it is made anew on what is read then.
-2. Nodes are compared with the version that the decision was made on, topics are held meanwhile.
+1. A decision gets its result when the store has agreed and the image shows it (B5). After an
+   unknown outcome, the nodes are read, and the decision is made again.
+2. A write checks the versions of the nodes that the decision has read, and holds the topics' locks.
+3. If a topic is deleted or created again during a write, its former state is not shown.
 """
 
 import asyncio
@@ -230,7 +232,9 @@ class StateWriter:
 
     def _show(self, states: States, written: Sequence[tuple[str, int]]) -> None:
         for name in dict.fromkeys(name for name, _ in written):
-            topic = states.image.topics[name]
+            topic = states.image.topics.get(name)
+            if topic is None or topic.topic_id != states.after(name).topic_id:
+                continue  # A later read found it deleted, or created again.
             partitions = list(topic.partitions)
             for first in (first for other, first in written if other == name):
                 rows = states.rows(name, first)

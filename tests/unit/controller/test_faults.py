@@ -3,13 +3,17 @@
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from headrace.cluster import store_elections
 from headrace.cluster.changes import ImageChange
+from headrace.controller.failover_machine import renumber
 from headrace.controller.service import Controller
+from headrace.controller.state_writer import States
 from headrace.coordination import layout
 from headrace.coordination.port import ConnectionLost, Create, Delete, Set
 from headrace.model.errors import ErrorCode
@@ -288,3 +292,27 @@ async def test_a_document_that_cannot_be_read_is_named(broker: Broker) -> None:
     other = Controller(broker.server.session(), 2)
     with pytest.raises(layout.LayoutError, match="/brokers/topics/t/state-0"):
         await other.start(())
+
+
+@pytest.mark.parametrize("is_recreated", [True, False])
+def test_a_state_that_was_written_for_a_former_topic_is_not_shown(
+    tmp_path: Path, is_recreated: bool
+) -> None:
+    """The image is read again during the write: another controller has deleted the topic."""
+
+    @scenario
+    async def test(broker: Broker) -> None:
+        controller = broker.controller
+        before = await controller.create_topic("t")
+        after = replace(before, topic_id=UUID(int=7))
+
+        def decide(states: States) -> None:
+            states.put("t", 0, renumber(before.partitions[0]))
+
+        writing = await broker.database.close_gate(controller._states.edit(decide))
+        controller._picture.show_topic("t", after if is_recreated else None)
+        broker.database.gate.set()
+        await writing
+        assert controller.image.topics == ({"t": after} if is_recreated else {})
+
+    test(tmp_path)
