@@ -72,10 +72,21 @@ def _cut_off(cluster: Cluster) -> str:
 
 
 def _silence(cluster: Cluster) -> str:
-    """Only followers are lost, for longer than it may take until writes continue."""
-    generator = cluster.world.random
+    """Only followers are lost, for longer than it may take until writes continue.
+
+    The controller is not one of them: it would mark the leader as dead.
+    """
+    generator, controller_id = cluster.world.random, cluster.controller_id()
+    if controller_id is None or not cluster.is_in_full_sync():
+        return ""
+    states = enumerate(cluster.stored())
+    indexes = [index for index, state in states if controller_id not in state.replicas]
+    if not indexes:
+        _kill(cluster, cluster.brokers[controller_id - 1])
+        return "let another broker become the controller"
+    where = TopicPartition(EVENTS, generator.choice(indexes))
     direction = generator.choice(("to", "from", "both"))
-    return cut_off_for(cluster, _pick(cluster), "followers", direction, generator.uniform(16, 25))
+    return cut_off_for(cluster, where, "followers", direction, generator.uniform(16, 25))
 
 
 def _delete_and_kill(cluster: Cluster) -> str:
@@ -256,12 +267,12 @@ def choose_script(options: Options, generator: Random) -> None:
     options.retention_ms = options.retention_bytes = 0
     options.restart_s_max = min(options.restart_s_max, 5.0)
     if name in ("cut_off", "silence"):
-        options.fault_s = 40.0 if name == "cut_off" else 25.0
+        options.fault_s = 40.0
         options.brokers = generator.choice((3, 4))
         options.partitions = generator.choice((1, 2))
-        options.lag_ms_max = 30_000
-        if name == "cut_off":
-            options.lag_ms_max = generator.choice((500, 2000, 30_000))
+        options.lag_ms_max = generator.choice((500, 2000, 30_000))
+        if name == "silence":
+            options.fault_s, options.brokers, options.lag_ms_max = 20.0, 4, 30_000
         options.fault_gap_s = 1.0
         return
     options.partitions = 1
