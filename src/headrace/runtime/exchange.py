@@ -75,6 +75,9 @@ class Exchange:
         self.peer = peer
         self.correlation_id: i64 = correlation_id
         self.version: i64 = version
+        self.api_key: i64 = -1
+        self.began: float = 0.0
+        """When its request was read; 0 if its connection closed at that moment."""
         self.pieces: list[object] | None = None
         """The response: bytes and file slices. Empty if none is sent, None if not known yet."""
         self.woken = False

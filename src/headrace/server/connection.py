@@ -351,6 +351,7 @@ class Connection(Peer):
             if pieces is None:
                 return
             answered = exchanges.popleft()
+            self.plane.ends.end(answered)
             if answered.request_bytes > 0:
                 self.plane.release_memory(self, answered.request_bytes)
                 answered.request_bytes = 0

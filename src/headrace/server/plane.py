@@ -32,6 +32,7 @@ from headrace.server.connection import (
     Connection,
 )
 from headrace.server.memory import RequestMemory
+from headrace.server.request_ends import Observe, RequestEnds
 from headrace.wire import fetch as fetch_codec
 from headrace.wire import offset_commit as commit_codec
 from headrace.wire import produce as produce_codec
@@ -80,7 +81,10 @@ class Plane:
         spin_seconds: float,
         quotas: QuotaTable,
         on_close: Callable[[Connection, str], None],
+        *,
+        observe: Observe | None = None,
     ) -> None:
+        """`observe` is called at the end of each request: see request_ends.py."""
         self.appends = appends
         self.produce = produce
         self.fetch = fetch
@@ -109,8 +113,7 @@ class Plane:
         """What was read since the last flush."""
         self.tasks: dict[Connection, asyncio.Task[None]] = {}
         self.now: float = monotonic()
-        self.requests: i64 = 0
-        """Taken in this turn."""
+        self.ends = RequestEnds(observe, monotonic)
         self.is_draining = False
         self.completed: list[Exchange] = []
         """Exchanges of this loop iteration with a response; every connection adds to it."""
@@ -124,11 +127,11 @@ class Plane:
         while rounds < ROUNDS_MAX:
             rounds += 1
             events = self.epoll.poll(0, 256)
-            if not events and 0 < self.requests <= SPIN_REQUESTS_MAX and self.spin_seconds > 0:
+            if not events and 0 < self.ends.recent <= SPIN_REQUESTS_MAX and self.spin_seconds > 0:
                 events = self._spin()
             if not events:
                 return
-            self.requests = 0
+            self.ends.recent = 0
             self.now = self.monotonic()
             if rounds > 1 and self.now - began > ROUNDS_SECONDS_MAX:
                 return
@@ -165,7 +168,7 @@ class Plane:
             events = self.epoll.poll(0, 256)
             if events:
                 return events
-        self.requests = 0
+        self.ends.recent = 0
         return []
 
     def _fault(self, connection: Connection) -> None:
@@ -274,11 +277,14 @@ class Plane:
     # Requests.
 
     def request(self, connection: Connection, data: bytes, at: i64, end: i64) -> None:
-        self.requests += 1
+        self.ends.recent += 1
+        waiting: i64 = len(connection.exchanges)
         if self.quotas.is_active and not connection.is_internal:
             self._limited(connection, data, at, end)
         else:
             self._dispatch(connection, data, at, end)
+        if len(connection.exchanges) > waiting:
+            self.ends.begin(connection.exchanges[-1], i64(read_i16_be(data, at)), self.now)
 
     def _dispatch(self, connection: Connection, data: bytes, at: i64, end: i64) -> None:
         api_key: i64 = i64(read_i16_be(data, at))
@@ -447,6 +453,7 @@ class Plane:
             asyncio.get_running_loop().call_soon(task.cancel)
         kept: i64 = 0
         for exchange in connection.exchanges:
+            self.ends.end(exchange)
             # What was sent with acks=0 is written although its sender has gone.
             if exchange.pieces is None and isinstance(exchange, ProduceExchange):
                 kept += exchange.request_bytes

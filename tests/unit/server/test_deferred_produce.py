@@ -14,6 +14,7 @@ from headrace.handlers.produce import ProduceHandler
 from headrace.model.errors import ErrorCode
 from headrace.replication.append_queue import TIMEOUT_MS_MAX
 from headrace.replication.produce_exchange import EXCHANGE_BYTES, PART_BYTES, ProduceExchange
+from headrace.runtime.exchange import Exchange
 from headrace.runtime.quota import QuotaTable
 from headrace.runtime.worker import Worker
 from headrace.server.connection import Connection
@@ -26,6 +27,7 @@ from tests.unit.handlers.authorization_scenario import open_gate
 from tests.unit.replication.replica_scenario import TOPIC, Node, elect, epoch_of, state
 
 PRODUCE, VERSION = 0, 9
+API_VERSIONS = 18
 PRODUCER = 7
 DEFERRED_BYTES = EXCHANGE_BYTES + 2 * PART_BYTES + len(TOPIC)
 """Of one request with one partition."""
@@ -60,7 +62,13 @@ class Client:
             part.to_bytes(size, "big", signed=True)
             for part, size in ((PRODUCE, 2), (VERSION, 2), (self._sequence, 4), (-1, 2), (0, 1))
         )
-        data = (len(header) + len(body)).to_bytes(4, "big") + header + body
+        self._send((len(header) + len(body)).to_bytes(4, "big") + header + body)
+
+    def list_versions(self) -> None:
+        """Send a request of an API that is not hot."""
+        self._send(bytes.fromhex("0000000a 0012 0000 00000001 ffff"))
+
+    def _send(self, data: bytes) -> None:
         while data:
             data = data[self.sock.send(data) :]
             self._scene.plane.run()
@@ -86,6 +94,8 @@ class Scene:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
+        self.ended: list[tuple[int, float, float, bool]] = []
+        """The API, the start, the end, and whether it has a response, of each ended request."""
         node = self.node = Node(1, self.clock)
         self.partition = node.add()
         elect(node, 1, isr=(1, 2))
@@ -108,8 +118,13 @@ class Scene:
             0.0,
             QuotaTable(self.clock.monotonic),
             lambda *_: None,
+            observe=self._observe,
         )
         node.deliveries.append(self.plane.deliver)
+
+    def _observe(self, exchange: Exchange, now: float) -> None:
+        has_response = exchange.pieces is not None
+        self.ended.append((int(exchange.api_key), exchange.began, now, has_response))
 
     @property
     def memory(self) -> RequestMemory:
@@ -252,3 +267,28 @@ def test_request_succeeds_when_the_isr_shrinks_to_the_minimum(scene: Scene, clie
     client.produce()
     scene.shrink_isr(1)
     assert client.results() == [(1, 0)]
+
+
+def test_the_end_of_hot_and_cold_requests_is_observed_with_their_start(
+    scene: Scene, client: Client
+) -> None:
+    client.produce()
+    client.list_versions()
+    began = scene.clock.monotonic()
+    assert scene.ended == []
+    scene.clock.advance(5_000)
+    scene.replicate()
+    assert scene.ended == [
+        (PRODUCE, began, began + 5, True),
+        (API_VERSIONS, began, began + 5, True),
+    ]
+
+
+def test_the_end_of_a_request_without_a_response_is_observed_once(
+    scene: Scene, client: Client
+) -> None:
+    client.produce()
+    began = scene.clock.monotonic()
+    scene.plane.close(client.connection, "")
+    scene.replicate()
+    assert scene.ended == [(PRODUCE, began, began, False)]
