@@ -11,7 +11,7 @@
 
 from typing import TYPE_CHECKING, final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from headrace.env.files import Files
 
@@ -33,19 +33,28 @@ class LogFile:
         self.files.close(self.fd)
 
 
-@final
-class FileSlice:
-    """A range of a log file, which can be sent without copying."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Slice:
+    """A part of a response that is not in memory."""
 
-    __slots__ = ("file", "position", "size")
-
-    def __init__(self, file: LogFile, position: i64, size: i64) -> None:
-        self.file: LogFile = file
-        self.position: i64 = position
+    def __init__(self, size: i64) -> None:
         self.size: i64 = size
 
     def read(self) -> bytes:
-        """The bytes, for callers that do not send them."""
+        """The bytes. Can wait, so a worker thread calls it."""
+        raise NotImplementedError
+
+
+@final
+class FileSlice(Slice):
+    """A range of a log file, which can be sent without copying."""
+
+    def __init__(self, file: LogFile, position: i64, size: i64) -> None:
+        super().__init__(size)
+        self.file: LogFile = file
+        self.position: i64 = position
+
+    def read(self) -> bytes:
         return self.file.files.pread(self.file.fd, self.size, self.position)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, final
 from librt.strings import read_i16_be, read_i32_be
 from mypy_extensions import i64
 
-from headrace.log.file import FileSlice, LogFile
+from headrace.log.file import FileSlice, LogFile, Slice
 from headrace.model.errors import ApiError
 from headrace.runtime.exchange import Exchange, Peer
 from headrace.security.session import ANONYMOUS_SESSION, Session
@@ -372,9 +372,11 @@ class Connection(Peer):
                 piece = self.out[0]
                 if isinstance(piece, bytes):
                     left -= self._send_bytes(piece)
-                else:
-                    assert isinstance(piece, FileSlice)
+                elif isinstance(piece, FileSlice):
                     left -= self._send_file(piece, left)
+                else:
+                    assert isinstance(piece, Slice)
+                    self._load(piece)
             if transport.unsent > 0 and not self.closed:
                 transport.flush()
         except BlockingIOError:
@@ -443,6 +445,23 @@ class Connection(Peer):
         if fd == self.ahead_fd and at + READ_AHEAD_BYTES > self.ahead_end:
             self._read_on(piece.file)
         return sent
+
+    def _load(self, piece: Slice) -> None:
+        """Have a thread read a slice that is not in a local file, then send its bytes."""
+        self.is_warming = True
+
+        def done(data: object, error: BaseException | None) -> None:
+            self.is_warming = False
+            if self.closed:
+                return
+            if not isinstance(data, bytes) or len(data) != piece.size:
+                self.plane.close(self, f"read of a slice failed: {error or 'it is too short'}")
+                return
+            self.out[0] = data
+            self.out_bytes += len(data)
+            self.plane.resume(self)
+
+        self.plane.reader.submit(piece.read, done)
 
     def _warm(self, piece: FileSlice, at: i64) -> None:
         """Have a thread bring the next stretch of the file into the page cache."""

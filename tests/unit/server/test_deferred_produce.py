@@ -11,6 +11,7 @@ from headrace.group.service import GroupService
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
+from headrace.log.file import Slice
 from headrace.model.errors import ErrorCode
 from headrace.replication.append_queue import TIMEOUT_MS_MAX
 from headrace.replication.produce_exchange import EXCHANGE_BYTES, PART_BYTES, ProduceExchange
@@ -292,3 +293,22 @@ def test_the_end_of_a_request_without_a_response_is_observed_once(
     scene.plane.close(client.connection, "")
     scene.replicate()
     assert scene.ended == [(PRODUCE, began, began, False)]
+
+
+class RemoteSlice(Slice):
+    def read(self) -> bytes:
+        return b"remote"
+
+
+@pytest.mark.parametrize(("size", "rest"), [(6, b"remote tail"), (7, b"")])
+def test_a_slice_that_is_not_in_a_file_is_read_by_a_thread(
+    scene: Scene, client: Client, size: int, rest: bytes
+) -> None:
+    exchange = Exchange(client.connection, 0, 0)
+    client.connection.exchanges.append(exchange)
+    exchange.respond([b"head ", RemoteSlice(size), b" tail"])
+    scene.plane.deliver()
+    assert client.sock.recv(100) == b"head "
+    scene.node.worker.work()
+    assert client.sock.recv(100) == rest
+    assert client.connection.closed == (not rest)
