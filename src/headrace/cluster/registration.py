@@ -30,6 +30,7 @@ from headrace.coordination.port import (
     WatchEvent,
 )
 from headrace.coordination.retries import repeated
+from headrace.model.backoff import backoff
 from headrace.model.cluster import Endpoint
 from headrace.model.errors import ApiError
 from headrace.model.topics import collision_key
@@ -166,7 +167,7 @@ class Presence:
         self._look_at(_CHANGES)
 
     async def _follow(self) -> None:
-        wait_s = _RETRY_S_MIN
+        failures = 0
         while True:
             await self._awake.wait()
             self._awake.clear()
@@ -180,11 +181,11 @@ class Presence:
                 if self._store.state is SessionState.CONNECTED:
                     bug = None if isinstance(error, _EXPECTED) else error
                     _log.warning("image not updated, retrying: error=%s", error, exc_info=bug)
-                    await asyncio.sleep(wait_s)
-                    wait_s = min(2 * wait_s, _RETRY_S_MAX)
+                    failures += 1
+                    await asyncio.sleep(backoff(_RETRY_S_MIN, _RETRY_S_MAX, failures))
                     self._awake.set()
                 continue
-            wait_s = _RETRY_S_MIN
+            failures = 0
             for asker in askers:
                 if not asker.done():
                     asker.set_result(None)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.ensemble.child import Child
+from headrace.model.backoff import backoff
 
 BACKOFF_S_MIN = 1.0
 BACKOFF_S_MAX = 60.0
@@ -31,7 +32,8 @@ class Node(Protocol):
 @dataclass(slots=True)
 class _Watched:
     node: Node
-    backoff_s: float = BACKOFF_S_MIN
+    deaths: int = 0
+    """Since it was last stable."""
     started: float = 0.0
     due: float | None = None
     """The time of the next start, if the node has failed."""
@@ -64,12 +66,12 @@ class Monitor:
             self._report(f"{node.process.name} is ready again: {node.describe()}")
             self._restarted()
         if now - watched.started >= STABLE_S:
-            watched.backoff_s = BACKOFF_S_MIN
+            watched.deaths = 0
 
     def _see_dead(self, watched: _Watched, now: float) -> None:
         process = watched.node.process
-        wait_s = watched.backoff_s
-        watched.backoff_s = min(2 * wait_s, BACKOFF_S_MAX)
+        watched.deaths += 1
+        wait_s = backoff(BACKOFF_S_MIN, BACKOFF_S_MAX, watched.deaths)
         watched.due = now + wait_s
         watched.is_starting = False
         self._report(

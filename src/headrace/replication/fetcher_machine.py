@@ -23,6 +23,7 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from headrace.log.upkeep.jobs import PASSING
+from headrace.model.backoff import backoff
 from headrace.model.errors import ApiError, ErrorCode, error_name
 from headrace.replication.fetch_target import NEVER, FetchTarget
 from headrace.replication.fetcher_append import append_fetched, base_before_start
@@ -186,8 +187,7 @@ class FetcherMachine:
         self._rest(target, now_ms + self._backoff_ms(target.failures))
 
     def _backoff_ms(self, failures: i64) -> i64:
-        doublings: i64 = failures - 1 if failures < 20 else 19
-        return min(BACKOFF_MS_MIN << doublings, self._backoff_ms_max)
+        return i64(int(backoff(BACKOFF_MS_MIN, int(self._backoff_ms_max), int(failures))))
 
     def _hold(self, target: FetchTarget) -> None:
         self._rest(target, NEVER)

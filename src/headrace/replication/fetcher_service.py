@@ -17,6 +17,7 @@ from zlib import crc32
 
 from headrace.config.broker import BrokerConfig
 from headrace.env.clock import Clock
+from headrace.model.backoff import backoff
 from headrace.model.cluster import ClusterImage, Endpoint
 from headrace.replication.fetch_target import NEVER
 from headrace.replication.fetcher_machine import FetcherMachine
@@ -317,9 +318,9 @@ class _Session:
 
     def _dial_later(self) -> None:
         self._failures += 1
-        backoff_ms = _DIAL_BACKOFF_MS_MIN << min(self._failures - 1, 10)
-        backoff_ms = min(backoff_ms, max(self._fetchers.settings.backoff_ms, 1))
-        self._redial = self._loop.call_later(backoff_ms / 1000, self._dial_again)
+        most_ms = max(self._fetchers.settings.backoff_ms, 1)
+        wait_ms = backoff(_DIAL_BACKOFF_MS_MIN, most_ms, self._failures)
+        self._redial = self._loop.call_later(wait_ms / 1000, self._dial_again)
 
     def _dial_again(self) -> None:
         self._redial = None

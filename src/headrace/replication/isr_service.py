@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 from headrace.env.clock import Clock
+from headrace.model.backoff import backoff
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode, error_name
 from headrace.model.topics import PartitionState
@@ -250,7 +251,7 @@ class IsrService:
         self._task = None
         self._failures = self._failures + 1 if unknown else 0
         if unknown:
-            again_ms = min(_AGAIN_MS_MIN << min(self._failures - 1, 10), _AGAIN_MS_MAX)
+            again_ms = int(backoff(_AGAIN_MS_MIN, _AGAIN_MS_MAX, self._failures))
             if self._failures == 1:
                 why = refusal or "no outcome for some partitions"
                 _LOG.info("ISR change not accepted by the controller: error=%s", why)
@@ -337,7 +338,7 @@ class IsrService:
                 len(partitions),
                 partitions[0].log.partition,
             )
-            rest_ms = min(_REST_MS_MIN << min(self._refusals - 1, 10), _REST_MS_MAX)
+            rest_ms = int(backoff(_REST_MS_MIN, _REST_MS_MAX, self._refusals))
             for partition in partitions:
                 self._rest(partition, rest_ms)
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from headrace.client.core.errors import ClientError, TimedOut
 from headrace.client.core.metadata import Cluster
 from headrace.client.core.options import ClientOptions
+from headrace.model.backoff import backoff
 
 T = TypeVar("T")
 ANY = -1_000_001
@@ -136,7 +137,7 @@ class Outcome(Generic[T]):
 def backoff_ms(session: Session, attempt: int) -> float:
     """The pause after attempt number `attempt`, from 0: it increases, with 20 % jitter."""
     options = session.options
-    base = min(options.retry_backoff_ms * 2.0 ** min(attempt, 10), options.retry_backoff_ms_max)
+    base = backoff(options.retry_backoff_ms, options.retry_backoff_ms_max, attempt + 1)
     return base * (0.8 + 0.4 * session.random.random())
 
 

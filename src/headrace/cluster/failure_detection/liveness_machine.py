@@ -11,6 +11,7 @@ registered; a broker that registers later is let in when it has answered.
 
 from collections.abc import Mapping
 
+from headrace.model.backoff import backoff
 from headrace.model.cluster import BrokerInfo, Live
 
 READMISSION_S_MIN = 1.0
@@ -73,7 +74,7 @@ class Liveness:
         if is_same and not info.is_restarted:
             self._note_mistake(info, now)
             count, since, _ = self._mistakes[node_id]
-            if now - since < min(READMISSION_S_MIN * 2 ** (count - 1), READMISSION_S_MAX):
+            if now - since < backoff(READMISSION_S_MIN, READMISSION_S_MAX, count):
                 return False
         self._put_out.pop(node_id, None)
         self._admitted[node_id] = info.epoch

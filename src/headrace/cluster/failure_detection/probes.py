@@ -17,6 +17,7 @@ from collections.abc import Callable
 from headrace.cluster.controller_role import ControllerRole
 from headrace.cluster.peers import REDIAL_S, REFUSALS_OF_THE_DEAD, Peers
 from headrace.env.clock import Clock
+from headrace.model.backoff import backoff
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.runtime.link import Link, LinkBroken, Refused, call
 from headrace.wire.apis import API_VERSIONS
@@ -93,12 +94,12 @@ class Guard:
 
     async def _watch_for_death(self, info: BrokerInfo) -> None:
         """With one probe per connection: as a broker."""
-        wait_s = REDIAL_S
+        failures = 0
         while True:
             link = await self._link(info)
             if link is None:
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _RETRY_S_MAX)
+                failures += 1
+                await asyncio.sleep(backoff(REDIAL_S, _RETRY_S_MAX, failures))
                 continue
             ended = self._end_of(info, link)
             try:
@@ -107,7 +108,7 @@ class Guard:
             except LinkBroken:
                 await asyncio.sleep(REDIAL_S)
                 continue
-            wait_s = REDIAL_S
+            failures = 0
             self._linked(info)
             await ended
 
@@ -115,7 +116,7 @@ class Guard:
         """With probes: as the controller."""
         silence = _Silence(self._silence_s, self._clock, lambda: self._silent(info))
         interval_s = self._silence_s / PROBES_PER_SILENCE
-        wait_s = REDIAL_S
+        failures = 0
         watched: Link | None = None
         try:
             while True:
@@ -126,15 +127,15 @@ class Guard:
                             watched, ended = link, self._end_of(info, link)
                         await call(link, API_VERSIONS, 0, {}, _PROBES_PER_TIMEOUT * interval_s)
                         silence.end()
-                        wait_s = REDIAL_S
+                        failures = 0
                         self._linked(info)
                         is_live = self._reached(info)
                         await asyncio.wait([ended], timeout=interval_s if is_live else _NOT_YET_S)
                         continue
                 except LinkBroken:
                     pass
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _RETRY_S_MAX, interval_s)
+                failures += 1
+                await asyncio.sleep(backoff(REDIAL_S, min(_RETRY_S_MAX, interval_s), failures))
         finally:
             silence.cancel()
 
