@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,6 +70,40 @@ def test_a_directory_that_cannot_even_be_looked_for_is_named(tmp_path: Path) -> 
     path = tmp_path / ("x" * 300)
     said = refused("up", "--port", "0", "--data", str(path))
     assert f"Cannot use data directory {path}: File name too long." in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "up --port 0",
+        "up --port 0 --brokers 2",
+        "up --port 0 --detach",
+        "zookeeper --port 0",
+        "status",
+        "down",
+    ],
+)
+@pytest.mark.parametrize("mode", [0o000, 0o555])
+def test_a_directory_without_permission_is_named(command: str, mode: int, tmp_path: Path) -> None:
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv is not installed")
+    data = tmp_path / "data"
+    data.mkdir(mode)
+    data.chmod(mode)
+    # Root ignores permissions, unless it has no capabilities.
+    wrapper = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.getuid() == 0 else []
+    done = subprocess.run(
+        [*wrapper, sys.executable, "-m", "headrace", *command.split(), "--data", str(data)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    data.chmod(0o755)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    if mode == 0o000 or command not in ("status", "down"):
+        assert re.search(rf"Cannot (use|read) data directory {data}: Permission", done.stderr)
 
 
 @pytest.mark.parametrize("name", ["log.dirs", "log.dir"])

@@ -32,8 +32,9 @@ def broker_directory(data: Path, node_id: int) -> Path:
 def locked(data: Path) -> Iterator[None]:
     """Use the directory exclusively. A failed start leaves no empty directory or lock file."""
     files = SystemFiles()
-    is_new = not data.exists()
-    has_lock = (data / LOCK).exists()
+    # os.path.exists returns False for a directory that cannot be read.
+    is_new = not os.path.exists(data)
+    has_lock = os.path.exists(data / LOCK)
     try:
         data.mkdir(parents=True, exist_ok=True)
         descriptor = files.lock(str(data / LOCK), f"{os.getpid()}\n")

@@ -55,7 +55,7 @@ def start(data: Path) -> int:
         )
     output = data / OUTPUT_FILE
     command = [argument for argument in sys.argv[1:] if argument != "--detach"]
-    is_new = not data.exists()
+    is_new = not os.path.exists(data)
     try:
         data.mkdir(parents=True, exist_ok=True)
         with output.open("ab") as file:
@@ -143,6 +143,11 @@ def _running(data: Path) -> dict[str, Any] | None:
     try:
         state = json.loads(state_file(data).read_text(encoding="utf-8"))
         is_same = process_identity(int(state["pid"])) == state["process"] != ""
+    except PermissionError as error:
+        raise Failure(
+            f"Cannot read data directory {data}: {error.strerror}. Run this command as the user "
+            "that started Headrace."
+        ) from None
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return state if is_same else None
