@@ -99,6 +99,7 @@ class SimulatedFront:
         self.internal_listener = config.internal_listener
         self.peers: list[SimulatedPeer] = []
         self.is_draining = False
+        self.is_started = False
         self.completed: list[Exchange] = []
         self._outside = outside
         self._context = context
@@ -131,7 +132,11 @@ class SimulatedFront:
         return port
 
     def start(self) -> None:
-        pass
+        """Respond to all that has arrived since the listeners are bound."""
+        self.is_started = True
+        for peer in self.peers:
+            self.pump(peer)
+        self.deliver()
 
     async def drain(self) -> None:
         self.is_draining = True
@@ -146,6 +151,8 @@ class SimulatedFront:
         self.process.loop.call_later(0.5, self._keep_up)
 
     def pump(self, peer: SimulatedPeer) -> None:
+        if not self.is_started:
+            return
         self.appends.update_time()
         while peer.backlog and not peer.muted and not peer.closed:
             self._request(peer, peer.backlog.popleft())

@@ -8,6 +8,7 @@ from headrace.coordination import layout
 from headrace.log.directory.log_directory import STRAY_SUFFIX
 from headrace.model.topics import PartitionState, TopicPartition
 from headrace.replication.partition import Partition
+from tests.simulation import acls
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.checks import Checks, members
 from tests.simulation.ensemble import Ensemble
@@ -54,6 +55,7 @@ class Options:
 
 
 FEATURES = ("delete_records", "compaction", "recreation", "groups", "rereads")
+"""Another one, "acls", is chosen by the side generator: see options_of."""
 
 
 class Cluster:
@@ -75,6 +77,7 @@ class Cluster:
             "log.flush.interval.messages": "1" if options.syncs else _FOREVER,
             "log.retention.check.interval.ms": "1000",
             **options.settings,
+            **(acls.SETTINGS if "acls" in options.features else {}),
         }
         self.brokers = [
             SimulatedBroker(world, self.network, self.ensemble, node_id, settings)

@@ -406,6 +406,8 @@ def options_of(
             options.keys = 1000
     if side is not None and side.random() < _SCRIPTED_SHARE:
         choose_script(options, side)
+    if side is not None and side.random() < 0.35:
+        options.features = (*options.features, "acls")
     options.features = tuple(each for each in options.features if each not in without)
     options.faults = tuple(each for each in options.faults if each not in without) or ("kill",)
     if "retention" in without:

@@ -208,6 +208,31 @@ MUTATIONS = (
         "tests/unit/replication/test_silence_machine.py::test_leader_hands_over_when_all_followers_are_silent",
     ),
     Mutation(
+        "I29",
+        "the deletion of an ACL succeeds before this broker knows of it",
+        "headrace/requests/forwarding.py",
+        (
+            (
+                "                is_seen = await _see_it(broker, deadline)\n",
+                "                is_seen = True\n",
+            ),
+        ),
+        "tests/unit/handlers/test_authorization.py"
+        "::test_forwarded_deletion_of_acls_succeeds_only_if_this_broker_applies_it",
+    ),
+    Mutation(
+        "I29-cache",
+        "a connection keeps its permissions when the ACLs change",
+        "headrace/requests/topic_gate.py",
+        (
+            (
+                "        if peer.rights_version != version:\n",
+                "        if peer.rights_version < 0:\n",
+            ),
+        ),
+        "tests/unit/requests/test_topic_gate.py::test_answers_are_cached_until_the_rules_change",
+    ),
+    Mutation(
         "B10",
         "a directory is served for another topic of the same name",
         "headrace/log/directory/owner.py",

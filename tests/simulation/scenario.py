@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, Protocol
 
 from headrace.model.topics import TopicPartition
+from tests.simulation.acls import AclChanger
 from tests.simulation.clients import Client, Consumer, Producer
 from tests.simulation.cluster import Cluster, Options
 from tests.simulation.faults import FAULTS, heal, options_of
@@ -95,7 +96,7 @@ class _Run:
         self._cluster = cluster
         self._hosts = [broker.host for broker in cluster.brokers]
         self._producers: list[Producer] = []
-        self._operators: list[Trimmer | Recreator | Committer] = []
+        self._operators: list[Trimmer | Recreator | Committer | AclChanger] = []
         self._running: list[asyncio.Task[None]] = []
 
     def _shared(self, name: str) -> tuple[Any, ...]:
@@ -171,10 +172,14 @@ class _Run:
         if "groups" in options.features:
             for group in ("readers", "writers"):
                 self._operators.append(Committer(*self._shared(group), topic=events, group=group))
+        if "acls" in options.features:
+            self._operators.append(AclChanger(*self._shared("acl-changer")))
         for each in self._operators:
             self._spawn(each)
 
-    def _spawn(self, client: Producer | Consumer | Trimmer | Recreator | Committer) -> None:
+    def _spawn(
+        self, client: Producer | Consumer | Trimmer | Recreator | Committer | AclChanger
+    ) -> None:
         self._running.append(client.process.spawn(client.run()))
 
     # The end.

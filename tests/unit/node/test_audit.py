@@ -125,16 +125,18 @@ def test_denied_commit_is_reported() -> None:
     client = denying_broker()
     rules(client).deny(Operation.READ, topic_resource(SECRET), group_resource("hidden"))
     for group in ("hidden", "other"):
-        topics = [{"name": SECRET, "partitions": [{"partition_index": 0, "committed_offset": 1}]}]
+        partition = {
+            "partition_index": 0,
+            "committed_offset": 1,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+        topics = [{"name": SECRET, "partitions": [partition]}]
         fields: dict[str, Any] = {
             "generation_id_or_member_epoch": -1,
             "member_id": "",
             "group_instance_id": None,
         }
-        for topic in topics:
-            topic["partitions"][0].update(  # type: ignore[attr-defined]
-                {"committed_leader_epoch": -1, "committed_metadata": ""}
-            )
         ask(client, apis.OFFSET_COMMIT, group_id=group, topics=topics, **fields)
     reported = [(operation, resource) for _, _, operation, resource in rules(client).reports]
     assert reported == [
