@@ -93,6 +93,12 @@ COMMANDS = {
         "add_arguments",
         "run",
     ),
+    "certs": Command(
+        "create, show and check certificates for TLS",
+        "headrace.cli.certs",
+        "add_arguments",
+        "run",
+    ),
     "users": Command(
         "create, list and delete users, and set their passwords",
         "headrace.cli.users",
