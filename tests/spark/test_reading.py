@@ -3,16 +3,19 @@
 import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
-from headrace.client import Client, TopicPartition
+from headrace.client import Client, TopicPartition, connect
 from headrace.client.core.options import CODECS, Compression
+from headrace.ensemble.zookeeper import free_port
 from headrace.spark.pyspark_api import VERSION
 from headrace.spark.versions import OPTIONS_SINCE
 from headrace.testing import RunningBroker
+from tests.certificates import Certificates
 from tests.spark.conftest import Topics
 
 DEADLINE_S = 60.0
@@ -278,7 +281,7 @@ def test_client_properties_reach_the_client_and_others_are_refused(
         ("kafka.auto.offset.reset", "earliest"),
         ("maxOffsetsPerTrigger", "5"),
         ("partition.metadata.cache.ttl.ms", "5"),
-        ("kafka.security.protocol", "SSL"),
+        ("kafka.ssl.no.such.thing", "x"),
         ("startingOffset", "earliest"),
     ]:
         with pytest.raises(PySparkException, match=f"option '(?i:{re.escape(refused)})'"):
@@ -286,3 +289,31 @@ def test_client_properties_reach_the_client_and_others_are_refused(
     unreachable = topics.spark.read.format("headrace").option("subscribe", new_topic)
     with pytest.raises(PySparkException, match=r"127\.0\.0\.1:1"):
         unreachable.option("kafka.bootstrap.servers", "127.0.0.1:1").load().collect()
+
+
+def test_reads_and_writes_with_tls_and_a_login(
+    spark: SparkSession, tmp_path: Path, new_topic: str
+) -> None:
+    certificates = Certificates.create(tmp_path)
+    ports = {name: free_port() for name in ("PLAINTEXT", "SASL_SSL")}
+    listeners = ",".join(f"{name}://localhost:{port}" for name, port in ports.items())
+    config = tmp_path / "client.properties"
+    config.write_text(
+        "security.protocol=SASL_SSL\nsasl.username=alice\nsasl.password=secret\n"
+        f"ssl.truststore.location={certificates.path('ca.pem')}\n"
+    )
+    options = {
+        "kafka.bootstrap.servers": f"localhost:{ports['SASL_SSL']}",
+        "headrace.config": str(config),
+    }
+    with RunningBroker.start(settings={"listeners": listeners, **certificates.server()}):
+        with connect(f"localhost:{ports['PLAINTEXT']}") as client:
+            client.set_password("alice", "secret")
+        values = spark.range(50).selectExpr("CAST(id AS STRING) AS value")
+        writer = values.write.format("headrace").mode("append").options(**options)
+        writer.option("topic", new_topic).save()
+        read = spark.read.format("headrace").options(**options).option("subscribe", new_topic)
+        assert read.load().count() == 50
+        wrong = read.option("kafka.sasl.password", "wrong").load()
+        with pytest.raises(PySparkException, match="Authentication failed"):
+            wrong.collect()

@@ -65,9 +65,7 @@ def connected(args: argparse.Namespace) -> Iterator["Client"]:
 
     address = args.bootstrap_server or os.environ.get(VARIABLE) or FALLBACK
     try:
-        settings = client_settings(args)
-        settings["client_id"] = "headrace-cli"
-        client = connect(address, **settings)
+        client = connect(address, client_id="headrace-cli", **client_settings(args))
         client.report_waiting(_report_waiting)
         with client:
             yield client

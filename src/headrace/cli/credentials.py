@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from headrace.client.core.options import ClientSettings
+    from headrace.client.core.options import SecuritySettings
 
 VARIABLE = "HEADRACE_CONFIG"
 FORMER_VARIABLE = "HEADRACE_COMMAND_CONFIG"
@@ -33,7 +33,7 @@ def config_path(args: argparse.Namespace) -> str | None:
     return path or os.environ.get(VARIABLE) or os.environ.get(FORMER_VARIABLE)
 
 
-def client_settings(args: argparse.Namespace) -> "ClientSettings":
+def client_settings(args: argparse.Namespace) -> "SecuritySettings":
     """What the file of a command adds to its client's settings."""
     path = config_path(args)
     if not path:

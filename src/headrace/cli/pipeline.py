@@ -21,6 +21,7 @@ from headrace.cli.connection import (
     positive_number,
     sentence,
 )
+from headrace.cli.credentials import config_path
 from headrace.cli.failure import Failure
 from headrace.cli.output import print_json, print_table
 from headrace.cli.pipeline_init import add_init
@@ -246,7 +247,7 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
             2,
         )
     for_server, for_session = _given(args, project)
-    configuration = project.configuration(_bootstrap(args), for_session)
+    configuration = project.configuration(_bootstrap(args), for_session, config_path(args))
     version = check_packages(starts_spark=args.remote is None)
     if args.remote is None:
         warehouse = configuration.get(WAREHOUSE, str(project.warehouse))
@@ -388,10 +389,11 @@ def _status(args: argparse.Namespace) -> int:
     from headrace.pipelines.trouble import Trouble
 
     project = open_project(Path(args.directory))
-    address = project.configuration(_bootstrap(args))[BOOTSTRAP]
+    configuration = project.configuration(_bootstrap(args), config=config_path(args))
+    address = configuration[BOOTSTRAP]
     status = read_status(project)
     try:
-        status = with_lags(project, status, address)
+        status = with_lags(project, status, configuration)
     except (ClientError, ValueError):
         print(f"headrace: No broker responds at {address}: the lag is unknown.", file=sys.stderr)
     if args.json:

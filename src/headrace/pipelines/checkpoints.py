@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.client import connect
+from headrace.client.core.options import SecuritySettings
 from headrace.model.topics import TopicPartition
 from headrace.pipelines.graph import TOPIC, Graph
 from headrace.spark.values import stream_positions
@@ -81,7 +82,7 @@ def flow_checkpoints(checkpoints: Path | None, graph: Graph) -> dict[str, Checkp
     return {name: checkpoint for name, checkpoint in found.items() if checkpoint is not None}
 
 
-def topic_ends(bootstrap: str, graph: Graph) -> Positions:
+def topic_ends(bootstrap: str, graph: Graph, settings: SecuritySettings) -> Positions:
     """The ends of the partitions that a pipeline reads from a cluster.
 
     A pattern can match any topic but internal ones and those that the pipeline writes.
@@ -90,7 +91,7 @@ def topic_ends(bootstrap: str, graph: Graph) -> Positions:
     topic = "topic "
     read = {node.name.removeprefix(topic) for node in graph.nodes.values() if node.kind == TOPIC}
     written = {node.detail.removeprefix(topic) for node in graph.nodes.values() if node.detail}
-    with connect(bootstrap, operation_timeout_ms=REACH_TIMEOUT_MS) as client:
+    with connect(bootstrap, operation_timeout_ms=REACH_TIMEOUT_MS, **settings) as client:
         topics = client.list_topics()
         if not read <= topics.keys():
             read |= {name for name in topics if not name.startswith("__")} - written
@@ -103,7 +104,9 @@ def topic_ends(bootstrap: str, graph: Graph) -> Positions:
     return {partition: end.offset for partition, end in ends.items()}
 
 
-def flow_lags(bootstrap: str, checkpoints: Mapping[str, Checkpoint]) -> dict[str, int]:
+def flow_lags(
+    bootstrap: str, checkpoints: Mapping[str, Checkpoint], settings: SecuritySettings
+) -> dict[str, int]:
     """How many records each flow that reads topics is behind; asks the broker.
 
     A partition that is gone counts nothing. A flow has no lag behind a topic that ends before what
@@ -113,7 +116,7 @@ def flow_lags(bootstrap: str, checkpoints: Mapping[str, Checkpoint]) -> dict[str
     if not wanted:
         return {}
     places = {place for positions in wanted.values() for place in positions}
-    with connect(bootstrap, operation_timeout_ms=REACH_TIMEOUT_MS) as client:
+    with connect(bootstrap, operation_timeout_ms=REACH_TIMEOUT_MS, **settings) as client:
         topics = client.list_topics()
         there = [
             place

@@ -19,6 +19,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 
+from headrace.client.core.options import SecuritySettings
 from headrace.pipelines import sql
 from headrace.pipelines.graph import (
     SINK,
@@ -40,6 +41,7 @@ from headrace.pipelines.trouble import (
     sentence,
     sql_line,
 )
+from headrace.spark.options import security_of
 from headrace.spark.pyspark_api import (
     AutoCdcFlow,
     GraphElementRegistry,
@@ -93,7 +95,8 @@ class Definitions:
     troubles: list[Trouble] = field(default_factory=list)
     functions: dict[str, tuple[str, int]] = field(default_factory=dict)
     """The source of each flow's function, and the line where it begins."""
-    servers: set[str] = field(default_factory=set)
+    servers: dict[str, SecuritySettings] = field(default_factory=dict)
+    """The brokers that flows read and write, with the security settings of their options."""
     """Brokers that topics are read from and written to."""
     eager: set[str] = field(default_factory=set)
     """Flows that cannot be defined before what they read is there."""
@@ -389,7 +392,11 @@ class _Collector(GraphElementRegistry):
 
     def _note_server(self, source: str, options: Mapping[str, str]) -> None:
         if source == "headrace" and _SERVERS in options:
-            self.definitions.servers.add(options[_SERVERS])
+            try:
+                settings = security_of(options)
+            except ValueError:
+                settings = {}  # Spark reports invalid options with the flow that has them.
+            self.definitions.servers[options[_SERVERS]] = settings
 
 
 def _messages(message: Any, wanted: Collection[str]) -> Iterator[Any]:

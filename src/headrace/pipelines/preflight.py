@@ -19,6 +19,7 @@ from headrace.env.extras import install_command
 from headrace.env.java import NotInstalled, find_java
 from headrace.pipelines import sql
 from headrace.pipelines.project import BOOTSTRAP, Project, ProjectError
+from headrace.pipelines.security import client_settings
 from headrace.spark import versions
 
 _REACH_TIMEOUT_S = 0.5
@@ -59,7 +60,7 @@ def check(
     if found.uses_bootstrap and reaches_brokers:
         address = configuration[BOOTSTRAP]
         _check_reachable(address)
-        _check_topics(address, found.topics)
+        _check_topics(address, found.topics, configuration)
 
 
 def check_packages(*, starts_spark: bool) -> versions.Version:
@@ -208,9 +209,13 @@ def _check_reachable(addresses: str) -> None:
     )
 
 
-def _check_topics(address: str, topics: Iterable[str]) -> None:
+def _check_topics(address: str, topics: Iterable[str], configuration: Mapping[str, str]) -> None:
     try:
-        with connect(address, operation_timeout_ms=_TOPICS_TIMEOUT_MS) as client:
+        settings = client_settings(configuration)
+    except ValueError as error:
+        raise ProjectError(f"the security settings of the project are not valid: {error}") from None
+    try:
+        with connect(address, operation_timeout_ms=_TOPICS_TIMEOUT_MS, **settings) as client:
             known = client.list_topics()
     except (ClientError, ValueError):
         return

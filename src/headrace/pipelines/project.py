@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.pipelines.security import CONFIG
+
 BOOTSTRAP = "headrace.bootstrap"
 """The setting by which transformations learn where the broker is."""
 WAREHOUSE = "headrace.warehouse"
@@ -104,7 +106,10 @@ class Project:
         return Path("/" + rest.lstrip("/")) / "_checkpoints"
 
     def configuration(
-        self, bootstrap: str | None, given: Mapping[str, str] | None = None
+        self,
+        bootstrap: str | None,
+        given: Mapping[str, str] | None = None,
+        config: str | None = None,
     ) -> dict[str, str]:
         """The session's settings: what the command says goes before what the project does."""
         wanted = {BOOTSTRAP: FALLBACK_BOOTSTRAP, **self.spec.configuration, **(given or {})}
@@ -112,6 +117,10 @@ class Project:
             wanted.setdefault(FORMAT, self.spec.format)
         if bootstrap:
             wanted[BOOTSTRAP] = bootstrap
+        if config:
+            wanted[CONFIG] = os.path.abspath(config)
+        elif CONFIG in wanted:
+            wanted[CONFIG] = str(self.directory / wanted[CONFIG])
         return wanted
 
     @staticmethod

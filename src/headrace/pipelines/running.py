@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.client import ClientError, connect
+from headrace.client.core.options import SecuritySettings
 from headrace.pipelines.accounts import Accounts, Incomplete
 from headrace.pipelines.checkpoints import (
     REACH_TIMEOUT_MS,
@@ -51,6 +52,7 @@ from headrace.pipelines.run_machine import (
     FlowRun,
     Run,
 )
+from headrace.pipelines.security import client_settings
 from headrace.pipelines.storage import NotShared, prove_shared
 from headrace.pipelines.tables import Tables
 from headrace.pipelines.trouble import sentence
@@ -125,7 +127,7 @@ class Runner:
         self._is_own_server = mark is not None
         self._workers = QueryWorkers(spark, mark)
         self._is_storage_proved = False
-        self._servers: set[str] = set()
+        self._servers: dict[str, SecuritySettings] = {}
         self._tables = Tables(spark, project.prefix, is_own_server=self._is_own_server)
         self._accounts = Accounts(self._tables, project.checkpoints)
         self._versions = Versions(spark, self._tables, keep=project.versions_kept(configuration))
@@ -216,9 +218,9 @@ class Runner:
 
     def _check_brokers(self, definitions: Definitions) -> None:
         """Spark's own attempts take minutes until they give up."""
-        for address in sorted(definitions.servers):
+        for address, settings in sorted(definitions.servers.items()):
             try:
-                with connect(address, operation_timeout_ms=REACH_TIMEOUT_MS):
+                with connect(address, operation_timeout_ms=REACH_TIMEOUT_MS, **settings):
                     pass
             except (ClientError, ValueError) as error:
                 raise RunFailed(
@@ -465,7 +467,8 @@ class Runner:
         """Records between the checkpoints and the ends of the topics, where both are known."""
         checkpoints = flow_checkpoints(self._project.checkpoints, graph)
         with suppress(ClientError, ValueError):
-            return flow_lags(self._configuration[BOOTSTRAP], checkpoints)
+            settings = client_settings(self._configuration)
+            return flow_lags(self._configuration[BOOTSTRAP], checkpoints, settings)
         return {}
 
     def positions(self, graph: Graph) -> Positions:
@@ -479,9 +482,9 @@ class Runner:
     def ends(self, graph: Graph) -> dict[str, Positions]:
         """The ends of the topics that the pipeline reads, by broker; none of one that is down."""
         found = {}
-        for server in self._servers:
+        for server, settings in self._servers.items():
             with suppress(ClientError, ValueError):
-                found[server] = topic_ends(server, graph)
+                found[server] = topic_ends(server, graph, settings)
         return found
 
     def file_times(self) -> dict[Path, float]:

@@ -1,11 +1,13 @@
 """The state of a pipeline, without Spark: last run, checkpoints, lag."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from headrace.pipelines.checkpoints import flow_checkpoints, flow_lags
 from headrace.pipelines.graph import TEMPORARY_VIEW, Graph, graph_of
-from headrace.pipelines.project import Project, read_json
+from headrace.pipelines.project import BOOTSTRAP, Project, read_json
+from headrace.pipelines.security import client_settings
 
 
 def read_status(project: Project) -> dict[str, Any]:
@@ -36,9 +38,13 @@ def read_status(project: Project) -> dict[str, Any]:
     return {"pipeline": project.spec.name, "last_run": last_run, "flows": flows}
 
 
-def with_lags(project: Project, status: dict[str, Any], bootstrap: str) -> dict[str, Any]:
+def with_lags(
+    project: Project, status: dict[str, Any], configuration: Mapping[str, str]
+) -> dict[str, Any]:
     """The same with what the broker says; ClientError if none answers."""
-    found = flow_lags(bootstrap, flow_checkpoints(project.checkpoints, _graph(project)))
+    checkpoints = flow_checkpoints(project.checkpoints, _graph(project))
+    settings = client_settings(configuration)
+    found = flow_lags(configuration[BOOTSTRAP], checkpoints, settings)
     flows = [{**flow, "lag": found.get(flow["flow"])} for flow in status["flows"]]
     return {**status, "flows": flows}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.client import Client, Consumer, Unreachable
 from headrace.client.core.options import ClientOptions
+from headrace.client.core.properties import security_settings
 from headrace.spark.options import Connection, ReadOptions
 
 _PATIENCE_MS = ClientOptions(()).operation_timeout_ms
@@ -27,7 +28,10 @@ def connect(connection: Connection, *, patient: bool = True) -> Client:
     A cluster that was there a moment ago is waited for, as any call of a client would; where it
     is asked for the first time, a wrong address is told at once.
     """
-    settings = dict(connection.settings)
+    settings: dict[str, Any] = {
+        **dict(connection.settings),
+        **security_settings(dict(connection.security)),
+    }
     client = Client(connection.bootstrap, **settings)
     patience_s = settings.get("operation_timeout_ms", _PATIENCE_MS) / 1000 if patient else 0.0
     deadline = time.monotonic() + patience_s

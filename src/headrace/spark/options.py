@@ -8,10 +8,16 @@ docs/SPARK.md has the same list, with the differences from the connector.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headrace.client.core.options import CODECS, parse_addresses
+from headrace.client.core.options import CODECS, SecuritySettings, parse_addresses
+from headrace.client.core.properties import (
+    SECURITY_NAMES,
+    InvalidProperties,
+    read_file,
+    security_settings,
+)
 from headrace.model.topics import TopicPartition
 from headrace.spark import option_values as read
 from headrace.spark.option_values import EARLIEST, LATEST, Bound, OptionError
@@ -75,11 +81,6 @@ def _text(_name: str, text: str) -> str:
     return text.strip()
 
 
-def _plaintext(name: str, text: str) -> None:
-    if text.strip().upper() != "PLAINTEXT":
-        raise OptionError(f"option {name!r} is {text!r}: only PLAINTEXT is supported")
-
-
 CLIENT_PROPERTIES: dict[str, Setting] = {
     "client.id": ("client_id", _text),
     "request.timeout.ms": ("request_timeout_ms", _positive),
@@ -88,9 +89,12 @@ CLIENT_PROPERTIES: dict[str, Setting] = {
     "retry.backoff.ms": ("retry_backoff_ms", _number),
     "retry.backoff.max.ms": ("retry_backoff_ms_max", _number),
     "socket.connection.setup.timeout.ms": ("connect_timeout_ms", _positive),
-    "security.protocol": ("", _plaintext),
 }
 """Kafka's client properties that apply, and the client's own names for them."""
+SECURITY_PROPERTIES: dict[str, Setting] = {name: (name, _text) for name in SECURITY_NAMES}
+"""Kafka's names; the client reads them on the driver and on each executor."""
+CONFIG = "headrace.config"
+"""A file with such properties, which the driver reads."""
 CONSUMER_PROPERTIES: dict[str, Setting] = {
     "isolation.level": ("isolation", _isolation),
     "fetch.max.wait.ms": ("wait_ms_max", _number),
@@ -141,6 +145,8 @@ class Connection:
 
     bootstrap: str
     settings: tuple[tuple[str, Any], ...]
+    security: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Kafka's client properties; they can contain a password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +216,8 @@ class _Given:
 
     def refuse_others(self, use: Use | None, *tables: Mapping[str, Setting]) -> None:
         known = {f"kafka.{key}" for table in tables for key in table}
-        known |= {*self._names, BOOTSTRAP, *_OF_SPARK}
+        known |= {f"kafka.{name}" for name in SECURITY_PROPERTIES}
+        known |= {*self._names, BOOTSTRAP, CONFIG, *_OF_SPARK}
         if use != "write":
             known.add("kafka.group.id")
         for name in self._given:
@@ -244,8 +251,26 @@ def _connection(given: _Given) -> Connection:
         parse_addresses(bootstrap)
     except ValueError as error:
         raise OptionError(f"option {BOOTSTRAP!r}: {error}") from None
-    settings = given.properties(CLIENT_PROPERTIES)[0]
-    return Connection(bootstrap, tuple(setting for setting in settings if setting[0]))
+    settings, security = given.properties(CLIENT_PROPERTIES, SECURITY_PROPERTIES)
+    return Connection(bootstrap, settings, _security(given.get(CONFIG), dict(security)))
+
+
+def _security(path: str | None, given: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """The properties of the file, overridden by options."""
+    try:
+        found = read_file(path) if path else {}
+        properties = {name: text for name, text in found.items() if name in SECURITY_PROPERTIES}
+        properties.update(given)
+        security_settings(properties)
+    except InvalidProperties as error:
+        raise OptionError(f"the security options of kafka.* are not valid: {error}") from None
+    return tuple(properties.items())
+
+
+def security_of(options: Mapping[str, str]) -> SecuritySettings:
+    """The client's security settings in the options of a read or a write."""
+    given = _Given(options, {})
+    return security_settings(dict(_connection(given).security))
 
 
 def read_options(options: Mapping[str, str], use: Use | None) -> ReadOptions:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.client.core.options import ClientOptions, ConsumerOptions, ProducerOptions
+from headrace.client.core.properties import security_settings
 from headrace.model.topics import TopicPartition
 from headrace.spark.option_values import Bound, OptionError, duration_ms
 from headrace.spark.options import (
@@ -18,6 +19,7 @@ from headrace.spark.options import (
     Use,
     check_versions,
     read_options,
+    security_of,
     write_options,
 )
 
@@ -196,7 +198,7 @@ def test_page_has_the_default_of_every_client_property() -> None:
     wrong = []
     for properties, options in tables:
         for name, (field, _) in properties.items():
-            default = str(getattr(options, field)) if field else "PLAINTEXT"
+            default = str(getattr(options, field))
             row = re.search(rf"^\| `kafka\.{re.escape(name)}` \| \w+ \| (.*) \|$", page, re.M)
             shown = row[1].replace("`", "") if row else ""
             if not shown.lower().startswith(default.lower() or "(empty)"):
@@ -208,3 +210,39 @@ def test_a_query_with_a_name_may_write() -> None:
     """Spark hands a query's name to its sink among the options; pipelines name all of theirs."""
     named = {**SERVER, "topic": "a", "queryName": "to_topic", "checkpointLocation": "/there"}
     assert write_options(named).topic == "a"
+
+
+def test_security_options_reach_the_client(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.username=bob\nsasl.password=old\nacks=1\n"
+    )
+    options = {
+        "kafka.bootstrap.servers": "b:1",
+        "topic": "t",
+        "headrace.config": str(path),
+        "kafka.sasl.password": "hush",
+    }
+    connection = write_options(options).connection
+    assert security_settings(dict(connection.security)) == {
+        "sasl_username": "bob",
+        "sasl_password": "hush",
+        "sasl_mechanism": "SCRAM-SHA-256",
+    }
+    assert "hush" not in repr(connection)
+    assert security_of({**options, "kafka.security.protocol": "PLAINTEXT"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("kafka.security.protocol", "TLS", "security.protocol is TLS, which is not supported"),
+        ("kafka.security.protocol", "SASL_SSL", "sasl.username or sasl.password is missing"),
+        ("headrace.config", "/missing", "cannot read /missing"),
+        ("kafka.ssl.unknown", "x", "unknown option 'kafka.ssl.unknown'"),
+    ],
+)
+def test_invalid_security_options_are_rejected(name: str, text: str, message: str) -> None:
+    options = {"kafka.bootstrap.servers": "b:1", "topic": "t", name: text}
+    with pytest.raises(OptionError, match=message):
+        write_options(options)

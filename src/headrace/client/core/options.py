@@ -218,7 +218,16 @@ class GroupOptions:
         return self.assignors == (COOPERATIVE_STICKY,)
 
 
-class ClientSettings(TypedDict, total=False):
+class SecuritySettings(TypedDict, total=False):
+    """The fields of ClientOptions that authenticate and encrypt, as keyword arguments."""
+
+    sasl_username: str
+    sasl_password: str
+    sasl_mechanism: str
+    ssl: SSLContext | None
+
+
+class ClientSettings(SecuritySettings, total=False):
     """The fields of ClientOptions, as keyword arguments."""
 
     client_id: str
@@ -230,10 +239,6 @@ class ClientSettings(TypedDict, total=False):
     retry_backoff_ms_max: float
     topic_absent_ms: float
     response_bytes_max: int
-    sasl_username: str
-    sasl_password: str
-    sasl_mechanism: str
-    ssl: SSLContext | None
 
 
 class ProducerSettings(TypedDict, total=False):

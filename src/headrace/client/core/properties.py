@@ -7,7 +7,7 @@ pipelines use it; programs can, with `load_properties`.
 import re
 from collections.abc import Mapping
 
-from headrace.client.core.options import ClientSettings
+from headrace.client.core.options import SecuritySettings
 from headrace.config.properties import read_properties
 from headrace.config.setting import ConfigError
 from headrace.env.key_memory import load_key
@@ -42,7 +42,7 @@ class InvalidProperties(ValueError):
     """Properties that a client cannot honour; the text is a sentence without its end."""
 
 
-def load_properties(path: str) -> ClientSettings:
+def load_properties(path: str) -> SecuritySettings:
     """The security settings in a properties file, as arguments of `connect`."""
     return security_settings(read_file(path))
 
@@ -56,14 +56,14 @@ def read_file(path: str) -> dict[str, str]:
         raise InvalidProperties(f"cannot read {path}: {reason}") from None
 
 
-def security_settings(properties: Mapping[str, str]) -> ClientSettings:
+def security_settings(properties: Mapping[str, str]) -> SecuritySettings:
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise InvalidProperties(
             f"security.protocol is {protocol}, which is not supported. Use one of "
             f"{', '.join(PROTOCOLS)}"
         )
-    settings: ClientSettings = {}
+    settings: SecuritySettings = {}
     if protocol.startswith("SASL_"):
         settings.update(_login(properties))
     if protocol.endswith("SSL"):
@@ -75,7 +75,7 @@ def security_settings(properties: Mapping[str, str]) -> ClientSettings:
     return settings
 
 
-def _login(properties: Mapping[str, str]) -> ClientSettings:
+def _login(properties: Mapping[str, str]) -> SecuritySettings:
     mechanism = properties.get("sasl.mechanism", SCRAM_SHA_256)
     if mechanism not in MECHANISMS:
         raise InvalidProperties(
