@@ -115,6 +115,7 @@ test-spark-long: $(PACKAGE)
 
 bench: $(PACKAGE)
 	$(BIN)/python -m bench $(BENCH_ARGS)
+	$(if $(BENCH_ARGS),,$(BIN)/python -m bench.tls)
 
 bench-spark: $(PACKAGE)
 	tests/java/install.sh
