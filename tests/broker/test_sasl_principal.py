@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,8 +52,8 @@ class Asked(RealOutside):
         return super().front(context, partitions, appends, reader, sessions)
 
 
-async def write_and_read(address: str, **login: str) -> None:
-    async with aio.connect(address, **login) as client:  # type: ignore[arg-type]
+async def write_and_read(address: str, **login: Any) -> None:
+    async with aio.connect(address, **login) as client:
         await client.produce(TOPIC, b"grain")
         async with client.group_consumer(GROUP, [TOPIC], auto_commit=False) as consumer:
             async for record in consumer:
@@ -76,7 +77,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrokerConfig:
     )
 
 
-async def questions_at(config: BrokerConfig, port: int, **login: str) -> list[Question]:
+async def questions_at(config: BrokerConfig, port: int, **login: Any) -> list[Question]:
     """The questions that a broker asks about a client that writes and reads."""
     outside = Asked()
     broker = Broker(config, outside)

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
+import headrace.client
+from headrace.client import ConfigChange, ConfigResource
 from headrace.ensemble.zookeeper import free_port
 from headrace.testing import RunningBroker
 from headrace.wire.apis import API_VERSIONS
@@ -234,6 +237,49 @@ def test_changed_certificate_is_used_without_failed_connections(tmp_path: Path) 
         certificates.add("broker", HOSTS)
         os.kill(broker.pid, signal.SIGHUP)
         eventually("the certificate is replaced", lambda: serial() != old)
+
+
+def test_altered_settings_are_used_without_failed_connections(tmp_path: Path) -> None:
+    certificates = Certificates.create(tmp_path)
+    (tmp_path / "second").mkdir()
+    second = Certificates(tmp_path / "second", certificates.ca).add("broker", HOSTS)
+    port = free_port()
+    setting = "listener.name.ssl.ssl.keystore.location"
+    broker = RunningBroker.start(
+        settings={"listeners": f"SSL://localhost:{port}", **certificates.server()}
+    )
+    context = ssl.create_default_context(cafile=certificates.path("ca.pem"))
+    serials: list[str] = []
+    failures: list[BaseException] = []
+    ended = threading.Event()
+
+    def connect_repeatedly() -> None:
+        while not ended.is_set():
+            try:
+                with (
+                    socket.create_connection(("127.0.0.1", port)) as sock,
+                    context.wrap_socket(sock, server_hostname="localhost") as tls,
+                ):
+                    certificate = tls.getpeercert()
+                    assert certificate is not None
+                    serials.append(str(certificate["serialNumber"]))
+            except (OSError, AssertionError) as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=connect_repeatedly) for _ in range(3)]
+    with broker, headrace.client.connect(f"localhost:{port}", ssl=context) as client:
+        for thread in threads:
+            thread.start()
+        try:
+            eventually("clients connect", lambda: len(serials) > 20)
+            client.alter_configs(ConfigResource("broker", "1"), [ConfigChange(setting, second)])
+            eventually("the certificate is replaced", lambda: len(set(serials)) == 2)
+            assert client.describe_cluster().brokers
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
+    assert failures == []
 
 
 def test_certificate_with_another_subject_is_not_used(tmp_path: Path) -> None:

@@ -257,6 +257,21 @@ def test_flood_of_key_updates_closes_the_connection(target: Target) -> None:
     target.assert_serves()
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_renegotiation_is_rejected(target: Target) -> None:
+    """s_client starts a renegotiation of TLS 1.2 for a line R."""
+    done = subprocess.run(
+        ["openssl", "s_client", "-tls1_2", "-connect", f"127.0.0.1:{target.port}"],
+        input=b"R\n",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert b"RENEGOTIATING" in done.stderr
+    assert b"no renegotiation" in done.stdout + done.stderr
+    target.assert_serves()
+
+
 def test_second_hello_is_rejected(target: Target) -> None:
     hello = _client_flight(target)[0]
     client = target.connected()

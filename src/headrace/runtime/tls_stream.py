@@ -163,6 +163,15 @@ class TlsStream:
         self.unsent = 0
         self.is_blocked = False
 
+    def end(self) -> None:
+        """Tell the peer that no more data follows, if the socket accepts it."""
+        if self.is_blocked:
+            return
+        # OpenSSL then waits for the peer's end, which is of no interest.
+        with suppress(OSError):
+            self._tls.unwrap()
+        self.flush_quietly()
+
     def flush_quietly(self) -> None:
         """Send what the socket accepts. The rest waits for the next call."""
         # A lost connection is reported by the next read.

@@ -197,6 +197,8 @@ class Logins:
             connection.input = rest
             connection.parse()
             plane.deliver()
+        if login.transport.pending > 0 and not connection.closed:
+            plane.postpone(connection)
 
     def report(self, login: "_Login", reason: str) -> None:
         self._broker.audit.login_failed(login.host, login.listener, reason)

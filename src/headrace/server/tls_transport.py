@@ -55,6 +55,10 @@ class TlsTransport(Transport):
         self.unsent = stream.unsent
         return size
 
+    def close(self) -> None:
+        self._stream.end()
+        super().close()
+
     def flush(self) -> None:
         try:
             self._stream.flush()
