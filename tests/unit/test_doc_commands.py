@@ -84,8 +84,10 @@ def problem(line: str, *, is_complete: bool, monkeypatch: pytest.MonkeyPatch) ->
         patch.setattr(argparse.ArgumentParser, "print_help", lambda _: None)
         with suppress(SystemExit):
             command_parser(name).parse_args(arguments)
-    # "[A-Z]" stands for a choice, such as SHELL.
-    accepted = ("invalid choice: '1'",) if is_complete else ("invalid choice: '1'", "required")
+    # A capital word stands for a value that the parser can reject, such as SHELL.
+    accepted = ["invalid choice: '1'"]
+    if not is_complete:
+        accepted += ["required", "expected one argument"]
     return next((each for each in errors if not any(text in each for text in accepted)), None)
 
 
