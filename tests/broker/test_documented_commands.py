@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from headrace.client import connect
 from headrace.ensemble.zookeeper import free_port
 from headrace.testing import RunningBroker
@@ -81,3 +83,28 @@ def test_projects_of_the_pipelines_page(broker: RunningBroker, tmp_path: Path) -
     run(sample, tmp_path, broker.address)
     with connect(broker.address) as client:
         assert "orders" in client.list_topics()
+
+
+def documented_options() -> dict[str, set[str]]:
+    """The options of each `python -m MODULE` in the pages."""
+    root = DOCS.parent
+    found: dict[str, set[str]] = {}
+    for path in (root / "README.md", root / "CONTRIBUTING.md", *DOCS.glob("*.md")):
+        for name, rest in re.findall(r"`python -m ([a-z_.]+)([^`]*)`", path.read_text()):
+            options = set(re.findall(r"(?<!\S)--[a-z-]+", rest))
+            if options and name != "headrace":
+                found.setdefault(name, set()).update(options)
+    return found
+
+
+@pytest.mark.parametrize("module", sorted(documented_options()))
+def test_module_has_the_documented_options(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"],
+        cwd=DOCS.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    known = set(re.findall(r"--[a-z-]+", done.stdout))
+    assert sorted(documented_options()[module] - known) == []
