@@ -264,7 +264,7 @@ def test_a_damaged_log_is_dumped_up_to_the_damage(
 
 def test_a_file_of_another_kind_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["log", "dump", str(data / "meta.properties")]) == 2
-    assert "meta.properties is not one of" in capsys.readouterr().err
+    assert "meta.properties: it is not one of" in capsys.readouterr().err
 
 
 def test_what_a_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:

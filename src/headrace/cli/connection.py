@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.credentials import add_credential_arguments, client_settings, config_path
-from headrace.cli.failure import Failure
+from headrace.cli.failure import Failure, as_sentence
 
 if TYPE_CHECKING:
     from headrace.client import Client
@@ -76,7 +76,7 @@ def connected(args: argparse.Namespace) -> Iterator["Client"]:
     except UnicodeEncodeError as error:
         raise Failure(f"{error.object!r} is not UTF-8.", 2) from error
     except ValueError as error:
-        raise Failure(str(error), 2) from error
+        raise Failure(as_sentence(str(error)), 2) from error
 
 
 def _login_failure(args: argparse.Namespace, error: Exception) -> str:
@@ -105,8 +105,7 @@ def describe(error: Exception) -> str:
     text = error.message if isinstance(error, RequestFailed) else str(error)
     if not text:
         return type(error).__name__
-    # The name of a setting at the beginning keeps its lower case.
-    return text[0].upper() + text[1:] if text.split()[0].isalpha() else text
+    return as_sentence(text)
 
 
 def name_and_value(text: str) -> tuple[str, str]:

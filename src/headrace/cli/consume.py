@@ -120,7 +120,7 @@ def _read(client: "Client", args: argparse.Namespace) -> "Generator[list[Record]
 def _read_as_member(
     client: "Client", args: argparse.Namespace
 ) -> "Generator[list[Record], None, None]":
-    """However this ends, what was printed is committed, and the group is left."""
+    """Commits the printed records and leaves the group, also after an exception."""
     if args.partition or args.until is not None:
         raise Failure("--group assigns the partitions. Omit --partition and --until.", 2)
     if args.start not in ("earliest", "latest"):
@@ -150,9 +150,9 @@ def _read_as_member(
 
 @contextmanager
 def _ended_politely() -> Iterator[list[int]]:
-    """Lets a signal end the member only when what it read is printed, and the group is left.
+    """Delays a signal until the fetched records are printed and the group is left.
 
-    A second one ends it at once.
+    A second signal ends the command immediately.
     """
     signals: list[int] = []
     before: dict[int, Any] = {}

@@ -18,14 +18,17 @@ Line = dict[str, Any]
 
 
 def dump_file(path: str, *, batches_only: bool, as_json: bool) -> int:
-    """Print a file by its name's ending; 1 if it is not sound."""
+    """Print a file, by the ending of its name; returns 1 if the file is damaged."""
     name = os.path.basename(path)
     ending = name[name.rfind(".") :] if "." in name else name
     if ending == ".log":
         return _dump_log(path, batches_only, as_json)
     read = _READERS.get(ending)
     if read is None:
-        raise Failure(f"{name} is not one of *.log, {', '.join(f'*{e}' for e in _READERS)}", 2)
+        raise Failure(
+            f"Cannot print {name}: it is not one of *.log, {', '.join(f'*{e}' for e in _READERS)}.",
+            2,
+        )
     with open(path, "rb") as file:
         data = file.read()
     digits = name.partition(".")[0]
@@ -182,5 +185,5 @@ def _record_lines(batch: "Batch") -> Iterator[Line]:
 
 
 def _shown(value: Any) -> Any:
-    """Text in quotes, so that an empty one, a null and a line end can be told apart."""
+    """Text in quotes, which shows empty text, null and line ends."""
     return json.dumps(value, ensure_ascii=False)

@@ -100,7 +100,7 @@ def _chosen(client: "Client", args: argparse.Namespace) -> "list[TopicPartition]
 def _confirmed(
     client: "Client", args: argparse.Namespace, chosen: "list[TopicPartition] | None"
 ) -> "list[TopicPartition]":
-    """Show what each election could lose, and return the partitions if the user agrees."""
+    """Show the replicas of each partition, and return the partitions if the user confirms."""
     topics = [where.topic for where in chosen] if chosen is not None else client.list_topics()
     known = client.describe_replicas(list(topics)) if topics else {}
     wanted = {

@@ -26,20 +26,20 @@ Sizes = dict[tuple["TopicPartition", int], int]
 
 @dataclass(frozen=True)
 class Places:
-    """Where every partition of the cluster lies, and which of them are moving."""
+    """The replicas of every partition, and the reassignments in progress."""
 
     replicas: "dict[TopicPartition, tuple[int, ...]]"
     moving: "dict[TopicPartition, Reassignment]"
 
     def settled(self) -> "dict[TopicPartition, tuple[int, ...]]":
-        """The replicas when all that moves has arrived."""
+        """The replicas after all reassignments in progress."""
         return {
             where: self.moving[where].target if where in self.moving else nodes
             for where, nodes in self.replicas.items()
         }
 
     def state(self, where: "TopicPartition", target: Sequence[int]) -> str:
-        """How far a partition is from its target."""
+        """The state of a partition compared with its target."""
         if where in self.moving:
             return (
                 "moving"
@@ -80,7 +80,7 @@ def sizes(client: "Client") -> Sizes:
 
 
 def size_of(where: "TopicPartition", known: Sizes, nodes: Collection[int]) -> int:
-    """A partition's bytes: of the largest of these replicas, which lags behind nobody."""
+    """The bytes of the largest of these replicas, which is complete."""
     return max((known.get((where, node), 0) for node in nodes), default=0)
 
 
@@ -103,7 +103,7 @@ def begin(client: "Client", targets: "Mapping[TopicPartition, Sequence[int]]") -
     refused = client.alter_reassignments(wanted) if wanted else {}
     if refused:
         raise Failure(
-            f"{_told(refused)}. {len(wanted) - len(refused):,} other reassignments have started."
+            f"{_reason(refused)}. {len(wanted) - len(refused):,} other reassignments have started."
         )
     return len(wanted)
 
@@ -114,7 +114,7 @@ def refuse_unknown(now: Places, targets: "Collection[TopicPartition]") -> None:
         raise Failure(f"Unknown partition {unknown[0]}.", 2)
 
 
-def _told(refused: "Mapping[TopicPartition, RequestFailed]") -> str:
+def _reason(refused: "Mapping[TopicPartition, RequestFailed]") -> str:
     where, error = next(iter(refused.items()))
     more = f" and {len(refused) - 1:,} more" if len(refused) > 1 else ""
     return f"Cannot reassign {where}{more}: {describe(error).rstrip('.')}"

@@ -22,7 +22,7 @@ from headrace.cli.connection import (
     sentence,
 )
 from headrace.cli.credentials import config_path
-from headrace.cli.failure import Failure
+from headrace.cli.failure import Failure, as_sentence
 from headrace.cli.output import print_json, print_table
 from headrace.cli.pipeline_init import add_init
 from headrace.cli.pipeline_report import (
@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             code: int = args.run_action(args)
         except ProjectError as error:
-            raise Failure(str(error), error.exit_code) from error
+            raise Failure(as_sentence(str(error)), error.exit_code) from error
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] == "headrace":
                 raise
@@ -221,12 +221,12 @@ def _round(args: argparse.Namespace, runner: "Runner", request: "Request") -> "O
         return runner.run(request)
     except RunFailed as failure:
         more = f"\n{failure.detail}" if args.verbose and failure.detail else ""
-        raise Failure(failure.message + more) from failure
+        raise Failure(as_sentence(failure.message) + more) from failure
 
 
 @contextmanager
 def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
-    """Spark, started or found, and what runs a pipeline there."""
+    """Start Spark or connect to it; yields the runner of the pipeline."""
     from headrace.cli.pipeline_screen import screen
     from headrace.pipelines.formats import server_settings
     from headrace.pipelines.lock import run_lock
@@ -283,7 +283,7 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
                     show.say("Loading the definitions")
                     yield Runner(project, spark, configuration, mark=server.mark, show=show)
             except RunFailed as failure:
-                raise Failure(failure.message) from failure
+                raise Failure(as_sentence(failure.message)) from failure
             finally:
                 if not remote:
                     show.say("Stopping Spark")
@@ -337,7 +337,7 @@ def _pack(
             pack_if_changed(archive)
         return pack_settings(archive, settings)
     except PackError as error:
-        raise Failure(str(error)) from error
+        raise Failure(as_sentence(str(error))) from error
 
 
 @contextmanager

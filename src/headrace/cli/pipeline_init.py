@@ -15,7 +15,7 @@ from headrace.cli.connection import (
     connected,
     sentence,
 )
-from headrace.cli.failure import Failure
+from headrace.cli.failure import Failure, as_sentence
 from headrace.env.extras import install_command
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _init(args: argparse.Namespace) -> int:
     try:
         written, notes, steps = _written(args, directory, address)
     except (FileExistsError, ValueError) as error:
-        raise Failure(str(error), 2) from error
+        raise Failure(as_sentence(str(error)), 2) from error
     for path in written:
         print(path)
     for note in (*notes, *_missing_packages()):
@@ -110,7 +110,7 @@ def _sampled(args: argparse.Namespace) -> "Table":
     try:
         return table_of(args.topic, values, schema)
     except NoSchema as error:
-        raise Failure(str(error), 2) from error
+        raise Failure(as_sentence(str(error)), 2) from error
 
 
 def _read_schema(path: Path) -> Any:

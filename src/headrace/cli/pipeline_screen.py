@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.cli.output import plural
 from headrace.pipelines.run_machine import FlowRun, Run
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ class _Lines(_Silence):
         print(f"{text} ...", file=sys.stderr, flush=True)
 
     def changed(self, flow: FlowRun) -> None:
-        rows = "" if flow.rows_read is None else f", {flow.rows_read} rows read"
-        # In one piece: Spark's news come on more threads than one.
+        rows = "" if flow.rows_read is None else f", {plural(flow.rows_read, 'row')} read"
+        # In one write: several threads report flows.
         sys.stderr.write(f"{flow.name}: {flow.shown_state}{rows}\n")
         sys.stderr.flush()
 

@@ -94,12 +94,11 @@ def _send_lines(producer: "Producer", args: argparse.Namespace, progress: Progre
 
 
 def lines(descriptor: int, when_quiet: Callable[[], None]) -> Iterator[bytes]:
-    """Lines without their ends. `when_quiet` is called when no more come for a moment.
+    """Lines without their ends. `when_quiet` is called when no input arrives for a moment.
 
-    The client has no thread that would send what lingers, so a slow writer's last line has to
-    be sent before the next one is waited for.
+    The client has no thread that sends lingering records, so they are sent before the next wait.
     """
-    begun: list[bytes] = []  # Of a line whose end has not come yet.
+    begun: list[bytes] = []  # The beginning of a line whose end has not arrived yet.
     pending = False
     while True:
         if pending and not select.select([descriptor], [], [], _QUIET_S)[0]:

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_plan(path: Path) -> "Targets":
-    """The replicas that a file names for each partition; refuses what is not a plan."""
+    """The replicas per partition in a plan. Raises Failure if the file is not a plan."""
     from headrace.client import TopicPartition
 
     try:

@@ -1,6 +1,6 @@
 """`headrace groups reset-offsets`: shows the new offsets of a group, then commits them.
 
-Without `--execute` nothing is changed. Offsets are kept within what a partition holds.
+Without `--execute`, no offset is changed. Offsets are limited to the range of the partition.
 """
 
 import argparse
@@ -136,7 +136,7 @@ def _targets(
     places: "list[TopicPartition]",
     before: "dict[TopicPartition, int]",
 ) -> "dict[TopicPartition, int]":
-    """The offset that is asked for; a partition that is left out goes to its end."""
+    """The requested offsets; an omitted partition is set to its end."""
     from headrace.client import AtTime
 
     if args.to_offset is not None:

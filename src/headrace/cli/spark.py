@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from headrace.cli.connection import add_json_argument, sentence
-from headrace.cli.failure import Failure
+from headrace.cli.failure import Failure, as_sentence
 from headrace.cli.output import print_json
 
 _OUTPUT = "env.tar.gz"
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         packed = pack(output, args.include)
     except PackError as error:
-        raise Failure(str(error)) from error
+        raise Failure(as_sentence(str(error))) from error
     version = ".".join(map(str, sys.version_info[:3]))
     if args.json:
         print_json(

@@ -10,7 +10,7 @@ from headrace.cli.connection import (
     name_and_value,
     run_action,
 )
-from headrace.cli.failure import Failure
+from headrace.cli.failure import Failure, as_sentence
 from headrace.cli.output import plural, print_json, print_table
 from headrace.cli.reassign import add_no_wait_argument, racks_of
 
@@ -249,7 +249,7 @@ def _change_factor(client: "Client", args: argparse.Namespace) -> None:
             before, racks_of(client), partitions, args.replication_factor
         )
     except replica_plan.ImpossibleError as error:
-        raise Failure(str(error)) from None
+        raise Failure(as_sentence(str(error))) from None
     # Also wait for reassignments of an earlier attempt.
     targets = {where: targets.get(where, before[where]) for where in partitions}
     moving.begin(client, targets)

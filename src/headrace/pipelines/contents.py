@@ -43,7 +43,7 @@ class Contents:
         content = read_json(project.graph)
         if content is None:
             raise ProjectError(
-                f"{project.spec.name} has no tables yet. Fill them: headrace pipeline run"
+                f"pipeline {project.spec.name} has no tables yet. Fill them: headrace pipeline run"
             )
         self._project = project
         self._graph: Graph = graph_of(content)

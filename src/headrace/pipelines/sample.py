@@ -26,7 +26,7 @@ def write_files(
     if not _NAME.fullmatch(name):
         raise ValueError(f"invalid project name {name!r}. Use letters, digits, '.', '_', '-'")
     if directory.exists() and any(directory.iterdir()):
-        raise FileExistsError(f"{directory} is not empty. Choose another directory")
+        raise FileExistsError(f"directory {directory} is not empty. Choose another one")
     storage = f"file://{directory.resolve()}/.headrace/checkpoints"
     values = {"name": name, "bootstrap": bootstrap, "storage": storage}
     written = []

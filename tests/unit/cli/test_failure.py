@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.cli.failure import Failure
+from headrace.cli.failure import Failure, as_sentence
 
 
 @pytest.mark.parametrize(
@@ -32,4 +32,8 @@ from headrace.cli.failure import Failure
     ],
 )
 def test_message_is_a_sentence(message: str, shown: str) -> None:
-    assert Failure(message).message == shown
+    assert Failure(as_sentence(message)).message == shown
+
+
+def test_name_of_a_file_keeps_its_case() -> None:
+    assert Failure("plan is not JSON").message == "plan is not JSON."
