@@ -60,7 +60,7 @@ class Demo:
         while time.monotonic() < deadline:
             told = rounds.next(0.2)
             if told is not None:
-                self.story.done(f"The pipeline on Spark. {told}")
+                self.story.done(f"Pipeline on Spark: {told}")
                 self.writer.may_go_on.set()
             acknowledged = len(self.writer.acknowledged)
             if not is_killed and acknowledged >= self.messages * 3 // 4:
@@ -77,7 +77,9 @@ class Demo:
             if is_read and is_written:
                 return
             self.story.now(f"{acknowledged:,} records acknowledged; {rounds.lines[-1]}")
-        raise TimeoutError(f"not done within {DEADLINE_SECONDS:g} s: {rounds.lines}")
+        raise TimeoutError(
+            f"The demo did not complete within {DEADLINE_SECONDS:g} s: {rounds.lines}"
+        )
 
     def kill(self) -> None:
         acknowledged = len(self.writer.acknowledged)
@@ -113,7 +115,7 @@ class Demo:
         """What is wrong with the tables; nothing, if all is well."""
         read = [(row["partition"], row["offset"]) for row in self.table("raw_orders")]
         if self.writer.failures:
-            return f"the client could not write: {self.writer.failures[:3]}"
+            return f"writes failed: {self.writer.failures[:3]}"
         if sorted(read) != sorted(self.writer.acknowledged):
             lost = len(self.writer.acknowledged - set(read))
             twice = len(read) - len(set(read))
@@ -155,7 +157,7 @@ def demonstrate(story: Story, count: int, place: Path) -> int:
                 demo.run(rounds)
                 story.done(f"The lag of the group '{NAME}' is 0.")
         except Exception:
-            story.console.print(f"The brokers wrote:\n{brokers.log()}", markup=False)
+            story.console.print(f"Logs of the brokers:\n{brokers.log()}", markup=False)
             raise
         story.done("Stopped the pipeline and Spark.")
         demo.show()

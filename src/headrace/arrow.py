@@ -122,7 +122,9 @@ def _columns(columns: Iterable[str]) -> tuple[str, ...]:
         hint = suggestion(unknown[0], known)
         raise OptionError(f"unknown column {unknown[0]!r}.{hint} Columns: {', '.join(known)}.")
     if not chosen or len(set(chosen)) < len(chosen):
-        raise OptionError(f"columns are {list(chosen)}: name at least one, and each once.")
+        raise OptionError(
+            f"columns are {list(chosen)}: list at least one column, and each only once."
+        )
     return chosen
 
 

@@ -57,12 +57,12 @@ def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(
             (partition,) = client.describe_topic("weir").partitions
             assert sorted(partition.replicas) == [1, 2]
         os.kill(parts["zookeeper", 1]["pid"], signal.SIGKILL)
-        up.wait_for_line("ZooKeeper node 1 died (SIGKILL). It restarts in 1 s.")
+        up.wait_for_line("ZooKeeper node 1 stopped unexpectedly (SIGKILL). It restarts in 1 s.")
         up.wait_for_line("ZooKeeper node 1 is ready again: ")
         os.kill(parts["broker", 2]["pid"], signal.SIGKILL)
-        up.wait_for_line("Broker 2 died (SIGKILL); the others continue.")
+        up.wait_for_line("Broker 2 stopped unexpectedly (SIGKILL); the others continue.")
         os.kill(parts["broker", 1]["pid"], signal.SIGKILL)
-        up.wait_for_line("Broker 1 died (SIGKILL); no broker is left.")
+        up.wait_for_line("Broker 1 stopped unexpectedly (SIGKILL); no broker is left.")
         up.wait_for_line("did not stop cleanly: Broker 1, Broker 2. The next start recovers them.")
         assert up.process.wait(60) == 1
         wait_until_gone(part["pid"] for part in up.ready["parts"])

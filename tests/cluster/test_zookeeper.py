@@ -305,7 +305,10 @@ def test_the_command_restarts_nodes_that_die(tmp_path: Path) -> None:
             assert asyncio.run(_session_id(connect)) != 0
             said = output.read_text()
             for number in (1, 2):
-                assert f"ZooKeeper node {number} died (SIGKILL). It restarts in 1 s." in said
+                assert (
+                    f"ZooKeeper node {number} stopped unexpectedly (SIGKILL). It restarts in 1 s."
+                    in said
+                )
                 assert f"ZooKeeper node {number} is ready again: " in said
             wait_until(lambda: len({*before} & {*_pids(ready)}) == 1)
         finally:

@@ -75,7 +75,8 @@ class Monitor:
         watched.due = now + wait_s
         watched.is_starting = False
         self._report(
-            f"{process.name} died ({process.ending()}). It restarts in {wait_s:g} s. "
+            f"{process.name} stopped unexpectedly ({process.ending()}). It restarts in {wait_s:g} "
+            "s. "
             f"Its log: {process.output}"
         )
 

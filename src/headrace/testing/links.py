@@ -139,4 +139,4 @@ def owner_of(port: int, pids: dict[int, int]) -> int:
                 with contextlib.suppress(OSError):
                     if os.readlink(f"{directory}/{name}") in inodes:
                         return key
-    raise LookupError(f"the connection from port {port} is of none of {pids}")
+    raise LookupError(f"no process of {pids} has the connection from port {port}")

@@ -65,7 +65,9 @@ async def _until_members(tour: Tour) -> None:
     members = tour.load.members
     joined = 0
     while joined < len(members):
-        await tour.until("a member reads", lambda: any(member.partitions for member in members))
+        await tour.until(
+            "a consumer reads records", lambda: any(member.partitions for member in members)
+        )
         joined = len((await tour.client.describe_group(GROUP)).members)
         await asyncio.sleep(0.1)
 
@@ -102,14 +104,15 @@ async def more_partitions(tour: Tour) -> None:
     began = time.monotonic()
     await tour.client.create_partitions(TOPIC, PARTITION_COUNT)
     await tour.until(
-        "all partitions lead",
+        "all partitions have a leader",
         lambda: (
             len(watch.picture.partitions) == PARTITION_COUNT and not watch.picture.without_leader
         ),
     )
     count, queue, spread = ledger.acknowledged, ledger.queue, time.monotonic()
     await tour.until(
-        "both members read", lambda: all(member.partitions for member in tour.load.members)
+        "both consumers read records",
+        lambda: all(member.partitions for member in tour.load.members),
     )
     tour.say(
         f"{PARTITION_COUNT} partitions on three brokers; both consumers read after "
@@ -149,7 +152,7 @@ async def without_replicas(tour: Tour) -> None:
     )
     tour.screen.keep()
     await tour.stage.start_broker(victim)
-    await tour.until("all partitions lead", lambda: not watch.picture.without_leader)
+    await tour.until("all partitions have a leader", lambda: not watch.picture.without_leader)
     gone = time.monotonic() - began
     tour.say(f"the broker and its partitions are available again, after {gone:.1f} s")
     tour.say(await tour.count())
@@ -172,7 +175,7 @@ async def replicas(tour: Tour) -> None:
     ledger.longest_wait_s = 0.0
     tour.stage.kill(victim)
     seconds = await tour.until(
-        "others lead",
+        "new leaders are elected",
         lambda: not watch.picture.led_by(victim) and not watch.picture.without_leader,
     )
     leaders = ", ".join(
@@ -225,7 +228,7 @@ async def _move(tour: Tour, targets: Changes) -> None:
             for where, nodes in targets.items()
         )
 
-    await tour.until("the replicas are there", has_arrived)
+    await tour.until("all replicas exist", has_arrived)
     await tour.client.elect_leaders(list(targets))
 
 

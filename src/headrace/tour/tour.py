@@ -54,7 +54,7 @@ class Tour:
         began = time.monotonic()
         while not is_so():
             if time.monotonic() - began > WAIT_S_MAX:
-                raise TourFailed(f"not within {WAIT_S_MAX:g} s: {what}")
+                raise TourFailed(f"{what}: this did not happen within {WAIT_S_MAX:g} s")
             await asyncio.sleep(_LOOK_S)
         return time.monotonic() - began
 
@@ -62,7 +62,7 @@ class Tour:
         """Stop the producer, wait for records in flight, and compare the counts."""
         ledger, rate = self.ledger, self.load.rate
         self.load.rate = 0
-        await self.until("what waits is acknowledged", lambda: ledger.queue == 0)
+        await self.until("all queued records are acknowledged", lambda: ledger.queue == 0)
         read, since = ledger.read, time.monotonic()
         # Records that are not read, although the consumers receive no more, are lost.
         while ledger.missing and time.monotonic() - since < SILENCE_S_MAX:

@@ -67,7 +67,8 @@ def test_node_that_dies_is_reported_and_restarted() -> None:
     assert scene.death(10.0) == 1.0
     scene.monitor.look(12.0)
     assert scene.lines == [
-        "ZooKeeper node 1 died (SIGKILL). It restarts in 1 s. Its log: zookeeper.log"
+        "ZooKeeper node 1 stopped unexpectedly (SIGKILL). It restarts in 1 s. Its log: "
+        "zookeeper.log"
     ]
     scene.node.is_ready = True
     scene.monitor.look(13.0)
