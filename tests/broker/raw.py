@@ -342,7 +342,7 @@ class WatchedBroker:
         self.check_told(connection, words)
 
     def check_told(self, connection: RawConnection, words: str = "") -> None:
-        start = f"closed the connection of {connection.name}: "
+        start = f"connection closed by the broker: peer={connection.name} "
         eventually("a line in the log", lambda: bool(self.log_lines(start)))
         lines = self.log_lines(start)
         assert len(lines) == 1, lines

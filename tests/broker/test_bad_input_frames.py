@@ -46,7 +46,7 @@ def test_a_length_that_no_request_has_closes_the_connection_at_its_fourth_byte(
 ) -> None:
     with target.connect() as connection:
         connection.send(struct.pack(">i", length))
-        target.check_closed(connection, f"the size of a request, {length} bytes")
+        target.check_closed(connection, f"invalid request size: {length} bytes")
 
 
 def test_a_length_that_comes_byte_by_byte_is_judged_when_it_is_whole(
@@ -55,7 +55,7 @@ def test_a_length_that_comes_byte_by_byte_is_judged_when_it_is_whole(
     with target.connect() as connection:
         for byte in struct.pack(">i", INT32_MAX):
             connection.send(bytes((byte,)))
-        target.check_closed(connection, "the size of a request")
+        target.check_closed(connection, "invalid request size")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_length_that_comes_byte_by_byte_is_judged_when_it_is_whole(
             b"\x16\x03\x01\x00\xee\x01\x00\x00\xea\x03\x03" + bytes(227),
             "sent a TLS handshake to a plaintext listener",
         ),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "the size of a request"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "invalid request size"),
     ],
     ids=["http", "tls", "ssh"],
 )

@@ -103,7 +103,7 @@ def test_a_request_of_exactly_the_limit_is_served_and_one_byte_more_is_not(
         connection.send(padded(REQUEST_BYTES_MAX))
         assert decode_response(METADATA, 1, connection.read_frame())[0] == 7
         connection.send(struct.pack(">i", REQUEST_BYTES_MAX + 1))
-        target.check_closed(connection, f"the size of a request, {REQUEST_BYTES_MAX + 1} bytes")
+        target.check_closed(connection, f"invalid request size: {REQUEST_BYTES_MAX + 1} bytes")
 
 
 def test_large_requests_take_no_more_memory_than_they_may(target: WatchedBroker) -> None:

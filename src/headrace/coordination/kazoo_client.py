@@ -225,7 +225,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
     """
 
     negotiated_timeout_ms = 0
-    trouble = "no answer"
+    trouble = "no response"
     _received = bytearray()
     _xid = 0
 
@@ -243,7 +243,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         try:
             return super()._connect(host, hostip, port)
         except Exception as error:
-            self.trouble = str(error).removeprefix("socket connection error: ") or "no answer"
+            self.trouble = str(error).removeprefix("socket connection error: ") or "no response"
             raise
 
     def _expand_client_hosts(self) -> Any:

@@ -460,7 +460,9 @@ class ZooKeeperStore:
         if state is self._state:
             return
         if self._closing is None:
-            _log.info("ZooKeeper session %x: %s", self._session_id, state.value)
+            _log.info(
+                "ZooKeeper session changed: session=%x state=%s", self._session_id, state.value
+            )
         self._state = state
         if state is not SessionState.CONNECTED:
             self._data_watches.clear()

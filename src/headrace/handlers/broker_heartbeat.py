@@ -1,4 +1,4 @@
-"""BrokerHeartbeat, versions 0 to 2: ask for permission to shut down. Brokers only.
+"""BrokerHeartbeat, versions 0 to 2: request permission to shut down. Brokers only.
 
 - A stopping broker repeats it until other brokers are leaders of its partitions.
 - The store detects failures, so running brokers do not send it.

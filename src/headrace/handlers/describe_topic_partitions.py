@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions, version 0: topics in pages, with eligible leader replicas (KIP-966).
+"""DescribeTopicPartitions, version 0: describe topics in pages, with their ELR (KIP-966).
 
 - Topics are sorted by name. A response has at most max.request.partition.size.limit partitions and,
   if more follow, a cursor.

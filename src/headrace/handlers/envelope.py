@@ -1,4 +1,4 @@
-"""Envelope, version 0: a client's request, forwarded to the controller. Brokers only.
+"""Envelope, version 0: process a request that a broker forwards to the controller. Brokers only.
 
 - Contains the frame of the client's request. The response contains the frame of the response.
 - Accepts the CONTROLLER_APIS of wire/apis.py only (INVALID_REQUEST).

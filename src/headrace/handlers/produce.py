@@ -11,8 +11,8 @@
 - Requires: Write on the topic.
 - Versions: 0 to 13. 0 to 2 are advertised and rejected (KAFKA-18659). Since 13, topic ids.
 
-Gaps: transactions; a transactional producer gets a fatal error. With acks=all a timeout_ms above
-900000 counts as 900000; Kafka has no limit.
+Gaps: transactions are not supported; a transactional producer gets a fatal error. With acks=all,
+the maximum of timeout_ms is 900000, and larger values are reduced to it; Kafka has no limit.
 """
 
 import logging

@@ -163,9 +163,7 @@ class AppendQueue:
             partition = exchange.partitions[at]
             if partition.write_error != 0 and part.end_offset > partition.log.written_end_offset:
                 exchange.refuse(part, partition.write_error)
-                part.message = (
-                    "The broker cannot write to this partition. Its log output has the reason."
-                )
+                part.message = "The broker cannot write to this partition. See the broker's log."
             elif waits_for_all:
                 if part.end_offset > partition.high_watermark:
                     self._wait_for_commit(exchange, partition, part.end_offset)

@@ -58,6 +58,7 @@ def _stage(log: Log, frame: bytes, at: i64, end: i64, leader_epoch: i64, wall_ms
             # No checksum covers it, and every later batch would look fenced.
             raise ApiError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"A batch has leader epoch {batch.leader_epoch}, its leader {leader_epoch}.",
+                f"A batch has leader epoch {batch.leader_epoch}, but its leader has epoch "
+                f"{leader_epoch}.",
             )
         log.stage_replica(batch, wall_ms)

@@ -159,11 +159,16 @@ class IsrService:
             is_waiting=_is_waiting(partition),
         )
         if action is Action.HAND_OVER:
-            _LOG.warning("followers are silent, handing over: partition=%s-%d", *key)
+            _LOG.warning("followers do not respond, handing over leadership: partition=%s-%d", *key)
             self._cut_off[partition] = None
         elif action is Action.REMOVE_SILENT:
             silent = ",".join(str(node) for node in sorted(self.silence.unreached))
-            _LOG.warning("removing silent followers: partition=%s-%d silent=%s", *key, silent)
+            _LOG.warning(
+                "followers do not respond, removing them from the ISR: partition=%s-%d "
+                "followers=%s",
+                *key,
+                silent,
+            )
             self._shrinking[partition] = None
         if action is not Action.NONE:
             self.check_isr(partition)
@@ -181,7 +186,8 @@ class IsrService:
             partition.is_cut_off = partition in found
         for partition in [each for each in found if each not in self._stranded]:
             _LOG.warning(
-                "cut off, clients must find another leader: partition=%s", partition.log.partition
+                "leader is cut off from the cluster, rejecting clients: partition=%s",
+                partition.log.partition,
             )
             partition.is_cut_off = True
             self._appends.update_time()
@@ -244,7 +250,7 @@ class IsrService:
             code = reply.get("error_code", 0)
             refusal = error_name(code) if code else ""
         except (LinkBroken, TimeoutError) as error:
-            reply, refusal = {}, str(error) or "no answer"
+            reply, refusal = {}, str(error) or "no response"
         except ApiError as error:
             reply, refusal = {}, error_name(error.code)
         unknown = asked if refusal else self._settle(asked, _slots(reply))

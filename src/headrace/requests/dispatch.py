@@ -124,7 +124,8 @@ def _as_api_error(context: RequestContext, error: Exception) -> ApiError:
         exc_info=error,
     )
     return ApiError(
-        ErrorCode.UNKNOWN_SERVER_ERROR, "The broker failed. Its log contains the reason."
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        "The request failed with an internal error. See the broker's log.",
     )
 
 

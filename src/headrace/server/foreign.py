@@ -11,7 +11,7 @@ def reason_to_reject(data: bytes, at: int, size: int) -> str:
         return "client sent a TLS handshake to a plaintext listener"
     if start in _HTTP_METHODS:
         return "client sent an HTTP request to a Kafka listener"
-    return f"the size of a request, {size} bytes, is not valid"
+    return f"invalid request size: {size} bytes"
 
 
 def reason_to_reject_tls(data: bytes) -> str:

@@ -222,7 +222,7 @@ class Server:
 
     def _warn(self, name: str, reason: str) -> None:
         if reason:
-            self._closings.tell(f"closed the connection of {name}: {reason}")
+            self._closings.tell(f"connection closed by the broker: peer={name} reason={reason}")
 
     def _keep_up(self) -> None:
         self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)

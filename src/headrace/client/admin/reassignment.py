@@ -60,7 +60,7 @@ def alter_reassignments(
             if part["error_code"]
         }
 
-    return (yield from retrying(session, "moving partitions", attempt))
+    return (yield from retrying(session, "reassigning partitions", attempt))
 
 
 def list_reassignments(
@@ -87,7 +87,7 @@ def list_reassignments(
             for part in topic["partitions"]
         }
 
-    return (yield from retrying(session, "listing moves", attempt))
+    return (yield from retrying(session, "listing reassignments", attempt))
 
 
 def elect_leaders(

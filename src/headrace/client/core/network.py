@@ -148,7 +148,7 @@ class Network:
                 return peer.rejection
             if peer.reason:
                 reasons[peer.reason] = None
-        text = "; ".join(reasons) or "no answer"
+        text = "; ".join(reasons) or "no response"
         return Unreachable(
             f"cannot reach any of {self._options.bootstrap_text}: {text}; is the broker running?"
         )

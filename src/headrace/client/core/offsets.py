@@ -312,7 +312,7 @@ def timestamps(at: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
     for partition, start in at.items():
         timestamp = start_timestamp(start)
         if timestamp is None:
-            raise ValueError(f"{start!r} is an offset already")
+            raise ValueError(f"{start!r} is an offset, which needs no lookup")
         wanted[partition] = timestamp
     return wanted
 

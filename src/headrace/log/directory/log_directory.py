@@ -181,8 +181,10 @@ class LogDirectory:
         self.recorded.read(set(map(str, self.found)), self.incarnation.is_cached, aside)
         lost = filter(None, map(parse_partition, self.recorded.lost))
         if names := named(list(lost)):
-            message = "segments were removed while the broker was stopped, so none of its logs "
-            message += "counts as complete: directory=%s partitions=%s"
+            message = (
+                "segments were removed while the broker was stopped, so no log of this broker "
+            )
+            message += "is trusted as complete: directory=%s partitions=%s"
             _LOG.error(message, self.path, names)
 
     @property

@@ -230,7 +230,7 @@ class _Segment:
         first, last = int(batch.base_offset), int(batch.last_offset())
         if first < report.log_end_offset:
             self._problem(
-                position, f"offset {first} comes after {report.log_end_offset - 1}, out of order"
+                position, f"offset {first} follows offset {report.log_end_offset - 1}, out of order"
             )
         self._check_epoch(batch, position)
         frame = walk.records(batch)

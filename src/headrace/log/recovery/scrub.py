@@ -38,7 +38,9 @@ class SegmentScrub:
                     self.problem = walk.error
                     return True
                 if batch.base_offset < self._end_offset:
-                    self.problem = f"offset {batch.base_offset} comes after {self._end_offset - 1}"
+                    self.problem = (
+                        f"offset {batch.base_offset} follows offset {self._end_offset - 1}"
+                    )
                     return True
                 self._end_offset = int(batch.last_offset()) + 1
         except OSError as error:

@@ -57,7 +57,7 @@ def verify_segment(
         base_offset = walk.base_offset
         last_offset = walk.last_offset
         if base_offset < end_offset:
-            error = f"offset {base_offset} comes after {end_offset - 1}"
+            error = f"offset {base_offset} follows offset {end_offset - 1}"
             break
         if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
             error = f"offset {last_offset} is too far from the segment's first"
