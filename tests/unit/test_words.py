@@ -20,6 +20,13 @@ REPLACED = re.compile(
     r"(?:who|what) (?:comes|came))\b",
     re.IGNORECASE,
 )
+REPLACED_IN_STRINGS = re.compile(
+    r"\b(?:answer(?:s|ed)?|asks|asked|(?:is|are) no (?!longer\b)|(?:is|are) there|leave it out|"
+    r"go on|going on|made again|as (?:it|they) came|gone|lies|tells?|told|says?|comes?|came|goes|"
+    r"trouble|died|dies|beside)\b",
+    re.IGNORECASE,
+)
+"""More words, which only texts for users have lost so far."""
 STRINGS_MAX = 0
 PROSE_MAX = {"src": 208, "tests": 382}
 
@@ -79,7 +86,12 @@ def test_pages_for_users_have_no_replaced_words() -> None:
 
 def test_strings_for_users_have_no_replaced_words() -> None:
     files = sorted((ROOT / "src").rglob("*.py"))
-    found = [text for path in files for text in strings(path) if count(text)]
+    found = [
+        text
+        for path in files
+        for text in strings(path)
+        if count(text) or (" " in text.strip() and REPLACED_IN_STRINGS.search(text))
+    ]
     assert len(found) <= STRINGS_MAX, found
 
 
