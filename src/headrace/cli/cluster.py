@@ -132,7 +132,7 @@ def _print(cluster: dict[str, Any]) -> None:
     rows = [
         (
             broker["broker"],
-            broker["address"] or "not running",
+            broker["address"] or "offline",
             broker["rack"],
             broker["leads"],
             broker["follows"],

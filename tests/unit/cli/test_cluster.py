@@ -52,10 +52,10 @@ def test_a_broker_that_is_away_is_still_listed(capsys: pytest.CaptureFixture[str
     cluster._print(cluster._description(ClientOfTwo()))  # type: ignore[arg-type]
     assert capsys.readouterr().out.splitlines() == [
         "Cluster id: 1 topic, 3 partitions, 1 under-replicated, 1 without a leader",
-        "broker  address      rack   leads  follows  out of sync",
-        "     1  a:9092       north      1        1            0",
-        "     2  not running  -          0        2            1",
-        "     3  c:9092       -          1        1            0  controller",
+        "broker  address  rack   leads  follows  out of sync",
+        "     1  a:9092   north      1        1            0",
+        "     2  offline  -          0        2            1",
+        "     3  c:9092   -          1        1            0  controller",
         "No leader, waiting for broker 2: mill-1",
         "Offline logs on broker 1: mill-2. See the log of the broker.",
     ]
