@@ -1,6 +1,7 @@
 """The real door to the disk, and that the simulated one behaves like it."""
 
 import errno
+import fcntl
 import os
 import resource
 import threading
@@ -187,3 +188,26 @@ def test_a_read_only_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="denied") as refused:
         SystemFiles().open(str(tmp_path / "x"), write=True, create=True)
     assert refused.value.errno == errno.EACCES
+
+
+def test_lock_of_a_replaced_file_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / ".lock"
+    path.touch()
+    take = fcntl.flock
+    taken: list[int] = []
+
+    def removed_by_its_holder(fd: int, operation: int) -> None:
+        take(fd, operation)
+        if not taken:
+            path.unlink()
+        taken.append(fd)
+
+    monkeypatch.setattr(fcntl, "flock", removed_by_its_holder)
+    files = SystemFiles()
+    fd = files.lock(str(path), "4711\n")
+    with pytest.raises(DirectoryInUse):
+        files.lock(str(path), "4712\n")
+    assert path.read_text() == "4711\n"
+    files.close(fd)

@@ -455,3 +455,36 @@ def test_high_watermark_applies_to_the_same_topic_after_a_kill() -> None:
     directory = opened(files.killed())
     directory.load({A: (ID, CONFIG)})
     assert directory.high_watermarks == {A: 1}
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_abandoned_new_directory_is_as_before(tmp_path: Path, existed: bool) -> None:
+    path = tmp_path / "data"
+    if existed:
+        path.mkdir()
+        (path / "note").touch()
+    directory = LogDirectory(str(path), SystemFiles(), SystemClock())
+    directory.open()
+    (path / "store").write_bytes(b"new")
+    directory.claim("cluster-1", 1)
+    directory.abandon()
+    assert path.exists() == existed
+    if existed:
+        assert [each.name for each in path.iterdir()] == ["note"]
+    directory.open()
+    directory.abandon()
+
+
+def test_abandoned_directory_of_an_earlier_broker_keeps_its_files() -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.claim("cluster-1", 1)
+    directory.load({})
+    append(directory.create(A, ID, CONFIG), "kept")
+    directory.close({A: 1})
+    before = [each.name for each in files.list_directory("/data")]
+    opened(files).abandon()
+    assert [each.name for each in files.list_directory("/data")] == before
+    directory = opened(files)
+    directory.load(WANTED)
+    assert values(directory.logs()[0]) == ["kept"]
