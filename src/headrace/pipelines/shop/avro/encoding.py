@@ -1,7 +1,7 @@
-"""An event as the bytes of a record: Avro's single-object encoding.
+"""Encodes an event as the value of a record: Avro's single-object encoding.
 
-It begins with the fingerprint of the schema that it was written with, so readers know which of
-the schemas to take, and new schemas need no new topic.
+A value starts with the fingerprint of its schema. So readers find the schema, and records with
+several schemas can be in one topic.
 """
 
 import io
@@ -15,7 +15,7 @@ MARK = b"\xc3\x01"
 
 
 def load(name: str) -> tuple[bytes, Any]:
-    """A schema's fingerprint, and the schema."""
+    """The fingerprint of a schema, and the schema."""
     schema = json.loads((Path(__file__).parent / "schemas" / name).read_text())
     canonical = fastavro.schema.to_parsing_canonical_form(schema)
     fingerprint = fastavro.schema.fingerprint(canonical, "CRC-64-AVRO")

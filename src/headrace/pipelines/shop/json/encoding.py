@@ -1,4 +1,4 @@
-"""An event as the bytes of a record: JSON."""
+"""Encodes an event as the value of a record: JSON."""
 
 import json
 from typing import Any

@@ -27,14 +27,14 @@ TOPICS = {"orders": 3, "orders-dead-letters": 1, "order-alerts": 1}
 
 class Message(NamedTuple):
     due: datetime
-    """When it reaches the topic; later than `at` if it is late."""
+    """The time at which it is written to the topic; after `at` if the event is late."""
     at: datetime
     key: bytes
     value: bytes | None
 
 
 def order_events(seed: int, number: int) -> list[dict[str, Any]]:
-    """The events of one order, as they should be."""
+    """The events of one order, valid and in order."""
     random = Random(f"{seed}/{number}")
     (product,) = random.choices(list(PRICES_CENTS), POPULARITY)
     quantity, price = random.randint(1, 5), PRICES_CENTS[product]
@@ -54,7 +54,7 @@ def order_events(seed: int, number: int) -> list[dict[str, Any]]:
         if random.random() < 0.1:
             stages.append(("refunded", amount))
     if random.random() < 0.05:
-        # A client that sends its order again, as a new event.
+        # A client sends its order again, as a new event.
         stages.append(("placed", placed))
     events = []
     for seq, (kind, fields) in enumerate(stages, 1):
@@ -65,10 +65,10 @@ def order_events(seed: int, number: int) -> list[dict[str, Any]]:
 
 
 def broken_value(event: dict[str, Any], random: Random) -> bytes | None:
-    """A value that is not, or not quite, an event."""
+    """A value that is not a valid event."""
     values: list[bytes | None] = [
         None,
-        b"\xff\xfe nothing that anybody could read",
+        b"\xff\xfe not an event",
         encode(event)[:-9],
         encode({**event, "order_id": ""}),
         encode({**event, "seq": -1}),
@@ -80,7 +80,7 @@ def broken_value(event: dict[str, Any], random: Random) -> bytes | None:
 
 
 def order_messages(seed: int, number: int) -> Iterator[Message]:
-    """What the topic gets of one order."""
+    """The records of one order: duplicates, late events and invalid values included."""
     random = Random(f"{seed}/{number}/way")
     for event in order_events(seed, number):
         at = datetime.fromisoformat(event["at"])
@@ -96,13 +96,13 @@ def order_messages(seed: int, number: int) -> Iterator[Message]:
 
 
 def messages(seed: int, first: int, orders: int) -> list[Message]:
-    """All that the topic gets of these orders, as it comes in."""
+    """The records of these orders, in the order in which they are written."""
     found = [m for n in range(first, first + orders) for m in order_messages(seed, n)]
     return sorted(found, key=lambda message: message.due)
 
 
 def create_topics(client: Client) -> None:
-    """Events are the truth, and kept for ever: by default a record goes a week after its time."""
+    """Create the topics without retention; by default, records are deleted after a week."""
     for name, partitions in TOPICS.items():
         try:
             client.create_topic(name, partitions=partitions, configs={"retention.ms": "-1"})
@@ -111,7 +111,7 @@ def create_topics(client: Client) -> None:
 
 
 def default_bootstrap() -> str:
-    """As `headrace pipeline` finds it."""
+    """The address that `headrace pipeline` uses."""
     if "HEADRACE_BOOTSTRAP" in os.environ:
         return os.environ["HEADRACE_BOOTSTRAP"]
     import yaml

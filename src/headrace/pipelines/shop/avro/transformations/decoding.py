@@ -1,7 +1,7 @@
-"""From the bytes of a record to JSON: here the bytes are Avro's single-object encoding.
+"""Decodes the value of a record to JSON. The values have Avro's single-object encoding.
 
-A record names its schema by fingerprint, and `schemas/` has them all. Spark's own `from_avro` knows
-one schema only, and is in a jar that PySpark's package does not have.
+A value starts with the fingerprint of its schema, which is in `schemas/`. Spark's `from_avro`
+supports only one schema, and is in a jar that PySpark does not contain.
 """
 
 import io
@@ -30,7 +30,7 @@ def decode(value: bytes) -> str | None:
     try:
         body = io.BytesIO(value[10:])
         return json.dumps(fastavro.schemaless_reader(body, SCHEMAS[bytes(value[:10])]))
-    except Exception:  # noqa: BLE001  Whatever the bytes are, the pipeline goes on.
+    except Exception:  # noqa: BLE001  An invalid value must not stop the pipeline.
         return None
 
 

@@ -1,4 +1,4 @@
-"""From the bytes of a record to JSON: here the bytes are JSON."""
+"""Decodes the value of a record to JSON. The values are JSON."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession

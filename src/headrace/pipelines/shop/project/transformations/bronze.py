@@ -1,4 +1,4 @@
-"""Bronze: every record of the topic as it came, readable or not."""
+"""Bronze: every record of the topic, unchanged, valid or not."""
 
 from pyspark import __version__ as version
 from pyspark import pipelines as dp

@@ -1,8 +1,8 @@
--- Gold is a function of all events, so neither the order in which they arrived, nor how often, nor
--- how late, makes a difference. The table properties allow `headrace pipeline` to compute in a run
--- only the orders that have new events; Spark's own command computes everything.
+-- Gold is computed from all events, so late, duplicate and reordered events do not change the result.
+-- With the table properties, `headrace pipeline` computes only the orders that have new events.
+-- Spark's own command computes everything.
 
--- Each event once: of those with the same number, the first in the topic.
+-- Each event once: of events with the same number, the first in the topic.
 CREATE TEMPORARY VIEW unique_events AS
 SELECT order_id, seq, first.*
 FROM (
@@ -31,8 +31,8 @@ FROM unique_events
 WHERE type IN ('paid', 'refunded')
 GROUP BY date_trunc('MINUTE', at), product;
 
--- The state of an order, folded from its events. The status never goes back: an order that was
--- shipped stays so if it is placed again. A correction replaces fields and keeps the status.
+-- The state of an order, computed from its events. The status never returns to an earlier one: a
+-- shipped order that is placed again stays shipped. A correction replaces fields, not the status.
 CREATE MATERIALIZED VIEW orders
 TBLPROPERTIES ('headrace.incremental.key' = 'order_id') AS
 SELECT

@@ -1,9 +1,9 @@
-"""Silver: the events that are right, with types. What is wrong gets a reason, and never an error.
+"""Silver: the valid events, with types. An invalid record gets a reason and stops no flow.
 
-A new field is one more name in EVENT; events that do not have it yet have null.
+To add a field, add its name to EVENT. Events without the field have null.
 
-Columns are added with `select("*", ...)`: after `withColumn` Spark 4.3 no longer sees that a flow
-has to wait for the table that it reads, and Headrace runs it in a second wave, which takes longer.
+Columns are added with `select("*", ...)`. After `withColumn`, Spark 4.3 does not detect that a flow
+depends on the table that it reads, so Headrace must run the flow separately, which takes longer.
 """
 
 from pyspark import pipelines as dp
@@ -16,7 +16,7 @@ EVENT = """
     order_id STRING, seq INT, type STRING, at TIMESTAMP, product STRING,
     quantity INT, price_cents BIGINT, amount_cents BIGINT, channel STRING
 """
-# The first that is true is the reason. Bounds also keep later sums and products from overflowing.
+# The first condition that is true is the reason. The limits also prevent overflows in sums.
 WRONG = {
     "the value is empty": "value IS NULL",
     "the value cannot be decoded": "json IS NULL",

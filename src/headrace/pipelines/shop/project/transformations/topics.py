@@ -1,7 +1,7 @@
-"""What goes back to topics: dead letters and alerts.
+"""Records that the pipeline writes to topics: dead letters and alerts.
 
-Both are written at least once: after a failure, or a full refresh, some come again. The offset in a
-dead letter's headers, and the order in an alert's key, tell which are the same.
+Both are written at least once: a failure or a full refresh can write duplicates. The offset in the
+headers of a dead letter, and the order in the key of an alert, identify duplicates.
 """
 
 from pyspark import pipelines as dp
