@@ -289,7 +289,7 @@ class Presence:
         changes = await store_reader.read_changes(self._store, self._saw_changes)
         await self._picture.read_broker_configs()
         await self._picture.read_group_configs()
-        await self._picture.read_users()
+        await self._read_users()
         await self._read_acls()
         await self._picture.read_quotas()
         await side_by_side(self._read_topic, await self._picture.names())
@@ -315,7 +315,7 @@ class Presence:
             await self._picture.read_group_configs()
         users = [row.name for row in wanted if row.kind == "user"]
         if users:
-            await self._picture.read_users(users)
+            await self._read_users(users)
         acls = [int(row.name, 16) for row in wanted if row.kind == "acl"]
         if acls:
             await self._read_acls(acls)
@@ -333,8 +333,12 @@ class Presence:
         async with self._locks.hold(collision_key(name)):
             await self._picture.read_topic(name)
 
-    async def _read_acls(self, nodes: Iterable[int] | None = None) -> None:
+    async def _read_users(self, names: Iterable[str] | None = None) -> None:
         # A write during the read would be followed by the older content.
+        async with self._locks.hold(layout.USER_CONFIGS):
+            await self._picture.read_users(names)
+
+    async def _read_acls(self, nodes: Iterable[int] | None = None) -> None:
         async with self._locks.hold(layout.ACLS):
             await self._picture.read_acls(nodes)
 

@@ -260,7 +260,7 @@ class Admin:
     async def alter_user(self, user: str, edit: ConfigEdit) -> Mapping[str, str]:
         path = layout.user_config_path(user)
         configs: Mapping[str, str] | None = None
-        async with self._locks.hold(path):
+        async with self._locks.hold(layout.USER_CONFIGS):
             for _ in range(_ATTEMPTS_MAX):
                 known = self.image.users.get(user, {})
                 if configs == known:

@@ -1,13 +1,15 @@
 """ACLs in the store: every broker shows them, and a node that cannot be read is reported."""
 
+import asyncio
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.controller import acl_admin
 from headrace.coordination import acl_layout, layout
-from headrace.coordination.port import REQUEST_BYTES_MAX
+from headrace.coordination.port import REQUEST_BYTES_MAX, Watch
 from headrace.model.acls import Acl, AclFilter, Operation, PatternType, ResourceType
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
@@ -85,6 +87,48 @@ async def test_deletion_of_unknown_outcome_reports_the_deleted_acls(cluster: Clu
     assert shown(leader.controller.image) == {allow("b")}
     await leader.controller.create_acls([allow("c")])
     assert shown(leader.controller.image) == {allow("b"), allow("c")}
+
+
+@pytest.mark.parametrize("kind", ["user", "acl"])
+def test_read_that_a_deletion_overtakes_does_not_restore_the_deleted(
+    kind: str, tmp_path: Path
+) -> None:
+    """For example the read after a reconnect of the controller."""
+
+    @cluster_of(1)
+    async def scene(cluster: Cluster) -> None:
+        leader = cluster.leader
+        controller, image = leader.controller, leader.controller.image
+        await controller.alter_user("ann", {"SCRAM-SHA-256": "x"})
+        await controller.create_acls([allow("a")])
+        user_path = layout.user_config_path("ann")
+        acl_path = acl_layout.acl_path(acl_layout.acl_node(allow("a")))
+        slow_path = user_path if kind == "user" else acl_path
+        get, released, is_read = leader.store.get, asyncio.Event(), asyncio.Event()
+
+        async def slow(path: str, watch: Watch | None = None) -> Any:
+            found = await get(path, watch)
+            if path == slow_path:
+                is_read.set()
+                await released.wait()
+            return found
+
+        leader.store.get = slow  # type: ignore[assignment, method-assign]
+        reading = asyncio.create_task(controller._presence._load())
+        await is_read.wait()
+        delete = (
+            controller.alter_user("ann", lambda _: {})
+            if kind == "user"
+            else controller.delete_acls([AclFilter()])
+        )
+        deletion = asyncio.ensure_future(delete)
+        await asyncio.wait([deletion], timeout=0.3)
+        released.set()
+        await reading
+        await deletion
+        assert (image.users if kind == "user" else shown(image)) in ({}, set())
+
+    scene(tmp_path)
 
 
 @cluster_of(1)
