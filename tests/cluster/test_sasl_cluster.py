@@ -5,7 +5,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -41,6 +41,8 @@ SHARED_HOST = "127.0.9.9"
 
 
 class SecuredCluster:
+    settings: ClassVar[dict[str, str]] = {}
+
     def __init__(self, directory: Path) -> None:
         self.open = {node: f"{host_of(node)}:{free_port(host_of(node))}" for node in NODES}
         self.secured = {node: f"{host_of(node)}:{free_port(host_of(node))}" for node in NODES}
@@ -54,6 +56,7 @@ class SecuredCluster:
                 "listener.security.protocol.map": protocols,
                 "inter.broker.listener.name": "BROKERS",
                 "min.insync.replicas": "2",
+                **self.settings,
             },
             settings_of={
                 node: {

@@ -342,7 +342,12 @@ class BrokerConfig:
             lines.append(f"Listeners not opened: {names}. Headrace has no Raft quorum.")
         if self.has_authorizer and not self.get_str("super.users"):
             lines.append("super.users is empty: only users with ACLs can do anything.")
-        elif self.get_str("super.users") and not self.has_authorizer:
+        if self.has_authorizer and self.is_clustered and not self.mechanisms:
+            lines.append(
+                f"ACLs do not protect the listener {self.internal_listener}, which requires no "
+                "login: restrict access to it, or use SASL listeners."
+            )
+        if self.get_str("super.users") and not self.has_authorizer:
             lines.append(
                 "super.users has no effect without authorizer.class.name: every client can do "
                 "everything."

@@ -218,6 +218,12 @@ def test_settings_of_acls_that_cannot_have_the_intended_effect_are_noted() -> No
     assert "every client can do everything" in alone
     (empty,) = BrokerConfig.load({"authorizer.class.name": AUTHORIZER}).notes()
     assert empty == "super.users is empty: only users with ACLs can do anything."
+    cluster = {"authorizer.class.name": AUTHORIZER, "super.users": "User:a"}
+    cluster["zookeeper.connect"] = "localhost:2181"
+    (internal,) = BrokerConfig.load(cluster).notes()
+    assert internal.startswith("ACLs do not protect the listener INTERNAL")
+    cluster["listeners"] = "SASL_PLAINTEXT://localhost:9092"
+    assert BrokerConfig.load(cluster).notes() == []
 
 
 @pytest.mark.parametrize(
