@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 
 import pytest
+from confluent_kafka import Consumer, Producer, ThrottleEvent, TopicPartition
 
 import headrace.client
 from headrace.model.errors import ErrorCode
@@ -32,6 +34,7 @@ from tests.broker.raw import (
     PRODUCE,
     PRODUCE_VERSION,
     RawConnection,
+    eventually,
     one_batch,
     values_of,
 )
@@ -83,12 +86,10 @@ def test_producer_with_acks_0_is_not_read_either(
         client.alter_quotas(RAW, {PRODUCER_RECORD_RATE: 1.0})
         frame = connection.produce_frame("unacknowledged", one_batch(*[b"x"] * 2000), acks=0)
         connection.send(frame + frame)
-        while other.end_offset("unacknowledged") < 2000:
-            pass
+        eventually("the first request", lambda: other.end_offset("unacknowledged") >= 2000)
         assert other.end_offset("unacknowledged") == 2000
         client.alter_quotas(RAW, {PRODUCER_RECORD_RATE: None})
-        while other.end_offset("unacknowledged") < 4000:
-            pass
+        eventually("the second request", lambda: other.end_offset("unacknowledged") == 4000)
 
 
 def fetch(connection: RawConnection, topic: str, offset: int) -> tuple[list[Message], int, bytes]:
@@ -314,3 +315,40 @@ def test_command_reports_mistakes(broker: RunningBroker, arguments: list[str], t
     assert done.returncode != 0
     assert text.lower() in done.stderr.lower()
     assert "Traceback" not in done.stderr
+
+
+def test_librdkafka_reports_the_throttle_time_and_loses_nothing(
+    broker: RunningBroker, client: headrace.client.Client
+) -> None:
+    client.alter_quotas(
+        {CLIENT_ID: "rdkafka"}, {PRODUCER_BYTE_RATE: 200_000.0, CONSUMER_RECORD_RATE: 200.0}
+    )
+    throttled: dict[str, float] = {}
+
+    def note(event: ThrottleEvent) -> None:
+        throttled[event.broker_name] = max(
+            event.throttle_time, throttled.get(event.broker_name, 0.0)
+        )
+
+    settings = {
+        "bootstrap.servers": broker.address,
+        "client.id": "rdkafka",
+        "throttle_cb": note,
+    }
+    # Small batches: a batch is never divided.
+    producer = Producer({**settings, "batch.size": 10_000})
+    for number in range(600):
+        producer.produce("rdkafka", b"%04d" % number + b"x" * 996, partition=0)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert max(throttled.values()) > 0
+    throttled.clear()
+    consumer = Consumer({**settings, "group.id": "rdkafka", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition("rdkafka", 0, 0)])
+    found: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while len(found) < 600 and time.monotonic() < deadline:
+        found += [message.value()[:4] for message in consumer.consume(100, 1.0)]
+    consumer.close()
+    assert found == [b"%04d" % number for number in range(600)]
+    assert max(throttled.values()) > 0
