@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -17,7 +18,11 @@ import headrace.client
 import headrace.client.aio
 from headrace.client import AuthenticationFailed, ClientError, load_properties
 from headrace.ensemble.zookeeper import free_port
+from headrace.security.scram_client import login_client
 from headrace.testing import RunningBroker
+from headrace.wire.apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from headrace.wire.codec import encode_request
+from tests.broker.raw import RawConnection, framed
 from tests.certificates import Certificates
 
 USER, PASSWORD = "alice", "secret"
@@ -249,3 +254,23 @@ def test_aiokafka_writes_and_reads(secured: Secured, new_topic: str, listener: s
             return [(await consumer.getone()).value for _ in values]
 
     assert asyncio.run(run()) == values
+
+
+def test_requests_can_follow_the_login_without_a_pause(secured: Secured) -> None:
+    """The client sends the last message of its login and a request of 30 KB in one piece."""
+    context = ssl.create_default_context(cafile=secured.certificates.path("ca.pem"))
+    software = {"client_software_name": "x" * 30_000, "client_software_version": "1"}
+    with RawConnection(secured.ports["SASL_SSL"]) as connection:
+        connection.sock = context.wrap_socket(connection.sock, server_hostname="localhost")
+        connection.ask(SASL_HANDSHAKE, 1, {"mechanism": "SCRAM-SHA-256"})
+        login = login_client("SCRAM-SHA-256", USER, PASSWORD, "nonce")
+        first = connection.ask(SASL_AUTHENTICATE, 2, {"auth_bytes": login.next(b"")})
+        last = login.next(first["auth_bytes"])
+        requests = [encode_request(SASL_AUTHENTICATE, 2, 1, "c", {"auth_bytes": last})]
+        requests.append(encode_request(API_VERSIONS, 3, 2, "c", software))
+        # Both TLS records arrive in one segment.
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        connection.send(b"".join(map(framed, requests)))
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+        answered = [int.from_bytes(connection.read_frame()[:4], "big") for _ in requests]
+    assert answered == [1, 2]
