@@ -56,9 +56,13 @@ def test_users_of_the_security_page(tmp_path: Path) -> None:
     text = page("SECURITY.md")
     first = block(text, "headrace users bootstrap admin").splitlines()[0]
     run(first, tmp_path, stdin="secret-1\n")
-    settings = dict(line.split("=", 1) for line in block(text, "listeners=SASL").splitlines())
+    settings = dict(
+        line.split("=", 1) for line in block(text, "listeners=SASL_PLAINTEXT").splitlines()
+    )
     settings["listeners"] = f"SASL_PLAINTEXT://127.0.0.1:{free_port()}"
-    login = block(text, "security.protocol=").replace("sasl.password=...", "sasl.password=secret-1")
+    login = block(text, "security.protocol=SASL_PLAINTEXT").replace(
+        "sasl.password=...", "sasl.password=secret-1"
+    )
     assert "secret-1" in login
     (tmp_path / "admin.properties").write_text(login)
     commands = block(text, "headrace users create bob").splitlines()
