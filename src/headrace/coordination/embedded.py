@@ -39,7 +39,7 @@ from headrace.coordination.port import (
     check_path,
 )
 from headrace.coordination.tree import Change, Commit, Tree
-from headrace.env.complaints import Complaint
+from headrace.env.rate_limited_log import RecurringProblem
 
 STORE_FILE = "headrace-store.db"
 _COUNTER_BITS = 32
@@ -83,7 +83,7 @@ class EmbeddedServer:
         self._launch_due = False
         self._sessions: list[EmbeddedStore] = []
         self._sessions_ended: set[int] = set()
-        self._full = Complaint(_log)
+        self._full = RecurringProblem(_log)
 
     @classmethod
     async def open(cls, path: str) -> "EmbeddedServer":
@@ -186,11 +186,11 @@ class EmbeddedServer:
         error = job.exception()
         if error is None:
             self._epoch_durable = self._zxid >> _COUNTER_BITS
-            self._full.over("store has free space again")
+            self._full.end("store has free space again")
             self._landed()
             return
         if isinstance(error, StoreFull):
-            self._full.tell(str(error))
+            self._full.log(str(error))
             self._drop(error)
             return
         _log.error("%s", error)

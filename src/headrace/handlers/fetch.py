@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
+from headrace.env.rate_limited_log import LineLimit
 from headrace.log.file import FileSlice, NotCached
 from headrace.log.log import Log
 from headrace.log.whole_batches import whole_batches
@@ -112,7 +113,7 @@ class FetchHandler:
         self.woken: list[FetchExchange] = []
         """Long polls to retry after the next flush."""
         self.choose = choose
-        self.complained_ms: i64 = 0
+        self.unreadable = LineLimit(1.0)
         self.copied_left: i64 = 0
         """How many bytes can still be copied into the current response."""
 
@@ -259,7 +260,7 @@ class FetchHandler:
             except ApiError as error:
                 result.error = error.code
             except OSError as failure:
-                self._complain(failure)
+                self._log_unreadable(failure)
                 result = FetchResult(part.key, part.index)
                 result.error = ErrorCode.KAFKA_STORAGE_ERROR
             total += result.size
@@ -273,10 +274,9 @@ class FetchHandler:
         self._answer(exchange, results)
         return True
 
-    def _complain(self, failure: OSError) -> None:
-        """One line a second: whoever cannot read asks again at once."""
-        if self.appends.now_ms - self.complained_ms >= 1000:
-            self.complained_ms = self.appends.now_ms
+    def _log_unreadable(self, failure: OSError) -> None:
+        """Log at most one line per second: clients repeat the fetch immediately."""
+        if self.unreadable.add(int(self.appends.now_ms) / 1000) > 0:
             _log.error("partition cannot be read: error=%s", failure)
 
     def _answer(self, exchange: FetchExchange, results: list[FetchResult]) -> None:

@@ -21,7 +21,7 @@ from headrace.cluster.changes import ImageChange, changed_partitions
 from headrace.config.broker import BrokerConfig
 from headrace.controller.failover_machine import members_of
 from headrace.env.clock import Clock
-from headrace.env.complaints import Complaint
+from headrace.env.rate_limited_log import RecurringProblem
 from headrace.log.directory.directory_jobs import RemoveDirectories
 from headrace.log.directory.log_directory import LogDirectory
 from headrace.model.cluster import ClusterImage
@@ -78,7 +78,7 @@ class Replicas:
         """Partitions by topic whose logs are not open yet."""
         self._opened_later: dict[str, asyncio.TimerHandle] = {}
         """Topics some of whose logs could not be opened, and when they are tried again."""
-        self._unopenable = Complaint(_log, clock.monotonic)
+        self._unopenable = RecurringProblem(_log, clock.monotonic)
         self._slices = Slices(self._step, clock.monotonic, self._slice_ended)
         self._has_moved_on = asyncio.Event()
 
@@ -235,7 +235,7 @@ class Replicas:
     def _open_later(self, topic: str, error: ApiError) -> None:
         if topic in self._opened_later:
             return
-        self._unopenable.tell(f"{error.message} Headrace retries.")
+        self._unopenable.log(f"{error.message} Headrace retries.")
         loop = asyncio.get_running_loop()
         self._opened_later[topic] = loop.call_later(_RETRY_SECONDS, self._open_again, topic)
 

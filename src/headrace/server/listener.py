@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.env.rate_limited_log import LineLimit
 from headrace.runtime import link
 from headrace.server.address_rates import AddressRates
 from headrace.server.connection import Connection
@@ -51,8 +52,7 @@ class Admission:
         self._config = config
         self.total = 0
         self.per_address: dict[str, int] = {}
-        self._refused = 0
-        self._complained_at = float("-inf")
+        self._rejected = LineLimit(1.0)
 
     def admit(self, address: str) -> bool:
         held = self.per_address.get(address, 0)
@@ -84,16 +84,10 @@ class Admission:
             del self.per_address[address]
 
     def refused(self, address: str, why: str) -> None:
-        """One line a second at most: a storm of connections must not become a storm of lines."""
-        self._refused += 1
-        now = time.monotonic()
-        if now - self._complained_at < 1:
-            return
-        _log.warning(
-            "connections rejected: count=%d last=%s reason=%s", self._refused, address, why
-        )
-        self._complained_at = now
-        self._refused = 0
+        """Log a rejected connection, with at most one line per second."""
+        count = self._rejected.add(time.monotonic())
+        if count:
+            _log.warning("connections rejected: count=%d last=%s reason=%s", count, address, why)
 
 
 class Listener:

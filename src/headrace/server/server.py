@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.cluster.changes import ImageChange
-from headrace.env.complaints import Warnings
+from headrace.env.rate_limited_log import LimitedWarnings
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
@@ -93,7 +93,7 @@ class Server:
         self._admission = Admission(config)
         self._rates = AddressRates(self._clock.monotonic, self._loop.call_later)
         broker.controller.on_change(self._changed)
-        self._closings = Warnings(_log, "connections were closed", self._clock.monotonic)
+        self._closings = LimitedWarnings(_log, "connections were closed", self._clock.monotonic)
         idle_ms = config.get_int("connections.max.idle.ms")
         self._idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
         self._listeners: list[Listener] = []
@@ -222,7 +222,7 @@ class Server:
 
     def _warn(self, name: str, reason: str) -> None:
         if reason:
-            self._closings.tell(f"connection closed by the broker: peer={name} reason={reason}")
+            self._closings.log(f"connection closed by the broker: peer={name} reason={reason}")
 
     def _keep_up(self) -> None:
         self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)

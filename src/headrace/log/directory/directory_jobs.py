@@ -3,8 +3,8 @@
 import logging
 import uuid
 
-from headrace.env.complaints import Complaint
 from headrace.env.files import Files
+from headrace.env.rate_limited_log import RecurringProblem
 
 DELETE_SUFFIX = "-delete"
 _LOG = logging.getLogger(__name__)
@@ -68,7 +68,9 @@ class RemoveDirectories:
 class WriteCheckpoints:
     """Writes Kafka's offset checkpoints, in a worker."""
 
-    def __init__(self, files: Files, contents: list[tuple[str, bytes]], trouble: Complaint) -> None:
+    def __init__(
+        self, files: Files, contents: list[tuple[str, bytes]], trouble: RecurringProblem
+    ) -> None:
         self._files = files
         self._contents = contents
         self._trouble = trouble
@@ -80,4 +82,4 @@ class WriteCheckpoints:
                 self._files.replace_file(path, data)
             self.is_written = True
         except OSError as error:
-            self._trouble.tell(f"checkpoints were not written: {error}")
+            self._trouble.log(f"checkpoints were not written: {error}")

@@ -21,8 +21,8 @@ from uuid import UUID
 
 from headrace.config.topic import TopicConfig
 from headrace.env.clock import Clock, Trust
-from headrace.env.complaints import Complaint
 from headrace.env.files import DirectoryInUse, Files
+from headrace.env.rate_limited_log import RecurringProblem
 from headrace.log import errors
 from headrace.log.directory import incarnation, offset_files
 from headrace.log.directory.directory_jobs import (
@@ -77,8 +77,8 @@ class LogDirectory:
             failed=self._log_failed, rejected=self._write_rejected
         )
         self.cache = OpenSegments(open_max)
-        self._unwritable = Complaint(_LOG, clock.monotonic)
-        self._rejections = Complaint(_LOG, clock.monotonic)
+        self._unwritable = RecurringProblem(_LOG, clock.monotonic)
+        self._rejections = RecurringProblem(_LOG, clock.monotonic)
         self.was_clean = False
         """Whether the previous process shut down cleanly."""
         self.previous_broker_epoch = -1
@@ -244,7 +244,7 @@ class LogDirectory:
             incarnation.withdraw(self.files, self.path, self._broker_epoch)
 
     def _write_rejected(self, partition: TopicPartition, error: OSError) -> None:
-        self._rejections.tell(
+        self._rejections.log(
             f"write failed, records rejected: directory={self.path} partition={partition} "
             f"error={error}"
         )
