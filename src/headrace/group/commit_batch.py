@@ -15,12 +15,12 @@ from mypy_extensions import i64
 
 from headrace.group.records import STRING_BYTES_MAX
 from headrace.model.errors import ErrorCode
+from headrace.record.batch import NO_TIMESTAMP
 from headrace.record.varint import put_varint, varint_size
 from headrace.wire.offset_commit import NO_RETENTION, CommitPart, CommitRequest
 from headrace.wire.response import put_i16, put_i32, put_i64, put_string
 
 _TIMESTAMP_MAX: Final = 0x7FFFFFFFFFFFFFFF
-_NO_TIMESTAMP: Final = -1
 _TOO_LARGE: Final = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
 
 
@@ -58,7 +58,7 @@ class CommitBatch:
 
     def _expire_ms(self, retention_ms: i64) -> i64:
         if retention_ms == NO_RETENTION:
-            return _NO_TIMESTAMP
+            return NO_TIMESTAMP
         if retention_ms > _TIMESTAMP_MAX - self.wall_ms:
             return _TIMESTAMP_MAX
         expire_ms: i64 = self.wall_ms + retention_ms
@@ -90,13 +90,13 @@ class CommitBatch:
     def _value_of(self, part: CommitPart, metadata: bytes, expire_ms: i64) -> bytes:
         """Clients that set a retention time send no epoch, and no version has both fields."""
         out = BytesWriter()
-        put_i16(out, 3 if expire_ms == _NO_TIMESTAMP else 1)
+        put_i16(out, 3 if expire_ms == NO_TIMESTAMP else 1)
         put_i64(out, part.offset)
-        if expire_ms == _NO_TIMESTAMP:
+        if expire_ms == NO_TIMESTAMP:
             put_i32(out, part.leader_epoch)
         put_string(out, metadata, False)
         put_i64(out, self.wall_ms)
-        if expire_ms != _NO_TIMESTAMP:
+        if expire_ms != NO_TIMESTAMP:
             put_i64(out, expire_ms)
         return out.getvalue()
 

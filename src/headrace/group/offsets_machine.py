@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 from headrace.coordinator.shard import NO_PRODUCER
 from headrace.group.records import (
     NO_EPOCH,
-    NO_TIMESTAMP,
     GroupRecord,
     OffsetKey,
     OffsetValue,
@@ -24,6 +23,7 @@ from headrace.group.records import (
     encode_offset,
 )
 from headrace.model.errors import ErrorCode
+from headrace.record.batch import NO_TIMESTAMP
 
 NO_OFFSET = -1
 

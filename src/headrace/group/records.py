@@ -35,13 +35,13 @@ from headrace.group.record_fields import (
     string,
 )
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.record.batch import NO_TIMESTAMP
 from headrace.wire.cursor import Cursor, MalformedRequest
 
 STRING_BYTES_MAX: Final = 32_767
 """The maximum size of a string in these formats."""
 
 NO_EPOCH = -1
-NO_TIMESTAMP = -1
 
 _OFFSET_KEY_VERSIONS = (0, 1)
 _GROUP_KEY_VERSION = 2

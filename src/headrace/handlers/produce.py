@@ -23,7 +23,7 @@ from mypy_extensions import i64
 from headrace.model.errors import ApiError, ErrorCode, RecordError
 from headrace.record.batch import Batch, read_batch
 from headrace.replication.append_queue import ACKS_ALL, AppendQueue
-from headrace.replication.append_rules import admit, is_packed_anew
+from headrace.replication.append_rules import RECOMPRESSED_ON_LOOP_BYTES_MAX, admit, is_packed_anew
 from headrace.replication.partition import Partition
 from headrace.replication.produce_exchange import ProduceExchange
 from headrace.requests.topic_gate import WRITE, TopicGate
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from headrace.replication.partition_table import PartitionTable
     from headrace.runtime.worker import Worker
 
-ON_LOOP_BYTES_MAX: Final = 64 * 1024
 _log = logging.getLogger(__name__)
 
 _VERDICTS: Final = frozenset(
@@ -105,7 +104,9 @@ class ProduceHandler:
             if batch is None:
                 continue
             rules = partition.rules
-            if part.end - part.start > ON_LOOP_BYTES_MAX and is_packed_anew(batch, rules):
+            if part.end - part.start > RECOMPRESSED_ON_LOOP_BYTES_MAX and is_packed_anew(
+                batch, rules
+            ):
                 self._stage_later(exchange, partition, part, batch)
                 return False
             try:

@@ -26,14 +26,13 @@ from headrace.log.transactions import (
     encode_aborted,
 )
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.record.batch import HEADER_SIZE, LENGTH_OVERHEAD, crc32c
+from headrace.record.batch import HEADER_SIZE, LENGTH_OVERHEAD, NO_TIMESTAMP, crc32c
 
 _LOG: Final = logging.getLogger(__name__)
 
 SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex")
 """The suffixes of a segment's files, the log first."""
 RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
-NO_TIMESTAMP: Final = -1
 _DAY_MS: Final = 86_400_000
 _SEARCH_BYTES: Final = 8192
 """The size of one read in a search: usually up to the next index entry."""

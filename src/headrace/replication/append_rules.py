@@ -11,8 +11,10 @@ from headrace.config.topic import PRODUCER_CODEC, TopicConfig
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import HEADER_SIZE, NO_TIMESTAMP, Batch, walk_batch
 
-ON_LOOP_BYTES_MAX: Final = 1024 * 1024
+DECOMPRESSED_ON_LOOP_BYTES_MAX: Final = 1024 * 1024
 """The largest decompressed size of a batch that the event loop decompresses."""
+RECOMPRESSED_ON_LOOP_BYTES_MAX: Final = 64 * 1024
+"""The largest batch that the event loop compresses again with the codec of the topic."""
 
 
 @final
@@ -23,8 +25,8 @@ class AppendRules:
         self.batch_bytes_max: i64 = config.max_message_bytes
         self.decompressed_bytes_max: i64 = decompressed_bytes_max
         self.on_loop_bytes_max: i64 = decompressed_bytes_max
-        if self.on_loop_bytes_max > ON_LOOP_BYTES_MAX:
-            self.on_loop_bytes_max = ON_LOOP_BYTES_MAX
+        if self.on_loop_bytes_max > DECOMPRESSED_ON_LOOP_BYTES_MAX:
+            self.on_loop_bytes_max = DECOMPRESSED_ON_LOOP_BYTES_MAX
         self.min_insync_replicas: i64 = config.min_insync_replicas
         self.keys_required = config.compacts
         self.stamps_append_time = config.uses_log_append_time

@@ -31,8 +31,8 @@ from headrace.replication.append_queue import AppendQueue
 from headrace.replication.partition import Isr, Partition
 from headrace.replication.silence_machine import CHECK_S, Action, FollowerSilence
 from headrace.runtime.link import LinkBroken
+from headrace.wire.apis import ALTER_PARTITION
 
-ALTER_PARTITION = 56
 VERSION = 3
 _ANSWER_SECONDS = 10.0
 _AGAIN_MS_MIN = 50

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from headrace.config.broker import BrokerConfig
+from headrace.config.setting import VALUE_BYTES_MAX
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import check_topic_name
 from headrace.requests.authorization import check
@@ -30,7 +31,6 @@ GROUP = 32
 GROUP_NAME_BYTES_MAX = 255
 """The group name is the name of a node in the store."""
 
-VALUE_BYTES_MAX = 2**15 - 1
 """DescribeConfigs cannot return a longer value to older clients."""
 
 

@@ -18,13 +18,13 @@ from headrace.group.messages import (
     SyncRequest,
 )
 from headrace.group.records import (
-    NO_TIMESTAMP,
     GroupKey,
     GroupRecord,
     GroupValue,
     MemberValue,
 )
 from headrace.model.errors import ErrorCode
+from headrace.record.batch import NO_TIMESTAMP
 from headrace.wire.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 
 _GENERATION_MAX = (1 << 31) - 1
