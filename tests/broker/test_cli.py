@@ -283,7 +283,7 @@ def test_wrong_arguments_are_named_in_one_line(
 def test_an_unknown_topic_is_named(headrace: Headrace) -> None:
     ended = headrace("consume", "there-is-no-such-topic")
     assert ended.code == 1
-    assert ended.err == "headrace: The topic 'there-is-no-such-topic' does not exist\n"
+    assert ended.err == "headrace: The topic 'there-is-no-such-topic' does not exist.\n"
 
 
 def test_a_broker_that_is_not_there_is_named(headrace: Headrace) -> None:

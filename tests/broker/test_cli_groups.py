@@ -158,7 +158,7 @@ def test_a_group_is_deleted_but_not_while_it_lives(
     assert groups("delete", group).out == f"Deleted group {group}.\n"
     assert group not in groups("list").lines
     again = groups("delete", group)
-    assert (again.code, again.err) == (1, f"headrace: Unknown group '{group}'\n")
+    assert (again.code, again.err) == (1, f"headrace: Unknown group '{group}'.\n")
     member.live()
     refused = groups("delete", member.group)
     assert refused.code == 1

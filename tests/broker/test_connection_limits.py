@@ -118,7 +118,7 @@ def test_connections_on_which_nothing_moves_are_closed_and_others_are_not(
         # A long poll is not idle: it is the broker that is silent.
         reply = polling.read_answer(FETCH, 12)
         assert reply["responses"][0]["partitions"][0]["error_code"] == 0
-        assert f"{unread.name}: it does not read" in broker.log()
+        assert f"peer={unread.name} reason=it does not read" in broker.log()
 
 
 def test_a_negative_limit_is_none(start: Start) -> None:

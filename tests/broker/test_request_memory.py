@@ -143,7 +143,7 @@ def test_a_frame_that_makes_no_progress_makes_room_the_largest_first(fresh: Runn
             honest.send(padded(2 * MIB))
             assert decode_response(METADATA, 1, honest.read_frame())[0] == 7
         assert [is_open(connection) for connection in silent] == [False, True, True]
-        assert f"{silent[0].name}: its incomplete request {HELD}" in fresh.log()
+        assert f"peer={silent[0].name} reason=its incomplete request {HELD}" in fresh.log()
 
 
 def test_a_frame_that_grows_byte_by_byte_makes_no_progress(fresh: RunningBroker) -> None:
