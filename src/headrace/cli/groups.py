@@ -123,7 +123,7 @@ def _description(client: "Client", group: "GroupInfo") -> dict[str, Any]:
 
 
 def _end_offsets(client: "Client", places: "list[TopicPartition]") -> "dict[TopicPartition, int]":
-    """Where the partitions end; those that are gone are left out."""
+    """The end offsets of the partitions; deleted ones are omitted."""
     topics = client.list_topics()
     there = [
         place

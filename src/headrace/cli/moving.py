@@ -1,6 +1,6 @@
 """The progress of reassignments: present replicas, remaining bytes, and waiting for the end.
 
-A move belongs to the cluster. Whoever watches it may leave at any time, and come back.
+A reassignment continues in the cluster if the command ends; another command can show it later.
 """
 
 import time

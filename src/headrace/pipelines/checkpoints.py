@@ -26,7 +26,7 @@ class Checkpoint:
     """The last that was finished; None if none was."""
     time_s: float | None
     positions: Positions
-    """Where the flow goes on reading its topics."""
+    """The offsets from which the flow resumes reading its topics."""
 
 
 def read_checkpoint(checkpoints: Path, target: str, flow: str) -> Checkpoint | None:

@@ -1,10 +1,10 @@
 """Loads the definitions of a project file by file, and registers the valid ones with Spark.
 
-Owns what is imported and what Spark is told of it. Spark's own loader ends at the first error; this
-one goes on with the other files and flows.
+Owns the imported modules and their registration with Spark. Spark's own loader stops at the first
+error; this one continues with the other files and flows.
 
-1. A file that cannot be loaded defines nothing, whatever stands before the line that is wrong.
-2. A flow's function is called once; what it returned is given to every graph that is made of it.
+1. A file that cannot be loaded defines nothing, not even the definitions before the wrong line.
+2. The function of a flow is called once; every graph uses the same result.
 """
 
 import importlib.util
@@ -60,8 +60,8 @@ from headrace.spark.versions import NAMES_SINCE, shown
 
 _SERVERS = "kafka.bootstrap.servers"
 _SUBSCRIPTIONS = ("subscribe", "subscribepattern", "assign")
-# What Spark 4.3 analyses as soon as it hears of it: tables that are read there are taken from its
-# catalog, and it no longer sees that the pipeline has to fill them first.
+# Operations that Spark 4.3 analyses immediately: it takes the tables that they read from its
+# catalog, and does not detect that the pipeline must fill these tables first.
 _EAGER = frozenset(
     {
         *("WithColumns", "WithColumnsRenamed", "WithWatermark", "Drop", "ToSchema", "Pivot"),
@@ -429,7 +429,7 @@ def _complete(definitions: Definitions) -> None:
 
 
 def _without_target(definitions: Definitions) -> Iterator[Trouble]:
-    """Flows into what nobody defines, for which Spark would run nothing, either."""
+    """Flows whose target is not defined; Spark would run nothing for them."""
     for flow in definitions.graph.flows.values():
         if flow.target not in definitions.graph.nodes:
             message = (

@@ -168,7 +168,7 @@ def _short(text: str, letters: int) -> str:
 
 
 def text(graph: Graph) -> str:
-    """Each source and what comes of it, as a tree; what has been shown is named again in brief."""
+    """A tree per source; a dataset that was shown before is only named."""
     after: dict[str, list[str]] = {name: [] for name in graph.nodes}
     reached = set()
     for read, target in edges(graph):

@@ -48,9 +48,9 @@ class Graph:
             found |= more
 
     def waves(self, eager: Collection[str]) -> dict[str, int]:
-        """After how many runs, one after the other, each dataset can be made.
+        """The number of sequential runs after which each dataset can be computed.
 
-        An eager flow needs what it reads from an earlier one. Flows into one dataset run together.
+        An eager flow reads datasets of an earlier run. Flows into one dataset run together.
         """
         made = dict.fromkeys((flow.target for flow in self.flows.values()), 0)
         for _ in self.flows:  # No way through the graph is longer.

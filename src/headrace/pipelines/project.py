@@ -254,7 +254,7 @@ def _listed(names: set[str]) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Whole or not at all: somebody may read it meanwhile."""
+    """Replaced atomically: another process can read it at the same time."""
     new = path.with_name(path.name + ".new")
     new.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     new.replace(path)

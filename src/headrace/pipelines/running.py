@@ -95,14 +95,16 @@ def session(
         for name, value in configuration.items():
             spark.conf.set(name, value)
     except PySparkException as error:
-        raise RunFailed(f"Spark refused the session: {sentence(str(error))}", str(error)) from error
+        raise RunFailed(
+            f"Spark rejected the session: {sentence(str(error))}", str(error)
+        ) from error
     try:
-        # With the last listener gone, PySpark 4.3 waits for news that are under way and holds the
-        # lock that they need: for ever, if there are any. This one stays.
+        # When the last listener is removed, PySpark 4.3 waits for events in flight and holds the
+        # lock that they need, which is a deadlock. So this listener stays.
         spark.streams.addListener(SilentListener())
         yield spark
     finally:
-        # That nothing can be heard any more is what it warns of.
+        # PySpark warns that its listeners receive no more events.
         warnings.filterwarnings("ignore", module=r"pyspark\.sql\.connect\.streaming")
         with suppress(PySparkException):
             spark.stop()
@@ -185,7 +187,7 @@ class Runner:
         return outcome
 
     def _new_graph(self) -> None:
-        """Forget what Spark was told of the pipeline."""
+        """Remove the definitions of the pipeline from Spark."""
         if self._graph_id:
             drop_dataflow_graph(self._spark, self._graph_id)
         spec = self._project.spec
@@ -419,14 +421,14 @@ class Runner:
             run.unresolved |= dict.fromkeys(blamed, str(error))
 
     def _wait_for_last_news(self, run: Run, listener: ProgressListener, graph: Graph) -> None:
-        """What a query did is told after the run has ended."""
+        """Wait for the last events of queries, which arrive after the end of the run."""
         streaming = [
             flow
             for flow in run.flows.values()
             if flow.started_s is not None and graph.is_streaming(flow.name)
         ]
         begun = sum(flow.starts for flow in streaming)
-        # One that failed at its start was no query, and nothing is told of it.
+        # A flow that failed at its start has no query, so no event arrives.
         failed = any(flow.state == FAILED for flow in streaming)
         timeout_s = _LAST_NEWS_AFTER_FAILURE_TIMEOUT_S if failed else _LAST_NEWS_TIMEOUT_S
         if not listener.wait_for(begun, timeout_s):

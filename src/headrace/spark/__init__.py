@@ -16,7 +16,7 @@ __all__ = ["session"]
 
 
 def __getattr__(name: str) -> Any:
-    # Not at once: Spark's workers import this package, and need no session.
+    # Imported on use: Spark's workers import this package and need no session.
     if name == "session":
         from headrace.spark.sessions import session
 

@@ -1,7 +1,7 @@
 """Converts fetched record batches to Arrow record batches, one for each portion of a response.
 
-Owns the schema of the rows, and how bytes that lie scattered in a response become columns. It
-reads no topic and knows no range beyond the one that it is told.
+Owns the schema of the rows and the conversion of bytes in a response to columns. It reads no topic
+and knows only the range that it is given.
 
 1. The columns are those of Spark's Kafka connector with its types, and no more are made than were
    asked for: Spark turns each that it gets into rows, also those that a query does not look at.

@@ -23,10 +23,10 @@ _idle: dict[tuple[Any, ...], list[tuple[Client, Consumer]]] = {}
 
 
 def connect(connection: Connection, *, patient: bool = True) -> Client:
-    """A client of one's own, open.
+    """Open a new client.
 
-    A cluster that was there a moment ago is waited for, as any call of a client would; where it
-    is asked for the first time, a wrong address is told at once.
+    With `patient`, it waits for a cluster that was available before. Otherwise a wrong address is
+    an error immediately.
     """
     settings: dict[str, Any] = {
         **dict(connection.settings),

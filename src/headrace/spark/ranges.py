@@ -68,7 +68,7 @@ def _gather(ranges: Sequence[OffsetRange], count: int) -> list[list[OffsetRange]
 def limit_positions(start: Positions, end: Positions, limit: int) -> dict[TopicPartition, int]:
     """Ends that lie at most `limit` offsets after the starts, shared out in proportion.
 
-    A partition that has something gets at least one, so that none waits for ever.
+    A partition with records gets at least one, so that none waits indefinitely.
     """
     sizes = {place: end[place] - start[place] for place in end if end[place] > start[place]}
     total = sum(sizes.values())

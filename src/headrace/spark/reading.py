@@ -1,6 +1,6 @@
 """Reads offset ranges from their leaders, in a task on an executor.
 
-1. What comes out of a range are its records that are still there, in order, each once.
+1. A range yields its existing records in order, each once.
 2. Gaps end a range as records do: compaction, control batches and aborted transactions leave some.
 3. A range of which a part is gone is reported as `failOnDataLoss` says, and then read as far as it
    is there.
@@ -28,8 +28,8 @@ from headrace.spark.planning import report_loss
 from headrace.spark.values import OffsetRange
 
 _SLICE_MS = 1_000.0
-# Each portion goes from the broker to Python to Java: with a quarter as many, reading is a sixth
-# faster. Those of many partitions at once would take much memory.
+# Each portion is passed from the broker to Python to Java: with four times larger portions, reading
+# is a sixth faster. Large portions of many partitions would need too much memory.
 _LARGE_PORTION = ("partition_bytes_max", 4 * 1024 * 1024)
 _LARGE_PORTIONS_MAX = 8
 

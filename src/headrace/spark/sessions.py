@@ -1,8 +1,8 @@
 """Starts a Spark session with good settings on the available Java, and cleans up after it.
 
-1. What the caller sets goes before what is set here.
-2. When the interpreter ends, by itself or by Ctrl-C, so do the session, Spark's Java process and
-   with it the Python workers, and the directories that they made.
+1. Settings of the caller override the settings here.
+2. When the interpreter ends, also by Ctrl-C, the session, Spark's Java process and the Python
+   workers end, and their directories are removed.
 """
 
 import atexit
@@ -37,8 +37,8 @@ for argument in "$@"; do
 done
 exec '{java}' "$@"
 """
-# Spark puts its zip of PySpark before the package, and Python compiles what it imports from a zip
-# anew in each process: that is a second for each of the processes that Spark starts for a source.
+# Spark puts its zip of PySpark before the package, and Python compiles modules of a zip again in
+# each process. This takes a second per process that Spark starts for a source.
 _PYTHON_SHIM = """#!/bin/sh
 set -f
 IFS=:
@@ -118,7 +118,7 @@ def session(
         builder = builder.master(master)
     for name, value in wanted.items():
         builder = builder.config(name, value)
-    # Handlers run last first: directories go when nobody uses them any more.
+    # Handlers run in reverse order: directories are removed after their users have ended.
     atexit.unregister(_end)
     atexit.register(_end)
     os.environ[MARK] = _mark

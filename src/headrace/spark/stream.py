@@ -4,7 +4,7 @@ The reader lives on the driver as long as the query; copies of it read on the ex
 
 1. A stream never goes back: no end that is planned lies before its start.
 2. What a micro-batch has finished is committed to the stream's group, where people can see it.
-   Nothing is ever read from there: Spark's checkpoint says where a stream goes on.
+   These offsets are never read: a stream resumes from Spark's checkpoint.
 3. A range that is gone is reported as `failOnDataLoss` says before anything is skipped.
 """
 
@@ -119,7 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if target is None:
             ends = self._planner.ends(begin)
         elif any(end < begin.get(at, end) for at, end in target.items()):
-            # It was taken before anybody said where the stream stands.
+            # The target was read before Spark passed the offsets of the stream.
             ends = self._target = self._planner.ends(begin)
         else:
             ends = target

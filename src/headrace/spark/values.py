@@ -17,7 +17,7 @@ Positions = Mapping[TopicPartition, int]
 
 
 class DataLoss(Exception):
-    """Records that were to be read are not there any more."""
+    """Records that a query needs no longer exist."""
 
 
 class OffsetRange(NamedTuple):
