@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import headrace.client
 from bench import kafka
 from headrace.testing import RunningBroker
 from tests.interop.client import Record
@@ -71,6 +72,15 @@ def adopted(tmp_path_factory: pytest.TempPathFactory) -> Adopted:
     return Adopted(served, where / "clean", where / "unclean")
 
 
+QUOTAS: list[tuple[dict[str, str | None], dict[str, float]]] = [
+    ({"user": "al ice"}, {"producer_byte_rate": 1048576.0, "request_percentage": 12.5}),
+    ({"client-id": "app", "user": None}, {"consumer_byte_rate": 2048.0}),
+    ({"ip": "10.1.2.3"}, {"connection_creation_rate": 20.0}),
+    ({"user": "bob"}, {"request_percentage": 5.0}),
+]
+"""The last one is deleted before the adoption."""
+
+
 def fill(address: str) -> None:
     admin = AdminClient({"bootstrap.servers": address})
     topics = [
@@ -84,6 +94,10 @@ def fill(address: str) -> None:
     fill_transactions(address)
     fill_compacted(address)
     commit_offset(address, 7)
+    with headrace.client.connect(address) as client:
+        for entity, limits in QUOTAS:
+            client.alter_quotas(entity, limits)
+        client.alter_quotas({"user": "bob"}, {"request_percentage": None})
 
 
 def fill_plain(address: str, codec: str, number: int) -> None:
@@ -248,6 +262,9 @@ def test_what_kafka_wrote_is_served_as_kafka_served_it(
 
 def check_goes_on(broker: RunningBroker, served: Served) -> None:
     """Settings are Kafka's; producers, idempotent ones too, go on under higher epochs."""
+    with headrace.client.connect(broker.address) as client:
+        found = [(each.entity, each.limits) for each in client.list_quotas()]
+        assert sorted(found, key=str) == sorted(QUOTAS[:-1], key=str)
     admin = AdminClient({"bootstrap.servers": broker.address})
     configs = topic_configs(admin, COMPACTED)
     assert {name: configs[name] for name in COMPACTED_CONFIG} == COMPACTED_CONFIG

@@ -14,6 +14,7 @@ indexes, snapshots and epochs.
 4. `__consumer_offsets` is taken, and with it how far groups have read. `__cluster_metadata` is
    read and left alone. Kafka's other internal topics are left alone.
 5. A transaction that was open is ended as Kafka would have ended it.
+6. Quotas of the metadata log become quotas of the store, unless their entity has others there.
 """
 
 import logging
@@ -36,6 +37,7 @@ from headrace.log.upkeep.checkpoints import (
     encode_partition_metadata,
 )
 from headrace.model.errors import ApiError
+from headrace.model.quotas import check_entity, check_limit
 from headrace.model.topics import INTERNAL_TOPICS, TopicPartition
 from headrace.node.kafka_metadata import METADATA_TOPIC, KafkaMetadata, read_metadata
 from headrace.node.open_transactions import STATE_TOPIC, decided_to_commit, end_transactions
@@ -207,6 +209,20 @@ class Adoption:
                 topic.configs,
             )
 
+    async def set_quotas(self, controller: Controller) -> None:
+        """Store Kafka's quotas of entities that have none here."""
+        found = self.metadata.quotas if self.metadata is not None else {}
+        for entity, limits in found.items():
+            try:
+                checked = check_entity(entity)
+                adopted = {kind: check_limit(checked, kind, each) for kind, each in limits.items()}
+            except ApiError as error:
+                _LOG.warning("quota not adopted: entity=%s reason=%s", entity, error.message)
+                continue
+            await controller.alter_quotas(checked, partial(_unless_known, adopted))
+        if found:
+            _LOG.info("quotas adopted: entities=%d", len(found))
+
     async def finish(self, controller: Controller) -> None:
         """With the logs open: let no producer be taken for one that is in them."""
         next_id = self.metadata.next_producer_id if self.metadata is not None else 0
@@ -227,6 +243,10 @@ class Adoption:
             partition = table.get(*log.partition)
             assert partition is not None
             end_transactions(log, committed, now_ms, partial(appends.append, partition))
+
+
+def _unless_known(adopted: Mapping[str, float], known: Mapping[str, float]) -> Mapping[str, float]:
+    return known or adopted
 
 
 def _listed(names: list[str]) -> str:

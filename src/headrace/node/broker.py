@@ -412,6 +412,7 @@ class Broker:
         adoption = Adoption(self._logs, controller.image.topics)
         adoption.look(self._check_topic_config)
         await adoption.carry_out(controller)
+        await adoption.set_quotas(controller)
         return adoption
 
     def _rules(self, settings: Mapping[str, str]) -> TopicRules:

@@ -1,4 +1,4 @@
-"""Reads settings and ids of topics from the metadata of an Apache Kafka data directory.
+"""Reads topic ids, topic settings and quotas from the metadata of an Apache Kafka data directory.
 
 Reads `__cluster_metadata-0`, the log in which a KRaft cluster keeps its state and which every
 broker has a copy of: the newest snapshot, then what the log has after it. It changes nothing, and
@@ -8,6 +8,7 @@ understands only the few kinds of records that adopting a directory needs (KIP-6
 2. A topic that was removed leaves nothing, so that another of its name starts without settings.
 """
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -15,6 +16,7 @@ from uuid import UUID
 from headrace.env.files import Files
 from headrace.log.scan import Walk
 from headrace.model.errors import ApiError
+from headrace.model.quotas import Entity, entity_of
 from headrace.record.batch import Batch
 from headrace.record.decode import read_records
 
@@ -25,6 +27,7 @@ _FRAME_VERSION = 1
 _TOPIC = 2
 _CONFIG = 4
 _REMOVE_TOPIC = 9
+_CLIENT_QUOTA = 14
 _PRODUCER_IDS = 15
 _TOPIC_RESOURCE = 2
 
@@ -34,6 +37,7 @@ class KafkaMetadata:
     topic_ids: dict[str, UUID] = field(default_factory=dict)
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
     """The settings of topics, as far as they are their own."""
+    quotas: dict[Entity, dict[str, float]] = field(default_factory=dict)
     next_producer_id: int = 0
     """No producer was given this id, or a higher one."""
 
@@ -52,6 +56,8 @@ class KafkaMetadata:
         elif kind == _CONFIG:
             resource = fields.take(1)[0]
             self._set(resource, fields.text() or "", fields.text() or "", fields.text())
+        elif kind == _CLIENT_QUOTA:
+            self._set_quota(fields)
         elif kind == _PRODUCER_IDS:
             fields.take(12)
             self.next_producer_id = int.from_bytes(fields.take(8), "big", signed=True)
@@ -64,6 +70,20 @@ class KafkaMetadata:
             configs.pop(name, None)
         else:
             configs[name] = value
+
+    def _set_quota(self, fields: "_Fields") -> None:
+        names: dict[str, str | None] = {}
+        for _ in range(fields.varint() - 1):
+            type_ = fields.text() or ""
+            names[type_] = fields.text()
+            fields.skip_tags()
+        kind = fields.text() or ""
+        (value,) = struct.unpack(">d", fields.take(8))
+        limits = self.quotas.setdefault(entity_of(names), {})
+        if fields.take(1) != b"\0":
+            limits.pop(kind, None)
+        else:
+            limits[kind] = value
 
     def _remove(self, topic_id: UUID) -> None:
         for name in [name for name, known in self.topic_ids.items() if known == topic_id]:
@@ -95,6 +115,11 @@ class _Fields:
             shift += 7
             if shift > 28:
                 raise ValueError("a number is too long")
+
+    def skip_tags(self) -> None:
+        for _ in range(self.varint()):
+            self.varint()
+            self.take(self.varint())
 
     def text(self) -> str | None:
         length = self.varint()

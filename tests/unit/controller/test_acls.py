@@ -113,7 +113,7 @@ def test_read_that_a_deletion_overtakes_does_not_restore_the_deleted(
                 await released.wait()
             return found
 
-        leader.store.get = slow  # type: ignore[assignment, method-assign]
+        leader.store.get = slow  # type: ignore[method-assign]
         reading = asyncio.create_task(controller._presence._load())
         await is_read.wait()
         delete = (

@@ -1,5 +1,6 @@
 """The few records of Kafka's metadata log that tell whose topics are in a data directory."""
 
+import struct
 from uuid import UUID
 
 from headrace.node.kafka_metadata import KafkaMetadata, read_metadata
@@ -32,6 +33,12 @@ def config(name: str, setting: str, value: str | None, resource: int = 2) -> byt
 
 def producer_ids(next_id: int) -> bytes:
     return record(15, bytes(4) + bytes(8) + next_id.to_bytes(8, "big"))
+
+
+def quota(kind: str, value: float, *, removed: bool = False, **names: str | None) -> bytes:
+    entity = b"".join(text(type_) + text(name) + b"\0" for type_, name in names.items())
+    fields = bytes([len(names) + 1]) + entity + text(kind) + struct.pack(">d?", value, removed)
+    return record(14, fields)
 
 
 def applied(*records: bytes) -> KafkaMetadata:
@@ -78,6 +85,20 @@ def test_a_topic_made_again_starts_without_the_settings_of_the_former() -> None:
 
 def test_the_next_producer_id_is_the_last_that_was_said() -> None:
     assert applied(producer_ids(1000), producer_ids(5000)).next_producer_id == 5000
+
+
+def test_quotas_are_those_that_were_set_last() -> None:
+    metadata = applied(
+        quota("producer_byte_rate", 5.0, user="ann", ip=None),
+        quota("producer_byte_rate", 6.0, user="ann", ip=None),
+        quota("request_percentage", 12.5, user=None),
+        quota("consumer_byte_rate", 7.0, user=None),
+        quota("consumer_byte_rate", 0.0, user=None, removed=True),
+    )
+    assert metadata.quotas == {
+        (("ip", None), ("user", "ann")): {"producer_byte_rate": 6.0},
+        (("user", None),): {"request_percentage": 12.5},
+    }
 
 
 def test_a_directory_without_metadata_has_none() -> None:
