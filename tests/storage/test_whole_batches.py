@@ -77,3 +77,14 @@ def test_uncached_headers_are_not_waited_for() -> None:
     files.pread_cached = lambda *_: None  # type: ignore[method-assign]
     with pytest.raises(NotCached):
         whole_batches(log, 0, found)
+
+
+def test_damaged_header_is_not_counted() -> None:
+    log = filled(CONFIGS["one segment"])
+    found = log.read(0, 700, log.log_end_offset, True)
+    assert found is not None
+    files = log.files
+    assert isinstance(files, SimulatedFiles)
+    damaged = (1 << 62).to_bytes(8, "big") + bytes(found.size)
+    files.pread_cached = lambda fd, size, position: damaged[:size]  # type: ignore[method-assign]
+    assert whole_batches(log, 0, found) == (0, 0)

@@ -306,7 +306,7 @@ class FetchHandler:
         if partition is not None and isinstance(found, FileSlice):
             size, records = whole_batches(partition.log, part.fetch_offset, found)
             result.record_count = records
-            if size < found.size:
+            if 0 < size < found.size:
                 result.records = FileSlice(found.file, found.position, size)
                 result.size = size
 

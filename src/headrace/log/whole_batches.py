@@ -42,10 +42,11 @@ def whole_batches(log: Log, offset: i64, found: FileSlice) -> tuple[i64, i64]:
         at: i64 = 0
         while at + HEADER_SIZE <= len(chunk):
             batch_size: i64 = i64(read_i32_be(chunk, at + 8)) + LENGTH_OVERHEAD
-            if start + at + batch_size > stop or batch_size < HEADER_SIZE:
+            is_damaged = batch_size < HEADER_SIZE
+            if is_damaged or start + at + batch_size > stop:
                 # It is incomplete, and the next fetch begins with it.
                 base_offset: i64 = read_i64_be(chunk, at)
-                if base_offset > end_offset:
+                if base_offset > end_offset and not is_damaged:
                     end_offset = base_offset
                 return start + at - found.position, end_offset - offset
             end_offset = read_i64_be(chunk, at) + i64(read_i32_be(chunk, at + 23)) + 1
