@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from confluent_kafka import Consumer, Producer
 import headrace.client
 from headrace.client import ConfigChange, ConfigResource
 from headrace.ensemble.zookeeper import free_port
+from headrace.security.certificates import create_certificate
 from headrace.testing import RunningBroker
 from headrace.wire.apis import API_VERSIONS
 from headrace.wire.codec import encode_request
@@ -166,6 +168,29 @@ def test_certificate_of_another_ca_is_rejected(
         encrypted.connect("MTLS", context=context) as connection,
     ):
         connection.ask(API_VERSIONS, 3, _software())
+
+
+@pytest.mark.parametrize(
+    ("name", "days", "reason"),
+    [
+        ("late", 0, "certificate has expired"),
+        ("alice\nUser:admin", 1, "contains control characters"),
+    ],
+)
+def test_invalid_certificate_of_a_client_is_rejected(
+    encrypted: Encrypted, name: str, days: int, reason: str
+) -> None:
+    pair = create_certificate(encrypted.certificates.ca, name, datetime.now(UTC), days=days)
+    context = encrypted.context()
+    context.load_cert_chain(
+        encrypted.certificates.write("invalid.pem", pair.key + pair.certificate)
+    )
+    with (
+        pytest.raises((ssl.SSLError, ConnectionError)),
+        encrypted.connect("MTLS", context=context) as connection,
+    ):
+        connection.ask(API_VERSIONS, 3, _software())
+    eventually("it is logged", lambda: reason in encrypted.broker.log())
 
 
 def test_first_request_can_arrive_with_the_handshake(encrypted: Encrypted) -> None:
