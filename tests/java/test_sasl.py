@@ -112,3 +112,42 @@ def test_producer_logs_in_again_under_load_without_an_error(tmp_path: Path, mech
         assert "xception" not in output, output
         assert broker.log().count("logged in again: principal=User:admin") >= 2
         assert "session has expired" not in broker.log()
+
+
+def test_delegation_tokens_tool_and_a_login_with_its_token(tmp_path: Path) -> None:
+    address, open_address = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    with RunningBroker.start(
+        settings={
+            "listeners": f"PLAINTEXT://{open_address},SASL_PLAINTEXT://{address}",
+            "delegation.token.secret.key": "secret key",
+        }
+    ):
+        with headrace.client.connect(open_address) as client:
+            client.set_password("admin", "first")
+        scram = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+        protocol = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+        admin = tmp_path / "admin.properties"
+        admin.write_text(f'{protocol}sasl.jaas.config={scram} username="admin" password="first";\n')
+
+        def tokens(*arguments: str) -> str:
+            server = ["--bootstrap-server", address, "--command-config", str(admin)]
+            tool = "org.apache.kafka.tools.DelegationTokenCommand"
+            return run(kafka.tool_command(tool, [*arguments, *server]))
+
+        created = tokens(
+            "--create", "--max-life-time-period", "-1", "--renewer-principal", "User:bob"
+        )
+        token_id, password = next(
+            line.split()[:2] for line in created.splitlines() if "User:admin" in line
+        )
+        assert token_id in tokens("--describe", "--owner-principal", "User:admin")
+        by_token = tmp_path / "token.properties"
+        by_token.write_text(
+            f'{protocol}sasl.jaas.config={scram} username="{token_id}" password="{password}" '
+            'tokenauth="true";\n'
+        )
+        server = ["--bootstrap-server", address, "--command-config", str(by_token)]
+        run(kafka.tool_command(kafka.TOPIC_COMMAND, [*server, "--create", "--topic", "by-token"]))
+        assert "expiry date" in tokens("--renew", "--renew-time-period", "-1", "--hmac", password)
+        tokens("--expire", "--expiry-time-period", "-1", "--hmac", password)
+        assert token_id not in tokens("--describe", "--owner-principal", "User:admin")

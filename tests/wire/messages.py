@@ -42,6 +42,17 @@ def _random_field(rng: Random, field: Field) -> Any:
     return _random_value(rng, field)
 
 
+_TIMES = (
+    "session_lifetime_ms",
+    "max_lifetime_ms",
+    "renew_period_ms",
+    "expiry_time_period_ms",
+    "issue_timestamp_ms",
+    "expiry_timestamp_ms",
+    "max_timestamp_ms",
+)
+
+
 def _random_value(rng: Random, field: Field) -> Any:
     if field.struct is not None:
         return random_message(rng, field.struct)
@@ -56,8 +67,8 @@ def _random_value(rng: Random, field: Field) -> Any:
             return None if rng.random() < 0.2 else UUID(int=rng.getrandbits(128))
         case _ if field.name.endswith("_time_ms") and field.kind == "int64":
             return rng.randrange(0, 2**32) * 1000  # A datetime in kio: years up to 9999 only.
-        case _ if field.name == "session_lifetime_ms":
-            return rng.randrange(0, 2**32) * 1000  # A timedelta in kio.
+        case _ if field.name in _TIMES:
+            return rng.randrange(0, 2**32) * 1000  # A timedelta or datetime in kio.
         case "float64":
             return rng.choice((0.0, 0.5, -1.5, 2.0**53, rng.random()))
         case _ if field.name == "error_code":

@@ -105,6 +105,12 @@ COMMANDS = {
         "add_arguments",
         "run",
     ),
+    "tokens": Command(
+        "create, list, renew and expire delegation tokens",
+        "headrace.cli.tokens",
+        "add_arguments",
+        "run",
+    ),
     "quotas": Command(
         "list, set and delete limits of users, client ids and IP addresses",
         "headrace.cli.quotas",

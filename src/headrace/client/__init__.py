@@ -42,6 +42,7 @@ from headrace.client.core.values import (
     Reassignment,
     Record,
     RecordMetadata,
+    TokenInfo,
     TopicInfo,
     UserInfo,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "RequestFailed",
     "ResourceType",
     "TimedOut",
+    "TokenInfo",
     "TopicExists",
     "TopicInfo",
     "TopicPartition",

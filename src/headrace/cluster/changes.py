@@ -26,6 +26,8 @@ class ImageChange(NamedTuple):
     """Users whose settings changed: the name, and the credentials and quotas before and after."""
     acls: tuple[int, ...] = ()
     """Numbers of the nodes whose ACLs changed: see ClusterImage.acls."""
+    removed_tokens: tuple[str, ...] = ()
+    """Ids of delegation tokens that were deleted."""
     has_new_quotas: bool = False
     """Quotas of any entity changed."""
     has_new_controller: bool = False

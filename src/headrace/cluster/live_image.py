@@ -14,13 +14,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from headrace.cluster import acl_reader, quota_reader, store_reader
+from headrace.cluster import acl_reader, quota_reader, store_reader, token_reader
 from headrace.cluster.changes import ImageChange, brokers_change, newest, topic_change
-from headrace.coordination import acl_layout, layout
+from headrace.coordination import acl_layout, layout, token_layout
 from headrace.coordination.port import Store, Watch
 from headrace.model.acls import Acl
 from headrace.model.cluster import ClusterImage
 from headrace.model.quotas import Entity, Quotas, user_entity
+from headrace.model.tokens import Token
 from headrace.model.topics import TopicState
 
 _log = logging.getLogger(__name__)
@@ -82,6 +83,18 @@ class Picture:
         self.image.acls.update(nodes)
         if changed:
             self.tell(ImageChange(acls=tuple(changed)))
+
+    def show_tokens(self, found: Mapping[str, Token | None]) -> None:
+        """Set some delegation tokens; None removes one."""
+        tokens = self.image.tokens
+        removed = tuple(each for each, token in found.items() if token is None and each in tokens)
+        for token_id, token in found.items():
+            if token is None:
+                tokens.pop(token_id, None)
+            else:
+                tokens[token_id] = token
+        if removed:
+            self.tell(ImageChange(removed_tokens=removed))
 
     def show_quotas(self, found: Quotas) -> None:
         """Set the limits of some entities; an entity without limits is removed."""
@@ -158,6 +171,16 @@ class Picture:
             self.versions.pop(acl_layout.acl_path(node), None)
         self.versions |= versions
         self.show_acls(found)
+
+    async def read_tokens(self, ids: Iterable[str] | None = None) -> None:
+        """Some delegation tokens, or all of them."""
+        found, versions = await token_reader.read_tokens(self._store, ids)
+        if ids is None:
+            found = {**dict.fromkeys(self.image.tokens), **found}
+        for token_id in found:
+            self.versions.pop(token_layout.token_path(token_id), None)
+        self.versions |= versions
+        self.show_tokens(found)
 
     async def read_quotas(self, entities: Iterable[Entity] | None = None) -> None:
         """The quotas of some entities, or of all; those of named users are read with the users."""

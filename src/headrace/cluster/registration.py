@@ -291,6 +291,7 @@ class Presence:
         await self._picture.read_group_configs()
         await self._read_users()
         await self._read_acls()
+        await self._picture.read_tokens()
         await self._picture.read_quotas()
         await side_by_side(self._read_topic, await self._picture.names())
         self._changes_seen = changes.last
@@ -319,6 +320,9 @@ class Presence:
         acls = [int(row.name, 16) for row in wanted if row.kind == "acl"]
         if acls:
             await self._read_acls(acls)
+        tokens = [row.name for row in wanted if row.kind == "token"]
+        if tokens:
+            await self._picture.read_tokens(tokens)
         quotas = [layout.entity_of_path(row.name) for row in wanted if row.kind == "quota"]
         if quotas:
             await self._picture.read_quotas(quotas)

@@ -182,10 +182,6 @@ num.replica.alter.log.dirs.threads int - *
 queued.max.requests int 500 1..
 """,
     "security": """
-delegation.token.expiry.check.interval.ms long 3600000 1..
-delegation.token.expiry.time.ms long 86400000 1..
-delegation.token.max.lifetime.ms long 604800000 1..
-delegation.token.secret.key password - *
 principal.builder.class class - * dynamic per-broker
 sasl.client.callback.handler.class class - *
 sasl.jaas.config password - * dynamic per-broker

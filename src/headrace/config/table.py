@@ -14,6 +14,7 @@ from headrace.config.oauth_rows import OAUTH_ROWS
 from headrace.config.security_rows import SECURITY_ROWS
 from headrace.config.setting import Setting, shown
 from headrace.config.tls_rows import TLS_NAMES, TLS_ROWS
+from headrace.config.token_rows import TOKEN_ROWS
 from headrace.config.topic_rows import TOPIC_ROWS
 from headrace.config.zookeeper_rows import ZOOKEEPER_ROWS
 
@@ -74,6 +75,7 @@ _OWN_BROKER_SETTINGS: dict[str, Setting] = {
         CLUSTER_ROWS,
         SECURITY_ROWS,
         OAUTH_ROWS,
+        TOKEN_ROWS,
         ZOOKEEPER_ROWS,
         TLS_ROWS,
         (_broker_default(row, row.synonyms[0][0]) for row in TOPIC_ROWS if row.synonyms),

@@ -44,6 +44,7 @@ from headrace.controller.quota_writer import Edit as QuotaEdit
 from headrace.controller.quota_writer import QuotaWriter
 from headrace.controller.reassignment import Moves, Outcomes
 from headrace.controller.state_writer import StateWriter
+from headrace.controller.token_admin import TokenAdmin, TokenEdit
 from headrace.coordination import layout
 from headrace.coordination.port import Delete, Store, StoreError, StoreUnavailable
 from headrace.coordination.retries import repeated
@@ -53,6 +54,7 @@ from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.ids import id_text
 from headrace.model.quotas import Entity
+from headrace.model.tokens import Token
 from headrace.model.topics import TopicPartition, TopicState
 from headrace.runtime.link import Network
 
@@ -118,6 +120,7 @@ class Controller:
         )
         self._acls = AclAdmin(store, self._picture, self._writer, locks)
         self._quotas = QuotaWriter(store, self._picture, self._writer, locks)
+        self._tokens = TokenAdmin(store, self._picture, self._writer, locks, entropy)
         self._states = self._make_states(rules, locks)
         self.secret = ClusterSecret(store, entropy, tls)
         self._peers = Peers(network, self.image, internal_listener, self.secret.log_in)
@@ -422,6 +425,19 @@ class Controller:
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
         """Delete the ACLs that match, and return those of each filter."""
         return await self._admin.finish(self._acls.delete(filters))
+
+    async def create_token(self, make: Callable[[str], Token]) -> Token:
+        """Create a delegation token; `make` gets its id."""
+        return await self._admin.finish(self._tokens.create(make))
+
+    async def alter_token(self, token_id: str, edit: TokenEdit) -> Token | None:
+        """Change a delegation token, or delete it if `edit` returns None."""
+        return await self._admin.finish(self._tokens.alter(token_id, edit))
+
+    def remove_expired_tokens(self, now_ms: int) -> None:
+        """Start to delete expired tokens, if this broker is the controller."""
+        if self.is_controller:
+            self._tokens.remove_expired(now_ms)
 
     async def alter_quotas(
         self, entity: Entity, edit: QuotaEdit, *, validate_only: bool = False

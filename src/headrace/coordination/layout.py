@@ -24,7 +24,7 @@ Does no I/O. Each document has a version; readers ignore unknown fields.
     /config/clients/C         {"config"}: quotas of client id C; `<default>` as above
     /config/ips/A             {"config"}: quotas of IP address A; `<default>` as above
     /acl/NN                   {"acls"}: ACLs, in 64 nodes 00 to 3f; see coordination/acl_layout.py
-    /delegation_token         reserved for delegation tokens
+    /delegation_token/tokens/ID  a delegation token: see token_layout.py
     /cluster/secret           {"secret"}: the password with which brokers log in to each other
     /producer_ids             {"next"}: the first producer id that was never allocated
     /changes                  {"last", "rows"}: the latest changes of the controller, see ChangeRow
@@ -80,6 +80,8 @@ ROOMS = (
     CLIENT_CONFIGS,
     IP_CONFIGS,
     ACLS,
+    DELEGATION_TOKENS,
+    f"{DELEGATION_TOKENS}/tokens",
 )
 """Nodes that only have children, each after its parent."""
 
@@ -125,8 +127,8 @@ class ChangeRow(NamedTuple):
 
     kind: str
     """"topic", "states" (one node of states), "config", "broker", "group" (settings), "user"
-    (credentials and quotas of a user), "acl" (one node of ACLs), or "quota" (other quotas; the name
-    is a path)."""
+    (credentials and quotas of a user), "acl" (one node of ACLs), "quota" (other quotas; the name
+    is a path), or "token" (a delegation token)."""
     name: str
     first: int = 0
     """The first partition of the node, for "states"."""

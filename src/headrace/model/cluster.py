@@ -7,6 +7,7 @@ from uuid import UUID
 
 from headrace.model.acls import Acl
 from headrace.model.quotas import Entity
+from headrace.model.tokens import Token
 from headrace.model.topics import PartitionState, TopicState
 
 
@@ -81,6 +82,8 @@ class ClusterImage:
     """Stored settings by user name: credentials under the name of their mechanism, and quotas."""
     acls: dict[int, tuple[Acl, ...] | None] = field(default_factory=dict)
     """ACLs by the number of their node in the store; None for a node that cannot be read."""
+    tokens: dict[str, Token] = field(default_factory=dict)
+    """Delegation tokens by id. Expired ones can be among them."""
     quotas: dict[Entity, Mapping[str, float]] = field(default_factory=dict)
     """Limits by entity and kind."""
 

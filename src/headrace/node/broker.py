@@ -446,6 +446,9 @@ class Broker:
             self._worker.submit(job.run, _done)
         if self._compaction is None and self._is_due("log.cleaner.backoff.ms"):
             self._maybe_start_compaction()
+        if self._is_due("delegation.token.expiry.check.interval.ms"):
+            assert self._controller is not None
+            self._controller.remove_expired_tokens(self._clock.wall_ms())
         if self._scrubber is None and self._is_due("headrace.scrub.interval.ms"):
             self._start_scrubber()
         self._remove_strays(self._worker)

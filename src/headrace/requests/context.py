@@ -39,6 +39,8 @@ class RequestContext:
     """Whether another broker sent it, on the inter-broker listener."""
     is_forwarded: bool = False
     """Whether it is a client's request that another broker forwarded in an Envelope."""
+    has_own_login: bool = False
+    """Whether the client has logged in, and not with a delegation token."""
     principal: str = ANONYMOUS
     """The user of the connection; of a forwarded request, the user of its client."""
     throttle_ms: int = 0

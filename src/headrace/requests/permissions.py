@@ -21,6 +21,7 @@ from headrace.requests.authorization import (
 )
 from headrace.requests.config_resources import resource_of
 from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.token_requests import TOKEN_APIS, check_token_request
 from headrace.security.authorizer import (
     CLUSTER,
     Operation,
@@ -103,6 +104,13 @@ PERMISSIONS: dict[int, Permissions] = {
     apis.DESCRIBE_LOG_DIRS: _DESCRIBE_CLUSTER,
     apis.SASL_AUTHENTICATE: _NOTHING,
     apis.CREATE_PARTITIONS: _items((Operation.ALTER, _TOPIC)),
+    apis.CREATE_DELEGATION_TOKEN: _items((Operation.CREATE_TOKENS, ResourceType.USER)),
+    apis.RENEW_DELEGATION_TOKEN: _NOTHING,
+    apis.EXPIRE_DELEGATION_TOKEN: _NOTHING,
+    apis.DESCRIBE_DELEGATION_TOKEN: _items(
+        (Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN),
+        (Operation.DESCRIBE_TOKENS, ResourceType.USER),
+    ),
     apis.DELETE_GROUPS: _items((Operation.DELETE, _GROUP)),
     apis.ELECT_LEADERS: _ALTER_CLUSTER,
     apis.INCREMENTAL_ALTER_CONFIGS: _configs(Operation.ALTER_CONFIGS),
@@ -128,7 +136,12 @@ PERMISSIONS: dict[int, Permissions] = {
 
 
 def check_request(broker: BrokerContext, context: RequestContext) -> None:
-    """Raise CLUSTER_AUTHORIZATION_FAILED if the complete request is denied."""
+    """Raise CLUSTER_AUTHORIZATION_FAILED if the complete request is denied.
+
+    Requests about delegation tokens require a login.
+    """
+    if context.api_key in TOKEN_APIS:
+        check_token_request(broker, context)
     operation = PERMISSIONS[context.api_key].of_request
     if operation is not None:
         check(broker, context, operation, CLUSTER)

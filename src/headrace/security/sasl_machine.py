@@ -12,6 +12,7 @@ M5  the login of a connection that has a session keeps its mechanism and its pri
 """
 
 from collections.abc import Callable
+from functools import partial
 from struct import Struct
 from typing import NamedTuple
 
@@ -40,6 +41,19 @@ _KEY = Struct(">h")
 _RAW = RequestHeader(SASL_AUTHENTICATE, -1, 0, None, 0)
 """In place of a header, for tokens without one."""
 
+
+class TokenLogin(NamedTuple):
+    """What a login with a delegation token needs."""
+
+    credential: Credential
+    owner: str
+    """The user that the token acts as."""
+    lifetime: float
+    """In seconds."""
+
+
+Tokens = Callable[[str, str], TokenLogin | None]
+"""A valid delegation token, by the name of a SCRAM mechanism and the id of the token."""
 Credentials = Callable[[str, str], Credential | None]
 """The credential of a user, by the name of its SCRAM mechanism and that of the user."""
 
@@ -104,8 +118,13 @@ class SaslMachine:
         *,
         lifetime_of: Callable[[str], float] = _unlimited,
         former: Session | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
-        """`former` is the session to renew, if the client has logged in before."""
+        """`former` is the session to renew, if the client has logged in before.
+
+        Without `tokens`, delegation tokens are disabled.
+        """
+        self._tokens = tokens
         self._lifetime_of = lifetime_of
         self._former = former
         self.deadline = now + LOGIN_SECONDS_MAX
@@ -228,9 +247,30 @@ class SaslMachine:
         scram = SCRAMS.get(mechanism)
         if scram is not None:
             self._scram = ScramServer(
-                scram, lambda user: self._credentials(scram.name, user), self._secret
+                scram,
+                lambda user: self._credentials(scram.name, user),
+                self._secret,
+                None if self._tokens is None else partial(self._token_credential, scram.name),
             )
         return Reply(data)
+
+    def _token_credential(self, mechanism: str, token_id: str) -> Credential | None:
+        token = None if self._tokens is None else self._tokens(mechanism, token_id)
+        return None if token is None else token.credential
+
+    def _proven(
+        self, header: RequestHeader, scram: ScramServer, proof: bytes, now: float
+    ) -> Action:
+        name, user = scram.scram.name, scram.user
+        if not scram.is_token or self._tokens is None:
+            return self._done(header, proof, user, name, now)
+        token = self._tokens(name, user)
+        if token is None:
+            return self._rejected(header, "the delegation token has expired", user)
+        done = self._done(header, proof, token.owner, user, now, token.lifetime)
+        if isinstance(done, Failed):
+            return done
+        return done._replace(session=done.session._replace(is_token=True))
 
     def _token(self, header: RequestHeader, token: bytes, now: float) -> Action:
         scram = self._scram
@@ -245,7 +285,7 @@ class SaslMachine:
             if self._is_first:
                 self._is_first = False
                 return Reply(self._response(header, scram.first(token, self._nonce())))
-            return self._done(header, scram.final(token), scram.user, scram.scram.name, now)
+            return self._proven(header, scram, scram.final(token), now)
         except ScramFailed as failed:
             return self._rejected(header, str(failed), scram.user)
 

@@ -127,9 +127,19 @@ class ScramServer:
     """The server's side of one exchange: `first`, then `final`."""
 
     def __init__(
-        self, scram: Scram, credentials: Callable[[str], Credential | None], secret: bytes
+        self,
+        scram: Scram,
+        credentials: Callable[[str], Credential | None],
+        secret: bytes,
+        token_credentials: Callable[[str], Credential | None] | None = None,
     ) -> None:
-        """`secret` hides which users exist. It must be random and stay the same."""
+        """`secret` hides which users exist. It must be random and stay the same.
+
+        `token_credentials` are those of delegation tokens by their id, for clients that send
+        tokenauth=true.
+        """
+        self.is_token = False
+        self._token_credentials = token_credentials
         self.scram = scram
         self.user = ""
         self.credential: Credential | None = None
@@ -151,7 +161,10 @@ class ScramServer:
         if authzid is not None and _unescaped(authzid) != self.user:
             raise ScramFailed("the authorization id is not the user name")
         if "tokenauth=true" in match["extensions"].split(","):
-            raise ScramFailed("delegation tokens are not supported")
+            if self._token_credentials is None:
+                raise ScramFailed("delegation tokens are disabled")
+            self.is_token = True
+            self._credentials = self._token_credentials
         self._binding = b64encode(match["header"].encode())
         self._nonce = match["nonce"] + server_nonce
         self.credential = self._credentials(self.user)

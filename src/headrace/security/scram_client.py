@@ -49,12 +49,16 @@ class ScramClient:
         password: str,
         nonce: str,
         salted: Callable[[Scram, str, bytes, int], bytes] = salted_password,
+        *,
+        is_token: bool = False,
     ) -> None:
+        """With `is_token`, user and password are id and password of a delegation token."""
         self._salted = salted
         self._scram = scram
         self._password = password
         self._nonce = nonce
-        self._bare = f"n={escaped(user)},r={nonce}"
+        extension = ",tokenauth=true" if is_token else ""
+        self._bare = f"n={escaped(user)},r={nonce}{extension}"
         self._expected = b""
         self._steps = iter((self._first, self._final, self._check))
 

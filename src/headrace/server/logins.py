@@ -37,10 +37,12 @@ from headrace.security.sasl_machine import (
     Failed,
     Reply,
     SaslMachine,
+    TokenLogin,
     Verify,
 )
 from headrace.security.scram import NONCE_BYTES, Credential
 from headrace.security.session import Session
+from headrace.security.tokens import token_credential
 from headrace.security.users import BROKER_USER, ended_credentials, stored_credential
 from headrace.server.connection import Connection
 from headrace.server.foreign import reason_to_reject
@@ -81,6 +83,7 @@ class Logins:
         self.holding: dict[_Login, None] = {}
         """Logins with input that was not handled yet, oldest first."""
         self.scratch = memoryview(bytearray(READ_BYTES))
+        self._token_key = config.get_optional_str("delegation.token.secret.key") or ""
         self.checks = 0
         self._work: Work | None = None
         """The work of a failed check of a password; None if a user has changed since."""
@@ -129,6 +132,18 @@ class Logins:
                 0.0 if is_internal else config.session_seconds(listener, mechanism)
             ),
             former=former,
+            tokens=None if is_internal or not self._token_key else self._token_login,
+        )
+
+    def _token_login(self, mechanism: str, token_id: str) -> TokenLogin | None:
+        token = self._broker.image.tokens.get(token_id)
+        now_ms = self._broker.clock.wall_ms()
+        if token is None or token.is_expired(now_ms):
+            return None
+        return TokenLogin(
+            token_credential(self._token_key, mechanism, token_id),
+            token.owner.partition(":")[2],
+            (min(token.expires_ms, token.max_ms) - now_ms) / 1000,
         )
 
     def _make_bearer_keys(self) -> "BearerKeys | None":
@@ -217,6 +232,8 @@ class Logins:
     def _changed(self, change: ImageChange) -> None:
         if change.users:
             self._work = None
+        for token_id in change.removed_tokens:
+            self._close_sessions_of_token(token_id)
         for user, before, after in change.users:
             ended = ended_credentials(before, after)
             if ended:
@@ -230,12 +247,21 @@ class Logins:
             if not is_same or connection.is_internal:
                 continue
             count += 1
-            if connection.exchanges:
-                # A client that changes its own user must receive the response.
-                self.loop.call_later(RESPONSE_SECONDS_MAX, self.plane.close, connection, "")
-            else:
-                self.plane.close(connection, "")
+            self._close_soon(connection)
         _log.info("credential deleted or replaced: user=%r closed_connections=%d", user, count)
+
+    def _close_sessions_of_token(self, token_id: str) -> None:
+        for connection in list(self.plane.connections.values()):
+            session = connection.session
+            if session.is_token and session.credential == token_id:
+                self._close_soon(connection)
+
+    def _close_soon(self, connection: Connection) -> None:
+        if connection.exchanges:
+            # A client that changes its own user must receive the response.
+            self.loop.call_later(RESPONSE_SECONDS_MAX, self.plane.close, connection, "")
+        else:
+            self.plane.close(connection, "")
 
 
 class _Login:

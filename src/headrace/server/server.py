@@ -16,6 +16,7 @@ from headrace.env.rate_limited_log import LimitedWarnings
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
+from headrace.model.sasl import ANONYMOUS
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.fetch_reader import FetchReader
 from headrace.replication.leader_sessions import LeaderSessions
@@ -198,6 +199,7 @@ class Server:
             connection.name,
             connection.listener,
             connection.is_internal,
+            has_own_login=connection.principal != ANONYMOUS and not connection.session.is_token,
             principal=connection.principal,
             settle=None if request is None else request.settle,
         )

@@ -57,6 +57,10 @@ ALTER_REPLICA_LOG_DIRS: Final = 34
 DESCRIBE_LOG_DIRS: Final = 35
 SASL_AUTHENTICATE: Final = 36
 CREATE_PARTITIONS: Final = 37
+CREATE_DELEGATION_TOKEN: Final = 38
+RENEW_DELEGATION_TOKEN: Final = 39
+EXPIRE_DELEGATION_TOKEN: Final = 40
+DESCRIBE_DELEGATION_TOKEN: Final = 41
 DELETE_GROUPS: Final = 42
 ELECT_LEADERS: Final = 43
 INCREMENTAL_ALTER_CONFIGS: Final = 44
@@ -118,6 +122,10 @@ _ROWS = (
     Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2, "describe_log_dirs"),
     Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, "sasl_authenticate"),
     Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2, "create_partitions"),
+    Api(CREATE_DELEGATION_TOKEN, "CreateDelegationToken", 1, 3, 2, "create_delegation_token"),
+    Api(RENEW_DELEGATION_TOKEN, "RenewDelegationToken", 1, 2, 2, "renew_delegation_token"),
+    Api(EXPIRE_DELEGATION_TOKEN, "ExpireDelegationToken", 1, 2, 2, "expire_delegation_token"),
+    Api(DESCRIBE_DELEGATION_TOKEN, "DescribeDelegationToken", 1, 3, 2, "describe_delegation_token"),
     Api(DELETE_GROUPS, "DeleteGroups", 0, 2, 2, "delete_groups"),
     Api(ELECT_LEADERS, "ElectLeaders", 0, 2, 2, "elect_leaders"),
     Api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1, "incremental_alter_configs"),
@@ -195,12 +203,15 @@ CONTROLLER_APIS: Final = frozenset(
         ALTER_PARTITION_REASSIGNMENTS,
         ALTER_USER_SCRAM_CREDENTIALS,
         CREATE_ACLS,
+        CREATE_DELEGATION_TOKEN,
         CREATE_PARTITIONS,
         CREATE_TOPICS,
         DELETE_ACLS,
         DELETE_TOPICS,
         ELECT_LEADERS,
+        EXPIRE_DELEGATION_TOKEN,
         INCREMENTAL_ALTER_CONFIGS,
+        RENEW_DELEGATION_TOKEN,
     )
 )
 """Requests of clients that only the controller can execute. Other brokers forward them."""

@@ -15,7 +15,7 @@ from headrace.cli.main import COMMANDS, command_parser, main
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["to"], ["topics", "tour"]),
+        (["to"], ["tokens", "topics", "tour"]),
         (["--v"], ["--version"]),
         (["up", "--zookeeper-n"], ["--zookeeper-nodes"]),
         (["topics", "cr"], ["create"]),
@@ -61,7 +61,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("headrace to", ["topics", "tour"]),
+        ("headrace to", ["tokens", "topics", "tour"]),
         ("headrace topics ", ["alter", "create", "delete", "describe", "list"]),
         ("headrace consume --isolation ", ["read_committed", "read_uncommitted"]),
         ("headrace up --data ./scr", ["./scratch"]),

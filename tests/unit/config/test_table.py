@@ -51,13 +51,14 @@ def test_every_name_stands_once_in_the_sources() -> None:
         oauth_rows,
         security_rows,
         tls_rows,
+        token_rows,
         topic_rows,
         zookeeper_rows,
     )
 
     names = [row.name for row in accepted_rows.accepted_rows()]
-    modules = broker_rows, cluster_rows, security_rows, oauth_rows, tls_rows, zookeeper_rows
-    for module in modules:
+    modules = (broker_rows, cluster_rows, oauth_rows, security_rows, tls_rows, token_rows)
+    for module in (*modules, zookeeper_rows):
         for rows in vars(module).values():
             if isinstance(rows, tuple) and rows and isinstance(rows[0], Setting):
                 names += [row.name for row in rows]

@@ -42,7 +42,9 @@ from tests.unit.handlers.handler_scenario import HOST, Asker, asker
 from tests.wire.messages import random_message
 
 LOGIN = {apis.API_VERSIONS, apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE}
-NOT_ASKING = LOGIN | {api.key for api in APIS.values() if api.is_internal}
+# The user must be the owner or a renewer of the token.
+OF_OWNER = {apis.RENEW_DELEGATION_TOKEN, apis.EXPIRE_DELEGATION_TOKEN}
+NOT_ASKING = LOGIN | OF_OWNER | {api.key for api in APIS.values() if api.is_internal}
 # tests/unit/requests/test_topic_gate.py tests these two.
 HOT = {apis.PRODUCE, apis.FETCH}
 
@@ -64,6 +66,9 @@ UNREACHED = {
     apis.CONSUMER_GROUP_DESCRIBE: PERMISSIONS[apis.CONSUMER_GROUP_DESCRIBE].of_items
     - {DESCRIBE_GROUP},
     apis.LIST_GROUPS: {DESCRIBE_GROUP},
+    # These need a login: tests/broker/test_delegation_tokens.py tests them.
+    apis.CREATE_DELEGATION_TOKEN: PERMISSIONS[apis.CREATE_DELEGATION_TOKEN].of_items,
+    apis.DESCRIBE_DELEGATION_TOKEN: PERMISSIONS[apis.DESCRIBE_DELEGATION_TOKEN].of_items,
 }
 
 

@@ -28,6 +28,7 @@ from headrace.security.bearer import (
     verify,
 )
 from headrace.security.sasl_machine import CheckBearer, Done, Failed, Reply, SaslMachine
+from headrace.security.session import Session
 from headrace.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.codec import Message, decode_response, encode_request
 
@@ -280,7 +281,7 @@ class Login:
 def test_session_ends_with_the_token_or_earlier(limit_s: float, lifetime_s: int) -> None:
     done = Login(limit_s).log_in(token())
     assert isinstance(done, Done)
-    assert done.session == ("User:alice", "alice", "", OAUTHBEARER, 1.0 + lifetime_s)
+    assert done.session == Session("User:alice", "alice", "", OAUTHBEARER, 1.0 + lifetime_s)
     reply = decode_response(SASL_AUTHENTICATE, 2, done.data)[1]
     assert reply["session_lifetime_ms"] == lifetime_s * 1000
 

@@ -19,7 +19,7 @@ from contextlib import closing
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from headrace.client.admin import acls, groups, quotas, reassignment, users
+from headrace.client.admin import acls, groups, quotas, reassignment, tokens, users
 from headrace.client.admin import topics as admin
 from headrace.client.admin.group_values import GroupInfo, GroupListing, GroupOffset
 from headrace.client.blocking.delivery import Delivery
@@ -56,6 +56,7 @@ from headrace.client.core.values import (
     RecordMetadata,
     ReplicaInfo,
     Start,
+    TokenInfo,
     TopicInfo,
     Until,
     UserInfo,
@@ -320,6 +321,24 @@ class Client(Opener):
     def delete_user(self, user: str) -> None:
         """Delete a user's credentials. Brokers close the user's connections."""
         self._run(users.delete_user(self._engine, user))
+
+    def create_token(
+        self, owner: str | None = None, *, renewers: Sequence[str] = (), max_lifetime_ms: int = -1
+    ) -> TokenInfo:
+        """Create a delegation token for this client's user, or for another one."""
+        return self._run(tokens.create_token(self._engine, owner, renewers, max_lifetime_ms))
+
+    def list_tokens(self, owner: str | None = None) -> list[TokenInfo]:
+        """Delegation tokens that this client's user can see; of one owner, or all."""
+        return self._run(tokens.list_tokens(self._engine, owner))
+
+    def renew_token(self, hmac: bytes, period_ms: int = -1) -> int:
+        """Move the expiry of a delegation token; returns it in ms since 1970."""
+        return self._run(tokens.renew_token(self._engine, hmac, period_ms))
+
+    def expire_token(self, hmac: bytes, period_ms: int = -1) -> int:
+        """Set the expiry of a delegation token; delete it now if the period is negative."""
+        return self._run(tokens.expire_token(self._engine, hmac, period_ms))
 
     def list_quotas(self) -> list[QuotaInfo]:
         """The limits of all users, client ids and IP addresses that have quotas."""

@@ -205,6 +205,20 @@ class UserInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenInfo:
+    """A delegation token. Its password is the base64 of `hmac`."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_ms: int
+    expires_ms: int
+    max_ms: int
+    hmac: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class QuotaInfo:
     """The limits of an entity: a user, a client id, both, or an IP address."""
 

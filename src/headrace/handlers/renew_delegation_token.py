@@ -1,0 +1,38 @@
+"""RenewDelegationToken, versions 1 and 2: move the expiry of a token to a later time.
+
+- The owner and the renewers of a token can renew it, until its maximum lifetime ends.
+- Clients without a login, or with the login of a token, get DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
+- Any broker accepts the request and forwards it to the controller.
+- Requires: nothing. The user must be the owner or a renewer.
+- Versions: 1 and 2.
+"""
+
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.tokens import Token
+from headrace.requests.context import BrokerContext, RequestContext
+from headrace.requests.token_requests import find_token
+from headrace.wire.codec import Message
+
+
+async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
+    now_ms = broker.clock.wall_ms()
+    period_ms = request["renew_period_ms"]
+    if period_ms <= 0:
+        period_ms = broker.config.get_int("delegation.token.expiry.time.ms")
+
+    def renewed(token: Token) -> Token:
+        if token.is_expired(now_ms):
+            raise ApiError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
+        if not token.is_managed_by(context.principal):
+            raise ApiError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
+        return token._replace(expires_ms=min(token.max_ms, now_ms + period_ms))
+
+    token_id = find_token(broker, request["hmac"]).token_id
+    token = await broker.controller.alter_token(token_id, renewed)
+    assert token is not None
+    broker.audit.changed(context.principal, context.host, "token renewed", token=token_id)
+    return {"expiry_timestamp_ms": token.expires_ms}
+
+
+def refuse(request: Message, error: ApiError) -> Message:
+    return {"error_code": error.code}
