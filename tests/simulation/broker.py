@@ -122,6 +122,9 @@ class SimulatedFront:
         )
         self._keep_up()
 
+    def reload_certificates(self) -> None:
+        """Simulated listeners have no TLS."""
+
     def listen(self, name: str, host: str, port: int) -> int:
         network = self._outside.simulated
         if port == 0:

@@ -105,7 +105,6 @@ class Broker:
         self._compaction: Compaction | None = None
         self._scrubber: Scrubber | None = None
         self._strays: Strays | None = None
-        self._tls: TlsListeners | None = None
         self._store_id = ""
         self._audit_file: AuditFile | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -129,7 +128,7 @@ class Broker:
     async def _start(self) -> None:
         config = self.config
         user = first_user(os.environ)
-        tls = self._tls = self._make_tls()
+        tls = self._make_tls()
         self._open_audit_file()
         self._logs.open()
         self._refuse_other_kind()
@@ -268,8 +267,8 @@ class Broker:
 
     def reload_certificates(self) -> None:
         """Read the keys and certificates of all listeners again."""
-        if self._tls is not None and self._worker is not None:
-            self._tls.check(self._worker, self._clock.monotonic(), is_forced=True)
+        if self._server is not None:
+            self._server.reload_certificates()
 
     def _make_controller(self, store: Store, tls: "TlsListeners | None") -> Controller:
         config = self.config

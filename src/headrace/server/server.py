@@ -147,6 +147,11 @@ class Server:
         self._loop.add_reader(self.plane.epoll.fileno(), self.plane.run)
         self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
 
+    def reload_certificates(self) -> None:
+        """Read the keys and certificates of all listeners again."""
+        if self._broker.tls is not None:
+            self._broker.tls.check(self._broker.worker, self._clock.monotonic(), is_forced=True)
+
     async def drain(self) -> None:
         """Take no more requests, let those under way end, then close every connection."""
         for listener in self._listeners:
