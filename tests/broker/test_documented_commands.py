@@ -74,6 +74,34 @@ def test_users_of_the_security_page(tmp_path: Path) -> None:
     assert "bob" in users
 
 
+def test_certificates_of_the_security_page(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    run(block(page("SECURITY.md"), "headrace certs ca"), tmp_path)
+    run("headrace certs check tls/broker1.pem --ca tls/ca.pem --host broker1.example", tmp_path)
+
+
+def test_quotas_of_the_security_page(broker: RunningBroker, tmp_path: Path) -> None:
+    shown = block(page("SECURITY.md"), "$ headrace quotas set")
+    commands = [line[2:] for line in shown.splitlines() if line.startswith("$ ")]
+    expected = [line for line in shown.splitlines() if not line.startswith("$ ")]
+    listed = [run(line, tmp_path, broker.address) for line in commands if "delete" not in line]
+    assert [line.rstrip() for line in listed[-1].splitlines()] == expected
+    run("\n".join(line for line in commands if "delete" in line), tmp_path, broker.address)
+
+
+def test_acls_of_the_security_page(tmp_path: Path) -> None:
+    text = page("SECURITY.md")
+    settings = dict(line.split("=", 1) for line in block(text, "authorizer.class").splitlines())
+    # This test does not log in.
+    settings["super.users"] = "User:ANONYMOUS"
+    commands = block(text, "headrace acls add").replace(" --config admin.properties", "")
+    with RunningBroker.start(tmp_path / "data", settings=settings) as broker:
+        for line in commands.splitlines():
+            if "--zookeeper" not in line:
+                run(line, tmp_path, broker.address)
+    assert "orders.secret" in (tmp_path / "acls.json").read_text()
+
+
 def test_projects_of_the_pipelines_page(broker: RunningBroker, tmp_path: Path) -> None:
     text = page("PIPELINES.md")
     with connect(broker.address) as client:
