@@ -6,10 +6,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.cluster.history import wait_for
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "ZOOKEEPER.md"
 COMMANDS = re.findall(
@@ -30,11 +31,8 @@ def test_command_starts_zookeeper(command: str, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "headrace", *arguments], cwd=tmp_path, stdout=subprocess.DEVNULL
     ) as process:
-        deadline = time.monotonic() + 120
-        while not ready.exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for("ZooKeeper to start", lambda: ready.exists() or process.poll() is not None, 120)
+        assert process.poll() is None
         nodes = len(json.loads(ready.read_text())["address"].split(","))
         process.send_signal(signal.SIGINT)
     assert nodes == (3 if "--nodes 3" in command else 1)
