@@ -23,7 +23,7 @@ MORE_ATTRIBUTES = {
     "LogDirectory": 29,
     "Partition": 38,
     "Plane": 29,
-    "Presence": 27,
+    "Registration": 27,
     "Segment": 34,
     "TopicConfig": 29,
 }

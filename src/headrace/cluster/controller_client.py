@@ -30,7 +30,7 @@ _LOST_DIR = UUID(int=1)
 _log = logging.getLogger(__name__)
 
 
-class Caller:
+class ControllerClient:
     def __init__(
         self,
         node_id: int,

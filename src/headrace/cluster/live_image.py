@@ -27,7 +27,7 @@ from headrace.model.topics import TopicState
 _log = logging.getLogger(__name__)
 
 
-class Picture:
+class LiveImage:
     def __init__(self, store: Store) -> None:
         self.image = ClusterImage("")
         self.versions: dict[str, int] = {}

@@ -19,7 +19,7 @@ from headrace.cluster import store_elections, store_reader
 from headrace.cluster.changes import ImageChange
 from headrace.cluster.controller_role import ControllerRole
 from headrace.cluster.keyed_locks import KeyedLocks
-from headrace.cluster.live_image import Picture
+from headrace.cluster.live_image import LiveImage
 from headrace.cluster.store_elections import Election
 from headrace.coordination import layout
 from headrace.coordination.port import (
@@ -48,12 +48,12 @@ _EXPECTED = (StoreUnavailable, StoreError, ApiError, layout.LayoutError)
 _log = logging.getLogger(__name__)
 
 
-class Presence:
+class Registration:
     def __init__(
         self,
         store: Store,
         node_id: int,
-        picture: Picture,
+        live_image: LiveImage,
         role: ControllerRole,
         locks: KeyedLocks,
         registration_wait_s: float,
@@ -75,7 +75,7 @@ class Presence:
         self.election = Election(-1, 0, None)
         self._store = store
         self._node_id = node_id
-        self._picture = picture
+        self._live_image = live_image
         self._role = role
         self._locks = locks
         self._registration_wait_s = registration_wait_s
@@ -151,7 +151,7 @@ class Presence:
             self._former_sessions = [*self._former_sessions, self._session_id][-10:]
         if self.broker_epoch != -1:
             self.broker_epoch = -1
-            self._picture.tell(ImageChange(is_lost=True))
+            self._live_image.tell(ImageChange(is_lost=True))
 
     def _look_at(self, what: str) -> None:
         self._news[what] = None
@@ -195,7 +195,7 @@ class Presence:
             await self._join()
             return
         if _BROKERS in news:
-            await self._picture.read_brokers(self._saw_brokers)
+            await self._live_image.read_brokers(self._saw_brokers)
             if not self._is_registered():
                 await self._join()
                 return
@@ -205,7 +205,7 @@ class Presence:
             await self._read_changes()
 
     def _is_registered(self) -> bool:
-        info = self._picture.image.brokers.get(self._node_id)
+        info = self._live_image.image.brokers.get(self._node_id)
         return info is not None and info.epoch == self.broker_epoch
 
     async def _join(self) -> None:
@@ -229,7 +229,7 @@ class Presence:
             self.registered_ms = stat.created_ms
             self._origin = self._origin._replace(kept_epoch=stat.czxid, last_epoch=stat.czxid)
             self._registered(stat.czxid)
-        await self._picture.read_brokers(self._saw_brokers)
+        await self._live_image.read_brokers(self._saw_brokers)
         if not self._is_registered():
             # It was removed in between: no event will tell.
             self._look_at(_BROKERS)
@@ -270,7 +270,7 @@ class Presence:
         if election.fence is not None and (is_new or doubts_all):
             self._elected(is_new)
         if is_new:
-            self._picture.show_controller(election.controller_id)
+            self._live_image.show_controller(election.controller_id)
 
     async def _give_up(self) -> None:
         self._resigns = False
@@ -287,13 +287,13 @@ class Presence:
 
     async def _load(self) -> layout.ChangeLog:
         changes = await store_reader.read_changes(self._store, self._saw_changes)
-        await self._picture.read_broker_configs()
-        await self._picture.read_group_configs()
+        await self._live_image.read_broker_configs()
+        await self._live_image.read_group_configs()
         await self._read_users()
         await self._read_acls()
-        await self._picture.read_tokens()
-        await self._picture.read_quotas()
-        await side_by_side(self._read_topic, await self._picture.names())
+        await self._live_image.read_tokens()
+        await self._live_image.read_quotas()
+        await side_by_side(self._read_topic, await self._live_image.names())
         self._changes_seen = changes.last
         return changes
 
@@ -311,9 +311,9 @@ class Presence:
         wanted = dict.fromkeys(rows)
         whole = [row.name for row in wanted if row.kind in ("topic", "config")]
         if any(row.kind == "broker" for row in wanted):
-            await self._picture.read_broker_configs()
+            await self._live_image.read_broker_configs()
         if any(row.kind == "group" for row in wanted):
-            await self._picture.read_group_configs()
+            await self._live_image.read_group_configs()
         users = [row.name for row in wanted if row.kind == "user"]
         if users:
             await self._read_users(users)
@@ -322,10 +322,10 @@ class Presence:
             await self._read_acls(acls)
         tokens = [row.name for row in wanted if row.kind == "token"]
         if tokens:
-            await self._picture.read_tokens(tokens)
+            await self._live_image.read_tokens(tokens)
         quotas = [layout.entity_of_path(row.name) for row in wanted if row.kind == "quota"]
         if quotas:
-            await self._picture.read_quotas(quotas)
+            await self._live_image.read_quotas(quotas)
         await side_by_side(self._read_topic, dict.fromkeys(whole))
         states: dict[str, list[int]] = {}
         for row in wanted:
@@ -335,19 +335,19 @@ class Presence:
 
     async def _read_topic(self, name: str) -> None:
         async with self._locks.hold(collision_key(name)):
-            await self._picture.read_topic(name)
+            await self._live_image.read_topic(name)
 
     async def _read_users(self, names: Iterable[str] | None = None) -> None:
         # A write during the read would be followed by the older content.
         async with self._locks.hold(layout.USER_CONFIGS):
-            await self._picture.read_users(names)
+            await self._live_image.read_users(names)
 
     async def _read_acls(self, nodes: Iterable[int] | None = None) -> None:
         async with self._locks.hold(layout.ACLS):
-            await self._picture.read_acls(nodes)
+            await self._live_image.read_acls(nodes)
 
     async def _read_states(self, of_topic: tuple[str, list[int]]) -> None:
         name, firsts = of_topic
         async with self._locks.hold(collision_key(name)):
             for first in firsts:
-                await self._picture.read_states(name, first)
+                await self._live_image.read_states(name, first)

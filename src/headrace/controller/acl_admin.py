@@ -9,7 +9,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.cluster.keyed_locks import KeyedLocks
-from headrace.cluster.live_image import Picture
+from headrace.cluster.live_image import LiveImage
 from headrace.controller.fenced_writer import Writer
 from headrace.coordination import layout
 from headrace.coordination.acl_layout import acl_node, acl_path, encode_acls, node_name
@@ -27,9 +27,11 @@ Nodes = dict[int, tuple[Acl, ...]]
 
 
 class AclAdmin:
-    def __init__(self, store: Store, picture: Picture, writer: Writer, locks: KeyedLocks) -> None:
+    def __init__(
+        self, store: Store, live_image: LiveImage, writer: Writer, locks: KeyedLocks
+    ) -> None:
         self._store = store
-        self._picture = picture
+        self._live_image = live_image
         self._writer = writer
         self._locks = locks
 
@@ -67,7 +69,7 @@ class AclAdmin:
 
     def _known(self) -> Nodes:
         known: Nodes = {}
-        for node, acls in self._picture.image.acls.items():
+        for node, acls in self._live_image.image.acls.items():
             if acls is None:
                 raise ApiError(
                     ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -105,13 +107,13 @@ class AclAdmin:
             if not await self._writer.commit(ops, rows):
                 await self._read_again(changed)
                 return False
-            self._picture.show_acls({node: changed[node] for node in nodes})
+            self._live_image.show_acls({node: changed[node] for node in nodes})
         return True
 
     async def _read_again(self, nodes: Iterable[int]) -> None:
         try:
             await self._store.sync()
-            await self._picture.read_acls(nodes)
+            await self._live_image.read_acls(nodes)
         except StoreUnavailable:
             raise ApiError(
                 ErrorCode.REQUEST_TIMED_OUT,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from headrace.cluster.keyed_locks import KeyedLocks
-from headrace.cluster.live_image import Picture
+from headrace.cluster.live_image import LiveImage
 from headrace.cluster.quota_reader import has_client_quotas
 from headrace.controller import topics_machine as machine
 from headrace.controller.fenced_writer import Writer, not_controller
@@ -47,7 +47,7 @@ class Admin:
     def __init__(
         self,
         store: Store,
-        picture: Picture,
+        live_image: LiveImage,
         writer: Writer,
         locks: KeyedLocks,
         limits: machine.TopicLimits,
@@ -60,9 +60,9 @@ class Admin:
         """`avoided` returns registered brokers that should get no replicas of new partitions."""
         self._limits = limits
         self._avoided = avoided
-        self.image = picture.image
+        self.image = live_image.image
         self._store = store
-        self._picture = picture
+        self._live_image = live_image
         self._writer = writer
         self._locks = locks
         self._check_topic_config = check_topic_config
@@ -115,7 +115,7 @@ class Admin:
                 raise
         try:
             await self._store.sync()
-            await self._picture.read_brokers()
+            await self._live_image.read_brokers()
         except StoreUnavailable:
             raise not_controller() from None
         return decide()
@@ -224,9 +224,9 @@ class Admin:
                 name = layout.DEFAULT_BROKER if node_id is None else str(node_id)
                 rows = [ChangeRow("broker", name)]
                 if await self._writer.commit([op], rows, ErrorCode.INVALID_CONFIG):
-                    self._picture.show_broker_config(node_id, configs)
+                    self._live_image.show_broker_config(node_id, configs)
                     return configs
-                await self._look_again(self._picture.read_broker_configs)
+                await self._look_again(self._live_image.read_broker_configs)
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def alter_group_configs(
@@ -252,9 +252,9 @@ class Admin:
                 )
                 rows = [ChangeRow("group", group)]
                 if await self._writer.commit([op], rows, ErrorCode.INVALID_CONFIG):
-                    self._picture.show_group_config(group, configs)
+                    self._live_image.show_group_config(group, configs)
                     return configs
-                await self._look_again(self._picture.read_group_configs)
+                await self._look_again(self._live_image.read_group_configs)
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def alter_user(self, user: str, edit: ConfigEdit) -> Mapping[str, str]:
@@ -280,9 +280,9 @@ class Admin:
                 )
                 rows = [ChangeRow("user", user)]
                 if await self._writer.commit([op], rows, ErrorCode.UNACCEPTABLE_CREDENTIAL):
-                    self._picture.show_user(user, configs)
+                    self._live_image.show_user(user, configs)
                     return configs
-                await self._look_again(lambda: self._picture.read_users([user]))
+                await self._look_again(lambda: self._live_image.read_users([user]))
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def allocate_producer_ids(self, first_min: int) -> tuple[int, int]:
@@ -319,9 +319,9 @@ class Admin:
         finally:
             self._replicas_coming -= coming
         if done:
-            self._picture.show_topic(name, after)
+            self._live_image.show_topic(name, after)
         else:
-            await self._look_again(lambda: self._picture.read_topic(name))
+            await self._look_again(lambda: self._live_image.read_topic(name))
         return done
 
     async def _look_again(self, read: Callable[[], Awaitable[None]]) -> None:
@@ -359,7 +359,7 @@ class Admin:
         return path, layout.encode_states(topic.topic_id, states, self._writer.role.epoch)
 
     def _replica_count(self) -> int:
-        return self._picture.replica_count + self._replicas_coming
+        return self._live_image.replica_count + self._replicas_coming
 
     def _number(self) -> int:
         return int.from_bytes(self._entropy(4), "big")

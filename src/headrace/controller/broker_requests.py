@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from headrace.cluster.live_image import Picture
+from headrace.cluster.live_image import LiveImage
 from headrace.controller import failover_machine as machine
 from headrace.controller.admin import Admin
 from headrace.controller.failover import Failover, Handover
@@ -32,10 +32,10 @@ _COPIES_MIN = 2
 Message = dict[str, Any]
 
 
-class Requests:
+class BrokerRequests:
     def __init__(
         self,
-        picture: Picture,
+        live_image: LiveImage,
         writer: Writer,
         states: StateWriter,
         failover: Failover,
@@ -45,8 +45,8 @@ class Requests:
     ) -> None:
         self._is_awake = is_awake
         self._is_cut_off = is_cut_off
-        self._picture = picture
-        self._image = picture.image
+        self._live_image = live_image
+        self._image = live_image.image
         self._writer = writer
         self._states = states
         self._failover = failover
@@ -77,7 +77,7 @@ class Requests:
         if info is None or info.epoch < request["broker_epoch"]:
             # It may have registered just now.
             try:
-                await self._picture.read_brokers()
+                await self._live_image.read_brokers()
             except StoreUnavailable:
                 raise ApiError(ErrorCode.NOT_CONTROLLER) from None
             info = self._image.brokers.get(request["broker_id"])

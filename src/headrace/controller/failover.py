@@ -17,7 +17,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.cluster.failure_detection.liveness_machine import Liveness
-from headrace.cluster.live_image import Picture
+from headrace.cluster.live_image import LiveImage
 from headrace.controller import failover_machine as machine
 from headrace.controller.failover_machine import IsrChange
 from headrace.controller.fenced_writer import Writer
@@ -65,7 +65,7 @@ class Failover:
     def __init__(
         self,
         store: Store,
-        picture: Picture,
+        live_image: LiveImage,
         writer: Writer,
         states: StateWriter,
         clock: Clock,
@@ -75,7 +75,7 @@ class Failover:
     ) -> None:
         self._store = store
         self._liveness = liveness
-        self._image = picture.image
+        self._image = live_image.image
         self._writer = writer
         self._states = states
         self._clock = clock

@@ -7,18 +7,18 @@ import asyncio
 import logging
 
 from headrace.controller.fenced_writer import Writer
-from headrace.controller.reassignment import Moves
+from headrace.controller.reassignment import Reassignments
 from headrace.model.errors import ApiError
 
 _log = logging.getLogger(__name__)
 
 
-class Balance:
+class LeaderBalance:
     def __init__(
-        self, moves: Moves, writer: Writer, interval_s: float | None, imbalance_max: float
+        self, moves: Reassignments, writer: Writer, interval_s: float | None, imbalance_max: float
     ) -> None:
         """Without an interval leaders stay where they are."""
-        self._moves = moves
+        self._reassignments = moves
         self._writer = writer
         self._interval_s = interval_s
         self._imbalance_max = imbalance_max
@@ -43,7 +43,7 @@ class Balance:
 
     async def _run(self) -> None:
         try:
-            count = await self._moves.balance(self._imbalance_max)
+            count = await self._reassignments.balance(self._imbalance_max)
             if count:
                 _log.info("preferred leaders elected: partitions=%d", count)
         except ApiError as error:

@@ -9,7 +9,7 @@ Owns the order of these writes.
 from collections.abc import Callable, Mapping
 
 from headrace.cluster.keyed_locks import KeyedLocks
-from headrace.cluster.live_image import Picture
+from headrace.cluster.live_image import LiveImage
 from headrace.cluster.quota_reader import has_client_quotas, is_below_user, is_named_user
 from headrace.controller.fenced_writer import Writer
 from headrace.coordination import layout
@@ -26,10 +26,12 @@ Edit = Callable[[Mapping[str, float]], Mapping[str, float]]
 
 
 class QuotaWriter:
-    def __init__(self, store: Store, picture: Picture, writer: Writer, locks: KeyedLocks) -> None:
+    def __init__(
+        self, store: Store, live_image: LiveImage, writer: Writer, locks: KeyedLocks
+    ) -> None:
         self._store = store
-        self._picture = picture
-        self._image = picture.image
+        self._live_image = live_image
+        self._image = live_image.image
         self._writer = writer
         self._locks = locks
 
@@ -61,7 +63,7 @@ class QuotaWriter:
             ops = [self._node(user, config)]
             if not await self._commit(ops, ChangeRow("user", user)):
                 return False
-            self._picture.show_user(user, config)
+            self._live_image.show_user(user, config)
             return True
         path = layout.quota_path(entity)
         if is_below_user(entity):
@@ -72,7 +74,7 @@ class QuotaWriter:
             ops = [self._put(path, limits_to_text(limits))]
         if not await self._commit(ops, ChangeRow("quota", path)):
             return False
-        self._picture.show_quotas({entity: limits})
+        self._live_image.show_quotas({entity: limits})
         return True
 
     def _with_limits(self, user: str, limits: Mapping[str, float]) -> dict[str, str]:
@@ -119,9 +121,9 @@ class QuotaWriter:
         try:
             await self._store.sync()
             if user is not None:
-                await self._picture.read_users([user])
+                await self._live_image.read_users([user])
             if not is_named_user(entity):
-                await self._picture.read_quotas([entity, user_entity(None)])
+                await self._live_image.read_quotas([entity, user_entity(None)])
         except StoreUnavailable:
             # Still unknown. When the connection is back everything is read again.
             raise ApiError(

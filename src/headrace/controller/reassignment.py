@@ -19,7 +19,7 @@ Outcomes = dict[TopicPartition, ApiError | None]
 _log = logging.getLogger(__name__)
 
 
-class Moves:
+class Reassignments:
     def __init__(self, image: ClusterImage, states: StateWriter, failover: Failover) -> None:
         self._image = image
         self._states = states

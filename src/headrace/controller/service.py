@@ -21,28 +21,28 @@ from uuid import UUID
 
 from headrace.cluster import store_elections, store_reader
 from headrace.cluster.changes import ImageChange
-from headrace.cluster.controller_client import Caller
+from headrace.cluster.controller_client import ControllerClient
 from headrace.cluster.controller_role import ControllerRole
-from headrace.cluster.failure_detection.held_responses import Holds
+from headrace.cluster.failure_detection.held_responses import HeldResponses
 from headrace.cluster.failure_detection.liveness_machine import Liveness
-from headrace.cluster.failure_detection.verdicts import Lookout
+from headrace.cluster.failure_detection.verdicts import FailureDetector
 from headrace.cluster.keyed_locks import KeyedLocks
-from headrace.cluster.live_image import Picture
+from headrace.cluster.live_image import LiveImage
 from headrace.cluster.peers import CALL_TIMEOUT_S, Peers
 from headrace.cluster.producer_ids import ProducerIds
-from headrace.cluster.registration import Presence
+from headrace.cluster.registration import Registration
 from headrace.cluster.secret import ClusterSecret
 from headrace.controller import topics_machine as machine
 from headrace.controller.acl_admin import AclAdmin
 from headrace.controller.admin import Admin, BrokerConfigCheck, ConfigEdit, TopicConfigCheck
 from headrace.controller.broker_client import BrokerClient
-from headrace.controller.broker_requests import Requests
+from headrace.controller.broker_requests import BrokerRequests
 from headrace.controller.failover import Failover, Rules, rules_of_settings
 from headrace.controller.fenced_writer import Writer
-from headrace.controller.leader_balance import Balance
+from headrace.controller.leader_balance import LeaderBalance
 from headrace.controller.quota_writer import Edit as QuotaEdit
 from headrace.controller.quota_writer import QuotaWriter
-from headrace.controller.reassignment import Moves, Outcomes
+from headrace.controller.reassignment import Outcomes, Reassignments
 from headrace.controller.state_writer import StateWriter
 from headrace.controller.token_admin import TokenAdmin, TokenEdit
 from headrace.coordination import layout
@@ -102,14 +102,14 @@ class Controller:
         self._store = store
         self._ask_timeout_s = ask_timeout_s
         clock = clock or SystemClock()
-        self._picture = Picture(store)
-        self.image: ClusterImage = self._picture.image
+        self._live_image = LiveImage(store)
+        self.image: ClusterImage = self._live_image.image
         locks = KeyedLocks()
         self._role = ControllerRole()
-        self._writer = Writer(store, self._role, self._picture.versions)
+        self._writer = Writer(store, self._role, self._live_image.versions)
         self._admin = Admin(
             store,
-            self._picture,
+            self._live_image,
             self._writer,
             locks,
             limits or machine.TopicLimits(),
@@ -118,32 +118,34 @@ class Controller:
             entropy=entropy,
             avoided=self._avoided,
         )
-        self._acls = AclAdmin(store, self._picture, self._writer, locks)
-        self._quotas = QuotaWriter(store, self._picture, self._writer, locks)
-        self._tokens = TokenAdmin(store, self._picture, self._writer, locks, entropy)
+        self._acls = AclAdmin(store, self._live_image, self._writer, locks)
+        self._quotas = QuotaWriter(store, self._live_image, self._writer, locks)
+        self._tokens = TokenAdmin(store, self._live_image, self._writer, locks, entropy)
         self._states = self._make_states(rules, locks)
         self.secret = ClusterSecret(store, entropy, tls)
         self._peers = Peers(network, self.image, internal_listener, self.secret.log_in)
-        self._caller = self._make_caller(clock)
+        self._controller_client = self._make_controller_client(clock)
         brokers = BrokerClient(node_id, self._peers)
         self._liveness = Liveness(node_id)
         if network is None:
             self._liveness.admit_all()
         self._failover = self._make_failover(rules, clock, brokers)
-        self._moves = Moves(self.image, self._states, self._failover)
-        self._balance = Balance(self._moves, self._writer, balance_interval_s, imbalance_max)
-        self._holds = Holds(self.image, clock, self._peers.is_ended)
+        self._reassignments = Reassignments(self.image, self._states, self._failover)
+        self._leader_balance = LeaderBalance(
+            self._reassignments, self._writer, balance_interval_s, imbalance_max
+        )
+        self._held = HeldResponses(self.image, clock, self._peers.is_ended)
         self._note_registered = registered
         self._registration_wait_s = registration_wait_s
-        self._presence = self._make_presence(locks)
-        self._lookout = self._make_lookout(silence_s, clock)
-        self._requests = self._make_requests(brokers)
-        self._producer_ids = ProducerIds(self._caller.producer_id_block)
+        self._registration = self._make_registration(locks)
+        self._failure_detector = self._make_failure_detector(silence_s, clock)
+        self._requests = self._make_broker_requests(brokers)
+        self._producer_ids = ProducerIds(self._controller_client.producer_id_block)
 
     def _make_failover(self, rules: Rules, clock: Clock, brokers: BrokerClient) -> Failover:
         return Failover(
             self._store,
-            self._picture,
+            self._live_image,
             self._writer,
             self._states,
             clock,
@@ -155,14 +157,14 @@ class Controller:
     def _make_states(self, rules: Rules, locks: KeyedLocks) -> StateWriter:
         return StateWriter(
             self._store,
-            self._picture,
+            self._live_image,
             self._writer,
             locks,
             lambda settings: rules(settings).min_insync,
         )
 
-    def _make_caller(self, clock: Clock) -> Caller:
-        return Caller(
+    def _make_controller_client(self, clock: Clock) -> ControllerClient:
+        return ControllerClient(
             self.node_id,
             self.image,
             self._role,
@@ -172,19 +174,19 @@ class Controller:
             self.serve,
         )
 
-    def _make_requests(self, brokers: BrokerClient) -> Requests:
-        return Requests(
-            self._picture,
+    def _make_broker_requests(self, brokers: BrokerClient) -> BrokerRequests:
+        return BrokerRequests(
+            self._live_image,
             self._writer,
             self._states,
             self._failover,
             self._admin,
             brokers.is_awake,
-            self._lookout.is_cut_off,
+            self._failure_detector.is_cut_off,
         )
 
-    def _make_lookout(self, silence_s: float, clock: Clock) -> Lookout:
-        return Lookout(
+    def _make_failure_detector(self, silence_s: float, clock: Clock) -> FailureDetector:
+        return FailureDetector(
             self.node_id,
             self.image,
             self._role,
@@ -193,16 +195,16 @@ class Controller:
             self._liveness,
             self._failover.run_soon,
             self._failover.remove,
-            self._holds,
-            self._presence,
+            self._held,
+            self._registration,
             silence_s,
         )
 
-    def _make_presence(self, locks: KeyedLocks) -> Presence:
-        return Presence(
+    def _make_registration(self, locks: KeyedLocks) -> Registration:
+        return Registration(
             self._store,
             self.node_id,
-            self._picture,
+            self._live_image,
             self._role,
             locks,
             self._registration_wait_s,
@@ -213,7 +215,7 @@ class Controller:
         )
 
     def _elected(self, is_new: bool) -> None:
-        self._lookout.elected(is_new)
+        self._failure_detector.elected(is_new)
 
     def _avoided(self) -> list[int]:
         """The brokers whose connection was just lost, or that are stopping."""
@@ -222,13 +224,13 @@ class Controller:
             node
             for node in self.image.brokers
             if node != self.node_id
-            and (self._holds.was_lost(node) or (node in live and live[node].is_leaving))
+            and (self._held.was_lost(node) or (node in live and live[node].is_leaving))
         ]
 
     def _registered(self, epoch: int) -> None:
         self._note_registered(epoch)
         # The controller knows a failed log only under the epoch of its report.
-        self._caller.report_offline()
+        self._controller_client.report_offline()
 
     async def _delete_controller_node(self) -> None:
         await self._writer.commit([Delete(layout.CONTROLLER)])
@@ -240,25 +242,25 @@ class Controller:
     @property
     def broker_epoch(self) -> int:
         """The epoch of this broker's registration, or -1 while it has none."""
-        return self._presence.broker_epoch
+        return self._registration.broker_epoch
 
     @property
     def last_epoch(self) -> int:
         """The epoch of its registration, or of the last one: what a clean marker names."""
-        return self._presence.last_epoch
+        return self._registration.last_epoch
 
     @property
     def registered_ms(self) -> int:
         """When it registered by the store's clock; 0 if that is no other than the broker's."""
-        return self._presence.registered_ms
+        return self._registration.registered_ms
 
     @property
     def controller_epoch(self) -> int:
-        return self._presence.election.controller_epoch
+        return self._registration.election.controller_epoch
 
     def on_change(self, listener: Callable[[ImageChange], None]) -> None:
         """Be told of each change. What `start` finds is in the image and is not told."""
-        self._picture.on_change(listener)
+        self._live_image.on_change(listener)
 
     async def start(
         self,
@@ -285,14 +287,14 @@ class Controller:
             return await store_reader.read_cluster_id(self._store)
 
         self.image.cluster_id = await repeated(prepare, self._registration_wait_s)
-        await self._presence.start(endpoints, rack, origin)
+        await self._registration.start(endpoints, rack, origin)
         await self._lead_at_once()
-        self._picture.start_notifying()
-        self._picture.on_change(self._changed)
+        self._live_image.start_notifying()
+        self._live_image.on_change(self._changed)
         # What came between the first look and now.
         self._failover.run_soon()
-        self._lookout.update()
-        self._balance.start()
+        self._failure_detector.update()
+        self._leader_balance.start()
         if self._peers.has_network:
             # A new producer then also works while the store is unreachable.
             self._producer_ids.renew()
@@ -308,13 +310,13 @@ class Controller:
         """Finish what was begun and deregister. The store is closed by whoever opened it."""
         self._producer_ids.stop()
         await self._admin.stop()
-        await self._lookout.stop()
-        self._holds.stop()
+        await self._failure_detector.stop()
+        self._held.stop()
         await self._failover.stop()
-        await self._presence.stop()
+        await self._registration.stop()
         await self._states.finish()
-        self._caller.stop()
-        self._balance.stop()
+        self._controller_client.stop()
+        self._leader_balance.stop()
         self._peers.close()
         try:
             if self.is_controller:
@@ -355,7 +357,7 @@ class Controller:
         self, new: machine.NewTopic, configs: Mapping[str, str]
     ) -> TopicState:
         try:
-            await self._caller.create_topic(
+            await self._controller_client.create_topic(
                 new.name,
                 new.partitions,
                 new.replication_factor,
@@ -449,7 +451,9 @@ class Controller:
         self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool = False
     ) -> Outcomes:
         """Let preferred replicas lead, or where nobody leads any; None: of all partitions."""
-        return await self._admin.finish(self._moves.elect(partitions, is_unclean=is_unclean))
+        return await self._admin.finish(
+            self._reassignments.elect(partitions, is_unclean=is_unclean)
+        )
 
     async def move_partitions(
         self,
@@ -458,7 +462,9 @@ class Controller:
         keeps_factor: bool = False,
     ) -> Outcomes:
         """Begin to move each partition to its target, or with None give a move up."""
-        return await self._admin.finish(self._moves.move(targets, keeps_factor=keeps_factor))
+        return await self._admin.finish(
+            self._reassignments.move(targets, keeps_factor=keeps_factor)
+        )
 
     async def allocate_producer_ids(self, first_min: int = 0) -> tuple[int, int]:
         """A block of producer ids that nobody was given before: the first, and how many."""
@@ -470,7 +476,7 @@ class Controller:
 
     async def refresh(self) -> None:
         """Return when the image shows all that was written before this call."""
-        await self._presence.refresh()
+        await self._registration.refresh()
 
     async def to_controller(
         self,
@@ -483,30 +489,30 @@ class Controller:
 
         LinkBroken: there is none, or nobody knows whether it heard.
         """
-        return await self._caller.to_controller(api_key, version, message, timeout_s)
+        return await self._controller_client.to_controller(api_key, version, message, timeout_s)
 
     async def shut_down(self, timeout_s: float = 10.0) -> bool:
         """Hand over what this broker leads; tell whether it all went before the time was up."""
-        return await self._caller.shut_down(timeout_s)
+        return await self._controller_client.shut_down(timeout_s)
 
     def replica_offline(self, topic_id: UUID, index: int) -> None:
         """This broker's log of a partition is lost until it restarts: another must lead it."""
-        self._presence.lose_data()
-        self._caller.replica_offline(topic_id, index)
+        self._registration.lose_data()
+        self._controller_client.replica_offline(topic_id, index)
 
     def wait_for_election(
         self, partitions: Iterable[TopicPartition], names: int
     ) -> Awaitable[None] | None:
-        """An awaitable if one of these partitions is electing a leader: see Holds."""
-        return self._holds.wait_for_election(partitions, names)
+        """An awaitable if one of these partitions is electing a leader: see HeldResponses."""
+        return self._held.wait_for_election(partitions, names)
 
     def was_lost(self, node_id: int) -> bool:
-        """Whether the connection to a broker was lost lately: see Holds.was_lost."""
-        return self._holds.was_lost(node_id)
+        """Whether the connection to a broker was lost lately: see HeldResponses.was_lost."""
+        return self._held.was_lost(node_id)
 
     def listed(self, client: str, leaders: Callable[[], set[int]]) -> dict[int, BrokerInfo]:
-        """The brokers that a Metadata response lists: see Holds.listed."""
-        return self._holds.listed(client, leaders)
+        """The brokers that a Metadata response lists: see HeldResponses.listed."""
+        return self._held.listed(client, leaders)
 
     async def serve(self, api_key: int, request: dict[str, Any]) -> dict[str, Any]:
         """Answer what another broker asks of the controller."""
@@ -514,14 +520,14 @@ class Controller:
 
     def _changed(self, change: ImageChange) -> None:
         if change.changed or change.deleted:
-            self._holds.wake()
+            self._held.wake()
         if change.brokers:
             self._peers.drop_gone()
             for before, after in change.brokers:
                 if before is not None and after is None:
-                    self._holds.removed(before)
+                    self._held.removed(before)
         if change.brokers or change.has_new_controller or change.is_lost:
-            self._lookout.update()
+            self._failure_detector.update()
         # A topic may have been decided on before a broker went; settings may allow an election.
         reshaped = [after for before, after in change.changed if _is_reshaped(before, after)]
         if change.brokers or change.broker_configs:
@@ -529,7 +535,7 @@ class Controller:
         elif change.created or reshaped:
             self._failover.run_soon(topic.name for topic in (*change.created, *reshaped))
         if change.has_new_controller:
-            self._caller.report_offline()
+            self._controller_client.report_offline()
 
 
 def _is_reshaped(before: TopicState, after: TopicState) -> bool:

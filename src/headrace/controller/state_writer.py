@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from headrace.cluster.keyed_locks import KeyedLocks
-from headrace.cluster.live_image import Picture
+from headrace.cluster.live_image import LiveImage
 from headrace.controller.failover_machine import with_elr
 from headrace.controller.fenced_writer import Writer, in_requests, not_controller
 from headrace.coordination import layout
@@ -120,14 +120,14 @@ class StateWriter:
     def __init__(
         self,
         store: Store,
-        picture: Picture,
+        live_image: LiveImage,
         writer: Writer,
         locks: KeyedLocks,
         min_insync: MinInsync,
     ) -> None:
         self._min_insync = min_insync
         self._store = store
-        self._picture = picture
+        self._live_image = live_image
         self._writer = writer
         self._locks = locks
         self._pending: list[_Edit] = []
@@ -181,7 +181,7 @@ class StateWriter:
                 edit.answer.set_result(edit.result)
 
     def _decide(self, edits: Sequence[_Edit]) -> States:
-        states = States(self._picture.image, self._min_insync)
+        states = States(self._live_image.image, self._min_insync)
         for edit in edits:
             try:
                 edit.result, edit.error = edit.decide(states), None
@@ -239,13 +239,13 @@ class StateWriter:
             for first in (first for other, first in written if other == name):
                 rows = states.rows(name, first)
                 partitions[first : first + len(rows)] = rows
-            self._picture.show_topic(name, replace(topic, partitions=tuple(partitions)))
+            self._live_image.show_topic(name, replace(topic, partitions=tuple(partitions)))
 
     async def _look_again(self, names: Sequence[str]) -> None:
         try:
             await self._store.sync()
             for name in names:
-                await self._picture.read_topic(name)
+                await self._live_image.read_topic(name)
         except StoreUnavailable:
             # Still unknown; when the connection is back everything is read again.
             raise not_controller() from None

@@ -43,4 +43,4 @@ class TopicMaker(Protocol):
 
 
 WaitForElection: TypeAlias = Callable[[Sequence[TopicPartition], int], Awaitable[None] | None]
-"""Returns an awaitable if the leader of a partition was just lost: see Holds.wait_for_election."""
+"""Returns an awaitable if the leader of a partition was just lost: see HeldResponses."""

@@ -90,11 +90,11 @@ class BrokerContext:
     wait_for_election: "Callable[[Iterable[TopicPartition], int], Awaitable[None] | None]" = field(
         default=_hold_nothing
     )
-    """An awaitable if one of these partitions is electing a leader: see Holds."""
+    """An awaitable if one of these partitions is electing a leader: see HeldResponses."""
     listed: "Callable[[str, Callable[[], set[int]]], dict[int, BrokerInfo]] | None" = None
-    """The brokers that a Metadata response lists: see Holds.listed. None: all registered ones."""
+    """The brokers that a Metadata response lists: see HeldResponses.listed. None: all registered ones."""
     was_lost: "Callable[[int], bool]" = field(default=lambda _: False)
-    """Whether the connection to a broker was just lost: see Holds.was_lost."""
+    """Whether the connection to a broker was just lost: see HeldResponses.was_lost."""
     is_cut_off: "Callable[[], bool]" = field(default=_never)
     """Whether this broker is isolated, so that another one probably leads its partitions."""
     authorizer: "Authorizer" = field(default_factory=AllowAll)

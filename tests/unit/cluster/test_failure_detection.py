@@ -52,8 +52,8 @@ async def test_a_registration_made_meanwhile_is_not_removed_b9(cluster: Cluster)
     before = controller.image.brokers[3]
     await cluster.kill(3)
     member = await cluster.add(3)
-    controller._lookout._remove(before)
-    await until(lambda: not controller._lookout._removals)
+    controller._failure_detector._remove(before)
+    await until(lambda: not controller._failure_detector._removals)
     assert 3 in controller.image.brokers
     assert member.losses == 0
 
@@ -154,7 +154,7 @@ async def test_former_controller_that_is_cut_off_loses_its_partitions_before_sil
         port = cluster.members[node_id].port
         cluster.network.silent |= {(former.port, port), (port, former.port)}
     cluster.network.break_links(former.port)
-    former.controller._presence.resign()
+    former.controller._registration.resign()
     await until(lambda: former.controller.image.controller_id in (2, 3))
     await until(lambda: cluster.members[2].state().leader == 3)
     assert cluster.members[2].state().isr == (3, 2)
@@ -299,7 +299,7 @@ async def test_brokers_that_restart_all_together_do_not_wait_for_their_former_se
 @cluster_of(2)
 async def test_a_twin_is_kept_out_while_the_registered_one_answers(cluster: Cluster) -> None:
     twin = Member(cluster.server, cluster.network, 2, None, 30.0)
-    twin.controller._presence._registration_wait_s = 0.05
+    twin.controller._registration._registration_wait_s = 0.05
     cluster.network.serve(9999, twin.controller)
     twin.port = 9999
     assert await code_of(twin.start()) == ErrorCode.DUPLICATE_BROKER_REGISTRATION
@@ -314,4 +314,4 @@ async def test_a_broker_that_has_stopped_watches_nobody(cluster: Cluster) -> Non
     await member.controller.stop()
     await member.store.close()
     assert member.losses == 1
-    assert not member.controller._lookout._guard._watches
+    assert not member.controller._failure_detector._probes._watches

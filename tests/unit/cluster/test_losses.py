@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cluster.failure_detection import held_responses as holds_module
 from headrace.cluster.failure_detection import loss_machine
-from headrace.cluster.failure_detection.held_responses import Holds
+from headrace.cluster.failure_detection.held_responses import HeldResponses
 from headrace.cluster.failure_detection.loss_machine import HOLD_S, LINGER_S, Losses
 from headrace.env.clock import SystemClock
 from headrace.handlers import find_coordinator, metadata
@@ -95,7 +95,7 @@ def elect(image: ClusterImage, name: str, *leaders: int) -> None:
     image.put_topic(TopicState(name, cast(Any, name), states, {}))
 
 
-def hold(holds: Holds, *names: str) -> Awaitable[None] | None:
+def hold(holds: HeldResponses, *names: str) -> Awaitable[None] | None:
     return holds.wait_for_election([TopicPartition(name, 0) for name in names], len(names))
 
 
@@ -106,7 +106,7 @@ def test_request_waits_for_the_election_of_each_lost_leader(
 
     async def scenario() -> None:
         image = image_of(a=2, b=3, c=2)
-        holds = Holds(image, SystemClock())
+        holds = HeldResponses(image, SystemClock())
         assert hold(holds, "a", "b") is None
         holds.lost(2)
         assert hold(holds, "b") is None, "another leader must not hold the response"
@@ -127,7 +127,7 @@ def test_request_waits_for_the_election_of_each_lost_leader(
 
 def test_request_resumes_when_the_connection_is_back_or_the_limit_has_passed() -> None:
     async def scenario() -> None:
-        holds = Holds(image_of(a=2), SystemClock())
+        holds = HeldResponses(image_of(a=2), SystemClock())
         holds.lost(2)
         waiting = hold(holds, "a")
         assert waiting is not None
@@ -152,7 +152,7 @@ def test_more_requests_than_resume_in_one_step_all_resume(
 
     async def scenario() -> None:
         image = image_of(a=2)
-        holds = Holds(image, SystemClock())
+        holds = HeldResponses(image, SystemClock())
         holds.lost(2)
         waits = [hold(holds, "a") for _ in range(loss_machine.HELD_MAX)]
         tasks = [asyncio.ensure_future(each) for each in waits if each is not None]
@@ -172,7 +172,7 @@ def test_more_requests_than_resume_in_one_step_all_resume(
 def test_end_of_a_connection_is_noticed_before_its_event() -> None:
     async def scenario() -> None:
         ended: set[int] = set()
-        holds = Holds(image_of(a=2, b=3), SystemClock(), ended.__contains__)
+        holds = HeldResponses(image_of(a=2, b=3), SystemClock(), ended.__contains__)
         assert hold(holds, "a") is None
         ended.add(2)
         assert hold(holds, "b") is None
@@ -188,7 +188,7 @@ def test_end_of_a_connection_is_noticed_before_its_event() -> None:
 def test_lost_broker_is_listed_only_by_the_first_response_or_if_it_leads() -> None:
     async def scenario() -> None:
         image = image_of(a=2)
-        holds = Holds(image, SystemClock())
+        holds = HeldResponses(image, SystemClock())
 
         def listed(client: str, *leaders: int) -> list[int]:
             return sorted(holds.listed(client, lambda: set(leaders)))
@@ -278,7 +278,7 @@ async def test_metadata_of_every_broker_names_the_new_leader_after_a_crash(
     cluster.leader.store.faults.suspend()
     await cluster.crash(3)
     now = asyncio.get_running_loop().time
-    await until(lambda: member.controller._holds._losses.is_lost(3, now()))
+    await until(lambda: member.controller._held._losses.is_lost(3, now()))
     reply = request_leader(member)
     assert not isinstance(reply, dict), "no leader is elected yet"
     task = asyncio.ensure_future(reply)
@@ -328,7 +328,7 @@ def test_coordinator_lookup_waits_for_the_election(
         for node in (2, 3):
             endpoint = Endpoint("PLAINTEXT", "localhost", 9000 + node)
             image.brokers[node] = BrokerInfo(node, (endpoint,), None, node)
-        holds = Holds(image, SystemClock())
+        holds = HeldResponses(image, SystemClock())
         client.broker.wait_for_election = holds.wait_for_election
         holds.lost(2)
         context = RequestContext(FIND_COORDINATOR, 3, 1, None, "127.0.0.1:1", "PLAINTEXT")

@@ -60,12 +60,12 @@ class Member:
     async def vanish(self) -> None:
         """Stop as a process does that is killed: nothing is told to anybody."""
         controller = self.controller
-        await controller._presence.stop()
-        await controller._lookout.stop()
+        await controller._registration.stop()
+        await controller._failure_detector.stop()
         await controller._failover.stop()
         await controller._states.finish()
-        controller._caller.stop()
-        controller._balance.stop()
+        controller._controller_client.stop()
+        controller._leader_balance.stop()
         controller._producer_ids.stop()
         controller._peers.close()
         controller._role.drop()

@@ -26,7 +26,7 @@ ENDPOINTS = (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
 
 
 class GatedDatabase(Database):
-    """Holds a commit back while its gate is closed, and refuses it while the disk is full."""
+    """Delays a commit while its gate is closed, and rejects it while the disk is full."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

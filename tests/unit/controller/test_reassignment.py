@@ -47,14 +47,14 @@ async def test_leaders_are_balanced_where_too_many_are_away(cluster: Cluster) ->
     controller = cluster.leader.controller
     await controller.create_topic("t", assignment=assignment)
     await cluster.agree()
-    assert await controller._moves.balance(0.1) == 0
+    assert await controller._reassignments.balance(0.1) == 0
     state = cluster.leader.state()
     moved = await controller.move_partitions({T0: [2, 3]})
     assert moved == {T0: None}
     # The preferred replica of one is another now: one of ten is just as much as may be.
     assert cluster.leader.state().replicas == (2, 3)
     assert cluster.leader.state().leader == state.leader == 3
-    assert await controller._moves.balance(0.1) == 1
+    assert await controller._reassignments.balance(0.1) == 1
     assert cluster.leader.state().leader == 2
 
 

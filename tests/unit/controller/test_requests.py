@@ -289,7 +289,7 @@ async def test_new_partitions_skip_a_broker_whose_connection_was_just_lost(
 ) -> None:
     controller = cluster.leader.controller
     lost, leaving = [node for node in cluster.members if node != controller.node_id][:2]
-    controller._holds.lost(lost)
+    controller._held.lost(lost)
     controller._liveness.leave(leaving, controller.image.brokers[leaving].epoch)
     topic = await controller.create_topic("t", partitions=8, replication_factor=2)
     assert not {lost, leaving} & {node for each in topic.partitions for node in each.replicas}

@@ -25,7 +25,7 @@ def _never(_node_id: int) -> bool:
     return False
 
 
-class Holds:
+class HeldResponses:
     def __init__(
         self, image: ClusterImage, clock: Clock, is_ended: Callable[[int], bool] = _never
     ) -> None:

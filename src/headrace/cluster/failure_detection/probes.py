@@ -33,7 +33,7 @@ Tell = Callable[[BrokerInfo], None]
 Admits = Callable[[BrokerInfo], bool]
 
 
-class Guard:
+class Probes:
     def __init__(
         self,
         node_id: int,

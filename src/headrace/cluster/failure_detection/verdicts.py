@@ -12,11 +12,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from headrace.cluster.controller_role import ControllerRole
-from headrace.cluster.failure_detection.held_responses import Holds
+from headrace.cluster.failure_detection.held_responses import HeldResponses
 from headrace.cluster.failure_detection.liveness_machine import Liveness
-from headrace.cluster.failure_detection.probes import PROBES_PER_SILENCE, Guard
+from headrace.cluster.failure_detection.probes import PROBES_PER_SILENCE, Probes
 from headrace.cluster.peers import Peers
-from headrace.cluster.registration import Presence
+from headrace.cluster.registration import Registration
 from headrace.env.clock import Clock
 from headrace.model.cluster import BrokerInfo, ClusterImage
 
@@ -26,7 +26,7 @@ _PAIR = 2
 _log = logging.getLogger(__name__)
 
 
-class Lookout:
+class FailureDetector:
     def __init__(
         self,
         node_id: int,
@@ -37,12 +37,12 @@ class Lookout:
         liveness: Liveness,
         elect: Callable[[], None],
         remove: Callable[[BrokerInfo], Coroutine[Any, Any, None]],
-        holds: Holds,
-        presence: Presence,
+        held: HeldResponses,
+        registration: Registration,
         silence_s: float,
     ) -> None:
         """As the controller: `elect` starts elections soon, `remove` removes a dead broker."""
-        self._presence = presence
+        self._registration = registration
         self._node_id = node_id
         self._image = image
         self._role = role
@@ -55,7 +55,7 @@ class Lookout:
         self._doubted: asyncio.TimerHandle | None = None
         self._dead_controller: BrokerInfo | None = None
         self._removals: dict[asyncio.Task[None], None] = {}
-        self._guard = Guard(
+        self._probes = Probes(
             node_id,
             image,
             role,
@@ -65,16 +65,16 @@ class Lookout:
             reached=self._reached,
             refused=self._refused,
             silent=self._fell_silent,
-            linked=lambda info: holds.back(info.node_id),
-            lost=lambda info: holds.lost(info.node_id),
+            linked=lambda info: held.back(info.node_id),
+            lost=lambda info: held.lost(info.node_id),
         )
 
     def update(self) -> None:
         """Watch the brokers that are registered now."""
-        self._guard.update()
+        self._probes.update()
 
     async def stop(self) -> None:
-        await self._guard.stop()
+        await self._probes.stop()
         for timer in (self._verdict, self._doubted):
             if timer is not None:
                 timer.cancel()
@@ -111,7 +111,7 @@ class Lookout:
                 self._remove(info)
         elif info.node_id == self._image.controller_id:
             self._dead_controller = info
-            self._presence.look_for_controller(self._presence.election)
+            self._registration.look_for_controller(self._registration.election)
 
     def _fell_silent(self, info: BrokerInfo) -> None:
         self._liveness.fell_silent(info.node_id, info.epoch)
@@ -140,7 +140,7 @@ class Lookout:
         silent = self._liveness.silent(self._image.brokers)
         if silent is None:
             _log.warning("most brokers are unresponsive, resigning as controller")
-            self._presence.resign()
+            self._registration.resign()
             return
         if silent and self.is_cut_off():
             self._judge_later(self._silence_s / PROBES_PER_SILENCE)
