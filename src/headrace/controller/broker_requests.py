@@ -153,8 +153,8 @@ class BrokerRequests:
             if name is None:
                 slot["error_code"] = ErrorCode.UNKNOWN_TOPIC_ID
                 continue
-            where = TopicPartition(name, part["partition_index"])
-            state = states.get(*where)
+            partition = TopicPartition(name, part["partition_index"])
+            state = states.get(*partition)
             if state is None:
                 slot["error_code"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
@@ -164,38 +164,38 @@ class BrokerRequests:
                 part["partition_epoch"],
                 tuple((m["broker_id"], m["broker_epoch"]) for m in part["new_isr_with_epochs"]),
             )
-            slot.update(self._alter(states, where, state, change, answering, handovers))
+            slot.update(self._alter(states, partition, state, change, answering, handovers))
         return {"topic_id": topic["topic_id"], "partitions": slots}
 
     def _alter(
         self,
         states: States,
-        where: TopicPartition,
+        partition: TopicPartition,
         state: PartitionState,
         change: IsrChange,
         answering: Collection[int],
         handovers: list[Handover],
     ) -> Message:
-        offline = self._failover.offline_on(where)
+        offline = self._failover.offline_on(partition)
         after = machine.alter_isr(state, change, self._failover.live(), offline)
         if isinstance(after, ErrorCode):
             if after is ErrorCode.INELIGIBLE_REPLICA:
-                states.put(*where, machine.renumber(state))
+                states.put(*partition, machine.renumber(state))
             return {"error_code": after}
         if after.leader != state.leader:
             elected = machine.elect_responding(after, answering)
             if elected is None:
-                states.put(*where, machine.renumber(state))
+                states.put(*partition, machine.renumber(state))
                 return {"error_code": ErrorCode.INELIGIBLE_REPLICA}
             after = elected
         if after is not state and after.leader == state.leader:
-            handover = self._failover.better_leader(where, state, change, answering)
+            handover = self._failover.better_leader(partition, state, change, answering)
             if handover is not None:
                 handovers.append(handover)
-                states.put(*where, handover.after)
+                states.put(*partition, handover.after)
                 return {"error_code": ErrorCode.FENCED_LEADER_EPOCH}
         if after is not state:
-            states.put(*where, after)
+            states.put(*partition, after)
         return {
             "leader_id": after.leader,
             "leader_epoch": after.leader_epoch,

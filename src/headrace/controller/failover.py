@@ -45,7 +45,7 @@ class TopicRules(NamedTuple):
 class Handover(NamedTuple):
     """A leader that could not keep enough replicas is followed by one that may."""
 
-    where: TopicPartition
+    partition: TopicPartition
     before: PartitionState
     after: PartitionState
 
@@ -134,15 +134,15 @@ class Failover:
             for state in topic.partitions
         )
 
-    def note_offline(self, where: TopicPartition, node_id: int, epoch: int) -> None:
+    def note_offline(self, partition: TopicPartition, node_id: int, epoch: int) -> None:
         """A broker's log of a partition has failed until it restarts; `settle` acts on it."""
-        topic = self._image.topics.get(where.topic)
+        topic = self._image.topics.get(partition.topic)
         if topic is not None:
-            self._offline.setdefault((topic.topic_id, where.partition), {})[node_id] = epoch
+            self._offline.setdefault((topic.topic_id, partition.partition), {})[node_id] = epoch
 
     def better_leader(
         self,
-        where: TopicPartition,
+        partition: TopicPartition,
         state: PartitionState,
         change: IsrChange,
         answering: Collection[int],
@@ -152,16 +152,16 @@ class Failover:
         Each has its turn once a minute; when all had theirs nobody can do better. Who is not among
         those that are `answering` now has none.
         """
-        min_insync = self.min_insync(self._image.topics[where.topic])
+        min_insync = self.min_insync(self._image.topics[partition.topic])
         live = self.live()
         now = self._clock.monotonic()
-        turns = self._turns.get(where, {})
+        turns = self._turns.get(partition, {})
         for node in machine.successors(state, change, live, min_insync):
             if node not in answering:
                 continue
             if now - turns.get(node, -HANDOVER_INTERVAL_S) >= HANDOVER_INTERVAL_S:
                 after = machine.hand_over(state, node, live, min_insync)
-                return Handover(where, state, after)
+                return Handover(partition, state, after)
         return None
 
     def min_insync(self, topic: TopicState) -> int:
@@ -169,14 +169,14 @@ class Failover:
 
     def remember(self, handovers: Iterable[Handover]) -> None:
         now = self._clock.monotonic()
-        for where, before, after in handovers:
+        for partition, before, after in handovers:
             _log.warning(
                 "leader replaced, too few in-sync replicas: partition=%s former=%d leader=%d",
-                where,
+                partition,
                 before.leader,
                 after.leader,
             )
-            turns = self._turns.setdefault(where, {})
+            turns = self._turns.setdefault(partition, {})
             turns[before.leader] = turns[after.leader] = now
 
     def run_soon(self, topics: Iterable[str] | None = None) -> None:
@@ -231,24 +231,24 @@ class Failover:
                 self._settle_partition(states, TopicPartition(topic.name, index), live, rules)
 
     def _settle_partition(
-        self, states: States, where: TopicPartition, live: Mapping[int, Live], rules: TopicRules
+        self, states: States, partition: TopicPartition, live: Mapping[int, Live], rules: TopicRules
     ) -> None:
-        state = states.get(*where)
+        state = states.get(*partition)
         assert state is not None
-        offline, min_insync = self.offline_on(where), rules.min_insync
+        offline, min_insync = self.offline_on(partition), rules.min_insync
         after = machine.settle(state, live, offline, min_insync)
         unclean: PartitionState | None = None
         if (after or state).leader == NO_LEADER:
-            unclean = self._elect_unproven(where, state, live, rules)
+            unclean = self._elect_unproven(partition, state, live, rules)
         after = unclean or after
         if state.adding or state.removing:
             after = finish(after or state, live, min_insync) or after
         if after is not None:
-            states.put(*where, after, is_unclean=unclean is not None)
+            states.put(*partition, after, is_unclean=unclean is not None)
 
     def _elect_unproven(
         self,
-        where: TopicPartition,
+        partition: TopicPartition,
         state: PartitionState,
         live: Mapping[int, Live],
         rules: TopicRules,
@@ -257,7 +257,7 @@ class Failover:
 
         If several are live, `last_isr` compares their logs first.
         """
-        offline = self.offline_on(where)
+        offline = self.offline_on(partition)
         state = replace(state, leader=NO_LEADER)
         after = machine.elect_alone(state, live, rules.min_insync, offline)
         if after is None and rules.elects_unclean:
@@ -267,7 +267,7 @@ class Failover:
             if after is not None:
                 _log.warning(
                     "unclean election, records can be lost: partition=%s leader=%d",
-                    where,
+                    partition,
                     after.leader,
                 )
         return after
@@ -278,14 +278,14 @@ class Failover:
         """The ends of the logs of all live replicas that respond."""
         return await self._last_isrs.ends_of(partitions)
 
-    def offline_on(self, where: TopicPartition) -> Collection[int]:
-        topic = self._image.topics.get(where.topic)
+    def offline_on(self, partition: TopicPartition) -> Collection[int]:
+        topic = self._image.topics.get(partition.topic)
         if not self._offline or topic is None:
             return ()
         brokers = self._image.brokers
         return [
             node
-            for node, epoch in self._offline.get((topic.topic_id, where.partition), {}).items()
+            for node, epoch in self._offline.get((topic.topic_id, partition.partition), {}).items()
             if node in brokers and brokers[node].epoch == epoch
         ]
 

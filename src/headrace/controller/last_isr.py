@@ -83,16 +83,16 @@ class LastIsrs:
             for index, state in enumerate(topic.partitions):
                 if state.leader != NO_LEADER:
                     continue
-                where = TopicPartition(topic.name, index)
-                offline = self._offline_on(where)
+                partition = TopicPartition(topic.name, index)
+                offline = self._offline_on(partition)
                 missing = machine.missing(state, live, offline, self._min_insync(topic))
                 is_able = bool(machine.candidates(state, live, offline))
                 if missing and is_able and self._elects_unclean(topic):
-                    due.append(where)
+                    due.append(partition)
                 elif missing:
-                    waiting.setdefault(tuple(sorted(missing)), []).append(where)
+                    waiting.setdefault(tuple(sorted(missing)), []).append(partition)
                 elif missing is not None:
-                    due.append(where)
+                    due.append(partition)
         self._report(waiting)
         return due
 
@@ -113,70 +113,74 @@ class LastIsrs:
         """The ends of the logs of all live replicas that respond."""
         live = self._live()
         asked: dict[TopicPartition, dict[int, int]] = {}
-        for where in partitions:
-            state = self._image.partition(*where)
+        for partition in partitions:
+            state = self._image.partition(*partition)
             if state is not None:
-                nodes = machine.candidates(state, live, self._offline_on(where))
-                asked[where] = dict.fromkeys(nodes, LAST_EPOCH)
+                nodes = machine.candidates(state, live, self._offline_on(partition))
+                asked[partition] = dict.fromkeys(nodes, LAST_EPOCH)
         return await self._ask(asked)
 
     async def _elect(self, due: list[TopicPartition]) -> None:
         live = self._live()
         ends = await self.ends_of(due)
         # A replica that did not respond can have the longest log.
-        known = {where: found for where, found in ends.items() if self._is_complete(where, found)}
+        known = {
+            partition: found
+            for partition, found in ends.items()
+            if self._is_complete(partition, found)
+        }
         await self._drop_diverged(known)
         if known:
             await self._states.edit(lambda states: self._decide(states, known, live))
 
-    def _is_complete(self, where: TopicPartition, ends: Mapping[int, LogEnd]) -> bool:
-        state = self._image.partition(*where)
-        if ends and state is not None and self._elects_unclean(self._image.topics[where.topic]):
+    def _is_complete(self, partition: TopicPartition, ends: Mapping[int, LogEnd]) -> bool:
+        state = self._image.partition(*partition)
+        if ends and state is not None and self._elects_unclean(self._image.topics[partition.topic]):
             return True
         return state is not None and all(n in ends for n in machine.awaited(state, self._live()))
 
     async def _ask(self, epochs: dict[TopicPartition, dict[int, int]]) -> Ends:
         """Where these epochs end on these brokers, of those that respond."""
         asked: dict[int, dict[TopicPartition, int]] = {}
-        for where, nodes in epochs.items():
+        for partition, nodes in epochs.items():
             for node, epoch in nodes.items():
-                asked.setdefault(node, {})[where] = epoch
+                asked.setdefault(node, {})[partition] = epoch
         replies = await asyncio.gather(*(self._ask_ends(n, asked[n]) for n in asked))
-        ends: Ends = {where: {} for where in epochs}
+        ends: Ends = {partition: {} for partition in epochs}
         for node, reply in zip(asked, replies, strict=True):
-            for where, end in reply.items():
-                ends[where][node] = end
+            for partition, end in reply.items():
+                ends[partition][node] = end
         return ends
 
     async def _drop_diverged(self, known: Ends) -> None:
         """Drop replicas whose logs lack records of the furthest member."""
         bases: dict[TopicPartition, LogEnd] = {}
-        for where, ends in known.items():
-            state = self._image.partition(*where)
+        for partition, ends in known.items():
+            state = self._image.partition(*partition)
             base = None if state is None else machine.furthest_member(state, ends)
             if base is not None:
-                bases[where] = base
+                bases[partition] = base
         others = {
-            where: {node: base[0] for node, end in known[where].items() if end > base}
-            for where, base in bases.items()
+            partition: {node: base[0] for node, end in known[partition].items() if end > base}
+            for partition, base in bases.items()
         }
         found = await self._ask(others)
-        for where, nodes in others.items():
+        for partition, nodes in others.items():
             for node in nodes:
-                end = found[where].get(node)
-                if end is None or not machine.goes_on_from(bases[where], end):
-                    del known[where][node]
+                end = found[partition].get(node)
+                if end is None or not machine.goes_on_from(bases[partition], end):
+                    del known[partition][node]
 
     def _decide(self, states: States, ends: Ends, asked: Mapping[int, Live]) -> None:
         live = self._live()
-        for where, known in ends.items():
-            state = states.get(*where)
+        for partition, known in ends.items():
+            state = states.get(*partition)
             if state is None:
                 continue
             if any(node not in live or live[node].epoch != asked[node].epoch for node in known):
                 continue  # The broker registered again; the next attempt queries it.
-            topic = self._image.topics[where.topic]
-            min_insync, offline = self._min_insync(topic), self._offline_on(where)
+            topic = self._image.topics[partition.topic]
+            min_insync, offline = self._min_insync(topic), self._offline_on(partition)
             after = machine.recover(state, live, known, offline, min_insync)
             is_waiting = bool(machine.missing(state, live, offline, min_insync))
             if after is None and is_waiting and self._elects_unclean(topic):
@@ -185,8 +189,8 @@ class LastIsrs:
                 _log.warning(
                     "no in-sync replica is known to be complete, elected the longest log: "
                     "partition=%s leader=%d logs=%s",
-                    where,
+                    partition,
                     after.leader,
                     dict(sorted(known.items())),
                 )
-                states.put(*where, finish(after, live, min_insync) or after, is_unclean=True)
+                states.put(*partition, finish(after, live, min_insync) or after, is_unclean=True)

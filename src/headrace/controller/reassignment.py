@@ -41,73 +41,73 @@ class Reassignments:
 
         def decide(states: States) -> Outcomes:
             outcomes: Outcomes = {}
-            for where in asked:
-                after = self._elected(states, where, is_unclean)
+            for partition in asked:
+                after = self._elected(states, partition, is_unclean)
                 if isinstance(after, PartitionState):
-                    states.put(*where, after)
-                    outcomes[where] = None
-                elif is_unclean and self._elect_unclean(states, where, ends.get(where, {})):
-                    outcomes[where] = None
+                    states.put(*partition, after)
+                    outcomes[partition] = None
+                elif is_unclean and self._elect_unclean(states, partition, ends.get(partition, {})):
+                    outcomes[partition] = None
                 elif partitions is not None or after is not ErrorCode.ELECTION_NOT_NEEDED:
-                    outcomes[where] = ApiError(after)
+                    outcomes[partition] = ApiError(after)
             return outcomes
 
         return await self._states.edit(decide)
 
     def _elected(
-        self, states: States, where: TopicPartition, is_unclean: bool
+        self, states: States, partition: TopicPartition, is_unclean: bool
     ) -> PartitionState | ErrorCode:
-        state = states.get(*where)
+        state = states.get(*partition)
         if state is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        live, offline = self._failover.live(), self._failover.offline_on(where)
+        live, offline = self._failover.live(), self._failover.offline_on(partition)
         if not is_unclean:
             return machine.elect_preferred(state, live, offline)
         if state.leader in live:
             return ErrorCode.ELECTION_NOT_NEEDED
-        min_insync = self._failover.min_insync(self._image.topics[where.topic])
+        min_insync = self._failover.min_insync(self._image.topics[partition.topic])
         after = machine.settle(state, live, offline, min_insync) or state
         return after if after.leader in live else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
     def _elect_unclean(
-        self, states: States, where: TopicPartition, ends: Mapping[int, machine.LogEnd]
+        self, states: States, partition: TopicPartition, ends: Mapping[int, machine.LogEnd]
     ) -> bool:
-        state = states.get(*where)
+        state = states.get(*partition)
         live = self._failover.live()
         if state is None or state.leader in live:
             return False
-        after = machine.elect_unclean(state, live, self._failover.offline_on(where), ends)
+        after = machine.elect_unclean(state, live, self._failover.offline_on(partition), ends)
         if after is None:
             return False
         _log.warning(
             "unclean election by request, records can be lost: partition=%s leader=%d logs=%s",
-            where,
+            partition,
             after.leader,
             dict(sorted(ends.items())),
         )
-        states.put(*where, after, is_unclean=True)
+        states.put(*partition, after, is_unclean=True)
         return True
 
-    def _lacks_leader(self, where: TopicPartition) -> bool:
-        state = self._image.partition(*where)
+    def _lacks_leader(self, partition: TopicPartition) -> bool:
+        state = self._image.partition(*partition)
         return state is not None and state.leader not in self._failover.live()
 
     async def balance(self, imbalance_max: float) -> int:
         """Let preferred replicas lead where a broker leads too few of its own; tell how many."""
         lacking: dict[int, list[TopicPartition]] = {}
         own: dict[int, int] = {}
-        for where in self._all():
-            state = self._image.topics[where.topic].partitions[where.partition]
+        for partition in self._all():
+            state = self._image.topics[partition.topic].partitions[partition.partition]
             preferred = state.replicas[0]
             own[preferred] = own.get(preferred, 0) + 1
             if state.leader != preferred:
-                lacking.setdefault(preferred, []).append(where)
+                lacking.setdefault(preferred, []).append(partition)
         live = self._failover.live()
         wanted = [
-            where
+            partition
             for node, partitions in lacking.items()
             if node in live and len(partitions) > imbalance_max * own[node]
-            for where in partitions
+            for partition in partitions
         ]
         outcomes = await self.elect(wanted, is_unclean=False) if wanted else {}
         return sum(error is None for error in outcomes.values())
@@ -119,12 +119,12 @@ class Reassignments:
 
         def decide(states: States) -> Outcomes:
             outcomes: Outcomes = {}
-            for where, target in targets.items():
-                outcomes[where] = None
+            for partition, target in targets.items():
+                outcomes[partition] = None
                 try:
-                    self._begin(states, where, target, keeps_factor)
+                    self._begin(states, partition, target, keeps_factor)
                 except ApiError as error:
-                    outcomes[where] = error
+                    outcomes[partition] = error
             return outcomes
 
         outcomes = await self._states.edit(decide)
@@ -135,14 +135,14 @@ class Reassignments:
     def _begin(
         self,
         states: States,
-        where: TopicPartition,
+        partition: TopicPartition,
         target: Sequence[int] | None,
         keeps_factor: bool,
     ) -> None:
-        state = states.get(*where)
+        state = states.get(*partition)
         if state is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        min_insync = self._failover.min_insync(self._image.topics[where.topic])
+        min_insync = self._failover.min_insync(self._image.topics[partition.topic])
         if target is None:
             after = moving.cancel(state, min_insync)
         else:
@@ -157,7 +157,7 @@ class Reassignments:
             state.adding,
             state.removing,
         ):
-            states.put(*where, after)
+            states.put(*partition, after)
 
     def _all(self) -> list[TopicPartition]:
         return [

@@ -48,9 +48,9 @@ def _asked(request: Message) -> list[TopicPartition] | None:
 
 def _by_topic(outcomes: Mapping[TopicPartition, ApiError | None]) -> list[Message]:
     topics: dict[str, list[Message]] = {}
-    for where, error in outcomes.items():
-        slot: Message = {"partition_id": where.partition}
+    for partition, error in outcomes.items():
+        slot: Message = {"partition_id": partition.partition}
         if error is not None:
             slot.update(error_code=error.code, error_message=error.message)
-        topics.setdefault(where.topic, []).append(slot)
+        topics.setdefault(partition.topic, []).append(slot)
     return [{"topic": name, "partition_result": slots} for name, slots in topics.items()]

@@ -231,5 +231,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit_failed = False
         self._committed |= news
 
-    def _is_news(self, at: TopicPartition, offset: int) -> bool:
-        return self._committed.get(at) != offset
+    def _is_news(self, partition: TopicPartition, offset: int) -> bool:
+        return self._committed.get(partition) != offset

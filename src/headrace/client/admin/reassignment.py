@@ -137,8 +137,8 @@ def describe_replicas(
                 if topic["error_code"]:
                     raise request_failed(topic["error_code"], topic["name"])
                 for part in topic["partitions"]:
-                    where = TopicPartition(topic["name"], part["partition_index"])
-                    found[where] = _replica_info(part)
+                    partition = TopicPartition(topic["name"], part["partition_index"])
+                    found[partition] = _replica_info(part)
             cursor = reply["next_cursor"]
             if cursor is None:
                 return
@@ -179,18 +179,18 @@ def log_ends(
         for node, topics in by_node.items()
     ]
     yield Refresh()
-    found: dict[TopicPartition, dict[int, LogEnd]] = {where: {} for where in replicas}
+    found: dict[TopicPartition, dict[int, LogEnd]] = {partition: {} for partition in replicas}
     replies = (yield AskAll(asks)) if asks else ()
     for node, reply in zip(by_node, replies, strict=True):
         if isinstance(reply, ClientError):
             continue
         for topic in reply["topics"]:
             for slot in topic["partitions"]:
-                where = TopicPartition(topic["topic"], slot["partition"])
+                partition = TopicPartition(topic["topic"], slot["partition"])
                 if slot["error_code"] == 0:
-                    found[where][node] = LogEnd(slot["leader_epoch"], slot["end_offset"])
+                    found[partition][node] = LogEnd(slot["leader_epoch"], slot["end_offset"])
                 elif slot["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR:
-                    found[where][node] = LogEnd(-1, -1, is_offline=True)
+                    found[partition][node] = LogEnd(-1, -1, is_offline=True)
     return found
 
 

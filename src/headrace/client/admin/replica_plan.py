@@ -31,28 +31,28 @@ class _Board:
     """The changing assignment, with the replicas, leaders and replicas per topic of each broker."""
 
     def __init__(self, assignment: Assignment, racks: Racks) -> None:
-        self.before = {where: tuple(nodes) for where, nodes in assignment.items()}
+        self.before = {partition: tuple(nodes) for partition, nodes in assignment.items()}
         self.after = dict(self.before)
         self.racks = racks
         self.held: Counter[int] = Counter(dict.fromkeys(racks, 0))
         self.led: Counter[int] = Counter(dict.fromkeys(racks, 0))
         self.of_topic: Counter[tuple[str, int]] = Counter()
         self._size: Counter[str] = Counter()
-        for where, nodes in self.before.items():
-            self._count(where, nodes, 1)
-            self._size[where.topic] += len(nodes)
+        for partition, nodes in self.before.items():
+            self._count(partition, nodes, 1)
+            self._size[partition.topic] += len(nodes)
 
-    def _count(self, where: TopicPartition, nodes: Sequence[int], by: int) -> None:
+    def _count(self, partition: TopicPartition, nodes: Sequence[int], by: int) -> None:
         for node in nodes:
             self.held[node] += by
-            self.of_topic[where.topic, node] += by
+            self.of_topic[partition.topic, node] += by
         if nodes:
             self.led[nodes[0]] += by
 
-    def put(self, where: TopicPartition, nodes: Iterable[int]) -> None:
-        self._count(where, self.after[where], -1)
-        self.after[where] = tuple(nodes)
-        self._count(where, self.after[where], 1)
+    def put(self, partition: TopicPartition, nodes: Iterable[int]) -> None:
+        self._count(partition, self.after[partition], -1)
+        self.after[partition] = tuple(nodes)
+        self._count(partition, self.after[partition], 1)
 
     def part_of(self, topic: str, node: int) -> float:
         """The share of a topic's replicas on a broker, which is large for a small topic."""
@@ -61,15 +61,17 @@ class _Board:
     def racks_of(self, nodes: Iterable[int]) -> int:
         return len({self.racks.get(node) for node in nodes})
 
-    def swapped(self, where: TopicPartition, old: int, new: int) -> tuple[int, ...]:
-        return tuple(new if node == old else node for node in self.after[where])
+    def swapped(self, partition: TopicPartition, old: int, new: int) -> tuple[int, ...]:
+        return tuple(new if node == old else node for node in self.after[partition])
 
-    def best_home(self, where: TopicPartition, staying: Collection[int], barred: int = -1) -> int:
+    def best_home(
+        self, partition: TopicPartition, staying: Collection[int], barred: int = -1
+    ) -> int:
         """The broker for another replica: on a new rack, then with the fewest replicas."""
         able = [node for node in self.racks if node not in staying and node != barred]
         if not able:
             raise ImpossibleError(
-                f"{where} needs {len(staying) + 1} brokers, but only "
+                f"{partition} needs {len(staying) + 1} brokers, but only "
                 f"{len([node for node in self.racks if node != barred])} are available"
             )
         return min(
@@ -77,19 +79,23 @@ class _Board:
             key=lambda node: (
                 -self.racks_of((*staying, node)),
                 self.held[node],
-                self.of_topic[where.topic, node],
+                self.of_topic[partition.topic, node],
                 node,
             ),
         )
 
-    def lead_by_least(self, where: TopicPartition) -> None:
+    def lead_by_least(self, partition: TopicPartition) -> None:
         """Make the replica with the fewest leaders the preferred leader."""
-        nodes = self.after[where]
+        nodes = self.after[partition]
         first = min(nodes, key=lambda node: self.led[node] - (node == nodes[0]))
-        self.put(where, (first, *(node for node in nodes if node != first)))
+        self.put(partition, (first, *(node for node in nodes if node != first)))
 
     def changes(self) -> Changes:
-        return {where: nodes for where, nodes in self.after.items() if nodes != self.before[where]}
+        return {
+            partition: nodes
+            for partition, nodes in self.after.items()
+            if nodes != self.before[partition]
+        }
 
 
 def add_brokers(assignment: Assignment, racks: Racks, new: Collection[int]) -> Changes:
@@ -110,9 +116,9 @@ def add_brokers(assignment: Assignment, racks: Racks, new: Collection[int]) -> C
 
 def _stock(board: _Board) -> dict[int, _Stock]:
     stock: dict[int, _Stock] = defaultdict(lambda: defaultdict(list))
-    for where, nodes in sorted(board.before.items()):
+    for partition, nodes in sorted(board.before.items()):
         for node in nodes:
-            stock[node][node == nodes[0], where.topic].append(where)
+            stock[node][node == nodes[0], partition.topic].append(partition)
     return stock
 
 
@@ -122,11 +128,11 @@ def _take_one(
     """Move one replica to this broker from the fullest broker that has a suitable one."""
     has_racks = len(set(board.racks.values())) > 1
 
-    def fits(where: TopicPartition, donor: int) -> bool:
-        nodes = board.after[where]
+    def fits(partition: TopicPartition, donor: int) -> bool:
+        nodes = board.after[partition]
         if node in nodes:
             return False
-        swapped = board.swapped(where, donor, node)
+        swapped = board.swapped(partition, donor, node)
         return not has_racks or board.racks_of(swapped) >= board.racks_of(nodes)
 
     donors = [d for d in board.held if d not in new and board.held[d] > board.held[node] + 1]
@@ -153,29 +159,29 @@ def _take_leads(board: _Board, node: int, share: int) -> None:
     """Become preferred leader of local replicas whose current one leads at least two more."""
     while board.led[node] < share:
         offers = [
-            where
-            for where, nodes in board.after.items()
+            partition
+            for partition, nodes in board.after.items()
             if node in nodes[1:] and board.led[nodes[0]] > board.led[node] + 1
         ]
         if not offers:
             return
-        where = min(offers, key=lambda each: (-board.led[board.after[each][0]], each))
-        board.put(where, (node, *(other for other in board.after[where] if other != node)))
+        partition = min(offers, key=lambda each: (-board.led[board.after[each][0]], each))
+        board.put(partition, (node, *(other for other in board.after[partition] if other != node)))
 
 
 def drain_broker(assignment: Assignment, racks: Racks, node: int) -> Changes:
     """Move all replicas of a broker to the other brokers with the fewest replicas."""
     board = _Board(assignment, racks)
-    leaving = [where for where, nodes in board.before.items() if node in nodes]
+    leaving = [partition for partition, nodes in board.before.items() if node in nodes]
     homes: dict[TopicPartition, int] = {}
-    for where in leaving:
-        staying = [other for other in board.after[where] if other != node]
-        homes[where] = board.best_home(where, staying, barred=node)
-        board.put(where, board.swapped(where, node, homes[where]))
+    for partition in leaving:
+        staying = [other for other in board.after[partition] if other != node]
+        homes[partition] = board.best_home(partition, staying, barred=node)
+        board.put(partition, board.swapped(partition, node, homes[partition]))
     _even_out(board, homes, node)
-    for where in leaving:
-        if board.before[where][0] == node:
-            board.lead_by_least(where)
+    for partition in leaving:
+        if board.before[partition][0] == node:
+            board.lead_by_least(partition)
     return board.changes()
 
 
@@ -184,16 +190,16 @@ def _even_out(board: _Board, homes: dict[TopicPartition, int], barred: int) -> N
     is_changed = True
     while is_changed:
         is_changed = False
-        for where, home in list(homes.items()):
-            staying = [other for other in board.after[where] if other != home]
-            board.put(where, staying)
-            better = board.best_home(where, staying, barred)
+        for partition, home in list(homes.items()):
+            staying = [other for other in board.after[partition] if other != home]
+            board.put(partition, staying)
+            better = board.best_home(partition, staying, barred)
             is_better = board.held[better] < board.held[home]
             chosen = better if is_better else home
-            at = board.before[where].index(barred)
-            board.put(where, (*staying[:at], chosen, *staying[at:]))
+            at = board.before[partition].index(barred)
+            board.put(partition, (*staying[:at], chosen, *staying[at:]))
             if is_better:
-                homes[where] = chosen
+                homes[partition] = chosen
                 is_changed = True
 
 
@@ -204,12 +210,12 @@ def change_factor(
     if factor < 1:
         raise ImpossibleError(f"the replication factor must be at least 1, not {factor}")
     board = _Board(assignment, racks)
-    for where in partitions:
-        while len(board.after[where]) < factor:
-            nodes = board.after[where]
-            board.put(where, (*nodes, board.best_home(where, nodes)))
-        while len(board.after[where]) > factor:
-            board.put(where, _without_one(board, board.after[where]))
+    for partition in partitions:
+        while len(board.after[partition]) < factor:
+            nodes = board.after[partition]
+            board.put(partition, (*nodes, board.best_home(partition, nodes)))
+        while len(board.after[partition]) > factor:
+            board.put(partition, _without_one(board, board.after[partition]))
     return board.changes()
 
 
