@@ -101,7 +101,7 @@ MUTATIONS = (
     Mutation(
         "truncation-unnamed",
         "a truncation writes the first checkpoint, and the directory's name is never synced",
-        (Change(_TRUNCATION, "    if not log.durable.is_named:\n", "    if not log.path:\n"),),
+        (Change(_TRUNCATION, "    if not durable.is_named:\n", "    if not log.path:\n"),),
         first=600,
     ),
 )
