@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         from headrace.env.extras import install_command
 
         raise Failure(
-            "headrace certs needs the package cryptography. Install it: "
+            "headrace certs requires cryptography, and it is not installed. Run: "
             f"{install_command('secure')}"
         ) from None
     code: int = args.run_action(args)

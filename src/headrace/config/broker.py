@@ -341,7 +341,7 @@ class BrokerConfig:
             names = ", ".join(self._controller_listeners)
             lines.append(f"Listeners not opened: {names}. Headrace has no Raft quorum.")
         if self.has_authorizer and not self.get_str("super.users"):
-            lines.append("super.users is empty: only users with ACLs can do anything.")
+            lines.append("super.users is empty: only users with ACLs have access.")
         if self.has_authorizer and self.is_clustered and not self.mechanisms:
             lines.append(
                 f"ACLs do not protect the listener {self.internal_listener}, which requires no "

@@ -128,15 +128,15 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "controller.quota.window.num",
         INT,
         "11",
-        "Multiplied with controller.quota.window.size.seconds: for how many seconds a client "
-        "can save up its controller_mutation_rate.",
+        "The number of windows for which a client can save its unused controller_mutation_rate. "
+        "controller.quota.window.size.seconds is the size of a window.",
         low=1,
     ),
     Setting(
         "controller.quota.window.size.seconds",
         INT,
         "1",
-        "See controller.quota.window.num.",
+        "The size of a window in seconds, see controller.quota.window.num.",
         low=1,
     ),
     Setting(

@@ -40,8 +40,7 @@ OAUTH_ROWS: tuple[Setting, ...] = (
         "sasl.oauthbearer.clock.skew.seconds",
         INT,
         "30",
-        "The difference in s between the clocks of the broker and of the issuer of tokens that is "
-        "allowed.",
+        "The maximum difference in s between the clocks of the broker and of the issuer of tokens.",
         low=0,
         high=600,
     ),

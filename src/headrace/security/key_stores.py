@@ -87,7 +87,8 @@ def _read_pkcs12(data: bytes, password: str) -> Store:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
         raise InvalidStore(
-            "PKCS12 needs the package cryptography: pip install 'headrace[secure]', or use PEM"
+            "PKCS12 requires cryptography, and it is not installed. Use PEM, or run: pip install "
+            "cryptography"
         ) from None
     try:
         found = pkcs12.load_pkcs12(data, password.encode())

@@ -217,7 +217,7 @@ def test_settings_of_acls_that_cannot_have_the_intended_effect_are_noted() -> No
     (alone,) = BrokerConfig.load({"super.users": "User:admin"}).notes()
     assert "every client can do everything" in alone
     (empty,) = BrokerConfig.load({"authorizer.class.name": AUTHORIZER}).notes()
-    assert empty == "super.users is empty: only users with ACLs can do anything."
+    assert empty == "super.users is empty: only users with ACLs have access."
     cluster = {"authorizer.class.name": AUTHORIZER, "super.users": "User:a"}
     cluster["zookeeper.connect"] = "localhost:2181"
     (internal,) = BrokerConfig.load(cluster).notes()
