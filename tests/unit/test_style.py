@@ -17,8 +17,8 @@ PARAMETERS_MAX = 8
 """Positional parameters, besides `self`."""
 ATTRIBUTES_MAX = 25
 MORE_ATTRIBUTES = {
-    "Broker": 26,
-    "Connection": 32,
+    "Broker": 27,
+    "Connection": 36,
     "Log": 37,
     "LogDirectory": 29,
     "Partition": 38,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from headrace.cluster.keyed_locks import KeyedLocks
-from headrace.cluster.live_image import Picture
+from headrace.cluster.live_image import LiveImage
 from headrace.controller.fenced_writer import Writer
 from headrace.coordination.layout import ChangeRow
 from headrace.coordination.port import Store, StoreUnavailable
@@ -31,21 +31,21 @@ class TokenAdmin:
     def __init__(
         self,
         store: Store,
-        picture: Picture,
+        live_image: LiveImage,
         writer: Writer,
         locks: KeyedLocks,
         entropy: Callable[[int], bytes],
     ) -> None:
         self._entropy = entropy
         self._store = store
-        self._picture = picture
+        self._live_image = live_image
         self._writer = writer
         self._locks = locks
         self._removal: asyncio.Future[None] | None = None
 
     async def create(self, make: Callable[[str], Token]) -> Token:
         """Create a token; `make` gets its id, which is random."""
-        if len(self._picture.image.tokens) >= TOKENS_MAX:
+        if len(self._live_image.image.tokens) >= TOKENS_MAX:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 f"{TOKENS_MAX} delegation tokens already exist, the maximum. Expire others first.",
@@ -64,7 +64,9 @@ class TokenAdmin:
 
     def remove_expired(self, now_ms: int) -> None:
         """Start to delete the tokens that have expired."""
-        expired = [each for each in self._picture.image.tokens.values() if each.is_expired(now_ms)]
+        expired = [
+            each for each in self._live_image.image.tokens.values() if each.is_expired(now_ms)
+        ]
         if expired and (self._removal is None or self._removal.done()):
             self._removal = asyncio.ensure_future(self._remove(expired, now_ms))
 
@@ -87,7 +89,7 @@ class TokenAdmin:
         is_repeated, wanted = False, None
         async with self._locks.hold(path):
             for _ in range(_ATTEMPTS_MAX):
-                known = self._picture.image.tokens.get(token_id)
+                known = self._live_image.image.tokens.get(token_id)
                 if is_repeated and wanted == known:
                     return known  # An attempt of unknown outcome had succeeded.
                 wanted = edit(known)
@@ -99,7 +101,7 @@ class TokenAdmin:
                     else self._writer.put(path, encode_token(wanted))
                 )
                 if await self._writer.commit([op], [ChangeRow("token", token_id)]):
-                    self._picture.show_tokens({token_id: wanted})
+                    self._live_image.show_tokens({token_id: wanted})
                     return wanted
                 is_repeated = True
                 await self._read_again(token_id)
@@ -108,7 +110,7 @@ class TokenAdmin:
     async def _read_again(self, token_id: str) -> None:
         try:
             await self._store.sync()
-            await self._picture.read_tokens([token_id])
+            await self._live_image.read_tokens([token_id])
         except StoreUnavailable:
             raise ApiError(
                 ErrorCode.REQUEST_TIMED_OUT,
