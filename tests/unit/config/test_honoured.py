@@ -10,8 +10,6 @@ NOTHING_TO_DO = {
     "log.flush.start.offset.checkpoint.interval.ms",  # It is written before it counts.
     "zookeeper.ssl.keystore.type",
     "zookeeper.ssl.truststore.type",
-    "ssl.keystore.type",  # The contents of the file show it.
-    "ssl.truststore.type",
 }
 OTHER_NAMES = {
     "cleanup.policy": ".deletes",
