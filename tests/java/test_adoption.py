@@ -10,10 +10,23 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 import headrace.client
 from bench import kafka
+from headrace.config.security_rows import AUTHORIZERS
+from headrace.ensemble.zookeeper import free_port
 from headrace.testing import RunningBroker
 from tests.interop.client import Record
 from tests.interop.librdkafka import Librdkafka
@@ -367,3 +380,40 @@ def check_dump(data: Path, offsets: dict[tuple[str, int], list[int]]) -> None:
 def dump(files: list[Path], *options: str) -> str:
     names = ",".join(str(file) for file in files)
     return run(kafka.tool_command(kafka.DUMP_LOG_SEGMENTS, [*options, "--files", names]))
+
+
+def test_users_and_acls_are_adopted(tmp_path: Path) -> None:
+    acl = AclBinding(
+        ResourceType.TOPIC,
+        "orders",
+        ResourcePatternType.PREFIXED,
+        "User:ann",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
+    settings = {"authorizer.class.name": AUTHORIZERS[0], "super.users": "User:ANONYMOUS"}
+    with kafka.running_kafka(settings, heap_mb=512) as node:
+        admin = AdminClient({"bootstrap.servers": node.address})
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        user = UserScramCredentialUpsertion("ann", info, b"secret")
+        for outcome in (
+            *admin.create_topics([NewTopic("orders", 1, 1)]).values(),
+            *admin.create_acls([acl]).values(),
+            *admin.alter_user_scram_credentials([user]).values(),
+        ):
+            outcome.result(LONG_S)
+        node.stop()
+        data = tmp_path / "data"
+        shutil.copytree(node.data_directory, data)
+    port = free_port()
+    secured = {**settings, "listeners": f"SASL_PLAINTEXT://127.0.0.1:{port}"}
+    with (
+        RunningBroker.start(data, settings=secured, options=["--adopt"]),
+        headrace.client.connect(
+            f"127.0.0.1:{port}", sasl_username="ann", sasl_password="secret"
+        ) as ann,
+    ):
+        assert list(ann.list_topics()) == ["orders"]
+        with pytest.raises(headrace.client.NotAuthorized):
+            ann.produce("orders", "text")

@@ -9,13 +9,21 @@ import pytest
 from headrace.config.topic import TopicConfig
 from headrace.log.directory.log_directory import DirectoryError, LogDirectory
 from headrace.log.upkeep.checkpoints import encode_epochs, encode_offsets, encode_partition_metadata
+from headrace.model.acls import Acl, Operation
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.node.adoption import Adoption
 from headrace.record.build import NewRecord, build_batch
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import ManualClock
-from tests.unit.node.test_kafka_metadata import config, producer_ids, topic, written
+from tests.unit.node.test_kafka_metadata import (
+    acl,
+    config,
+    credential,
+    producer_ids,
+    topic,
+    written,
+)
 
 ORDERS = UUID(int=11)
 OTHER = UUID(int=12)
@@ -73,6 +81,16 @@ class NotedController:
     def __init__(self) -> None:
         self.created: dict[str, dict[str, Any]] = {}
         self.first_id_min = 0
+        self.users: dict[str, Any] = {}
+        self.acls: list[Acl] = []
+
+    async def alter_user(self, user: str, edit: Any) -> None:
+        assert not self.created
+        self.users[user] = edit(self.users.get(user, {}))
+
+    async def create_acls(self, acls: list[Acl]) -> None:
+        assert not self.created
+        self.acls += acls
 
     async def create_topic(self, name: str, **options: Any) -> None:
         self.created[name] = options
@@ -96,6 +114,26 @@ def test_name_and_count_come_from_the_directories_and_the_id_from_their_metadata
     assert found.name == "orders-with-dashes"
     assert found.topic_id == ORDERS
     assert found.leader_epochs == [0, 4, 9]
+
+
+def test_users_and_acls_are_adopted_before_the_topics_and_only_with_them() -> None:
+    files = SimulatedFiles()
+    partition(files, "orders-0")
+    records = (topic("orders", ORDERS), credential("ann"), acl(1), acl(2, operation=4))
+    written(files, "00000000000000000000.log", 0, *records)
+    controller = carried_out(looked(files))
+    assert list(controller.created) == ["orders"]
+    assert list(controller.users) == ["ann"]
+    assert [each.operation for each in controller.acls] == [Operation.READ, Operation.WRITE]
+    again = carried_out(looked(files.killed(), known=("orders",)))
+    assert (again.users, again.acls) == ({}, [])
+
+
+def test_directory_with_an_unknown_acl_is_rejected() -> None:
+    files = SimulatedFiles()
+    partition(files, "orders-0")
+    written(files, "00000000000000000000.log", 0, topic("orders", ORDERS), acl(1, operation=99))
+    assert "1 ACLs that this version does not know" in refused(files)
 
 
 def test_topics_are_made_with_their_id_and_led_under_higher_epochs() -> None:

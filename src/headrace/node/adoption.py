@@ -14,7 +14,9 @@ indexes, snapshots and epochs.
 4. `__consumer_offsets` is taken, and with it how far groups have read. `__cluster_metadata` is
    read and left alone. Kafka's other internal topics are left alone.
 5. A transaction that was open is ended as Kafka would have ended it.
-6. Quotas of the metadata log become quotas of the store, unless their entity has others there.
+6. Users and ACLs are taken from the metadata, before the first topic is created. A later start with
+   `--adopt`, which finds no new topic, does not bring deleted ones back.
+7. Quotas of the metadata log become quotas of the store, unless their entity has others there.
 """
 
 import logging
@@ -24,6 +26,7 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
+from headrace.controller.acl_admin import CHANGES_MAX
 from headrace.controller.service import Controller
 from headrace.env.files import Files
 from headrace.log.directory.log_directory import DirectoryError, LogDirectory
@@ -72,6 +75,11 @@ class Adoption:
 
     def look(self, check_config: Callable[[Mapping[str, str]], None]) -> None:
         """See what there is; raises DirectoryError with a sentence if it cannot be adopted."""
+        if self.metadata is not None and self.metadata.unknown_acls:
+            raise DirectoryError(
+                f"{self._logs.path} has {len(self.metadata.unknown_acls)} ACLs that this version "
+                "does not know. Delete them with kafka-acls.sh before the directory is adopted."
+            )
         partitions: dict[str, list[int]] = {}
         for topic, index in self._logs.found:
             if topic not in LEFT_ALONE and topic not in self._known:
@@ -182,6 +190,8 @@ class Adoption:
 
     async def carry_out(self, controller: Controller) -> None:
         """Make the topics. Their logs are opened after that."""
+        if self.topics and self.metadata is not None:
+            await self._adopt_users(controller, self.metadata)
         for topic in self.topics:
             topic_id = topic.topic_id or uuid.uuid4()
             for index in range(len(topic.leader_epochs)):
@@ -223,6 +233,17 @@ class Adoption:
         if found:
             _LOG.info("quotas adopted: entities=%d", len(found))
 
+    async def _adopt_users(self, controller: Controller, metadata: KafkaMetadata) -> None:
+        for user, credentials in metadata.credentials.items():
+            await controller.alter_user(user, partial(_with_credentials, credentials))
+        acls = list(metadata.acls.values())
+        for first in range(0, len(acls), CHANGES_MAX):
+            await controller.create_acls(acls[first : first + CHANGES_MAX])
+        if acls or metadata.credentials:
+            _LOG.info(
+                "users and ACLs adopted: users=%d acls=%d", len(metadata.credentials), len(acls)
+            )
+
     async def finish(self, controller: Controller) -> None:
         """With the logs open: let no producer be taken for one that is in them."""
         next_id = self.metadata.next_producer_id if self.metadata is not None else 0
@@ -247,6 +268,11 @@ class Adoption:
 
 def _unless_known(adopted: Mapping[str, float], known: Mapping[str, float]) -> Mapping[str, float]:
     return known or adopted
+
+
+def _with_credentials(adopted: Mapping[str, str], current: Mapping[str, str]) -> Mapping[str, str]:
+    """The credentials of a user; those that exist already stay."""
+    return {**adopted, **current}
 
 
 def _listed(names: list[str]) -> str:

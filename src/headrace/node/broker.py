@@ -292,7 +292,7 @@ class Broker:
             ),
             check_topic_config=self._check_topic_config,
             check_broker_config=_check_broker_config,
-            registration_wait_s=self._store_wait_s(store),
+            registration_wait_s=self._connect_wait_s(store),
             registered=self._logs.registered,
             tls=None if internal is None else internal.client_context,
         )

@@ -1,10 +1,11 @@
-"""Reads topic ids, topic settings and quotas from the metadata of an Apache Kafka data directory.
+"""Reads topics, users, ACLs and quotas from the metadata of an Apache Kafka data directory.
 
 Reads `__cluster_metadata-0`, the log in which a KRaft cluster keeps its state and which every
 broker has a copy of: the newest snapshot, then what the log has after it. It changes nothing, and
 understands only the few kinds of records that adopting a directory needs (KIP-631).
 
-1. What is not understood is passed over; a log that ends in the middle ends there.
+1. What is not understood is passed over; a log that ends in the middle ends there. Records of ACLs
+   are an exception: they are listed in `unknown_acls`, because they could deny something.
 2. A topic that was removed leaves nothing, so that another of its name starts without settings.
 """
 
@@ -15,10 +16,12 @@ from uuid import UUID
 
 from headrace.env.files import Files
 from headrace.log.scan import Walk
+from headrace.model.acls import Acl, Operation, PatternType, Permission, ResourceType
 from headrace.model.errors import ApiError
 from headrace.model.quotas import Entity, entity_of
 from headrace.record.batch import Batch
 from headrace.record.decode import read_records
+from headrace.security.scram import Credential, scram_of_code
 
 METADATA_TOPIC = "__cluster_metadata"
 DIRECTORY = f"{METADATA_TOPIC}-0"
@@ -27,8 +30,12 @@ _FRAME_VERSION = 1
 _TOPIC = 2
 _CONFIG = 4
 _REMOVE_TOPIC = 9
+_USER = 11
 _CLIENT_QUOTA = 14
 _PRODUCER_IDS = 15
+_ACL = 18
+_REMOVE_ACL = 19
+_REMOVE_USER = 22
 _TOPIC_RESOURCE = 2
 
 
@@ -40,6 +47,12 @@ class KafkaMetadata:
     quotas: dict[Entity, dict[str, float]] = field(default_factory=dict)
     next_producer_id: int = 0
     """No producer was given this id, or a higher one."""
+    acls: dict[bytes, Acl] = field(default_factory=dict)
+    """By Kafka's id."""
+    unknown_acls: list[bytes] = field(default_factory=list)
+    """Ids of ACLs with values that are not known."""
+    credentials: dict[str, dict[str, str]] = field(default_factory=dict)
+    """SCRAM credentials by user and mechanism, as the store contains them."""
 
     def apply(self, value: bytes) -> None:
         """Take in one record of the log."""
@@ -58,6 +71,14 @@ class KafkaMetadata:
             self._set(resource, fields.text() or "", fields.text() or "", fields.text())
         elif kind == _CLIENT_QUOTA:
             self._set_quota(fields)
+        elif kind == _ACL:
+            self._add_acl(fields)
+        elif kind == _REMOVE_ACL:
+            id_ = fields.take(16)
+            self.acls.pop(id_, None)
+            self.unknown_acls = [each for each in self.unknown_acls if each != id_]
+        elif kind in (_USER, _REMOVE_USER):
+            self._set_credential(fields, is_removed=kind == _REMOVE_USER)
         elif kind == _PRODUCER_IDS:
             fields.take(12)
             self.next_producer_id = int.from_bytes(fields.take(8), "big", signed=True)
@@ -84,6 +105,35 @@ class KafkaMetadata:
             limits.pop(kind, None)
         else:
             limits[kind] = value
+
+    def _add_acl(self, fields: "_Fields") -> None:
+        id_ = fields.take(16)
+        try:
+            type_ = ResourceType(fields.take(1)[0])
+            name = fields.text() or ""
+            pattern = PatternType(fields.take(1)[0])
+            principal, host = fields.text() or "", fields.text() or ""
+            operation, permission = Operation(fields.take(1)[0]), Permission(fields.take(1)[0])
+        except ValueError:
+            self.unknown_acls.append(id_)
+            return
+        self.acls[id_] = Acl(type_, pattern, name, principal, host, operation, permission)
+
+    def _set_credential(self, fields: "_Fields", *, is_removed: bool) -> None:
+        user = fields.text() or ""
+        scram = scram_of_code(fields.take(1)[0])
+        if scram is None:
+            return
+        of_user = self.credentials.setdefault(user, {})
+        if is_removed:
+            of_user.pop(scram.name, None)
+        else:
+            salt, stored_key, server_key = fields.data(), fields.data(), fields.data()
+            iterations = int.from_bytes(fields.take(4), "big")
+            credential = Credential(salt, stored_key, server_key, iterations)
+            of_user[scram.name] = credential.to_text()
+        if not of_user:
+            del self.credentials[user]
 
     def _remove(self, topic_id: UUID) -> None:
         for name in [name for name, known in self.topic_ids.items() if known == topic_id]:
@@ -124,6 +174,9 @@ class _Fields:
     def text(self) -> str | None:
         length = self.varint()
         return None if length == 0 else self.take(length - 1).decode()
+
+    def data(self) -> bytes:
+        return self.take(max(self.varint() - 1, 0))
 
 
 def read_metadata(files: Files, data_directory: str) -> KafkaMetadata | None:

@@ -92,7 +92,7 @@ class BrokerContext:
     )
     """An awaitable if one of these partitions is electing a leader: see HeldResponses."""
     listed: "Callable[[str, Callable[[], set[int]]], dict[int, BrokerInfo]] | None" = None
-    """The brokers that a Metadata response lists (HeldResponses.listed). None: all registered ones."""
+    """The brokers that Metadata lists (HeldResponses.listed). None: all registered ones."""
     was_lost: "Callable[[int], bool]" = field(default=lambda _: False)
     """Whether the connection to a broker was just lost: see HeldResponses.was_lost."""
     is_cut_off: "Callable[[], bool]" = field(default=_never)

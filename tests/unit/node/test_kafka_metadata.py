@@ -5,6 +5,7 @@ from uuid import UUID
 
 from headrace.node.kafka_metadata import KafkaMetadata, read_metadata
 from headrace.record.build import NewRecord, build_batch
+from headrace.security.scram import Credential, credential_from_text
 from headrace.testing.disk import SimulatedFiles
 
 ORDERS, PAYMENTS = UUID(int=11), UUID(int=12)
@@ -39,6 +40,24 @@ def quota(kind: str, value: float, *, removed: bool = False, **names: str | None
     entity = b"".join(text(type_) + text(name) + b"\0" for type_, name in names.items())
     fields = bytes([len(names) + 1]) + entity + text(kind) + struct.pack(">d?", value, removed)
     return record(14, fields)
+
+
+def acl(number: int, operation: int = 3, name: str = "orders") -> bytes:
+    fields = bytes([2]) + text(name) + bytes([4]) + text("User:ann") + text("*")
+    return record(18, UUID(int=number).bytes + fields + bytes([operation, 2]))
+
+
+def acl_removal(number: int) -> bytes:
+    return record(19, UUID(int=number).bytes)
+
+
+def credential(user: str, mechanism: int = 1, salt: bytes = b"salt") -> bytes:
+    keys = b"".join(bytes([len(each) + 1]) + each for each in (salt, b"stored", b"server"))
+    return record(11, text(user) + bytes([mechanism]) + keys + (4096).to_bytes(4, "big"))
+
+
+def credential_removal(user: str, mechanism: int = 1) -> bytes:
+    return record(22, text(user) + bytes([mechanism]))
 
 
 def applied(*records: bytes) -> KafkaMetadata:
@@ -99,6 +118,35 @@ def test_quotas_are_those_that_were_set_last() -> None:
         (("ip", None), ("user", "ann")): {"producer_byte_rate": 6.0},
         (("user", None),): {"request_percentage": 12.5},
     }
+
+
+def test_acls_are_those_that_were_not_removed() -> None:
+    metadata = applied(acl(1), acl(2, operation=4), acl(3), acl_removal(3), acl_removal(9))
+    assert [str(each) for each in metadata.acls.values()] == [
+        "Deny User:ann from host * Read on prefixed Topic orders",
+        "Deny User:ann from host * Write on prefixed Topic orders",
+    ]
+    assert metadata.unknown_acls == []
+
+
+def test_acl_with_an_unknown_value_is_reported_until_it_is_removed() -> None:
+    assert len(applied(acl(1, operation=99)).unknown_acls) == 1
+    assert applied(acl(1, operation=99), acl_removal(1)).unknown_acls == []
+
+
+def test_credentials_are_those_that_were_set_last() -> None:
+    metadata = applied(
+        credential("ann", salt=b"old"),
+        credential("ann", salt=b"new"),
+        credential("ann", mechanism=2),
+        credential("bob"),
+        credential_removal("bob"),
+        credential("eve", mechanism=9),
+    )
+    assert list(metadata.credentials) == ["ann"]
+    assert list(metadata.credentials["ann"]) == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    stored = credential_from_text(metadata.credentials["ann"]["SCRAM-SHA-256"])
+    assert stored == Credential(b"new", b"stored", b"server", 4096)
 
 
 def test_a_directory_without_metadata_has_none() -> None:
