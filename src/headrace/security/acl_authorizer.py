@@ -48,7 +48,7 @@ class AclAuthorizer:
     def load(self, nodes: Mapping[int, Rows]) -> None:
         """Use these rules only, by the number of their node."""
         self._nodes = dict(nodes)
-        self._image = AclImage(acl for rows in nodes.values() for acl in rows or ())
+        self._image = AclImage(acl for rows in nodes.values() for acl in set(rows or ()))
         self._changed()
 
     def update(self, nodes: Mapping[int, Rows]) -> None:

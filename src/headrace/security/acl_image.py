@@ -7,6 +7,7 @@ wildcard; of these only the rules for the principal and for User:*.
 2. An allowed Read, Write, Delete or Alter includes Describe, and AlterConfigs includes
    DescribeConfigs. A denied operation includes no other one.
 3. All includes every operation.
+4. A rule that was added twice applies until it is removed twice.
 """
 
 from collections import Counter
@@ -23,8 +24,8 @@ from headrace.model.acls import (
 )
 from headrace.security.acl_hosts import host_matches
 
-_Rules = dict[str, dict[Acl, None]]
-"""The rules of one pattern, by principal."""
+_Rules = dict[str, dict[Acl, int]]
+"""The rules of one pattern, by principal, and how often each was added."""
 _DESCRIBING = (
     Operation.DESCRIBE,
     Operation.READ,
@@ -58,14 +59,18 @@ class AclImage:
             rules = self._patterns[key] = {}
             if acl.pattern is PatternType.PREFIXED:
                 self._prefix_lengths[acl.type][len(acl.name)] += 1
-        rules.setdefault(acl.principal, {})[acl] = None
+        of_principal = rules.setdefault(acl.principal, {})
+        of_principal[acl] = of_principal.get(acl, 0) + 1
         self._by_principal.setdefault((acl.type, acl.principal), {})[acl] = None
 
     def remove(self, acl: Acl) -> None:
         key = acl[:3]
         rules = self._patterns.get(key, {})
         of_principal = rules.get(acl.principal, {})
-        if acl not in of_principal:
+        count = of_principal.get(acl, 0)
+        if count > 1:
+            of_principal[acl] = count - 1
+        if count != 1:
             return
         del of_principal[acl]
         if not of_principal:

@@ -14,6 +14,7 @@ from headrace.node.groups import Groups, PartitionLog
 from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import RequestContext
 from headrace.requests.group_requests import until_settled
+from headrace.security.authorizer import AllowAll
 from headrace.wire import codec
 from headrace.wire.apis import FIND_COORDINATOR, HEARTBEAT, JOIN_GROUP, OFFSET_FETCH
 from headrace.wire.offset_commit import CommitRequest
@@ -78,6 +79,7 @@ def test_requests_of_members_wait_until_their_group_is_loaded() -> None:
 
         class Broker:
             groups = staticmethod(lambda: after)
+            authorizer = AllowAll()
 
         def wait(api_key: int, body: dict[str, Any]) -> Any:
             context = RequestContext(api_key, 0, 1, None, "127.0.0.1:1", "PLAINTEXT")
