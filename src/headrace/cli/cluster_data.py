@@ -15,6 +15,7 @@ from pathlib import Path
 
 from headrace.cli.failure import Failure
 from headrace.cli.ready import OUTPUT_FILE, STATE_FILE
+from headrace.cli.secure import DIRECTORY as SECURITY
 from headrace.coordination.embedded import STORE_FILE
 from headrace.env.files import DirectoryInUse, SystemFiles
 
@@ -105,7 +106,7 @@ def take_over_single(data: Path, broker_count: int) -> None:
         )
     moving.mkdir(exist_ok=True)
     for entry in sorted(data.iterdir()):
-        if entry.name not in (_MOVING, LOCK, STATE_FILE, OUTPUT_FILE):
+        if entry.name not in (_MOVING, LOCK, STATE_FILE, OUTPUT_FILE, SECURITY):
             entry.rename(moving / entry.name)
     moving.rename(broker_directory(data, node_id))
 

@@ -20,6 +20,7 @@ from headrace.cli import cluster_data
 from headrace.cli.data_directory import data_directory
 from headrace.cli.failure import Failure
 from headrace.cli.ready import ReadyFiles, check_ready_file, farewell, ready_line, state_file
+from headrace.cli.secure import PROTOCOL, next_steps, secure_settings
 from headrace.cli.stop_signals import StoppedAtStart, StopSignals
 from headrace.cli.zookeeper import checked_heap, report
 from headrace.cli.zookeeper_access import DIGEST_FILE, created_digest, secure_if_open
@@ -90,13 +91,18 @@ class Supervisor:
         self._ports = [args.port + at if args.port else 0 for at in range(args.brokers)]
         replication = replicated(settings, broker_count(data, args.brokers))
         properties = {"zookeeper.connect": self._connect, **replication}
+        protocol = "PLAINTEXT"
+        if args.secure:
+            protocol = PROTOCOL
+            properties = {**secure_settings(data, is_cluster=True), **properties}
+            _say(next_steps(data))
         properties |= self._digest(properties)
         self._config = BrokerConfig.load(properties, settings, origin="headrace up")
         self._brokers = [
             BrokerProcess(
                 node_id,
                 cluster_data.broker_directory(data, node_id),
-                {"listeners": f"PLAINTEXT://{HOST}:{port}", **properties},
+                {"listeners": f"{protocol}://{HOST}:{port}", **properties},
             )
             for node_id, port in enumerate(self._ports, start=1)
         ]

@@ -25,6 +25,7 @@ from headrace.cli.ready import (
     ready_line,
     state_file,
 )
+from headrace.cli.secure import PROTOCOL, next_steps, secure_settings
 
 if TYPE_CHECKING:
     import asyncio
@@ -64,6 +65,11 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="start a cluster of N brokers on consecutive ports, and a ZooKeeper ensemble",
+    )
+    parser.add_argument(
+        "--secure",
+        action="store_true",
+        help="enable TLS, logins and ACLs, with certificates and a user in DATA/security",
     )
     ensemble = parser.add_mutually_exclusive_group()
     ensemble.add_argument(
@@ -115,7 +121,11 @@ def run_up(args: argparse.Namespace) -> int:
 
         if args.temp:
             raise Failure("--detach requires a permanent data directory. Omit --temp.", 2)
-        return start(Path(_named_directory(args, settings) or DATA_DIRECTORY))
+        directory = Path(_named_directory(args, settings) or DATA_DIRECTORY)
+        code = start(directory)
+        if args.secure and code == 0:
+            print(next_steps(directory))
+        return code
     if args.brokers is not None:
         return _run_cluster(args, settings)
     given = (args.zookeeper, args.zookeeper_nodes, args.zookeeper_heap, args.zookeeper_port)
@@ -123,9 +133,12 @@ def run_up(args: argparse.Namespace) -> int:
         raise Failure("The --zookeeper options require --brokers N.", 2)
     named = _named_directory(args, settings) or DATA_DIRECTORY
     with data_directory(named, is_temporary=args.temp) as (directory, signals):
-        listeners = f"PLAINTEXT://127.0.0.1:{args.port}"
-        properties = {"listeners": listeners, "log.dirs": str(directory)}
         refuse_cluster(directory)
+        security = secure_settings(directory, is_cluster=False) if args.secure else {}
+        listeners = f"{PROTOCOL if args.secure else 'PLAINTEXT'}://127.0.0.1:{args.port}"
+        properties = {"listeners": listeners, "log.dirs": str(directory), **security}
+        if args.secure:
+            print(next_steps(directory), flush=True)
         node_id = known_node_id(directory)
         if node_id is not None and "broker.id" not in settings and "node.id" not in settings:
             properties["node.id"] = str(node_id)

@@ -1,0 +1,125 @@
+"""`headrace up --secure`: TLS, logins and ACLs with one option.
+
+Owns DATA/security: a certificate authority, the certificate of the brokers, and the properties of
+the user `admin`. Existing files are kept, except a certificate that expires soon.
+"""
+
+import os
+import secrets
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from headrace.cli.failure import Failure
+from headrace.config.properties import read_properties
+
+DIRECTORY = "security"
+PROTOCOL = "SASL_SSL"
+ADMIN = "admin"
+ADMIN_FILE = "admin.properties"
+LIBRDKAFKA_FILE = "admin-librdkafka.properties"
+PASSWORD_BYTES = 18
+RENEWED_DAYS = 30
+"""A certificate that is valid for less time is replaced at the next start."""
+_VARIABLE = "HEADRACE_BOOTSTRAP_USER"
+_MECHANISM = "SCRAM-SHA-512"
+
+
+def secure_settings(data: Path, *, is_cluster: bool) -> dict[str, str]:
+    """Create the missing files; returns the settings of all brokers."""
+    directory = (data / DIRECTORY).absolute()
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        _create_certificates(directory)
+        _create_admin(directory)
+    except ImportError:
+        from headrace.env.extras import install_command
+
+        raise Failure(
+            "--secure requires cryptography, which is not installed. Run: "
+            f"{install_command('secure')}"
+        ) from None
+    except OSError as error:
+        raise Failure(f"Cannot create {error.filename}: {error.strerror}.") from None
+    return {
+        "ssl.keystore.location": str(directory / "broker.pem"),
+        "ssl.truststore.location": str(directory / "ca.pem"),
+        "sasl.enabled.mechanisms": _MECHANISM,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{ADMIN}",
+        **({"zookeeper.set.acl": "true"} if is_cluster else {}),
+    }
+
+
+def _create_certificates(directory: Path) -> None:
+    from headrace.security.certificates import Pair, create_ca, create_certificate, describe
+
+    now = datetime.now(UTC)
+    key, certificate = directory / "ca.key", directory / "ca.pem"
+    if not certificate.exists():
+        pair = create_ca("Headrace CA", now)
+        _write(key, pair.key)
+        _write(certificate, pair.certificate)
+    broker = directory / "broker.pem"
+    if broker.exists():
+        text = broker.read_text(encoding="ascii")
+        own = text[text.index("-----BEGIN CERTIFICATE") :]
+        if describe(own).not_after - now > timedelta(days=RENEWED_DAYS):
+            return
+    ca = Pair(key.read_text(encoding="ascii"), certificate.read_text(encoding="ascii"))
+    hosts = dict.fromkeys(("localhost", "127.0.0.1", "::1", socket.gethostname()))
+    made = create_certificate(ca, "broker", now, tuple(hosts))
+    _write(broker, made.key + made.certificate)
+
+
+def _create_admin(directory: Path) -> None:
+    """The first user: the brokers read it from their environment, and only if no user exists."""
+    file = directory / ADMIN_FILE
+    if file.exists():
+        # The first start can have ended before it created the user.
+        settings = read_properties((directory / LIBRDKAFKA_FILE).read_text(encoding="ascii"))
+        os.environ[_VARIABLE] = f"{ADMIN}:{settings['sasl.password']}"
+        return
+    password = secrets.token_urlsafe(PASSWORD_BYTES)
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    lines = (
+        f"security.protocol={PROTOCOL}",
+        f"sasl.mechanism={_MECHANISM}",
+        f'sasl.jaas.config={module} required username="{ADMIN}" password="{password}";',
+        "ssl.truststore.type=PEM",
+        f"ssl.truststore.location={directory / 'ca.pem'}",
+    )
+    plain = (
+        *lines[:2],
+        f"sasl.username={ADMIN}",
+        f"sasl.password={password}",
+        f"ssl.ca.location={directory / 'ca.pem'}",
+    )
+    _write(directory / LIBRDKAFKA_FILE, "\n".join((*plain, "")))
+    _write(file, "\n".join((*lines, "")))
+    os.environ[_VARIABLE] = f"{ADMIN}:{password}"
+
+
+def _write(file: Path, text: str) -> None:
+    """A private file. It appears with its complete content."""
+    part = file.with_name(f".{file.name}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="ascii") as opened:
+        opened.write(text)
+    os.replace(part, file)
+
+
+def next_steps(data: Path) -> str:
+    """Lines about the use of the cluster."""
+    directory = (data / DIRECTORY).absolute()
+    config = f"--command-config {directory / ADMIN_FILE}"
+    return "\n".join(
+        (
+            f"TLS, logins and ACLs are enabled. Properties of the user {ADMIN}:",
+            f"      {directory / ADMIN_FILE} (Java, headrace commands)",
+            f"      {directory / LIBRDKAFKA_FILE} (librdkafka, confluent-kafka)",
+            f"Next: headrace users create bob {config}",
+            f"      headrace acls add --user bob --producer --topic orders {config}",
+        )
+    )

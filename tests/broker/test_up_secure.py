@@ -1,0 +1,66 @@
+"""`headrace up --secure`: one option enables TLS, logins and ACLs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from headrace.ensemble.zookeeper import free_port
+
+FILES = ("admin-librdkafka.properties", "admin.properties", "broker.pem", "ca.key", "ca.pem")
+
+
+def topics_of_librdkafka(file: Path, port: int) -> set[str]:
+    """The topics that confluent-kafka sees with the settings of a file."""
+    options = dict(line.split("=", 1) for line in file.read_text().splitlines())
+    admin = AdminClient({**options, "bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
+    return set(admin.list_topics(timeout=30).topics)
+
+
+def command(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "headrace", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("brokers", [(), ("--brokers", "1", "--zookeeper-port", "0")])
+def test_one_option_starts_a_secured_cluster(tmp_path: Path, brokers: tuple[str, ...]) -> None:
+    data, port = tmp_path / "data", free_port()
+    up = ("up", "--secure", *brokers, "--data", str(data), "--port", str(port), "--detach")
+    server = ("--bootstrap-server", f"127.0.0.1:{port}")
+    admin = data / "security" / "admin.properties"
+    password = ""
+    for _ in range(2):
+        started = command(*up)
+        assert started.returncode == 0, started.stderr + started.stdout
+        try:
+            modes = {path.name: path.stat().st_mode & 0o777 for path in admin.parent.iterdir()}
+            assert modes == dict.fromkeys(FILES, 0o600)
+            assert str(admin) in started.stdout
+            assert not password or password == admin.read_text()
+            password = admin.read_text()
+            config = ("--command-config", str(admin), *server)
+            made = command("topics", "create", "orders", "--if-not-exists", *config)
+            assert made.returncode == 0, made.stderr
+            if "bob" not in command("users", "list", *config).stdout:
+                assert command("users", "create", "bob", *config, stdin="secret\n").returncode == 0
+            bob = tmp_path / "bob.properties"
+            bob.write_text(
+                f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nsasl.username=bob\n"
+                f"sasl.password=secret\nssl.truststore.location={admin.parent / 'ca.pem'}\n"
+            )
+            denied = command("topics", "create", "mine", "--command-config", str(bob), *server)
+            assert denied.returncode == 1
+            listed = command("topics", "list", "--command-config", str(bob), *server)
+            assert "orders" not in listed.stdout
+            assert "orders" in topics_of_librdkafka(admin.with_name(FILES[0]), port)
+            assert command("topics", "list", *server).returncode == 1
+        finally:
+            assert command("down", "--data", str(data)).returncode == 0
