@@ -42,6 +42,12 @@ FORMER_FAILURES = {
         "full 480 990; sync 901 275; commit 841 977; step 53 11; fault 99 792; delete 674 945; "
         "step 758 629; step 832 315; step 619 358; sync 445 396; step 55 910; step 113 635"
     ),
+    "truncation keeps a snapshot of a failed job, and stale sequences return": (
+        "1 700 1000 1099511627776 300 1500 2 3 1 0; replicate 620 829; append 272 64; "
+        "append 441 95; append 99 787; kill 1 121; step 822 814; full 697 836; truncate 987 448; "
+        "append 701 116; wait 639 115; append 519 800; truncate 368 227; kill 5 522; "
+        "checkpoints 662 609; truncate 327 640"
+    ),
     "crash before the first step of a truncation to the log start (model)": (
         "0 400 100000 1099511627776 300 -1 2 3 1 0; append 957 356; restart 439 428; "
         "delete 959 454; append 789 696; step 858 299; power 1 348; replace 557 180"

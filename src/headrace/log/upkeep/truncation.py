@@ -91,7 +91,7 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
     with _discarding(log, checkpoint, offset):
         for segment in reversed(removed):
             _remove(log, segment)
-        _cut_snapshots(log, offset)
+        _remove_snapshots_beyond(log, offset)
         _remove_starts_beyond(log, offset)
         # Otherwise a power failure could restore a segment over a new one of the same name.
         log.files.sync_directory(log.path)
@@ -276,10 +276,17 @@ def _remove(log: "Log", segment: Segment) -> None:
         log.files.remove(path)
 
 
-def _cut_snapshots(log: "Log", offset: int) -> None:
-    for at in [each for each in log.durable.snapshots if each > offset]:
-        log.durable.remove_snapshot(at)
-        log.files.remove(snapshot_path(log.path, at))
+def _remove_snapshots_beyond(log: "Log", offset: int) -> None:
+    """Remove `.snapshot` files: a job that failed can leave one that is not in `snapshots`.
+
+    A later start would load its sequences, which come from truncated batches.
+    """
+    for info in log.files.list_directory(log.path):
+        at = offset_of(info.name)
+        if info.name.endswith(".snapshot") and at > offset:
+            if at in log.durable.snapshots:
+                log.durable.remove_snapshot(at)
+            log.files.remove(f"{log.path}/{info.name}")
 
 
 def _remove_starts_beyond(log: "Log", offset: int) -> None:
