@@ -1,6 +1,6 @@
 """Elections as transcripts: real controllers and brokers on a simulated ZooKeeper and disk.
 
-A, B and C are the brokers in the order of the partition's replicas; A is the preferred leader.
+A is the first leader; B and C are the other replicas.
 Commands: `kill`, `power-loss`, `stop`, `start`, `wipe`, `back-up` and `restore` with brokers;
 `cut A B` or `cut A zookeeper` (both directions), `heal`; `wait in-sync`, `wait leader`, `wait 30s`.
 The output of a step is the state that the controller stored last. At the end, the simulator checks
@@ -36,7 +36,9 @@ class Director:
         self._cluster = cluster
         self._running = running
         assert self._run(WAIT_S_MAX, cluster.is_in_full_sync)
-        self._replicas = cluster.stored()[0].replicas
+        state = cluster.stored()[0]
+        others = [node_id for node_id in state.replicas if node_id != state.leader]
+        self._replicas = [state.leader, *others]
 
     def play(self, command: str) -> list[str]:
         verb, *words = command.split()
@@ -64,8 +66,9 @@ class Director:
 
     def _state(self) -> str:
         state = self._cluster.stored()[0]
-        leader = "none" if state.leader == NO_LEADER else self._letters([state.leader])
-        text = f"leader {leader}, ISR {self._letters(state.isr)}"
+        if state.leader == NO_LEADER:
+            return "no leader"
+        text = f"leader {self._letters([state.leader])}, ISR {self._letters(state.isr)}"
         eligible = self._letters(node_id for node_id, _ in state.elr)
         return text + (f", ELR {eligible}" if eligible else "")
 

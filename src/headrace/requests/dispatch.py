@@ -55,8 +55,8 @@ def handle_frame(
         return _administer(broker, handler, context, frame, request, cast(Carry, carry))
     try:
         check_request(broker, context)
-        settling = until_settled(broker, context, request)
-        reply = carry() if settling is None else _after(settling, carry)
+        ready = until_settled(broker, context, request)
+        reply = carry() if ready is None else _after(ready, carry)
     except Exception as error:  # noqa: BLE001 (returned as an error, and logged if it is a bug)
         reply = handler.refuse(request, _as_api_error(context, error))
     if isinstance(reply, dict):

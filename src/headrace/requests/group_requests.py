@@ -28,7 +28,8 @@ _WAITING = frozenset({JOIN_GROUP, SYNC_GROUP, LEAVE_GROUP, OFFSET_FETCH, CONSUME
 def until_settled(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Awaitable[None] | None:
-    """An awaitable if a member's request must wait for its coordinator: see ShardRegistry.settling.
+    """An awaitable if a member's request must wait for its coordinator: see
+    ShardRegistry.wait_until_ready.
 
     Heartbeat needs no wait: it gets no error while its group is being loaded. A denied request does
     not wait.

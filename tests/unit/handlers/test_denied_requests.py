@@ -113,7 +113,7 @@ def test_denied_member_does_not_wait_for_its_coordinator(
 ) -> None:
     waited: list[list[str]] = []
     shards = client.broker.groups().shards
-    monkeypatch.setattr(shards, "settling", lambda groups: waited.append(groups))
+    monkeypatch.setattr(shards, "wait_until_ready", lambda groups: waited.append(groups))
     body: dict[str, Any] = {"member_id": "m", "generation_id": 1, "assignments": []}
     body |= {"group_instance_id": None, "protocol_type": "consumer", "protocol_name": "range"}
     assert ask(client, apis.SYNC_GROUP, group_id="hidden", **body)["error_code"] == GROUP_DENIED
