@@ -16,7 +16,7 @@ import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from headrace.cluster import store_elections, store_reader
@@ -66,6 +66,14 @@ _UNKNOWN_ORIGIN = store_elections.Origin()
 
 def _anything_goes(*_: object) -> None:
     pass
+
+
+class _Changes(NamedTuple):
+    """Write changes that clients request, besides those of topics and settings."""
+
+    acls: AclAdmin
+    quotas: QuotaWriter
+    tokens: TokenAdmin
 
 
 class Controller:
@@ -118,9 +126,11 @@ class Controller:
             entropy=entropy,
             avoided=self._avoided,
         )
-        self._acls = AclAdmin(store, self._live_image, self._writer, locks)
-        self._quotas = QuotaWriter(store, self._live_image, self._writer, locks)
-        self._tokens = TokenAdmin(store, self._live_image, self._writer, locks, entropy)
+        self._changes = _Changes(
+            AclAdmin(store, self._live_image, self._writer, locks),
+            QuotaWriter(store, self._live_image, self._writer, locks),
+            TokenAdmin(store, self._live_image, self._writer, locks, entropy),
+        )
         self._states = self._make_states(rules, locks)
         self.secret = ClusterSecret(store, entropy, tls)
         self._peers = Peers(network, self.image, internal_listener, self.secret.log_in)
@@ -422,30 +432,30 @@ class Controller:
 
     async def create_acls(self, acls: Sequence[Acl]) -> None:
         """Add ACLs. One that already exists stays."""
-        await self._admin.finish(self._acls.create(acls))
+        await self._admin.finish(self._changes.acls.create(acls))
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
         """Delete the ACLs that match, and return those of each filter."""
-        return await self._admin.finish(self._acls.delete(filters))
+        return await self._admin.finish(self._changes.acls.delete(filters))
 
     async def create_token(self, make: Callable[[str], Token]) -> Token:
         """Create a delegation token; `make` gets its id."""
-        return await self._admin.finish(self._tokens.create(make))
+        return await self._admin.finish(self._changes.tokens.create(make))
 
     async def alter_token(self, token_id: str, edit: TokenEdit) -> Token | None:
         """Change a delegation token, or delete it if `edit` returns None."""
-        return await self._admin.finish(self._tokens.alter(token_id, edit))
+        return await self._admin.finish(self._changes.tokens.alter(token_id, edit))
 
     def remove_expired_tokens(self, now_ms: int) -> None:
         """Start to delete expired tokens, if this broker is the controller."""
         if self.is_controller:
-            self._tokens.remove_expired(now_ms)
+            self._changes.tokens.remove_expired(now_ms)
 
     async def alter_quotas(
         self, entity: Entity, edit: QuotaEdit, *, validate_only: bool = False
     ) -> None:
         """Change the limits of one entity. An entity without limits is deleted."""
-        await self._admin.finish(self._quotas.alter(entity, edit, validate_only))
+        await self._admin.finish(self._changes.quotas.alter(entity, edit, validate_only))
 
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool = False
