@@ -81,6 +81,9 @@ def test_decisions_equal_those_of_the_naive_evaluator(
 def test_changed_image_decides_as_a_new_one(
     steps: list[list[Acl]], questions: list[Question]
 ) -> None:
+    # The same rule is stored in one node only, at any time.
+    in_first = {acl for step in (steps[0], *steps[1::2]) for acl in step}
+    steps[2::2] = [[acl for acl in step if acl not in in_first] for step in steps[2::2]]
     made = authorizer(*steps[0])
     for number, step in enumerate(steps[1:]):
         version = made.version
