@@ -8,6 +8,7 @@
 - Versions: 0.
 """
 
+from headrace.model.acls import TOPIC_OPERATIONS
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import (
@@ -18,7 +19,6 @@ from headrace.model.topics import (
     check_topic_name,
 )
 from headrace.requests.authorization import (
-    TOPIC_OPERATIONS,
     allowed_operations,
     can_describe,
     cannot_describe,

@@ -17,10 +17,10 @@
 from collections.abc import Awaitable, Iterator
 from uuid import UUID
 
+from headrace.model.acls import TOPIC_OPERATIONS
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import INTERNAL_TOPICS, TopicPartition, TopicState, check_topic_name
 from headrace.requests.authorization import (
-    TOPIC_OPERATIONS,
     allowed_operations,
     can_describe,
     check,

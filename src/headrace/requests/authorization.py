@@ -6,37 +6,12 @@ another broker forwarded is checked as its client's, here on the controller.
 
 from collections.abc import Iterable
 
+from headrace.model.acls import CLUSTER_OPERATIONS
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.security.authorizer import CLUSTER, Operation, Resource, ResourceType, topic_resource
 
 OPERATIONS_NOT_REQUESTED = -(2**31)
-TOPIC_OPERATIONS = (
-    Operation.READ,
-    Operation.WRITE,
-    Operation.CREATE,
-    Operation.DELETE,
-    Operation.ALTER,
-    Operation.DESCRIBE,
-    Operation.DESCRIBE_CONFIGS,
-    Operation.ALTER_CONFIGS,
-)
-GROUP_OPERATIONS = (
-    Operation.READ,
-    Operation.DELETE,
-    Operation.DESCRIBE,
-    Operation.DESCRIBE_CONFIGS,
-    Operation.ALTER_CONFIGS,
-)
-CLUSTER_OPERATIONS = (
-    Operation.CREATE,
-    Operation.ALTER,
-    Operation.DESCRIBE,
-    Operation.CLUSTER_ACTION,
-    Operation.DESCRIBE_CONFIGS,
-    Operation.ALTER_CONFIGS,
-    Operation.IDEMPOTENT_WRITE,
-)
 _DENIED = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,

@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 
+from headrace.model.acls import GROUP_OPERATIONS
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.authorization import (
-    GROUP_OPERATIONS,
     allowed_operations,
     check,
     is_allowed,

@@ -12,10 +12,8 @@ group or other item; a test compares its questions with this table.
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from headrace.model.acls import CLUSTER_OPERATIONS, GROUP_OPERATIONS, TOPIC_OPERATIONS
 from headrace.requests.authorization import (
-    CLUSTER_OPERATIONS,
-    GROUP_OPERATIONS,
-    TOPIC_OPERATIONS,
     check,
     is_allowed,
 )

@@ -12,6 +12,7 @@ from headrace.model.acls import (
     ANY,
     CLUSTER_NAME,
     MATCH,
+    OPERATIONS,
     Acl,
     AclFilter,
     Operation,
@@ -22,47 +23,6 @@ from headrace.model.acls import (
 )
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.security.acl_hosts import InvalidHost, check_host
-
-OPERATIONS: Mapping[ResourceType, frozenset[Operation]] = {
-    ResourceType.TOPIC: frozenset(
-        (
-            Operation.READ,
-            Operation.WRITE,
-            Operation.CREATE,
-            Operation.DELETE,
-            Operation.ALTER,
-            Operation.DESCRIBE,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-        )
-    ),
-    ResourceType.GROUP: frozenset(
-        (
-            Operation.READ,
-            Operation.DELETE,
-            Operation.DESCRIBE,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-        )
-    ),
-    ResourceType.CLUSTER: frozenset(
-        (
-            Operation.CREATE,
-            Operation.ALTER,
-            Operation.DESCRIBE,
-            Operation.CLUSTER_ACTION,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-            Operation.IDEMPOTENT_WRITE,
-        )
-    ),
-    ResourceType.TRANSACTIONAL_ID: frozenset(
-        (Operation.WRITE, Operation.DESCRIBE, Operation.TWO_PHASE_COMMIT)
-    ),
-    ResourceType.DELEGATION_TOKEN: frozenset((Operation.DESCRIBE,)),
-    ResourceType.USER: frozenset((Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS)),
-}
-"""The operations of each resource type. A rule can also have All."""
 
 E = TypeVar("E", bound=IntEnum)
 
