@@ -167,8 +167,6 @@ def _spoiled_restart(cluster: Cluster) -> str:
         broker.back_up()
         return f"back up {broker.name}"
     _begin(cluster)
-    # Another loss of data before all replicas are complete would be more than is promised.
-    cluster.waits_for_sync = True
     others = [each for each in cluster.brokers if each is not broker]
     if generator.random() < 0.5:
         kind, others = "all are killed", generator.sample(others, len(others))
