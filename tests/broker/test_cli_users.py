@@ -241,7 +241,7 @@ def test_command_without_a_user_names_the_option_for_it(secured: Bootstrapped) -
     failed = secured.run("topics", "list", "--bootstrap-server", secured.broker.address)
     assert failed.returncode == 1
     assert "If it requires a login" in failed.stderr
-    assert failed.stderr.rstrip().endswith("commands read them with --config")
+    assert failed.stderr.rstrip().endswith("commands read them with --config.")
 
 
 def test_asyncio_client_logs_in(secured: Bootstrapped) -> None:

@@ -84,8 +84,6 @@ class Broker:
         self.address = ""
         self.internal_address = ""
         """Where other brokers of a cluster connect; empty for a single broker."""
-        self.can_cancel_start = True
-        """Whether `start` can be cancelled: until this broker registers with the controller."""
         self._adopts = adopt
         self._outside = outside = outside or RealOutside()
         self._clock = outside.clock
@@ -124,6 +122,11 @@ class Broker:
                 message = error.message if isinstance(error, ApiError) else str(error)
                 raise CannotStart(message) from error
             raise
+
+    @property
+    def can_cancel_start(self) -> bool:
+        """Whether `start` can be cancelled: until this broker registers with the controller."""
+        return self._server is None
 
     async def _start(self) -> None:
         config = self.config
@@ -177,7 +180,6 @@ class Broker:
             for endpoint in sorted(config.listeners, key=lambda each: ":" not in each.host)
         }
         endpoints = config.advertise(ports, socket.gethostname())
-        self.can_cancel_start = False
         await controller.start(
             endpoints,
             rack=config.rack,
