@@ -48,6 +48,11 @@ FORMER_FAILURES = {
         "append 701 116; wait 639 115; append 519 800; truncate 368 227; kill 5 522; "
         "checkpoints 662 609; truncate 327 640"
     ),
+    "truncation to a log start above lost records returns stale sequences": (
+        "0 250 1000 1099511627776 900 -1 512 1 3 0; append 861 856; append 757 215; kill 13 46; "
+        "restart 860 755; delete 39 125; truncate 547 92; power 3 260; append 16 284; "
+        "fault 247 100; append 131 669; truncate 190 106"
+    ),
     "crash before the first step of a truncation to the log start (model)": (
         "0 400 100000 1099511627776 300 -1 2 3 1 0; append 957 356; restart 439 428; "
         "delete 959 454; append 789 696; step 858 299; power 1 348; replace 557 180"

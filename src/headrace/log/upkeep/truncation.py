@@ -66,7 +66,8 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
         log.path,
         kept,
         durable.snapshots,
-        offset,
+        # If a power failure lost records below the log start, the state before them is stale.
+        max(offset, int(log.log_start_offset)),
         log.settings.producers_max,
         durable.rolled,
     )
