@@ -9,7 +9,14 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.ensemble.zookeeper import free_port
 
-FILES = ("admin-librdkafka.properties", "admin.properties", "broker.pem", "ca.key", "ca.pem")
+FILES = (
+    "admin-librdkafka.properties",
+    "admin.properties",
+    "broker.pem",
+    "ca.key",
+    "ca.pem",
+    "token.key",
+)
 
 
 def topics_of_librdkafka(file: Path, port: int) -> set[str]:
@@ -64,3 +71,25 @@ def test_one_option_starts_a_secured_cluster(tmp_path: Path, brokers: tuple[str,
             assert command("topics", "list", *server).returncode == 1
         finally:
             assert command("down", "--data", str(data)).returncode == 0
+
+
+def test_setting_that_would_disable_the_protection_is_rejected(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for setting in ("authorizer.class.name=", "listeners=PLAINTEXT://127.0.0.1:0", "ssl.x=y"):
+        up = command("up", "--secure", "--data", str(data), "--port", "0", "--set", setting)
+        assert up.returncode == 2
+        assert f"--set {setting.split('=')[0]} conflicts with --secure" in up.stderr
+    assert not data.exists()
+
+
+@pytest.mark.parametrize("brokers", [(), ("--brokers", "1")])
+def test_secured_directory_is_not_opened_to_everyone(
+    tmp_path: Path, brokers: tuple[str, ...]
+) -> None:
+    security = tmp_path / "security"
+    security.mkdir()
+    (security / "admin.properties").touch()
+    up = command("up", *brokers, "--data", str(tmp_path), "--port", "0")
+    assert up.returncode == 1
+    assert "is secured. Start it with --secure." in up.stderr
+    assert list(tmp_path.iterdir()) == [security]

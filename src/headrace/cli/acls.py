@@ -56,7 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_operation(explain)
     add_action(actions, "export", "print all ACLs as JSON", _export, json=False)
     importing = add_action(
-        actions, "import", "create the ACLs of an export, or of Apache Kafka", _import, json=False
+        actions,
+        "import",
+        "create ACLs from an export, or from Apache Kafka's ZooKeeper",
+        _import,
+        json=False,
     )
     where = importing.add_mutually_exclusive_group(required=True)
     where.add_argument("--file", metavar="FILE", help="output of export; - for standard input")

@@ -85,7 +85,9 @@ def _login_failure(args: argparse.Namespace, error: Exception) -> str:
     if not text.startswith("Authentication failed"):
         return describe(error)
     settings = client_settings(args)
-    user, mechanism = settings["sasl_username"], settings["sasl_mechanism"]
+    user, mechanism = settings.get("sasl_username"), settings.get("sasl_mechanism")
+    if user is None:  # The file is a pipe, which can be read only once.
+        return describe(error)
     return (
         f"Cannot log in as {user!r} with {mechanism}: the broker has no such user, or the password "
         f"is wrong. Correct sasl.username or sasl.password in {config_path(args)}."

@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
             wrong = re.search(r"invalid choice: '([^']*)'", message)
             known = re.findall(r"'([^']*)'", message)[1:]
         near = get_close_matches(wrong[1], known, 1) if wrong else []
-        return f". Did you mean {near[0]}?" if near else ""
+        return f". Did you mean {near[0]}?" if near and wrong and near[0] != wrong[1] else ""
 
     def _actions_by_name(self) -> dict[str, argparse.ArgumentParser]:
         for action in self._actions:

@@ -101,7 +101,7 @@ def _show(plan: list[Move], args: argparse.Namespace) -> None:
         print_table(("topic", "partition", "offset", "new offset"), rows)
         count = plural(len(plan), "partition")
         if args.execute:
-            print(f"Set the offsets of {count} for {args.group}.")
+            print(f"The offsets of {count} were set for {args.group}.")
         else:
             print(
                 f"This is a plan for {count}; no offset was changed. "

@@ -7,6 +7,7 @@ the user `admin`. Existing files are kept, except a certificate that expires soo
 import os
 import secrets
 import socket
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,13 +17,40 @@ from headrace.config.properties import read_properties
 DIRECTORY = "security"
 PROTOCOL = "SASL_SSL"
 ADMIN = "admin"
+PORT = 9092
+"""The default of headrace commands."""
 ADMIN_FILE = "admin.properties"
 LIBRDKAFKA_FILE = "admin-librdkafka.properties"
+TOKEN_KEY_FILE = "token.key"
 PASSWORD_BYTES = 18
+TOKEN_KEY_BYTES = 32
 RENEWED_DAYS = 30
 """A certificate that is valid for less time is replaced at the next start."""
 _VARIABLE = "HEADRACE_BOOTSTRAP_USER"
 _MECHANISM = "SCRAM-SHA-512"
+_FIXED = ("authorizer.class.name", "super.users", "sasl.enabled.mechanisms", "zookeeper.set.acl")
+"""Settings that --secure owns, besides those of listeners and TLS."""
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Raise Failure if a --set option would disable a part of the protection."""
+    for name in settings:
+        if name in _FIXED or name.startswith(("ssl.", "listener.", "listeners")):
+            raise Failure(
+                f"--set {name} conflicts with --secure, which sets it. Omit one of them, or use "
+                "headrace broker with a properties file.",
+                2,
+            )
+
+
+def refuse_open_start(data: Path) -> None:
+    """Raise Failure if a start without --secure would open a secured directory to everyone."""
+    directory = data / DIRECTORY
+    if (directory / ADMIN_FILE).exists():
+        raise Failure(
+            f"Data directory {data} is secured. Start it with --secure. To disable TLS, logins and "
+            f"ACLs, remove {directory} first."
+        )
 
 
 def secure_settings(data: Path, *, is_cluster: bool) -> dict[str, str]:
@@ -33,6 +61,7 @@ def secure_settings(data: Path, *, is_cluster: bool) -> dict[str, str]:
         directory.mkdir(mode=0o700, exist_ok=True)
         _create_certificates(directory)
         _create_admin(directory)
+        token_key = _token_key(directory)
     except ImportError:
         from headrace.env.extras import install_command
 
@@ -48,6 +77,7 @@ def secure_settings(data: Path, *, is_cluster: bool) -> dict[str, str]:
         "sasl.enabled.mechanisms": _MECHANISM,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{ADMIN}",
+        "delegation.token.secret.key": token_key,
         **({"zookeeper.set.acl": "true"} if is_cluster else {}),
     }
 
@@ -101,6 +131,14 @@ def _create_admin(directory: Path) -> None:
     os.environ[_VARIABLE] = f"{ADMIN}:{password}"
 
 
+def _token_key(directory: Path) -> str:
+    """The key from which brokers derive the passwords of delegation tokens."""
+    file = directory / TOKEN_KEY_FILE
+    if not file.exists():
+        _write(file, secrets.token_urlsafe(TOKEN_KEY_BYTES))
+    return file.read_text(encoding="ascii")
+
+
 def _write(file: Path, text: str) -> None:
     """A private file. It appears with its complete content."""
     part = file.with_name(f".{file.name}.part")
@@ -110,10 +148,12 @@ def _write(file: Path, text: str) -> None:
     os.replace(part, file)
 
 
-def next_steps(data: Path) -> str:
-    """Lines about the use of the cluster."""
+def next_steps(data: Path, port: int) -> str:
+    """Lines about the use of the cluster. `port` is 0 if the system chooses it."""
     directory = (data / DIRECTORY).absolute()
-    config = f"--command-config {directory / ADMIN_FILE}"
+    config = f"--config {directory / ADMIN_FILE}"
+    if port != PORT:
+        config += f" --bootstrap-server 127.0.0.1:{port or 'PORT'}"
     return "\n".join(
         (
             f"TLS, logins and ACLs are enabled. Properties of the user {ADMIN}:",

@@ -95,7 +95,7 @@ class Supervisor:
         if args.secure:
             protocol = PROTOCOL
             properties = {**secure_settings(data, is_cluster=True), **properties}
-            _say(next_steps(data))
+            _say(next_steps(data, args.port))
         properties |= self._digest(properties)
         self._config = BrokerConfig.load(properties, settings, origin="headrace up")
         self._brokers = [

@@ -5,9 +5,11 @@ from base64 import b64encode
 from typing import TYPE_CHECKING
 
 from headrace.cli.connection import add_action, run_action
+from headrace.cli.credentials import client_settings
 from headrace.cli.failure import Failure
 from headrace.cli.output import print_json, print_table
 from headrace.cli.template import time_text
+from headrace.model.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 
 if TYPE_CHECKING:
     from headrace.client import Client, TokenInfo
@@ -68,12 +70,21 @@ def _create(client: "Client", args: argparse.Namespace) -> None:
         print_json({**_row(token), "password": password})
         return
     print(f"# A token of {token.owner}, until {time_text(token.expires_ms)}. It can be renewed")
-    print(f"# until {time_text(token.max_ms)}. SCRAM-SHA-512 works as well.")
-    print("sasl.mechanism=SCRAM-SHA-256")
+    print(f"# until {time_text(token.max_ms)}. Set sasl.mechanism to a SCRAM mechanism of the")
+    print(
+        "# listener. Add security.protocol and ssl.truststore.location as in your own properties."
+    )
+    print(f"sasl.mechanism={_mechanism(args)}")
     print(
         "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required", end=""
     )
     print(f' username="{token.token_id}" password="{password}" tokenauth="true";')
+
+
+def _mechanism(args: argparse.Namespace) -> str:
+    """The mechanism of the user's own login, if tokens can use it."""
+    mechanism = client_settings(args).get("sasl_mechanism")
+    return mechanism if mechanism == SCRAM_SHA_512 else SCRAM_SHA_256
 
 
 def _row(token: "TokenInfo") -> dict[str, object]:

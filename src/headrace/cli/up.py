@@ -25,14 +25,20 @@ from headrace.cli.ready import (
     ready_line,
     state_file,
 )
-from headrace.cli.secure import PROTOCOL, next_steps, secure_settings
+from headrace.cli.secure import (
+    PORT,
+    PROTOCOL,
+    check_settings,
+    next_steps,
+    refuse_open_start,
+    secure_settings,
+)
 
 if TYPE_CHECKING:
     import asyncio
 
     from headrace.node.broker import Broker
 
-PORT = 9092
 _UP = "headrace up"
 DESCRIPTORS_WANTED = 100_000
 KEPT_BYTES_MAX = 8 * 1024 * 1024
@@ -116,6 +122,10 @@ def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 def run_up(args: argparse.Namespace) -> int:
     set_log_level(args.log_level)
     settings = _settings(args.settings)
+    if args.secure:
+        check_settings(settings)
+    elif not args.temp:
+        refuse_open_start(Path(_named_directory(args, settings) or DATA_DIRECTORY))
     if args.detach:
         from headrace.cli.detached import start
 
@@ -124,7 +134,7 @@ def run_up(args: argparse.Namespace) -> int:
         directory = Path(_named_directory(args, settings) or DATA_DIRECTORY)
         code = start(directory)
         if args.secure and code == 0:
-            print(next_steps(directory))
+            print(next_steps(directory, args.port))
         return code
     if args.brokers is not None:
         return _run_cluster(args, settings)
@@ -138,7 +148,7 @@ def run_up(args: argparse.Namespace) -> int:
         listeners = f"{PROTOCOL if args.secure else 'PLAINTEXT'}://127.0.0.1:{args.port}"
         properties = {"listeners": listeners, "log.dirs": str(directory), **security}
         if args.secure:
-            print(next_steps(directory), flush=True)
+            print(next_steps(directory, args.port), flush=True)
         node_id = known_node_id(directory)
         if node_id is not None and "broker.id" not in settings and "node.id" not in settings:
             properties["node.id"] = str(node_id)

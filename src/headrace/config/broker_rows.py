@@ -84,7 +84,8 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "socket.request.max.bytes",
         INT,
         "104857600",
-        "The largest request in bytes. The broker closes a connection that announces a larger one.",
+        "The largest request in bytes. If a client announces a larger request, the broker closes "
+        "the connection.",
         low=1,
     ),
     Setting(
@@ -177,8 +178,8 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "fetch.max.bytes",
         INT,
         "57671680",
-        "The maximum size of a fetch response in bytes, whatever the client requests. A"
-        " larger first batch is sent complete.",
+        "The maximum size of a fetch response in bytes, whatever the client requests. If the"
+        " first batch of a response is larger, the broker still sends all of it.",
         low=1024,
     ),
     Setting(

@@ -33,8 +33,8 @@ SECURITY_ROWS: tuple[Setting, ...] = (
         "sasl.server.max.receive.size",
         INT,
         "524288",
-        "The largest request in bytes before a client has logged in. The broker closes a "
-        "connection that announces a larger one.",
+        "The largest request in bytes before a client has logged in. If a client announces a "
+        "larger request, the broker closes the connection.",
         low=1,
     ),
     Setting(

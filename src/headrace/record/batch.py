@@ -243,7 +243,7 @@ def _wrong_length(length: int, size: int) -> ApiError:
     return ApiError(
         ErrorCode.INVALID_RECORD,
         f"The record batch has a length of {length} bytes, but {size} bytes were sent: a "
-        "partition must have exactly one batch.",
+        "request must contain exactly one batch for each partition.",
     )
 
 

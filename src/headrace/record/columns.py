@@ -253,6 +253,6 @@ def microseconds(timestamp_ms: i64) -> i64:
 def _cut_off(batch: Batch) -> ApiError:
     return ApiError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"The batch at offset {batch.base_offset} does not contain its {batch.record_count} "
-        "records.",
+        f"The batch at offset {batch.base_offset} does not consist of exactly "
+        f"{batch.record_count} complete records.",
     )

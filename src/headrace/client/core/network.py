@@ -149,9 +149,12 @@ class Network:
             if peer.reason:
                 reasons[peer.reason] = None
         text = "; ".join(reasons) or "no response"
-        return Unreachable(
-            f"cannot reach any of {self._options.bootstrap_text}: {text}; is the broker running?"
-        )
+        hint = "is the broker running?"
+        if "certificate" in text or "TLS" in text:
+            hint = "check security.protocol and the settings of TLS"
+        elif "closed the connection" in text:
+            hint = "the listener can require TLS or a login, check security.protocol"
+        return Unreachable(f"cannot reach any of {self._options.bootstrap_text}: {text}; {hint}")
 
     def unanswered(self) -> str:
         """The reason why the oldest request on a shared connection waits, or ""."""
