@@ -12,7 +12,7 @@ from headrace.controller.service import Controller
 from headrace.model.errors import ApiError
 from headrace.runtime.worker import Worker
 from headrace.security.new_user import new_credentials
-from headrace.security.scram import SCRAMS
+from headrace.security.scram import SCRAMS, Credential, verifies
 from headrace.security.users import check_user, credentials_of
 
 VARIABLE = "HEADRACE_BOOTSTRAP_USER"
@@ -41,11 +41,27 @@ def first_user(environment: Mapping[str, str]) -> tuple[str, str] | None:
     return name, password
 
 
+def _is_known(users: Mapping[str, Mapping[str, Credential]], name: str, password: str) -> bool:
+    """Whether a user has this name and this password."""
+    return any(
+        verifies(SCRAMS[mechanism], credential, password)
+        for mechanism, credential in users.get(name, {}).items()
+    )
+
+
 async def create_first_user(
     controller: Controller, worker: Worker, user: tuple[str, str] | None
 ) -> None:
     """Create the user with all SCRAM mechanisms, unless the cluster already has a user."""
-    if any(map(credentials_of, controller.image.users.values())):
+    users = {name: credentials_of(each) for name, each in controller.image.users.items()}
+    if any(users.values()):
+        if user is not None and not await worker.run(lambda: _is_known(users, *user)):
+            _log.warning(
+                "user of %s not created, users exist: user=%r next_step='set its password with "
+                "headrace users'",
+                VARIABLE,
+                user[0],
+            )
         return
     if user is None:
         _log.warning(
