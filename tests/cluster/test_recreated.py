@@ -44,6 +44,8 @@ def test_a_replica_that_returns_serves_nothing_of_the_topic_that_was_deleted_b10
     # Metadata omits it earlier, and a new topic could still be placed on it.
     wait_for("its removal", lambda: str(returning) not in store.get_children(layout.BROKER_IDS))
     wait_until_all_agree(old)
+    # librdkafka waits for a dead controller that it was not connected to, until its next Metadata.
+    wait_for("controller", lambda: admin.list_topics(timeout=5).controller_id != returning)
     admin.delete_topics(["again"], request_timeout=DEADLINE_S)["again"].result(DEADLINE_S)
     wait_for("the topic gone", lambda: "again" not in admin.list_topics(timeout=5).topics)
     wait_until_all_agree(old)
