@@ -87,7 +87,12 @@ class Checks:
         self._values_due = cluster.world.now + VALUES_S
         for broker, partition in cluster.replicas():
             state = cluster.current_state(partition)
-            if not partition.config.compacts or state is None or broker.node_id not in state.isr:
+            if not partition.config.compacts or state is None or broker.broker is None:
+                continue
+            epochs = dict(zip(state.isr, state.isr_epochs, strict=True))
+            controller = broker.broker._controller
+            # After a restart, the ISR names the former registration until the controller acts (B6).
+            if controller is None or epochs.get(broker.node_id) != controller.broker_epoch:
                 continue
             where = TopicPartition(partition.topic, int(partition.index))
             log = partition.log

@@ -266,7 +266,8 @@ class Admin:
                 if configs == known:
                     return known  # An attempt of unknown outcome had succeeded.
                 configs = _edited(known, edit)
-                if configs == known:
+                # A former controller decides by an old image: the store must confirm the role.
+                if configs == known and await self._writer.commit([]):
                     return known
                 if not known and len(self.image.users) >= USERS_MAX:
                     raise ApiError(

@@ -42,7 +42,10 @@ class QuotaWriter:
             for _ in range(_ATTEMPTS_MAX):
                 known = self._image.quotas.get(entity, {})
                 limits = edit(known)
-                if validate_only or limits == known:
+                if validate_only:
+                    return
+                # A former controller decides by an old image: the store must confirm the role.
+                if limits == known and await self._writer.commit([]):
                     return
                 if not known and len(self._image.quotas) >= ENTITIES_MAX:
                     raise ApiError(
@@ -50,7 +53,7 @@ class QuotaWriter:
                         f"{ENTITIES_MAX} entities already have quotas, the maximum. Delete other "
                         "quotas first.",
                     )
-                if await self._try(entity, limits):
+                if limits != known and await self._try(entity, limits):
                     return
                 await self._read_again(entity)
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)

@@ -57,6 +57,25 @@ async def test_next_controller_knows_all_acls_and_continues(cluster: Cluster) ->
     assert shown(other.controller.image) == {allow("b")}
 
 
+@cluster_of(1)
+async def test_former_controller_does_not_accept_a_change_without_effect(cluster: Cluster) -> None:
+    """Its image is old: a rule that it does not know can exist, and one that it knows may not."""
+    leader = cluster.leader
+    await leader.controller.create_acls([allow("a")])
+    # Another controller was elected, and this one has not noticed it yet.
+    data, _ = await leader.store.get(layout.CONTROLLER_EPOCH)
+    await leader.store.set(layout.CONTROLLER_EPOCH, data)
+    changes = (
+        partial(leader.controller.delete_acls, [AclFilter(name="b")]),
+        partial(leader.controller.create_acls, [allow("a")]),
+        partial(leader.controller.alter_user, "ann", lambda _: {}),
+    )
+    for change in changes:
+        with pytest.raises(ApiError) as failure:
+            await change()
+        assert failure.value.code is ErrorCode.NOT_CONTROLLER
+
+
 @cluster_of(2)
 async def test_node_that_cannot_be_read_is_shown_as_such(cluster: Cluster) -> None:
     leader, other = cluster.leader, cluster.members[2]
