@@ -415,7 +415,8 @@ async def test_the_store_may_know_of_an_expiry_before_the_client_does(ensemble: 
     await ensemble.suspend(store)
     await ensemble.expire(store)
     await seen.wait(1)
-    assert store.state is SessionState.SUSPENDED
+    # On a busy machine, the client can notice the broken connection later than the store.
+    await states.until(SessionState.SUSPENDED)
     await ensemble.resume(store)
     await states.until(SessionState.LOST)
     assert states.seen[0] is SessionState.SUSPENDED

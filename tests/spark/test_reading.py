@@ -103,7 +103,7 @@ def test_offsets_say_where_a_batch_begins_and_ends(
     with pytest.raises(PySparkException, match=r"lacks .*-1: list every partition"):
         topics.values(subscribe=new_topic, startingOffsets=json.dumps({new_topic: {"0": 3}}))
     after = {new_topic: {"0": 11, "1": -2}}
-    with pytest.raises(PySparkException, match="start offset 11 of .* is after its end offset 10"):
+    with pytest.raises(PySparkException, match=r"offset 11 of .* is after its end offset 10"):
         topics.values(
             subscribe=new_topic, startingOffsets=json.dumps(after), failOnDataLoss="false"
         )

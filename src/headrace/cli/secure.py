@@ -46,7 +46,8 @@ def check_settings(settings: Mapping[str, str]) -> None:
 def refuse_open_start(data: Path) -> None:
     """Raise Failure if a start without --secure would open a secured directory to everyone."""
     directory = data / DIRECTORY
-    if (directory / ADMIN_FILE).exists():
+    # Unlike Path.exists, this is False without permission, which the start reports itself.
+    if os.path.exists(directory / ADMIN_FILE):
         raise Failure(
             f"Data directory {data} is secured. Start it with --secure. To disable TLS, logins and "
             f"ACLs, remove {directory} first."
