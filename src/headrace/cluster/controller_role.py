@@ -37,7 +37,7 @@ class ControllerRole:
         self._changes = changes
 
     def drop(self) -> None:
-        """This broker is no longer the controller, or was not."""
+        """This broker is not the controller."""
         self.is_controller = False
 
     def add_changes(self, rows: Sequence[ChangeRow]) -> ChangeLog:

@@ -102,8 +102,7 @@ class AclAdmin:
     async def _write(self, changed: Nodes) -> bool:
         """Write the nodes and show them. False: they were read again, decide once more."""
         if not changed:
-            # A former controller decides by an old image: the store must confirm the role.
-            return await self._writer.commit([])
+            await self._writer.confirm()
         for nodes in _in_requests({node: encode_acls(acls) for node, acls in changed.items()}):
             ops = [self._writer.put(acl_path(node), data) for node, data in nodes.items()]
             rows = [ChangeRow("acl", node_name(node)) for node in nodes]

@@ -80,6 +80,17 @@ class Writer:
             self._remember(op, result)
         return True
 
+    async def confirm(self) -> None:
+        """For a decision that writes nothing: raise ApiError unless this is still the controller.
+
+        A former controller that has not noticed its successor decides by an old image.
+        """
+        if not await self.commit([]):
+            raise ApiError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                "The connection to the store was lost before it responded.",
+            )
+
     def _remember(self, op: Op, result: Stat | None) -> None:
         if isinstance(op, Create):
             self._versions[op.path] = 0

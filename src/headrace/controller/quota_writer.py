@@ -43,18 +43,17 @@ class QuotaWriter:
                 known = self._image.quotas.get(entity, {})
                 limits = edit(known)
                 if validate_only:
-                    return
-                # A former controller decides by an old image: the store must confirm the role.
-                if limits == known and await self._writer.commit([]):
-                    return
+                    return None
+                if limits == known:
+                    return await self._writer.confirm()
                 if not known and len(self._image.quotas) >= ENTITIES_MAX:
                     raise ApiError(
                         ErrorCode.INVALID_REQUEST,
                         f"{ENTITIES_MAX} entities already have quotas, the maximum. Delete other "
                         "quotas first.",
                     )
-                if limits != known and await self._try(entity, limits):
-                    return
+                if await self._try(entity, limits):
+                    return None
                 await self._read_again(entity)
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 

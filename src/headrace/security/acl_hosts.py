@@ -1,7 +1,7 @@
 """Hosts of ACLs: `*`, an IP address, or a CIDR range such as 10.0.0.0/8. Pure.
 
 1. An IPv4 address inside IPv6 (::ffff:10.0.0.1) equals its IPv4 address.
-2. A range contains addresses of its own family only.
+2. An IPv4 range contains only IPv4 addresses, and an IPv6 range only IPv6 addresses.
 """
 
 from functools import lru_cache
