@@ -12,8 +12,8 @@ from headrace.config.broker import BrokerConfig
 from headrace.ensemble.zookeeper import free_port
 from headrace.model.sasl import ANONYMOUS, MECHANISMS
 from headrace.node.broker import Broker
+from headrace.node.environment import RealEnvironment
 from headrace.node.first_user import VARIABLE
-from headrace.node.outside import RealOutside
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.fetch_reader import FetchReader
 from headrace.replication.leader_sessions import LeaderSessions
@@ -33,7 +33,7 @@ NEEDED = {
 """Of Produce, Fetch, OffsetCommit and Metadata."""
 
 
-class Asked(RealOutside):
+class Asked(RealEnvironment):
     """The real environment of a broker, with an authorizer that records its questions."""
 
     def __init__(self) -> None:
@@ -79,14 +79,14 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrokerConfig:
 
 async def questions_at(config: BrokerConfig, port: int, **login: Any) -> list[Question]:
     """The questions that a broker asks about a client that writes and reads."""
-    outside = Asked()
-    broker = Broker(config, outside)
+    environment = Asked()
+    broker = Broker(config, environment)
     await broker.start()
     try:
         await write_and_read(f"127.0.0.1:{port}", **login)
     finally:
         await broker.stop()
-    return outside.rules.questions
+    return environment.rules.questions
 
 
 @pytest.mark.parametrize("mechanism", ["", *MECHANISMS])

@@ -37,7 +37,7 @@ class Hosts:
         self._net = f"198.18.{number}"
         self._name = f"hr{os.getpid()}"
         self._made: list[str] = []
-        self.outside = f"{self._net}.254"
+        self.environment = f"{self._net}.254"
 
     def name(self, node: int) -> str:
         return f"{self._name}-{node}"
@@ -66,7 +66,7 @@ class Hosts:
             run("ip", "-n", switch, "link", "set", f"p{node}", "master", "br0", "up")
         run("ip", "link", "add", self._name, "type", "veth",
             "peer", "name", "p254", "netns", switch)  # fmt: skip
-        run("ip", "addr", "add", f"{self.outside}/24", "dev", self._name)
+        run("ip", "addr", "add", f"{self.environment}/24", "dev", self._name)
         run("ip", "link", "set", self._name, "up")
         run("ip", "-n", switch, "link", "set", "p254", "master", "br0", "up")
 
@@ -109,7 +109,7 @@ def hosts() -> Iterator[Hosts]:
 def cluster(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     """One for all tests of this file; each leaves it whole."""
     directory: Path = tmp_path_factory.mktemp("namespaces")
-    connect = (hosts.outside, free_port())
+    connect = (hosts.environment, free_port())
     settings_of = {
         node: {
             "listeners": f"PLAINTEXT://{hosts.address(node)}:9092",

@@ -23,7 +23,7 @@ from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
-from headrace.requests.topic_gate import TopicGate
+from headrace.requests.topic_permissions import TopicPermissions
 from headrace.runtime.exchange import Exchange, Peer
 from headrace.server.plane import _skip_header
 from headrace.testing.disk import SimulatedFiles
@@ -87,24 +87,24 @@ class SimulatedFront:
 
     def __init__(
         self,
-        outside: "SimulatedOutside",
+        environment: "SimulatedEnvironment",
         context: BrokerContext,
         partitions: PartitionTable,
         appends: AppendQueue,
         reader: FetchReader,
         sessions: LeaderSessions,
     ) -> None:
-        process = self.process = outside.process
+        process = self.process = environment.process
         config = context.config
         self.internal_listener = config.internal_listener
         self.peers: list[SimulatedPeer] = []
         self.is_draining = False
         self.is_started = False
         self.completed: list[Exchange] = []
-        self._outside = outside
+        self._environment = environment
         self._context = context
         self.appends = appends
-        gate = TopicGate(context.authorizer, context.image)
+        permissions = TopicPermissions(context.authorizer, context.image)
         self.fetch = FetchHandler(
             partitions,
             appends,
@@ -113,10 +113,12 @@ class SimulatedFront:
             lambda: process.world.random.randint(1, 0x7FFFFFFF),
             config.get_int("fetch.max.bytes"),
             1000,
-            gate,
+            permissions,
         )
         self.sessions = sessions
-        self._produce = ProduceHandler(partitions, self.appends, outside.worker("check"), gate)
+        self._produce = ProduceHandler(
+            partitions, self.appends, environment.worker("check"), permissions
+        )
         self._commits = CommitHandler(
             context.image, self.appends, context.groups, context.authorizer
         )
@@ -126,7 +128,7 @@ class SimulatedFront:
         """Simulated listeners have no TLS."""
 
     def listen(self, name: str, host: str, port: int) -> int:
-        network = self._outside.simulated
+        network = self._environment.simulated
         if port == 0:
             port = _FIRST_FREE_PORT
             while (host, port) in network.servers:
@@ -241,7 +243,7 @@ class SimulatedFront:
         exchange.respond([len(frame).to_bytes(4, "big"), frame])
 
 
-class SimulatedOutside:
+class SimulatedEnvironment:
     def __init__(
         self,
         process: Process,
@@ -307,7 +309,7 @@ class SimulatedBroker:
         """An older copy of the data directory."""
         self.process: Process | None = None
         self.broker: Broker | None = None
-        self.outside: SimulatedOutside | None = None
+        self.environment: SimulatedEnvironment | None = None
         self.ends_former_session = False
         """As a broker does whose data directory proves that its last process has ended."""
         self._stopping: Process | None = None
@@ -332,15 +334,15 @@ class SimulatedBroker:
 
     def start(self) -> None:
         assert not self.is_running
-        former, process = self.outside, Process(self.world, self.name)
+        former, process = self.environment, Process(self.world, self.name)
         self.process = process
         self.files.wall_ms = self.clock.wall_ms()
-        self.outside = SimulatedOutside(
+        self.environment = SimulatedEnvironment(
             process, self._network, self._ensemble, self.files, self.clock
         )
         if self.ends_former_session and former is not None and former.store is not None:
-            self.outside.former_session = former.store.session_id
-        broker = self.broker = Broker(BrokerConfig.load(self._settings), self.outside)
+            self.environment.former_session = former.store.session_id
+        broker = self.broker = Broker(BrokerConfig.load(self._settings), self.environment)
         process.spawn(self._run(process, broker))
 
     async def _run(self, process: Process, broker: Broker) -> None:

@@ -71,7 +71,7 @@ class Client:
     async def link_to(self, host: str) -> Link:
         link = self._links.get(host)
         if link is None or not link.is_open:
-            link = self._links[host] = await self._network.dial(host, CLIENT_PORT, ANSWER_S)
+            link = self._links[host] = await self._network.connect(host, CLIENT_PORT, ANSWER_S)
         return link
 
     async def ask(self, host: str, key: int, version: int, request: dict[str, Any]) -> Any:

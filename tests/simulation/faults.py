@@ -101,16 +101,24 @@ def _refuse(cluster: Cluster) -> str:
 
 def _suspend(cluster: Cluster) -> str:
     broker = _pick(cluster)
-    if broker.is_running and broker.outside is not None and broker.outside.store is not None:
+    if (
+        broker.is_running
+        and broker.environment is not None
+        and broker.environment.store is not None
+    ):
         assert broker.process is not None
-        broker.process.at(0, broker.outside.store.suspend)
+        broker.process.at(0, broker.environment.store.suspend)
     return f"break the store's connection of {broker.name}"
 
 
 def _expire(cluster: Cluster) -> str:
     broker = _pick(cluster)
-    if broker.is_running and broker.outside is not None and broker.outside.store is not None:
-        cluster.ensemble.process.at(0, cluster.ensemble.expire, broker.outside.store.session_id)
+    if (
+        broker.is_running
+        and broker.environment is not None
+        and broker.environment.store is not None
+    ):
+        cluster.ensemble.process.at(0, cluster.ensemble.expire, broker.environment.store.session_id)
     return f"expire the session of {broker.name}"
 
 

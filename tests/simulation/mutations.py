@@ -33,11 +33,11 @@ MUTATIONS = (
         (
             (
                 "        target.leader_epoch = partition.leader_epoch\n"
-                "        target.asked = NEVER\n",
+                "        target.requested = NEVER\n",
                 "        target.leader_epoch = partition.leader_epoch\n"
                 "        if partition.log.durable.job is None and not partition.log.has_staged:\n"
                 "            partition.log.truncate_to(int(partition.high_watermark), 0)\n"
-                "        target.asked = NEVER\n",
+                "        target.requested = NEVER\n",
             ),
         ),
         f"{_EPOCHS}::test_a_follower_keeps_what_is_above_its_high_watermark_if_the_leader_has_it",
@@ -213,7 +213,7 @@ MUTATIONS = (
         "headrace/requests/forwarding.py",
         (
             (
-                "                is_seen = await _see_it(broker, deadline)\n",
+                "                is_seen = await _wait_for_image(broker, deadline)\n",
                 "                is_seen = True\n",
             ),
         ),
@@ -223,14 +223,14 @@ MUTATIONS = (
     Mutation(
         "I29-cache",
         "a connection keeps its permissions when the ACLs change",
-        "headrace/requests/topic_gate.py",
+        "headrace/requests/topic_permissions.py",
         (
             (
                 "        if peer.rights_version != version:\n",
                 "        if peer.rights_version < 0:\n",
             ),
         ),
-        "tests/unit/requests/test_topic_gate.py::test_answers_are_cached_until_the_rules_change",
+        "tests/unit/requests/test_topic_permissions.py::test_answers_are_cached_until_the_rules_change",
     ),
     Mutation(
         "B10",

@@ -257,6 +257,6 @@ class ProcessNetwork:
         self._network = network
         self._process = process
 
-    async def dial(self, host: str, port: int, timeout_s: float) -> Link:
+    async def connect(self, host: str, port: int, timeout_s: float) -> Link:
         wire = await self._network.connect(self._process, host, port, timeout_s)
         return SimulatedLink(wire)

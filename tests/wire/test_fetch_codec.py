@@ -81,10 +81,10 @@ def kio_request(
                         log_start_offset=i64(start),
                         partition_max_bytes=i32(part_max),
                     )
-                    for index, epoch, offset, fetched, start, part_max in parts
+                    for index, epoch, offset, fetched, start, part_max in partitions
                 ),
             )
-            for name, topic_id, parts in topics
+            for name, topic_id, partitions in topics
         ),
         rack_id=rack,
         **more,
@@ -143,7 +143,7 @@ def test_a_request_reads_as_kio_wrote_it(
             part.log_start_offset,
             part.size_max,
         )
-        for part in request.parts
+        for part in request.partitions
     ] == [
         (
             topic_id.bytes if version >= TOPIC_IDS_SINCE else name.encode(),
@@ -154,8 +154,8 @@ def test_a_request_reads_as_kio_wrote_it(
             start if version >= 5 else -1,
             part_max,
         )
-        for name, topic_id, parts in topics
-        for index, epoch, offset, fetched, start, part_max in parts
+        for name, topic_id, partitions in topics
+        for index, epoch, offset, fetched, start, part_max in partitions
     ]
 
 
@@ -204,9 +204,9 @@ def test_kio_reads_the_response_that_was_written(
     version: int, correlation_id: int, session_id: Any, topics: Any
 ) -> None:
     results: list[FetchResult] = []
-    for name, topic_id, parts in topics:
+    for name, topic_id, partitions in topics:
         key = topic_id.bytes if version >= TOPIC_IDS_SINCE else name.encode()
-        for index, error, marks, aborted, replica, in_file, records, diverging in parts:
+        for index, error, marks, aborted, replica, in_file, records, diverging in partitions:
             result = FetchResult(key, index)
             result.error = error
             result.high_watermark, result.last_stable_offset, result.log_start_offset = marks

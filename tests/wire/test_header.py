@@ -8,7 +8,7 @@ from kio.schema.api_versions.v0.response import ApiVersionsResponse as ResponseV
 from kio.serial import entity_reader
 
 from headrace.model.errors import ErrorCode
-from headrace.wire.api_versions import answer_api_versions
+from headrace.wire.api_versions import respond_api_versions
 from headrace.wire.apis import API_VERSIONS, APIS
 from headrace.wire.codec import decode_response, encode_request
 from headrace.wire.cursor import MalformedRequest
@@ -23,7 +23,7 @@ def _request(version: int, name: str = "librdkafka", software_version: str = "2.
 
 def _answer(frame: bytes) -> bytes:
     header = read_header(frame)
-    return answer_api_versions(header.api_version, header.correlation_id, frame, header.body_at)
+    return respond_api_versions(header.api_version, header.correlation_id, frame, header.body_at)
 
 
 @pytest.mark.parametrize("version", range(5))

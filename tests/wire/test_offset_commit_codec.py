@@ -47,7 +47,7 @@ def as_message(request: CommitRequest) -> Message:
                         "committed_leader_epoch": part.leader_epoch,
                         "committed_metadata": part.metadata,
                     }
-                    for part in topic.parts
+                    for part in topic.partitions
                 ],
             }
             for topic in request.topics
@@ -86,7 +86,7 @@ def test_an_answer_is_written_as_by_the_other_codec(version: int) -> None:
         body = request_body(rng, version)
         request = read_offset_commit(body, 0, len(body), version)
         for topic in request.topics:
-            for part in topic.parts:
+            for part in topic.partitions:
                 part.code = rng.randrange(-1, 120)
         reply = {
             "topics": [
@@ -94,7 +94,7 @@ def test_an_answer_is_written_as_by_the_other_codec(version: int) -> None:
                     "name": topic.name,
                     "partitions": [
                         {"partition_index": part.partition, "error_code": part.code}
-                        for part in topic.parts
+                        for part in topic.partitions
                     ],
                 }
                 for topic in request.topics

@@ -15,7 +15,7 @@ from kio.static.primitive import i16, i32, i32Timedelta
 from headrace.wire.cursor import MalformedRequest
 from headrace.wire.produce import (
     TOPIC_IDS_SINCE,
-    ProducePart,
+    ProducePartition,
     ProduceTopic,
     read_produce,
     write_produce_response,
@@ -26,7 +26,7 @@ names = st.text(min_size=1, max_size=40)
 ids = st.uuids().filter(lambda value: value.int != 0)
 numbers = st.integers(-(2**31), 2**31 - 1)
 offsets = st.integers(-(2**63), 2**63 - 1)
-parts = st.tuples(numbers, st.none() | st.binary(max_size=300))
+partitions = st.tuples(numbers, st.none() | st.binary(max_size=300))
 
 
 def written(entity: object) -> bytes:
@@ -49,10 +49,10 @@ def kio_request(
                 **({"topic_id": topic_id} if version >= TOPIC_IDS_SINCE else {"name": name}),
                 partition_data=tuple(
                     module.PartitionProduceData(index=i32(index), records=records)
-                    for index, records in parts
+                    for index, records in partitions
                 ),
             )
-            for name, topic_id, parts in topics
+            for name, topic_id, partitions in topics
         ),
     )
 
@@ -63,7 +63,7 @@ def kio_request(
     transactional_id=st.none() | names,
     acks=st.integers(-1, 1),
     timeout_ms=st.integers(0, 2**31 - 1),
-    topics=st.lists(st.tuples(names, ids, st.lists(parts, max_size=4)), max_size=4),
+    topics=st.lists(st.tuples(names, ids, st.lists(partitions, max_size=4)), max_size=4),
     trailing=st.binary(max_size=8),
 )
 def test_a_request_reads_as_kio_wrote_it(
@@ -75,13 +75,13 @@ def test_a_request_reads_as_kio_wrote_it(
     raw_id = None if transactional_id is None else transactional_id.encode()
     assert request.transactional_id == raw_id
     assert (request.acks, request.timeout_ms) == (acks, timeout_ms)
-    assert [part for topic in request.topics for part in topic.parts] == request.parts
+    assert [part for topic in request.topics for part in topic.partitions] == request.partitions
     assert len(request.topics) == len(topics)
     for topic, (name, topic_id, asked) in zip(request.topics, topics, strict=True):
         assert topic.key == (topic_id.bytes if version >= TOPIC_IDS_SINCE else name.encode())
         found = [
             (part.index, None if part.start < 0 else data[part.start : part.end])
-            for part in topic.parts
+            for part in topic.partitions
         ]
         assert found == asked
 
@@ -134,11 +134,11 @@ def test_kio_reads_the_response_that_was_written(
     for name, topic_id, asked in topics:
         topic = ProduceTopic(topic_id.bytes if version >= TOPIC_IDS_SINCE else name.encode(), [])
         for (index, error, base, append_time, start), message, bad_records in asked:
-            part = ProducePart(topic.key, index, 0, 0)
+            part = ProducePartition(topic.key, index, 0, 0)
             part.error, part.base_offset, part.log_start_offset = error, base, start
             part.append_time_ms = append_time % 2**40
             part.message, part.bad_records = message, bad_records
-            topic.parts.append(part)
+            topic.partitions.append(part)
         answered.append(topic)
     frame = write_produce_response(correlation_id, version, answered, throttle_ms)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
@@ -151,7 +151,7 @@ def test_kio_reads_the_response_that_was_written(
     for topic, read in zip(answered, entity.responses, strict=True):
         key = read.topic_id.bytes if version >= TOPIC_IDS_SINCE else read.name.encode()
         assert key == topic.key
-        for part, told in zip(topic.parts, read.partition_responses, strict=True):
+        for part, told in zip(topic.partitions, read.partition_responses, strict=True):
             assert (told.index, told.error_code, told.base_offset) == (
                 part.index,
                 part.error,

@@ -27,9 +27,9 @@ def request_frame(head: Any, topics: Any, forgotten: Any) -> bytes:
     replica_id, replica_epoch, wait_ms, size_min, size_max, part_max, session_id, epoch = head
     request = ReplicaFetchRequest("broker-1", replica_id, wait_ms, size_min, size_max, part_max)
     request.begin(session_id, epoch, len(topics))
-    for topic_id, parts in topics.items():
-        request.topic(topic_id.bytes, len(parts))
-        for index, leader_epoch, offset, last_epoch, log_start in parts:
+    for topic_id, partitions in topics.items():
+        request.topic(topic_id.bytes, len(partitions))
+        for index, leader_epoch, offset, last_epoch, log_start in partitions:
             request.part(index, leader_epoch, offset, last_epoch, log_start, part_max + 1)
         request.end_topic()
     request.forget(
@@ -73,7 +73,7 @@ def test_a_request_reads_as_kio_would_read_it(head: Any, topics: Any, forgotten:
     } == forgotten
     told = read_fetch(frame, header.body_at, len(frame), VERSION)
     assert (told.replica_id, told.replica_epoch) == (replica_id, replica_epoch)
-    assert len(told.parts) == sum(map(len, topics.values()))
+    assert len(told.partitions) == sum(map(len, topics.values()))
 
 
 fetched_part = st.fixed_dictionaries(
@@ -118,8 +118,8 @@ def test_a_response_reads_as_kio_wrote_it(error: int, session_id: int, topics: A
     fetched = read_fetched(frame)
     assert (fetched.error, fetched.session_id) == (error, session_id)
     expected = [(topic["topic_id"].bytes, part) for topic in topics for part in topic["partitions"]]
-    assert len(fetched.parts) == len(expected)
-    for part, (key, told) in zip(fetched.parts, expected, strict=True):
+    assert len(fetched.partitions) == len(expected)
+    for part, (key, told) in zip(fetched.partitions, expected, strict=True):
         assert (part.key, part.index) == (key, told["partition_index"])
         assert (part.error, part.high_watermark) == (told["error_code"], told["high_watermark"])
         assert part.log_start_offset == told["log_start_offset"]

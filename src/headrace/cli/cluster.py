@@ -100,13 +100,13 @@ def _offline(
     """The logs that live brokers report as offline: such a replica leads nothing."""
     from headrace.client import TopicPartition
 
-    asked: dict[TopicPartition, list[int]] = {}
+    requested: dict[TopicPartition, list[int]] = {}
     for topic in topics:
         for part in topic.partitions:
             nodes = [node for node in part.replicas if node in live]
-            asked[TopicPartition(topic.name, part.index)] = nodes
+            requested[TopicPartition(topic.name, part.index)] = nodes
     offline: dict[int, list[str]] = {}
-    for where, ends in (client.log_ends(asked) if asked else {}).items():
+    for where, ends in (client.log_ends(requested) if requested else {}).items():
         for node, end in ends.items():
             if end.is_offline:
                 offline.setdefault(node, []).append(str(where))

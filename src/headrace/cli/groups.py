@@ -90,23 +90,23 @@ def _describe(client: "Client", args: argparse.Namespace) -> None:
 
 def _description(client: "Client", group: "GroupInfo") -> dict[str, Any]:
     committed = client.group_offsets(group.group_id)
-    owners = {place: member for member in group.members for place in member.partitions}
-    places = sorted({*committed, *owners})
-    ends = _end_offsets(client, places)
+    owners = {partition: member for member in group.members for partition in member.partitions}
+    partitions = sorted({*committed, *owners})
+    ends = _end_offsets(client, partitions)
     lags_ms = _lags_ms(client, committed, ends)
     rows = []
-    for place in places:
-        offset = committed[place].offset if place in committed else None
-        end, owner = ends.get(place), owners.get(place)
+    for partition in partitions:
+        offset = committed[partition].offset if partition in committed else None
+        end, owner = ends.get(partition), owners.get(partition)
         rows.append(
             {
-                "topic": place.topic,
-                "partition": place.partition,
+                "topic": partition.topic,
+                "partition": partition.partition,
                 "committed_offset": offset,
                 "end_offset": end,
                 "lag": None if offset is None or end is None else max(end - offset, 0),
-                "lag_ms": lags_ms.get(place),
-                "metadata": committed[place].metadata if place in committed else None,
+                "lag_ms": lags_ms.get(partition),
+                "metadata": committed[partition].metadata if partition in committed else None,
                 "member": None if owner is None else owner.member_id,
                 "client": None if owner is None else owner.client_id,
                 "host": None if owner is None else owner.host,
@@ -122,16 +122,19 @@ def _description(client: "Client", group: "GroupInfo") -> dict[str, Any]:
     }
 
 
-def _end_offsets(client: "Client", places: "list[TopicPartition]") -> "dict[TopicPartition, int]":
+def _end_offsets(
+    client: "Client", partitions: "list[TopicPartition]"
+) -> "dict[TopicPartition, int]":
     """The end offsets of the partitions; deleted ones are omitted."""
     topics = client.list_topics()
     there = [
-        place
-        for place in places
-        if place.topic in topics and place.partition < len(topics[place.topic].partitions)
+        partition
+        for partition in partitions
+        if partition.topic in topics
+        and partition.partition < len(topics[partition.topic].partitions)
     ]
     ends = client.list_offsets(dict.fromkeys(there, "latest"))
-    return {place: ends[place].offset for place in there}
+    return {partition: ends[partition].offset for partition in there}
 
 
 def _lags_ms(
@@ -140,9 +143,9 @@ def _lags_ms(
     ends: "dict[TopicPartition, int]",
 ) -> "dict[TopicPartition, int]":
     """How old the next record is that each partition's reader has not read; 0 if there is none."""
-    known = {place: at.offset for place, at in committed.items() if place in ends}
-    behind = {place: offset for place, offset in known.items() if offset < ends[place]}
-    lags = {place: 0 for place in known if place not in behind}
+    known = {partition: at.offset for partition, at in committed.items() if partition in ends}
+    behind = {partition: offset for partition, offset in known.items() if offset < ends[partition]}
+    lags = {partition: 0 for partition in known if partition not in behind}
     if not behind:
         return lags
     deadline = time.monotonic() + _LAG_SECONDS_MAX
@@ -151,14 +154,14 @@ def _lags_ms(
         while behind and time.monotonic() < deadline:
             now_ms = int(time.time() * 1000)
             for record in consumer.poll(timeout_ms=500):
-                place = _place(record.topic, record.partition)
-                if behind.pop(place, None) is not None:
-                    lags[place] = max(now_ms - record.timestamp_ms, 0)
-                    consumer.pause(place)
+                partition = _topic_partition(record.topic, record.partition)
+                if behind.pop(partition, None) is not None:
+                    lags[partition] = max(now_ms - record.timestamp_ms, 0)
+                    consumer.pause(partition)
     return lags
 
 
-def _place(topic: str, partition: int) -> "TopicPartition":
+def _topic_partition(topic: str, partition: int) -> "TopicPartition":
     from headrace.client import TopicPartition
 
     return TopicPartition(topic, partition)
@@ -212,8 +215,8 @@ def _members(client: "Client", args: argparse.Namespace) -> None:
                     "client": member.client_id,
                     "host": member.host,
                     "partitions": [
-                        {"topic": place.topic, "partition": place.partition}
-                        for place in member.partitions
+                        {"topic": partition.topic, "partition": partition.partition}
+                        for partition in member.partitions
                     ],
                 }
                 for member in group.members
@@ -234,10 +237,10 @@ def _members(client: "Client", args: argparse.Namespace) -> None:
     print_table(("member", "instance", "client", "host", "partitions", ""), rows)
 
 
-def _by_topic(places: "tuple[TopicPartition, ...]") -> list[str]:
+def _by_topic(partitions: "tuple[TopicPartition, ...]") -> list[str]:
     topics: dict[str, list[int]] = {}
-    for place in places:
-        topics.setdefault(place.topic, []).append(place.partition)
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(partition.partition)
     return [f"{name}:{','.join(map(str, sorted(topics[name])))}" for name in sorted(topics)]
 
 
@@ -254,22 +257,26 @@ def _delete(client: "Client", args: argparse.Namespace) -> None:
 def _forget(client: "Client", args: argparse.Namespace) -> None:
     from headrace.client import ErrorCode
 
-    places = chosen_partitions(client, args.topic)
-    errors = client.delete_group_offsets(args.group, places)
-    refused = {place: code for place, code in errors.items() if code is not ErrorCode.NONE}
+    partitions = chosen_partitions(client, args.topic)
+    errors = client.delete_group_offsets(args.group, partitions)
+    refused = {partition: code for partition, code in errors.items() if code is not ErrorCode.NONE}
     if args.json:
         print_json(
             [
-                {"topic": place.topic, "partition": place.partition, "error": refused[place].name}
-                if place in refused
-                else {"topic": place.topic, "partition": place.partition, "error": None}
-                for place in errors
+                {
+                    "topic": partition.topic,
+                    "partition": partition.partition,
+                    "error": refused[partition].name,
+                }
+                if partition in refused
+                else {"topic": partition.topic, "partition": partition.partition, "error": None}
+                for partition in errors
             ]
         )
     if refused:
-        place, code = next(iter(refused.items()))
+        partition, code = next(iter(refused.items()))
         reads = code is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         why = "the group still reads the topic" if reads else code.name
-        raise Failure(f"{plural(len(refused), 'offset')} not deleted: {place}: {why}.")
+        raise Failure(f"{plural(len(refused), 'offset')} not deleted: {partition}: {why}.")
     if not args.json:
         print(f"Deleted the offsets of {plural(len(errors), 'partition')}.")

@@ -24,7 +24,7 @@ _ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?
 class Move(NamedTuple):
     """One line of a plan."""
 
-    place: "TopicPartition"
+    partition: "TopicPartition"
     before: int | None
     after: int
 
@@ -76,7 +76,7 @@ def reset_offsets(client: "Client", args: argparse.Namespace) -> None:
     plan = _plan(client, args)
     if args.execute:
         client.commit_group_offsets(
-            args.group, {move.place: GroupOffset(move.after) for move in plan}
+            args.group, {move.partition: GroupOffset(move.after) for move in plan}
         )
     _show(plan, args)
 
@@ -85,8 +85,8 @@ def _show(plan: list[Move], args: argparse.Namespace) -> None:
     if args.json:
         moves = [
             {
-                "topic": move.place.topic,
-                "partition": move.place.partition,
+                "topic": move.partition.topic,
+                "partition": move.partition.partition,
                 "offset": move.before,
                 "new_offset": move.after,
             }
@@ -95,9 +95,12 @@ def _show(plan: list[Move], args: argparse.Namespace) -> None:
         print_json({"group": args.group, "executed": args.execute, "partitions": moves})
     elif args.csv:
         for move in plan:
-            print(f"{move.place.topic},{move.place.partition},{move.after}")
+            print(f"{move.partition.topic},{move.partition.partition},{move.after}")
     else:
-        rows = [(move.place.topic, move.place.partition, move.before, move.after) for move in plan]
+        rows = [
+            (move.partition.topic, move.partition.partition, move.before, move.after)
+            for move in plan
+        ]
         print_table(("topic", "partition", "offset", "new offset"), rows)
         count = plural(len(plan), "partition")
         if args.execute:
@@ -113,63 +116,67 @@ def _plan(client: "Client", args: argparse.Namespace) -> list[Move]:
     committed = client.group_offsets(args.group)
     if args.from_file is not None:
         wanted = _read_file(args.from_file)
-        places = list(wanted)
+        partitions = list(wanted)
     else:
-        places = chosen_partitions(client, args.topic) if args.topic else list(committed)
+        partitions = chosen_partitions(client, args.topic) if args.topic else list(committed)
         wanted = None
-    if not places:
+    if not partitions:
         raise Failure(f"Group {args.group!r} has no committed offsets. Select topics with --topic.")
-    starts = client.list_offsets(dict.fromkeys(places, "earliest"))
-    ends = client.list_offsets(dict.fromkeys(places, "latest"))
-    before = {place: committed[place].offset for place in places if place in committed}
-    after = wanted if wanted is not None else _targets(client, args, places, before)
+    starts = client.list_offsets(dict.fromkeys(partitions, "earliest"))
+    ends = client.list_offsets(dict.fromkeys(partitions, "latest"))
+    before = {
+        partition: committed[partition].offset for partition in partitions if partition in committed
+    }
+    after = wanted if wanted is not None else _targets(client, args, partitions, before)
     plan = []
-    for place in sorted(places):
-        start, end = starts[place].offset, ends[place].offset
-        plan.append(Move(place, before.get(place), min(max(after.get(place, end), start), end)))
+    for partition in sorted(partitions):
+        start, end = starts[partition].offset, ends[partition].offset
+        plan.append(
+            Move(partition, before.get(partition), min(max(after.get(partition, end), start), end))
+        )
     return plan
 
 
 def _targets(
     client: "Client",
     args: argparse.Namespace,
-    places: "list[TopicPartition]",
+    partitions: "list[TopicPartition]",
     before: "dict[TopicPartition, int]",
 ) -> "dict[TopicPartition, int]":
     """The requested offsets; an omitted partition is set to its end."""
     from headrace.client import AtTime
 
     if args.to_offset is not None:
-        return dict.fromkeys(places, args.to_offset)
+        return dict.fromkeys(partitions, args.to_offset)
     if args.to_earliest:
-        return dict.fromkeys(places, 0)
+        return dict.fromkeys(partitions, 0)
     if args.to_latest:
         return {}
     if args.shift_by is not None:
-        unset = [place for place in places if place not in before]
+        unset = [partition for partition in partitions if partition not in before]
         if unset:
             raise Failure(
                 f"Cannot shift {unset[0]}: the group has no committed offset for it. Use another "
                 "option."
             )
-        return {place: before[place] + args.shift_by for place in places}
+        return {partition: before[partition] + args.shift_by for partition in partitions}
     moment_ms = args.to_datetime
     if args.by_duration is not None:
         moment_ms = int(time.time() * 1000) - args.by_duration
-    found = client.list_offsets(dict.fromkeys(places, AtTime(moment_ms)))
-    return {place: at.offset for place, at in found.items() if at.offset >= 0}
+    found = client.list_offsets(dict.fromkeys(partitions, AtTime(moment_ms)))
+    return {partition: at.offset for partition, at in found.items() if at.offset >= 0}
 
 
 def chosen_partitions(client: "Client", texts: list[str]) -> "list[TopicPartition]":
     """What TOPIC and TOPIC:0,2 name, which must exist."""
     from headrace.client import TopicPartition
 
-    places: dict[TopicPartition, None] = {}
+    partitions: dict[TopicPartition, None] = {}
     for text in texts:
         name, colon, numbers = text.partition(":")
         count = len(client.describe_topic(name).partitions)
         if not colon:
-            places.update(dict.fromkeys(TopicPartition(name, index) for index in range(count)))
+            partitions.update(dict.fromkeys(TopicPartition(name, index) for index in range(count)))
             continue
         for number in numbers.split(","):
             if not (number.isascii() and number.isdigit()) or int(number) >= count:
@@ -178,8 +185,8 @@ def chosen_partitions(client: "Client", texts: list[str]) -> "list[TopicPartitio
                     f"{count - 1}.",
                     2,
                 )
-            places[TopicPartition(name, int(number))] = None
-    return list(places)
+            partitions[TopicPartition(name, int(number))] = None
+    return list(partitions)
 
 
 def _read_file(path: str) -> "dict[TopicPartition, int]":

@@ -191,7 +191,7 @@ def _print_description(topic: dict[str, Any]) -> None:
             part["isr"],
             part["log_start_offset"],
             part["log_end_offset"],
-            _trouble(part),
+            _problem(part),
         )
         for part in partitions
     ]
@@ -207,7 +207,7 @@ def _print_description(topic: dict[str, Any]) -> None:
     print_table(titles, rows)
 
 
-def _trouble(part: dict[str, Any]) -> str:
+def _problem(part: dict[str, Any]) -> str:
     if part["leader"] is None:
         return "no leader"
     missing = len(part["replicas"]) - len(part["isr"])

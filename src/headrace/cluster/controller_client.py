@@ -110,16 +110,16 @@ class ControllerClient:
             message = {"topics": [topic], "timeout_ms": int(left_s * 1000) + 1}
             try:
                 reply = await self.to_controller(CREATE_TOPICS, _CREATE_VERSION, message, left_s)
-                slot = reply["topics"][0]
+                entry = reply["topics"][0]
             except Unreachable as error:
-                slot = {"error_code": ErrorCode.NOT_CONTROLLER, "error_message": str(error)}
+                entry = {"error_code": ErrorCode.NOT_CONTROLLER, "error_message": str(error)}
             except LinkBroken as error:
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from None
-            code = ErrorCode(slot["error_code"])
+            code = ErrorCode(entry["error_code"])
             if code is ErrorCode.NONE:
                 return
             if code is not ErrorCode.NOT_CONTROLLER:
-                raise ApiError(code, slot["error_message"] or "")
+                raise ApiError(code, entry["error_message"] or "")
             await asyncio.sleep(min(_ASK_AGAIN_S, left_s))
         raise ApiError(ErrorCode.NOT_CONTROLLER, "No controller is available.")
 
@@ -154,19 +154,21 @@ class ControllerClient:
 
     async def _tell_offline(self) -> None:
         """Tell the controller, until it knows all of them; a new one is told anew."""
-        told = -1
-        while told != len(self._offline):
+        reported = -1
+        while reported != len(self._offline):
             partitions: dict[UUID, list[dict[str, int]]] = {}
             for topic_id, index in self._offline:
                 if topic_id in self._image.names_by_id:
                     partitions.setdefault(topic_id, []).append({"partition_index": index})
-            topics = [{"topic_id": id_, "partitions": slots} for id_, slots in partitions.items()]
+            topics = [
+                {"topic_id": id_, "partitions": entries} for id_, entries in partitions.items()
+            ]
             count = len(self._offline)
             message = {**self._as_asker(), "directories": [{"id_": _LOST_DIR, "topics": topics}]}
             try:
                 reply = await self.to_controller(ASSIGN_REPLICAS_TO_DIRS, 0, message)
                 if reply.get("error_code", ErrorCode.NONE) == ErrorCode.NONE:
-                    told = count
+                    reported = count
                     continue
             except LinkBroken as error:
                 _log.info("lost logs not reported to the controller, retrying: error=%s", error)

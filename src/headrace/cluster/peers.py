@@ -11,7 +11,7 @@ from typing import Any
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.runtime.link import Link, LinkBroken, Network, Refused, call
 
-DIAL_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 2.0
 REDIAL_S = 0.05
 REFUSALS_OF_THE_DEAD = 2
 CALL_TIMEOUT_S = 10.0
@@ -34,7 +34,7 @@ class Peers:
         self._listener = listener
         self._log_in = log_in
         self._links: dict[int, tuple[int, Link]] = {}
-        self._dials: dict[int, asyncio.Lock] = {}
+        self._connection_attempts: dict[int, asyncio.Lock] = {}
 
     @property
     def has_network(self) -> bool:
@@ -57,7 +57,7 @@ class Peers:
 
     async def link(self, node_id: int) -> Link:
         """The link to the present incarnation of a broker; dialled if there is none."""
-        async with self._dials.setdefault(node_id, asyncio.Lock()):
+        async with self._connection_attempts.setdefault(node_id, asyncio.Lock()):
             info = self._image.brokers.get(node_id)
             if info is None:
                 raise LinkBroken(f"broker {node_id} is not registered")
@@ -66,7 +66,7 @@ class Peers:
                 return link
             if link is not None:
                 link.close()
-            link = await self.dial(node_id)
+            link = await self.connect(node_id)
             self._links[node_id] = (info.epoch, link)
             return link
 
@@ -75,33 +75,33 @@ class Peers:
         _, link = self._links.get(node_id, (-1, None))
         return link is not None and link.is_ended()
 
-    async def dial(self, node_id: int) -> Link:
+    async def connect(self, node_id: int) -> Link:
         """A new link. Raises Refused where nobody listens, else LinkBroken."""
-        place = self.endpoint(node_id)
-        if self._network is None or place is None:
+        endpoint = self.endpoint(node_id)
+        if self._network is None or endpoint is None:
             raise LinkBroken(f"broker {node_id} has no inter-broker address")
         try:
-            link = await self._network.dial(place.host, place.port, DIAL_TIMEOUT_S)
+            link = await self._network.connect(endpoint.host, endpoint.port, CONNECT_TIMEOUT_S)
         except TimeoutError:
             raise LinkBroken(f"broker {node_id} does not respond") from None
-        await self._log_in(link, place)
+        await self._log_in(link, endpoint)
         return link
 
     def endpoint(self, node_id: int) -> Endpoint | None:
         info = self._image.brokers.get(node_id)
-        return None if info is None else _place_on(self._listener, info.endpoints)
+        return None if info is None else _endpoint_on(self._listener, info.endpoints)
 
     async def looks_dead(self, former: BrokerInfo) -> bool:
         """Whether the process of a former life of this broker is plainly gone: its port refuses
         connections, twice."""
-        place = _place_on(self._listener, former.endpoints)
-        if self._network is None or place is None:
+        endpoint = _endpoint_on(self._listener, former.endpoints)
+        if self._network is None or endpoint is None:
             return False
         for attempt in range(REFUSALS_OF_THE_DEAD):
             if attempt:
                 await asyncio.sleep(REDIAL_S)
             try:
-                link = await self._network.dial(place.host, place.port, DIAL_TIMEOUT_S)
+                link = await self._network.connect(endpoint.host, endpoint.port, CONNECT_TIMEOUT_S)
             except Refused:
                 continue
             except (LinkBroken, TimeoutError):
@@ -124,5 +124,5 @@ class Peers:
         self._links.clear()
 
 
-def _place_on(listener: str, endpoints: Iterable[Endpoint]) -> Endpoint | None:
-    return next((place for place in endpoints if place.listener == listener), None)
+def _endpoint_on(listener: str, endpoints: Iterable[Endpoint]) -> Endpoint | None:
+    return next((endpoint for endpoint in endpoints if endpoint.listener == listener), None)

@@ -28,7 +28,7 @@ class StoredTopic(NamedTuple):
 
 async def read_topic(store: Store, name: str) -> StoredTopic | None:
     """One topic as a whole, or None if there is none."""
-    trouble = ""
+    problem = ""
     for _ in range(_ATTEMPTS_MAX):
         try:
             data, stat = await store.get(layout.topic_path(name))
@@ -39,11 +39,11 @@ async def read_topic(store: Store, name: str) -> StoredTopic | None:
             return await _read_rest(store, name, layout.decode_topic(name, data), versions)
         except NoNode as error:
             # It was deleted while we read, or made again: its nodes come and go together.
-            trouble = f"Topic {name} is in the store, but {error} is missing."
+            problem = f"Topic {name} is in the store, but {error} is missing."
         except layout.LayoutError as error:
             # Likewise when it grew.
-            trouble = str(error)
-    raise layout.LayoutError(trouble)
+            problem = str(error)
+    raise layout.LayoutError(problem)
 
 
 async def _read_rest(

@@ -42,11 +42,11 @@ class BrokerClient:
             return dict.fromkeys(epochs, (-1, -1))
         topics: dict[str, list[dict[str, int]]] = {}
         for (topic, index), epoch in epochs.items():
-            slot = {"partition": index, "current_leader_epoch": -1, "leader_epoch": epoch}
-            topics.setdefault(topic, []).append(slot)
+            entry = {"partition": index, "current_leader_epoch": -1, "leader_epoch": epoch}
+            topics.setdefault(topic, []).append(entry)
         message = {
             "replica_id": ASKS_AS_CONTROLLER,
-            "topics": [{"topic": name, "partitions": slots} for name, slots in topics.items()],
+            "topics": [{"topic": name, "partitions": entries} for name, entries in topics.items()],
         }
         try:
             reply = await self._peers.call(node_id, OFFSET_FOR_LEADER_EPOCH, 4, message)
@@ -54,11 +54,11 @@ class BrokerClient:
             _log.warning("no log end offsets from broker: broker=%d error=%s", node_id, error)
             return {}
         return {
-            TopicPartition(topic["topic"], slot["partition"]): (
-                slot["leader_epoch"],
-                slot["end_offset"],
+            TopicPartition(topic["topic"], entry["partition"]): (
+                entry["leader_epoch"],
+                entry["end_offset"],
             )
             for topic in reply["topics"]
-            for slot in topic["partitions"]
-            if slot["error_code"] == ErrorCode.NONE
+            for entry in topic["partitions"]
+            if entry["error_code"] == ErrorCode.NONE
         }

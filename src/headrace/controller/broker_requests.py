@@ -41,10 +41,10 @@ class BrokerRequests:
         failover: Failover,
         admin: Admin,
         is_awake: Callable[[int], Awaitable[bool]],
-        is_cut_off: Callable[[], bool],
+        reaches_no_majority: Callable[[], bool],
     ) -> None:
         self._is_awake = is_awake
-        self._is_cut_off = is_cut_off
+        self._reaches_no_majority = reaches_no_majority
         self._live_image = live_image
         self._image = live_image.image
         self._writer = writer
@@ -130,12 +130,12 @@ class BrokerRequests:
                     wanted.update(dict.fromkeys(n for n in state.isr if n in kept))
                 elif state is not None and len(kept) < max(min_insync, _COPIES_MIN):
                     wanted.update(dict.fromkeys(n for n in state.isr if n not in kept))
-        answers = await asyncio.gather(*(self._is_awake(node) for node in wanted))
-        if wanted and not any(answers) and self._is_cut_off():
+        responses = await asyncio.gather(*(self._is_awake(node) for node in wanted))
+        if wanted and not any(responses) and self._reaches_no_majority():
             # A controller that nobody answers must not leave a leader as the last in sync: others
             # may be well, and would have to wait for it.
             raise ApiError(ErrorCode.NOT_CONTROLLER)
-        return [node for node, is_awake in zip(wanted, answers, strict=True) if is_awake]
+        return [node for node, is_awake in zip(wanted, responses, strict=True) if is_awake]
 
     def _alter_topic(
         self,
@@ -146,17 +146,17 @@ class BrokerRequests:
         handovers: list[Handover],
     ) -> Message:
         name = self._image.names_by_id.get(topic["topic_id"])
-        slots = []
+        entries = []
         for part in topic["partitions"]:
-            slot: Message = {"partition_index": part["partition_index"]}
-            slots.append(slot)
+            entry: Message = {"partition_index": part["partition_index"]}
+            entries.append(entry)
             if name is None:
-                slot["error_code"] = ErrorCode.UNKNOWN_TOPIC_ID
+                entry["error_code"] = ErrorCode.UNKNOWN_TOPIC_ID
                 continue
             partition = TopicPartition(name, part["partition_index"])
             state = states.get(*partition)
             if state is None:
-                slot["error_code"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                entry["error_code"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             change = IsrChange(
                 request["broker_id"],
@@ -164,8 +164,8 @@ class BrokerRequests:
                 part["partition_epoch"],
                 tuple((m["broker_id"], m["broker_epoch"]) for m in part["new_isr_with_epochs"]),
             )
-            slot.update(self._alter(states, partition, state, change, answering, handovers))
-        return {"topic_id": topic["topic_id"], "partitions": slots}
+            entry.update(self._alter(states, partition, state, change, answering, handovers))
+        return {"topic_id": topic["topic_id"], "partitions": entries}
 
     def _alter(
         self,
@@ -223,18 +223,18 @@ class BrokerRequests:
             }
             for directory in request["directories"]
         ]
-        await self._failover.settle()
+        await self._failover.fit_to_live()
         return {"directories": directories}
 
     def _each(self, topics: list[Message], do: Callable[[TopicPartition], None]) -> list[Message]:
-        answers = []
+        responses = []
         for topic in topics:
             name = self._image.names_by_id.get(topic["topic_id"])
             if name is not None:
                 for part in topic["partitions"]:
                     do(TopicPartition(name, part["partition_index"]))
             code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE
-            answers.append(
+            responses.append(
                 {
                     "topic_id": topic["topic_id"],
                     "partitions": [
@@ -243,4 +243,4 @@ class BrokerRequests:
                     ],
                 }
             )
-        return answers
+        return responses

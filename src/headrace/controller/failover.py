@@ -102,9 +102,9 @@ class Failover:
     def live(self) -> dict[int, Live]:
         return self._liveness.live(self._image.brokers)
 
-    async def settle(self, extra: Callable[[], Sequence[Op]] = tuple) -> None:
+    async def fit_to_live(self, extra: Callable[[], Sequence[Op]] = tuple) -> None:
         """Return when the partitions fit the brokers, as far as it can be done now."""
-        await self._states.edit(self._settle, extra)
+        await self._states.edit(self._fit, extra)
 
     async def remove(self, info: BrokerInfo) -> None:
         """Delete the registration of a dead broker in the request that elects other leaders."""
@@ -115,7 +115,7 @@ class Failover:
                 ops = await _removal(self._store, info)
                 if not ops:
                     return
-                await self.settle(_Once(ops))
+                await self.fit_to_live(_Once(ops))
         except (ApiError, StoreUnavailable) as error:
             # The end of its session deletes the registration, and elections are retried.
             _log.warning("registration not removed: broker=%d error=%s", info.node_id, error)
@@ -125,7 +125,7 @@ class Failover:
     async def let_leave(self, node_id: int, epoch: int) -> bool:
         """Take a broker out of every ISR that can do without it. May it go now?"""
         self._liveness.leave(node_id, epoch)
-        await self.settle()
+        await self.fit_to_live()
         live = self.live()
         others = [node for node in live if node != node_id and not live[node].is_leaving]
         return not any(
@@ -135,7 +135,7 @@ class Failover:
         )
 
     def note_offline(self, partition: TopicPartition, node_id: int, epoch: int) -> None:
-        """A broker's log of a partition has failed until it restarts; `settle` acts on it."""
+        """A broker's log of a partition has failed until it restarts; `fit_to_live` acts on it."""
         topic = self._image.topics.get(partition.topic)
         if topic is not None:
             self._offline.setdefault((topic.topic_id, partition.partition), {})[node_id] = epoch
@@ -202,7 +202,7 @@ class Failover:
                 due = None if self._is_due else list(self._due_topics)
                 self._is_due = False
                 self._due_topics.clear()
-                await self._states.edit(partial(self._settle, topics=due))
+                await self._states.edit(partial(self._fit, topics=due))
                 if due is None or any(map(self._lacks_leader, due)):
                     self._last_isrs.look()
         except ApiError as error:
@@ -220,7 +220,7 @@ class Failover:
         topic = self._image.topics.get(name)
         return topic is not None and any(each.leader == NO_LEADER for each in topic.partitions)
 
-    def _settle(self, states: States, topics: Iterable[str] | None = None) -> None:
+    def _fit(self, states: States, topics: Iterable[str] | None = None) -> None:
         live = self.live()
         for name in self._image.topics if topics is None else topics:
             topic = self._image.topics.get(name)
@@ -228,15 +228,15 @@ class Failover:
                 continue
             rules = self._rules(topic.configs)
             for index in range(len(topic.partitions)):
-                self._settle_partition(states, TopicPartition(topic.name, index), live, rules)
+                self._fit_partition(states, TopicPartition(topic.name, index), live, rules)
 
-    def _settle_partition(
+    def _fit_partition(
         self, states: States, partition: TopicPartition, live: Mapping[int, Live], rules: TopicRules
     ) -> None:
         state = states.get(*partition)
         assert state is not None
         offline, min_insync = self.offline_on(partition), rules.min_insync
-        after = machine.settle(state, live, offline, min_insync)
+        after = machine.fit_to_live(state, live, offline, min_insync)
         unclean: PartitionState | None = None
         if (after or state).leader == NO_LEADER:
             unclean = self._elect_unproven(partition, state, live, rules)

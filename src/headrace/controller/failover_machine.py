@@ -73,7 +73,7 @@ def _counted(
     return members
 
 
-def settle(
+def fit_to_live(
     state: PartitionState,
     live: Mapping[int, Live],
     offline: Collection[int] = (),
@@ -83,7 +83,7 @@ def settle(
 
     `offline` are brokers whose log of this partition has failed.
     """
-    after = _settled(state, live, offline, min_insync)
+    after = _fitted(state, live, offline, min_insync)
     if after is None and not state.elr and not state.last_known_elr:
         return None
     fitted = _classified(with_elr(state, after or state, min_insync), live)
@@ -92,7 +92,7 @@ def settle(
     return None if after is None else fitted
 
 
-def _settled(
+def _fitted(
     state: PartitionState, live: Mapping[int, Live], offline: Collection[int], min_insync: int
 ) -> PartitionState | None:
     members = in_sync(state, live, offline)
@@ -273,7 +273,7 @@ def elect_preferred(
 
 def alter_isr(
     state: PartitionState,
-    asked: IsrChange,
+    requested: IsrChange,
     live: Mapping[int, Live],
     offline: Collection[int] = (),
 ) -> PartitionState | ErrorCode:
@@ -281,38 +281,38 @@ def alter_isr(
 
     `offline` are brokers whose log of this partition has failed.
     """
-    if asked.leader_epoch != state.leader_epoch:
-        is_old = asked.leader_epoch < state.leader_epoch
+    if requested.leader_epoch != state.leader_epoch:
+        is_old = requested.leader_epoch < state.leader_epoch
         # An epoch that is not there yet: this controller is behind, the next one may know it.
         return ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.NOT_CONTROLLER
-    if asked.leader != state.leader:
+    if requested.leader != state.leader:
         return ErrorCode.INVALID_REQUEST
-    if asked.partition_epoch != state.partition_epoch:
-        if asked.partition_epoch > state.partition_epoch:
+    if requested.partition_epoch != state.partition_epoch:
+        if requested.partition_epoch > state.partition_epoch:
             return ErrorCode.NOT_CONTROLLER
-        is_next = asked.partition_epoch + 1 == state.partition_epoch
-        is_done = is_next and sorted(_rows(state)) == sorted(asked.isr)
+        is_next = requested.partition_epoch + 1 == state.partition_epoch
+        is_done = is_next and sorted(_rows(state)) == sorted(requested.isr)
         return state if is_done else ErrorCode.INVALID_UPDATE_VERSION
-    nodes = [node for node, _ in asked.isr]
+    nodes = [node for node, _ in requested.isr]
     if len(set(nodes)) != len(nodes) or not nodes:
         return ErrorCode.INVALID_REQUEST
     is_leaving = state.leader not in nodes
-    if is_leaving and not set(asked.isr) <= set(_rows(state)):
+    if is_leaving and not set(requested.isr) <= set(_rows(state)):
         return ErrorCode.INVALID_REQUEST
     if any(node not in state.replicas for node in nodes):
         return ErrorCode.INVALID_REQUEST
-    for node, epoch in asked.isr:
+    for node, epoch in requested.isr:
         broker = live.get(node)
         if broker is None or broker.epoch != epoch or node in offline:
             return ErrorCode.INELIGIBLE_REPLICA
         if broker.is_leaving and node not in state.isr:
             return ErrorCode.INELIGIBLE_REPLICA
-    if sorted(asked.isr) == sorted(_rows(state)):
+    if sorted(requested.isr) == sorted(_rows(state)):
         return state
     if is_leaving:
         # The leader resigns: its disk lost records, or most of the ISR cannot reach it.
-        return _next(state, _first_of(state.replicas, asked.isr), asked.isr)
-    return _next(state, state.leader, asked.isr, is_elected=False)
+        return _next(state, _first_of(state.replicas, requested.isr), requested.isr)
+    return _next(state, state.leader, requested.isr, is_elected=False)
 
 
 def renumber(state: PartitionState) -> PartitionState:
@@ -325,7 +325,7 @@ def renumber(state: PartitionState) -> PartitionState:
 
 
 def successors(
-    state: PartitionState, asked: IsrChange, live: Mapping[int, Live], min_insync: int
+    state: PartitionState, requested: IsrChange, live: Mapping[int, Live], min_insync: int
 ) -> list[int]:
     """Who could lead instead of a leader whose shrink would stop writes, best first.
 
@@ -333,10 +333,10 @@ def successors(
     """
     members = in_sync(state, live)
     needed = _needed(state, min_insync)
-    if len(asked.isr) >= needed or len(members) < needed:
+    if len(requested.isr) >= needed or len(members) < needed:
         return []
     nodes = [node for node, _ in members if node != state.leader]
-    order = {node: place for place, node in enumerate(state.replicas)}
+    order = {node: position for position, node in enumerate(state.replicas)}
     return sorted(
         (node for node in nodes if not live[node].is_leaving),
         key=lambda node: order.get(node, len(order)),

@@ -112,13 +112,13 @@ class LastIsrs:
     async def ends_of(self, partitions: Collection[TopicPartition]) -> Ends:
         """The ends of the logs of all live replicas that respond."""
         live = self._live()
-        asked: dict[TopicPartition, dict[int, int]] = {}
+        requested: dict[TopicPartition, dict[int, int]] = {}
         for partition in partitions:
             state = self._image.partition(*partition)
             if state is not None:
                 nodes = machine.candidates(state, live, self._offline_on(partition))
-                asked[partition] = dict.fromkeys(nodes, LAST_EPOCH)
-        return await self._ask(asked)
+                requested[partition] = dict.fromkeys(nodes, LAST_EPOCH)
+        return await self._ask(requested)
 
     async def _elect(self, due: list[TopicPartition]) -> None:
         live = self._live()
@@ -141,13 +141,13 @@ class LastIsrs:
 
     async def _ask(self, epochs: dict[TopicPartition, dict[int, int]]) -> Ends:
         """Where these epochs end on these brokers, of those that respond."""
-        asked: dict[int, dict[TopicPartition, int]] = {}
+        requested: dict[int, dict[TopicPartition, int]] = {}
         for partition, nodes in epochs.items():
             for node, epoch in nodes.items():
-                asked.setdefault(node, {})[partition] = epoch
-        replies = await asyncio.gather(*(self._ask_ends(n, asked[n]) for n in asked))
+                requested.setdefault(node, {})[partition] = epoch
+        replies = await asyncio.gather(*(self._ask_ends(n, requested[n]) for n in requested))
         ends: Ends = {partition: {} for partition in epochs}
-        for node, reply in zip(asked, replies, strict=True):
+        for node, reply in zip(requested, replies, strict=True):
             for partition, end in reply.items():
                 ends[partition][node] = end
         return ends
@@ -171,13 +171,13 @@ class LastIsrs:
                 if end is None or not machine.goes_on_from(bases[partition], end):
                     del known[partition][node]
 
-    def _decide(self, states: States, ends: Ends, asked: Mapping[int, Live]) -> None:
+    def _decide(self, states: States, ends: Ends, requested: Mapping[int, Live]) -> None:
         live = self._live()
         for partition, known in ends.items():
             state = states.get(*partition)
             if state is None:
                 continue
-            if any(node not in live or live[node].epoch != asked[node].epoch for node in known):
+            if any(node not in live or live[node].epoch != requested[node].epoch for node in known):
                 continue  # The broker registered again; the next attempt queries it.
             topic = self._image.topics[partition.topic]
             min_insync, offline = self._min_insync(topic), self._offline_on(partition)

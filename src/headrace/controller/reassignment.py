@@ -32,16 +32,16 @@ class Reassignments:
 
         None: of all partitions.
         """
-        asked = self._all() if partitions is None else partitions
+        requested = self._all() if partitions is None else partitions
         ends: Mapping[TopicPartition, Mapping[int, machine.LogEnd]] = {}
         if is_unclean:
             ends = await self._failover.ends_of(
-                [each for each in asked if self._lacks_leader(each)]
+                [each for each in requested if self._lacks_leader(each)]
             )
 
         def decide(states: States) -> Outcomes:
             outcomes: Outcomes = {}
-            for partition in asked:
+            for partition in requested:
                 after = self._elected(states, partition, is_unclean)
                 if isinstance(after, PartitionState):
                     states.put(*partition, after)
@@ -66,7 +66,7 @@ class Reassignments:
         if state.leader in live:
             return ErrorCode.ELECTION_NOT_NEEDED
         min_insync = self._failover.min_insync(self._image.topics[partition.topic])
-        after = machine.settle(state, live, offline, min_insync) or state
+        after = machine.fit_to_live(state, live, offline, min_insync) or state
         return after if after.leader in live else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
     def _elect_unclean(

@@ -192,7 +192,7 @@ class Controller:
             self._failover,
             self._admin,
             brokers.is_awake,
-            self._failure_detector.is_cut_off,
+            self._failure_detector.reaches_no_majority,
         )
 
     def _make_failure_detector(self, silence_s: float, clock: Clock) -> FailureDetector:
@@ -312,7 +312,7 @@ class Controller:
     async def _lead_at_once(self) -> None:
         if self.is_controller:
             try:
-                await self._failover.settle()
+                await self._failover.fit_to_live()
             except ApiError as error:
                 _log.warning("elections postponed: error=%s", error)
 

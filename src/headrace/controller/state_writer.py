@@ -101,17 +101,17 @@ class States:
 
 
 class _Edit:
-    __slots__ = ("answer", "decide", "error", "extra", "result")
+    __slots__ = ("decide", "error", "extra", "response", "result")
 
     def __init__(
         self,
         decide: Callable[[States], Any],
         extra: Callable[[], Sequence[Op]],
-        answer: "asyncio.Future[Any]",
+        response: "asyncio.Future[Any]",
     ) -> None:
         self.decide = decide
         self.extra = extra
-        self.answer = answer
+        self.response = response
         self.result: Any = None
         self.error: ApiError | None = None
 
@@ -144,7 +144,7 @@ class StateWriter:
         self._pending.append(edit)
         if self._task is None:
             self._task = loop.create_task(self._run())
-        result: T = await edit.answer
+        result: T = await edit.response
         return result
 
     async def finish(self) -> None:
@@ -169,16 +169,16 @@ class StateWriter:
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
         except Exception as error:  # noqa: BLE001 - each of its askers is told
             for edit in edits:
-                if not edit.answer.done():
-                    edit.answer.set_exception(error)
+                if not edit.response.done():
+                    edit.response.set_exception(error)
             return
         for edit in edits:
-            if edit.answer.done():
+            if edit.response.done():
                 continue
             if edit.error is not None:
-                edit.answer.set_exception(edit.error)
+                edit.response.set_exception(edit.error)
             else:
-                edit.answer.set_result(edit.result)
+                edit.response.set_result(edit.result)
 
     def _decide(self, edits: Sequence[_Edit]) -> States:
         states = States(self._live_image.image, self._min_insync)

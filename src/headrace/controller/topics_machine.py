@@ -113,7 +113,7 @@ def decide_growth(
     if assignment is None:
         brokers = _usable(image, avoided, replication_factor)
         start = _round_after(brokers, topic.partitions[-1].replicas[0], start)
-        added = place(brokers, count - have, replication_factor, start)
+        added = assign_replicas(brokers, count - have, replication_factor, start)
         added = _with_avoided_last(added, avoided)
     elif len(assignment) != count - have:
         raise ApiError(
@@ -148,7 +148,7 @@ def existing(image: ClusterImage, name: str) -> TopicState:
     return topic
 
 
-def place(
+def assign_replicas(
     brokers: Sequence[BrokerInfo], partitions: int, replication_factor: int, start: int
 ) -> Assignment:
     """Round-robin from `start`; followers shift by one at each round, racks come before that.
@@ -237,7 +237,7 @@ def _placed(
         replication_factor = limits.replication_factor_default
     _check_count(partitions, limits)
     brokers = _usable(image, avoided, replication_factor)
-    assignment = place(brokers, partitions, replication_factor, start)
+    assignment = assign_replicas(brokers, partitions, replication_factor, start)
     return _with_avoided_last(assignment, avoided)
 
 
@@ -258,17 +258,17 @@ def _check_replicas(
 ) -> None:
     unknown = [node for node in replicas if node not in image.brokers]
     if not replicas:
-        trouble = "contains no broker"
+        problem = "contains no broker"
     elif unknown:
-        trouble = f"contains broker {unknown[0]}, which is not registered"
+        problem = f"contains broker {unknown[0]}, which is not registered"
     elif len(dict.fromkeys(replicas)) != len(replicas):
-        trouble = "contains a broker more than once"
+        problem = "contains a broker more than once"
     elif len(replicas) != replication_factor:
-        trouble = f"contains {len(replicas)} brokers, but others contain {replication_factor}"
+        problem = f"contains {len(replicas)} brokers, but others contain {replication_factor}"
     else:
         return
     raise ApiError(
-        ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The assignment of partition {index} {trouble}."
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The assignment of partition {index} {problem}."
     )
 
 

@@ -324,17 +324,17 @@ class EmbeddedStore:
         self._check_state()
         unknown, applied = self.faults.next_outcome()
         write = self._server.submit(self._session_id, ops, applied=applied)
-        answer: asyncio.Future[None] = self._loop.create_future()
-        self._waiting[answer] = None
+        response: asyncio.Future[None] = self._loop.create_future()
+        self._waiting[response] = None
         self._last_landed = write.landed
 
         def landed(_: object) -> None:
-            self._waiting.pop(answer, None)
-            if not answer.done():
-                answer.set_result(None)
+            self._waiting.pop(response, None)
+            if not response.done():
+                response.set_result(None)
 
         write.landed.add_done_callback(landed)
-        await answer
+        await response
         if unknown:
             raise UnknownOutcome("the connection was lost before the response arrived")
         if write.error is not None:
@@ -379,9 +379,11 @@ class EmbeddedStore:
             self._data_watches.clear()
             self._child_watches.clear()
             waiting, self._waiting = self._waiting, {}
-            for answer in waiting:
-                if not answer.done():
-                    answer.set_exception(UnknownOutcome("the connection was lost during the write"))
+            for response in waiting:
+                if not response.done():
+                    response.set_exception(
+                        UnknownOutcome("the connection was lost during the write")
+                    )
         for listener in self._listeners.copy():
             try:
                 listener(state)

@@ -225,7 +225,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
     """
 
     negotiated_timeout_ms = 0
-    trouble = "no response"
+    failure = "no response"
     _received = bytearray()
     _xid = 0
 
@@ -243,13 +243,13 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         try:
             return super()._connect(host, hostip, port)
         except Exception as error:
-            self.trouble = str(error).removeprefix("socket connection error: ") or "no response"
+            self.failure = str(error).removeprefix("socket connection error: ") or "no response"
             raise
 
     def _expand_client_hosts(self) -> Any:
         expanded = super()._expand_client_hosts()
         if not expanded:
-            self.trouble = "unknown host"
+            self.failure = "unknown host"
         return expanded
 
     def _read(self, length: int, timeout: float) -> bytes:
@@ -342,9 +342,9 @@ class Client(KazooClient):  # type: ignore[misc]
         self.add_listener(self._changed)
 
     @property
-    def trouble(self) -> str:
+    def failure(self) -> str:
         """Why the last attempt to connect failed."""
-        return str(self._connection.trouble)
+        return str(self._connection.failure)
 
     @property
     def ended(self) -> bool:

@@ -57,29 +57,29 @@ _RETRY_S = 0.05
 _log = logging.getLogger(__name__)
 
 
-class _Asked:
+class _PendingRequest:
     """One pending request."""
 
-    __slots__ = ("answer", "arms", "path", "request", "writes")
+    __slots__ = ("arms", "path", "request", "response", "writes")
 
     def __init__(
         self,
         path: str,
         request: Any,
-        answer: "asyncio.Future[Any]",
+        response: "asyncio.Future[Any]",
         *,
         writes: bool,
         arms: "tuple[dict[str, dict[Watch, None]], Watch] | None" = None,
     ) -> None:
         self.path = path
         self.request = request
-        self.answer = answer
+        self.response = response
         self.writes = writes
         self.arms = arms
 
     def fail(self, error: Exception) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(error)
+        if not self.response.done():
+            self.response.set_exception(error)
 
 
 def parse_connect(connect: str) -> tuple[str, str]:
@@ -130,7 +130,7 @@ class ZooKeeperStore:
         self._listeners: list[SessionListener] = []
         self._data_watches: dict[str, dict[Watch, None]] = {}
         self._child_watches: dict[str, dict[Watch, None]] = {}
-        self._unsent: deque[_Asked] = deque()
+        self._unsent: deque[_PendingRequest] = deque()
         self._in_flight_count = 0
         self._connected = asyncio.Event()
         self._closing: asyncio.Future[None] | None = None
@@ -165,10 +165,10 @@ class ZooKeeperStore:
                 await store._make_chroot()
                 await store._secure_root()
         except TimeoutError:
-            trouble = store._client.trouble
+            failure = store._client.failure
             await store.close()
             raise StoreUnavailable(
-                f"ZooKeeper did not respond at {connect} within {seconds:g} s ({trouble}). Start "
+                f"ZooKeeper did not respond at {connect} within {seconds:g} s ({failure}). Start "
                 "it, or correct zookeeper.connect."
             ) from None
         except BaseException:
@@ -362,16 +362,18 @@ class ZooKeeperStore:
     ) -> Any:
         if self._state is not SessionState.CONNECTED:
             raise self._refused()
-        asked = _Asked(path, request, self._loop.create_future(), writes=writes, arms=arms)
-        self._unsent.append(asked)
+        requested = _PendingRequest(
+            path, request, self._loop.create_future(), writes=writes, arms=arms
+        )
+        self._unsent.append(requested)
         self._send()
-        return await asked.answer
+        return await requested.response
 
     def _send(self) -> None:
         while self._unsent and self._in_flight_count < REQUESTS_IN_FLIGHT_MAX:
-            asked = self._unsent.popleft()
+            requested = self._unsent.popleft()
             self._in_flight_count += 1
-            self._client.submit(asked.request, partial(self._answered, asked))
+            self._client.submit(requested.request, partial(self._answered, requested))
 
     def _refused(self) -> StoreUnavailable:
         if self._state is SessionState.LOST:
@@ -397,28 +399,28 @@ class ZooKeeperStore:
             callback, args = self._crossed.popleft()
             callback(*args)
 
-    def _answered(self, asked: _Asked, value: Any, error: Exception | None) -> None:
+    def _answered(self, requested: _PendingRequest, value: Any, error: Exception | None) -> None:
         self._in_flight_count -= 1
         if error is not None:
-            asked.fail(self._explained(asked, error))
+            requested.fail(self._explained(requested, error))
         else:
-            if asked.arms is not None:
-                watches, watch = asked.arms
-                watches.setdefault(asked.path, {})[watch] = None
-            if not asked.answer.done():
-                asked.answer.set_result(value)
+            if requested.arms is not None:
+                watches, watch = requested.arms
+                watches.setdefault(requested.path, {})[watch] = None
+            if not requested.response.done():
+                requested.response.set_result(value)
         self._send()
 
-    def _explained(self, asked: _Asked, error: Exception) -> Exception:
+    def _explained(self, requested: _PendingRequest, error: Exception) -> Exception:
         if isinstance(error, self._kazoo.NotSent):
             return ConnectionLost(
                 "the connection to ZooKeeper was lost before the request was sent"
             )
-        refused = self._kazoo.refusal(error, asked.path)
+        refused = self._kazoo.refusal(error, requested.path)
         if refused is not None:
             return refused
         reason = str(error) or type(error).__name__
-        if asked.writes:
+        if requested.writes:
             return UnknownOutcome(f"ZooKeeper did not respond ({reason})")
         return ConnectionLost(f"ZooKeeper did not respond ({reason})")
 
@@ -468,8 +470,8 @@ class ZooKeeperStore:
             self._data_watches.clear()
             self._child_watches.clear()
             unsent, self._unsent = self._unsent, deque()
-            for asked in unsent:
-                asked.fail(self._refused())
+            for requested in unsent:
+                requested.fail(self._refused())
         for listener in self._listeners.copy():
             try:
                 listener(state)

@@ -75,9 +75,9 @@ class CoordinatorRuntime(Generic[S, Record, Reply]):
 
     # Leadership
 
-    def lead(self, index: int, log: CoordinatorLog) -> None:
+    def become_leader(self, index: int, log: CoordinatorLog) -> None:
         """This broker is the leader of a partition of the topic now."""
-        self.shards.lead(index, log)
+        self.shards.become_leader(index, log)
 
     def resign(self, index: int) -> None:
         """This broker is no longer the leader of a partition."""
@@ -112,7 +112,7 @@ class CoordinatorRuntime(Generic[S, Record, Reply]):
         except ApiError as error:
             raise ApiError(coordinator_error(error.code), error.message) from None
 
-    def append_in_parts(
+    def append_in_batches(
         self, shard_runtime: ShardRuntime[S, Record], records: list[Record]
     ) -> None:
         """For independent records, such as tombstones, which one batch might not hold."""

@@ -64,7 +64,7 @@ class ShardRegistry(Generic[S, Record]):
     def __iter__(self) -> Iterator[ShardRuntime[S, Record]]:
         return iter(list(self._shards.values()))
 
-    def lead(self, index: int, log: CoordinatorLog) -> None:
+    def become_leader(self, index: int, log: CoordinatorLog) -> None:
         shard_runtime = self._shards[index] = self._new_shard(index, log)
         if _backlog(shard_runtime) == 0:
             shard_runtime.status = Status.ACTIVE

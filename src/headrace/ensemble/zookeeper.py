@@ -150,10 +150,10 @@ class ZooKeeperNode:
         try:
             with socket.create_connection((HOST, self.port), _MODE_S_MAX) as connection:
                 connection.sendall(b"srvr")
-                answer = b"".join(iter(lambda: connection.recv(4096), b""))
+                response = b"".join(iter(lambda: connection.recv(4096), b""))
         except OSError:
             return None
-        for line in answer.decode(errors="replace").splitlines():
+        for line in response.decode(errors="replace").splitlines():
             if line.startswith("Mode: "):
                 return line.removeprefix("Mode: ").strip()
         return None

@@ -183,9 +183,9 @@ def _failure(jar: Jar, error: Exception, directory: Path) -> str:
 def _jars_in(directory: Path) -> dict[str, Path]:
     """The first file of each required jar, from the directory itself or its lib."""
     found: dict[str, Path] = {}
-    for place in (directory, directory / "lib"):
+    for folder in (directory, directory / "lib"):
         with suppress(OSError):
-            for path in sorted(place.iterdir()):
+            for path in sorted(folder.iterdir()):
                 match = _FILE.fullmatch(path.name)
                 if match is not None:
                     found.setdefault(match[1], path)
@@ -196,7 +196,7 @@ def _pyspark_directories() -> list[Path]:
     # Do not import it: that takes half a second.
     spec = importlib.util.find_spec("pyspark")
     places = [] if spec is None else spec.submodule_search_locations or ()
-    return [Path(place, "jars") for place in places]
+    return [Path(folder, "jars") for folder in places]
 
 
 def _without_password(url: str) -> str:

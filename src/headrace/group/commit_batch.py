@@ -17,7 +17,7 @@ from headrace.group.records import STRING_BYTES_MAX
 from headrace.model.errors import ErrorCode
 from headrace.record.batch import NO_TIMESTAMP
 from headrace.record.varint import put_varint, varint_size
-from headrace.wire.offset_commit import NO_RETENTION, CommitPart, CommitRequest
+from headrace.wire.offset_commit import NO_RETENTION, CommitPartition, CommitRequest
 from headrace.wire.response import put_i16, put_i32, put_i64, put_string
 
 _TIMESTAMP_MAX: Final = 0x7FFFFFFFFFFFFFFF
@@ -52,7 +52,7 @@ class CommitBatch:
         group = request.group_id.encode()
         for topic in request.topics:
             key = _key_of(group, topic.name.encode())
-            for part in topic.parts:
+            for part in topic.partitions:
                 if part.code == 0:
                     self._add_part(key, part, expire_ms)
 
@@ -64,7 +64,7 @@ class CommitBatch:
         expire_ms: i64 = self.wall_ms + retention_ms
         return expire_ms if expire_ms > 0 else 0
 
-    def _add_part(self, key: bytes, part: CommitPart, expire_ms: i64) -> None:
+    def _add_part(self, key: bytes, part: CommitPartition, expire_ms: i64) -> None:
         metadata = part.metadata.encode()
         is_too_large = len(part.metadata) > self.metadata_size_max
         if is_too_large or len(metadata) > STRING_BYTES_MAX:
@@ -87,7 +87,7 @@ class CommitBatch:
         self._values.append(value)
         self.record_count += 1
 
-    def _value_of(self, part: CommitPart, metadata: bytes, expire_ms: i64) -> bytes:
+    def _value_of(self, part: CommitPartition, metadata: bytes, expire_ms: i64) -> bytes:
         """Clients that set a retention time send no epoch, and no version has both fields."""
         out = BytesWriter()
         put_i16(out, 3 if expire_ms == NO_TIMESTAMP else 1)
@@ -104,20 +104,20 @@ class CommitBatch:
         """The records, with offset deltas from 0 and one timestamp."""
         return self._out.getvalue()
 
-    def apply(self, place: Callable[[str, str], dict[int, bytes]], offset: i64) -> None:
+    def apply(self, topic_offsets: Callable[[str, str], dict[int, bytes]], offset: i64) -> None:
         """Apply the records, which were appended from this offset.
 
-        `place` returns the offsets of a group and topic (`Shard.place`).
+        `topic_offsets` returns the offsets of a group and topic (`Shard.topic_offsets`).
         """
         at: i64 = 0
         for request in self.requests:
             for topic in request.topics:
                 partitions: dict[int, bytes] | None = None
-                for part in topic.parts:
+                for part in topic.partitions:
                     if part.code != 0:
                         continue
                     if partitions is None:
-                        partitions = place(request.group_id, topic.name)
+                        partitions = topic_offsets(request.group_id, topic.name)
                     out = BytesWriter()
                     put_i64(out, offset + at)
                     out.write(self._values[at])

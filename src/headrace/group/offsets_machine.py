@@ -1,7 +1,7 @@
 """Committed offsets of groups, and pending offsets of open transactions. Pure.
 
 It contains the offsets of all groups of one partition of __consumer_offsets. commit_batch.py writes
-commits and applies them to the result of `place`.
+commits and applies them to the result of `topic_offsets`.
 
 O1  a fetch returns applied offsets; a decision changes nothing until it is applied
 O2  offsets of an open transaction are not fetched; its marker commits them, unless a later record
@@ -87,7 +87,7 @@ class Offsets:
             return
         committed = stored(encode_offset(value), record_offset)
         if producer_id == NO_PRODUCER:
-            self.place(key.group, key.topic)[key.partition] = committed
+            self.topic_offsets(key.group, key.topic)[key.partition] = committed
         else:
             self.put_pending(producer_id, key, committed)
 
@@ -100,10 +100,10 @@ class Offsets:
         for key, committed in pending.items():
             known = self.by_group.get(key.group, {}).get(key.topic, {}).get(key.partition)
             if is_commit and _stands_before(known, committed):
-                self.place(key.group, key.topic)[key.partition] = committed
+                self.topic_offsets(key.group, key.topic)[key.partition] = committed
         return list(dict.fromkeys(key.group for key in pending))
 
-    def place(self, group: str, topic: str) -> Partitions:
+    def topic_offsets(self, group: str, topic: str) -> Partitions:
         """The offsets of a topic's partitions."""
         return self.by_group.setdefault(group, {}).setdefault(topic, {})
 

@@ -86,9 +86,9 @@ class GroupService:
         """Start the expiry of offsets."""
         self._expiry.start()
 
-    def lead(self, index: int, log: CoordinatorLog) -> None:
+    def become_leader(self, index: int, log: CoordinatorLog) -> None:
         """This broker is the leader of a partition of __consumer_offsets now."""
-        self._runtime.lead(index, log)
+        self._runtime.become_leader(index, log)
 
     def resign(self, index: int) -> None:
         """This broker is no longer the leader of a partition."""
@@ -139,8 +139,8 @@ class GroupService:
         if request.new_member_id in group.pending:
             self._pending_ids.add(shard_runtime, group_id, request.new_member_id)
             self._forget_surplus_ids(now)
-        answer = self._runtime.reply_to(shard_runtime, group_id, ticket)
-        return cast("JoinReply | Awaitable[JoinReply]", answer)
+        response = self._runtime.reply_to(shard_runtime, group_id, ticket)
+        return cast("JoinReply | Awaitable[JoinReply]", response)
 
     def sync(self, group_id: str, request: SyncRequest) -> SyncReply | Awaitable[SyncReply]:
         shard_runtime = self.shards.find(group_id)
@@ -150,8 +150,8 @@ class GroupService:
         now = self._timers.now()
         ticket = self._runtime.replies.new_ticket()
         self._runtime.execute(shard_runtime, group_id, group.sync(request, ticket, now), now)
-        answer = self._runtime.reply_to(shard_runtime, group_id, ticket)
-        return cast("SyncReply | Awaitable[SyncReply]", answer)
+        response = self._runtime.reply_to(shard_runtime, group_id, ticket)
+        return cast("SyncReply | Awaitable[SyncReply]", response)
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
@@ -343,13 +343,13 @@ class GroupService:
     ) -> list[ErrorCode] | Awaitable[list[ErrorCode]]:
         shard_runtime = self.shards.find(group_id)
         records, errors = shard_runtime.shard.decide_offset_deletion(group_id, partitions)
-        self._runtime.append_in_parts(shard_runtime, records)
+        self._runtime.append_in_batches(shard_runtime, records)
         return shard_runtime.when_committed(errors)
 
     def _clean(self, shard_runtime: GroupShardRuntime, records: list[GroupRecord]) -> None:
         """Delete state that is not needed. No request waits for it; a failure is retried later."""
         try:
-            self._runtime.append_in_parts(shard_runtime, records)
+            self._runtime.append_in_batches(shard_runtime, records)
         except ApiError as error:
             _logger.warning(
                 "expired offsets not deleted: partition=__consumer_offsets-%d error=%s",
@@ -361,7 +361,7 @@ class GroupService:
 
     def delete_group(self, group_id: str) -> Awaitable[None] | None:
         shard_runtime = self.shards.find(group_id)
-        self._runtime.append_in_parts(
+        self._runtime.append_in_batches(
             shard_runtime, shard_runtime.shard.decide_group_deletion(group_id)
         )
         return shard_runtime.when_committed(None)
@@ -427,4 +427,4 @@ def _code_of(error: Exception, whose: str) -> ErrorCode:
 
 
 def _apply(batch: CommitBatch, shard_runtime: GroupShardRuntime, offset: int) -> None:
-    batch.apply(shard_runtime.shard.place, offset)
+    batch.apply(shard_runtime.shard.topic_offsets, offset)

@@ -77,7 +77,7 @@ class Shard:
         """The number of records of unsupported kinds, by the version of their keys."""
         self.deleted_topics: list[str] = []
         """Deleted while the shard was loading. Their offsets are deleted afterwards."""
-        self._last_place = b""
+        self._last_key_prefix = b""
         """Group and topic in the key of the last encoded offset: the next often has the same."""
         self._last_partitions: Partitions = {}
 
@@ -88,7 +88,7 @@ class Shard:
 
     def apply(self, record: GroupRecord, offset: int, producer_id: int = NO_PRODUCER) -> None:
         key, value = record
-        self._last_place = b""  # A tombstone might delete it.
+        self._last_key_prefix = b""  # A tombstone might delete it.
         if isinstance(key, ForeignKey):
             self.foreign[key.version] = self.foreign.get(key.version, 0) + 1
         elif isinstance(key, OffsetKey):
@@ -121,19 +121,19 @@ class Shard:
                 self._make(decoded.group)
             self.offsets.put_pending(producer_id, decoded, stored(value, offset))
             return True
-        if key[:-4] != self._last_place:
+        if key[:-4] != self._last_key_prefix:
             decoded = _offset_key(key)
-            self._last_partitions = self.place(decoded.group, decoded.topic)
-            self._last_place = key[:-4]
+            self._last_partitions = self.topic_offsets(decoded.group, decoded.topic)
+            self._last_key_prefix = key[:-4]
         index = int.from_bytes(key[-4:], "big", signed=True)
         self._last_partitions[index] = stored(value, offset)
         return True
 
-    def place(self, group_id: str, topic: str) -> Partitions:
+    def topic_offsets(self, group_id: str, topic: str) -> Partitions:
         """The offsets of a group and topic, for callers that apply many."""
         if group_id not in self.groups:
             self._make(group_id)
-        return self.offsets.place(group_id, topic)
+        return self.offsets.topic_offsets(group_id, topic)
 
     def _apply_consumer(self, key: ConsumerKey, value: ConsumerValue | bytes) -> None:
         """The last record determines the type of the group."""
@@ -157,7 +157,7 @@ class Shard:
         self.drop_if_vacant(key.group)
 
     def apply_marker(self, producer_id: int, is_commit: bool) -> None:
-        self._last_place = b""
+        self._last_key_prefix = b""
         for group_id in self.offsets.end_transaction(producer_id, is_commit):
             self.drop_if_vacant(group_id)
 

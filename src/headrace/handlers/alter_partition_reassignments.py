@@ -29,29 +29,29 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
             targets, keeps_factor=not request.get("allow_replication_factor_change", True)
         )
     )
-    return {"error_message": None, "responses": _slots(request, outcomes)}
+    return {"error_message": None, "responses": _entries(request, outcomes)}
 
 
 def refuse(request: Message, error: ApiError) -> Message:
     return {
         "error_code": error.code,
         "error_message": error.message,
-        "responses": _slots(request, {}, error),
+        "responses": _entries(request, {}, error),
     }
 
 
-def _slots(
+def _entries(
     request: Message,
     outcomes: dict[TopicPartition, ApiError | None],
     otherwise: ApiError | None = None,
 ) -> list[Message]:
     topics = []
     for topic in request["topics"]:
-        slots = []
+        entries = []
         for part in topic["partitions"]:
             where = TopicPartition(topic["name"], part["partition_index"])
             error = outcomes.get(where, otherwise)
-            slot: Message = {"partition_index": part["partition_index"], "error_message": None}
-            slots.append(slot if error is None else {**slot, **failure(error)})
-        topics.append({"name": topic["name"], "partitions": slots})
+            entry: Message = {"partition_index": part["partition_index"], "error_message": None}
+            entries.append(entry if error is None else {**entry, **failure(error)})
+        topics.append({"name": topic["name"], "partitions": entries})
     return topics

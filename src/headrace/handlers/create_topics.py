@@ -30,7 +30,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     deadline = Deadline(broker.clock, request["timeout_ms"])
     may_create_all = is_allowed(broker, context, Operation.CREATE, CLUSTER)
 
-    async def slot(topic: Message) -> Message:
+    async def entry(topic: Message) -> Message:
         try:
             if not may_create_all:
                 check(broker, context, Operation.CREATE, topic_resource(topic["name"]))
@@ -43,7 +43,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
             return _failed(topic["name"], error)
 
     topics = {topic["name"]: topic for topic in request["topics"]}
-    return {"topics": await side_by_side(slot, topics.values())}
+    return {"topics": await side_by_side(entry, topics.values())}
 
 
 def refuse(request: Message, error: ApiError) -> Message:

@@ -16,7 +16,7 @@ from headrace.replication.partition import Partition
 from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.deadline import Deadline
-from headrace.requests.lookup import led_partition
+from headrace.requests.lookup import leader_partition
 from headrace.security.authorizer import Operation, topic_resource
 from headrace.wire.codec import Message
 
@@ -37,17 +37,17 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     ]
     topics = []
     for topic, deletions in zip(request["topics"], started, strict=True):
-        slots = []
+        entries = []
         for part, deletion in zip(topic["partitions"], deletions, strict=True):
             index = part["partition_index"]
             try:
                 if isinstance(deletion, ApiError):
                     raise deletion
                 low_watermark = await _wait(broker, deletion, deadline)
-                slots.append({"partition_index": index, "low_watermark": low_watermark})
+                entries.append({"partition_index": index, "low_watermark": low_watermark})
             except ApiError as error:
-                slots.append(_failed(index, error))
-        topics.append({"name": topic["name"], "partitions": slots})
+                entries.append(_failed(index, error))
+        topics.append({"name": topic["name"], "partitions": entries})
     return {"topics": topics}
 
 
@@ -57,7 +57,8 @@ def refuse(request: Message, error: ApiError) -> Message:
             {
                 "name": topic["name"],
                 "partitions": [
-                    _failed(asked["partition_index"], error) for asked in topic["partitions"]
+                    _failed(requested["partition_index"], error)
+                    for requested in topic["partitions"]
                 ],
             }
             for topic in request["topics"]
@@ -81,7 +82,7 @@ def _start(
         if topic in INTERNAL_TOPICS:
             message = f"Cannot delete records: {topic} is internal."
             return ApiError(ErrorCode.INVALID_TOPIC, message)
-        partition = led_partition(broker, topic, part["partition_index"])
+        partition = leader_partition(broker, topic, part["partition_index"])
         if "delete" not in partition.config.cleanup_policy:
             message = f"Cannot delete records: cleanup.policy of {topic} lacks 'delete'."
             return ApiError(ErrorCode.POLICY_VIOLATION, message)
@@ -100,7 +101,7 @@ async def _wait(broker: BrokerContext, deletion: Deletion, deadline: Deadline) -
     try:
         while True:
             moved.clear()
-            if led_partition(broker, partition.topic, int(partition.index)) is not partition:
+            if leader_partition(broker, partition.topic, int(partition.index)) is not partition:
                 # The topic was deleted and created again.
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             low_watermark = int(partition.low_watermark(broker.image.brokers.__contains__))

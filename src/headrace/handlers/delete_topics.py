@@ -54,20 +54,20 @@ def _asked(request: Message) -> list[tuple[str | None, UUID | None]]:
 
 
 async def _delete_all(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    asked = _asked(request)
-    found = [_find(broker, context, name, topic_id) for name, topic_id in asked]
+    requested = _asked(request)
+    found = [_find(broker, context, name, topic_id) for name, topic_id in requested]
     twice = repeated(topic.name for topic in found if isinstance(topic, TopicState))
     deadline = Deadline(broker.clock, request["timeout_ms"])
-    slots: list[Message] = []
-    for (name, topic_id), topic in zip(asked, found, strict=True):
-        slot: Message = {"name": name, "topic_id": topic_id}
+    entries: list[Message] = []
+    for (name, topic_id), topic in zip(requested, found, strict=True):
+        entry: Message = {"name": name, "topic_id": topic_id}
         try:
             if isinstance(topic, ApiError):
                 raise topic
             if is_allowed(broker, context, Operation.DESCRIBE, topic_resource(topic.name)):
-                slot.update(name=topic.name)
+                entry.update(name=topic.name)
             _check_deletion(broker, context, topic.name)
-            slot.update(name=topic.name, topic_id=topic.topic_id)
+            entry.update(name=topic.name, topic_id=topic.topic_id)
             if topic.name in twice:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains this topic twice.")
             with counted(broker, context, len(topic.partitions)):
@@ -75,9 +75,9 @@ async def _delete_all(broker: BrokerContext, context: RequestContext, request: M
                     broker.controller.delete_topic(topic.name, topic_id=topic.topic_id)
                 )
         except ApiError as error:
-            slot.update(failure(error))
-        slots.append(slot)
-    return {"responses": slots}
+            entry.update(failure(error))
+        entries.append(entry)
+    return {"responses": entries}
 
 
 def _check_deletion(broker: BrokerContext, context: RequestContext, name: str) -> None:

@@ -32,8 +32,13 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
         "cluster_id": broker.image.cluster_id,
         "controller_id": controller_for(broker, listed),
         "brokers": [
-            {"broker_id": info.node_id, "host": place.host, "port": place.port, "rack": info.rack}
-            for info, place in listed
+            {
+                "broker_id": info.node_id,
+                "host": endpoint.host,
+                "port": endpoint.port,
+                "rack": info.rack,
+            }
+            for info, endpoint in listed
         ],
         "cluster_authorized_operations": cluster_operations(
             broker, context, request["include_cluster_authorized_operations"]

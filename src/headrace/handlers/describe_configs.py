@@ -41,14 +41,14 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     with_documentation = request.get("include_documentation", False)
     results = []
     for (resource_type, name), resource in resources.items():
-        slot = {"resource_type": resource_type, "resource_name": name}
+        entry = {"resource_type": resource_type, "resource_name": name}
         try:
             check_resource(broker, context, Operation.DESCRIBE_CONFIGS, resource)
             rows = _rows(broker, resource_type, name, resource["configuration_keys"] or None)
-            slot["configs"] = [_config(row, with_synonyms, with_documentation) for row in rows]
+            entry["configs"] = [_config(row, with_synonyms, with_documentation) for row in rows]
         except ApiError as error:
-            slot.update(failure(error))
-        results.append(slot)
+            entry.update(failure(error))
+        results.append(entry)
     return {"results": results}
 
 

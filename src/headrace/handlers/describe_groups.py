@@ -35,10 +35,10 @@ def refuse(request: Message, error: ApiError) -> Message:
 
 
 def _missing(broker: BrokerContext, group_id: str, version: int) -> Message:
-    slot: Message = {"group_id": group_id, "group_state": DEAD}
+    entry: Message = {"group_id": group_id, "group_state": DEAD}
     if version >= _NOT_FOUND_SINCE:
-        slot |= failure(not_found(broker, group_id, "classic"))
-    return slot
+        entry |= failure(not_found(broker, group_id, "classic"))
+    return entry
 
 
 def _described(view: GroupView) -> Message:

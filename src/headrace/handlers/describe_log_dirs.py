@@ -58,10 +58,10 @@ def _asked(
         for name, hosted in broker.partitions.items():
             yield name, list(hosted.values())
         return
-    asked: dict[str, dict[int, None]] = {}
+    requested: dict[str, dict[int, None]] = {}
     for topic in topics:
-        asked.setdefault(topic["topic"], {}).update(dict.fromkeys(topic["partitions"]))
-    for name, indexes in asked.items():
+        requested.setdefault(topic["topic"], {}).update(dict.fromkeys(topic["partitions"]))
+    for name, indexes in requested.items():
         hosted = broker.partitions.get(name, {})
         found = [hosted[index] for index in indexes if index in hosted]
         if found:

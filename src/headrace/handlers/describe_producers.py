@@ -10,7 +10,7 @@ from headrace.model.errors import ApiError
 from headrace.model.topics import check_topic_name
 from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.lookup import led_partition
+from headrace.requests.lookup import leader_partition
 from headrace.requests.replies import failure
 from headrace.security.authorizer import Operation, topic_resource
 from headrace.wire.codec import Message
@@ -38,17 +38,17 @@ def refuse(request: Message, error: ApiError) -> Message:
 
 def _asked(request: Message) -> dict[str, dict[int, None]]:
     """Each partition once, however often it is named: its producers may be many."""
-    asked: dict[str, dict[int, None]] = {}
+    requested: dict[str, dict[int, None]] = {}
     for topic in request["topics"]:
-        asked.setdefault(topic["name"], {}).update(dict.fromkeys(topic["partition_indexes"]))
-    return asked
+        requested.setdefault(topic["name"], {}).update(dict.fromkeys(topic["partition_indexes"]))
+    return requested
 
 
 def _describe(broker: BrokerContext, context: RequestContext, name: str, index: int) -> Message:
     try:
         check(broker, context, Operation.READ, topic_resource(name))
         check_topic_name(name)
-        partition = led_partition(broker, name, index)
+        partition = leader_partition(broker, name, index)
     except ApiError as error:
         return {"partition_index": index, **failure(error)}
     return {

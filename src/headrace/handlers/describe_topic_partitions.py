@@ -32,33 +32,33 @@ from headrace.wire.codec import Message
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     first, first_index = _start(request)
-    asked = {topic["name"] for topic in request["topics"]}
-    if asked:
-        visible = {name for name in asked if not cannot_describe(broker, context, name)}
+    requested = {topic["name"] for topic in request["topics"]}
+    if requested:
+        visible = {name for name in requested if not cannot_describe(broker, context, name)}
     else:
         visible = {name for name in broker.image.topics if can_describe(broker, context, name)}
-    names = sorted(name for name in asked or visible if name >= first)
-    if asked and first and first not in asked:
+    names = sorted(name for name in requested or visible if name >= first)
+    if requested and first and first not in requested:
         raise ApiError(
             ErrorCode.INVALID_REQUEST, "The cursor's topic is not one of the requested topics."
         )
     limit = broker.config.get_int("max.request.partition.size.limit")
     left = max(min(limit, request["response_partition_limit"]), 1)
-    slots: list[Message] = []
+    entries: list[Message] = []
     for name in names:
         if left == 0:
-            return _page(slots, name, 0)
+            return _page(entries, name, 0)
         if name not in visible:
-            slots.append(_denied(name))
+            entries.append(_denied(name))
             continue
         start = first_index if name == first else 0
-        slot, index_end = _describe(broker, context, name, start, left)
-        slots.append(slot)
-        left -= len(slot["partitions"])
+        entry, index_end = _describe(broker, context, name, start, left)
+        entries.append(entry)
+        left -= len(entry["partitions"])
         topic = broker.image.topics.get(name)
         if topic is not None and index_end < len(topic.partitions):
-            return _page(slots, name, index_end)
-    return {"topics": slots}
+            return _page(entries, name, index_end)
+    return {"topics": entries}
 
 
 def refuse(request: Message, error: ApiError) -> Message:
@@ -78,8 +78,8 @@ def _start(request: Message) -> tuple[str, int]:
     return cursor["topic_name"], cursor["partition_index"]
 
 
-def _page(slots: list[Message], name: str, index: int) -> Message:
-    return {"topics": slots, "next_cursor": {"topic_name": name, "partition_index": index}}
+def _page(entries: list[Message], name: str, index: int) -> Message:
+    return {"topics": entries, "next_cursor": {"topic_name": name, "partition_index": index}}
 
 
 def _denied(name: str) -> Message:
@@ -102,8 +102,8 @@ def _describe(
         topic: TopicState = named_topic(broker, name)
     except ApiError as error:
         is_internal = name in INTERNAL_TOPICS
-        slot = {"error_code": error.code, "name": name, "is_internal": is_internal}
-        return {**slot, "partitions": []}, 0
+        entry = {"error_code": error.code, "name": name, "is_internal": is_internal}
+        return {**entry, "partitions": []}, 0
     states = topic.partitions[start : start + count_max]
     partitions = [
         {

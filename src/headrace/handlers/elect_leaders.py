@@ -38,19 +38,19 @@ def refuse(request: Message, error: ApiError) -> Message:
 def _asked(request: Message) -> list[TopicPartition] | None:
     if request["topic_partitions"] is None:
         return None
-    asked = [
+    requested = [
         TopicPartition(topic["topic"], index)
         for topic in request["topic_partitions"]
         for index in topic["partitions"]
     ]
-    return list(dict.fromkeys(asked))
+    return list(dict.fromkeys(requested))
 
 
 def _by_topic(outcomes: Mapping[TopicPartition, ApiError | None]) -> list[Message]:
     topics: dict[str, list[Message]] = {}
     for partition, error in outcomes.items():
-        slot: Message = {"partition_id": partition.partition}
+        entry: Message = {"partition_id": partition.partition}
         if error is not None:
-            slot.update(error_code=error.code, error_message=error.message)
-        topics.setdefault(partition.topic, []).append(slot)
-    return [{"topic": name, "partition_result": slots} for name, slots in topics.items()]
+            entry.update(error_code=error.code, error_message=error.message)
+        topics.setdefault(partition.topic, []).append(entry)
+    return [{"topic": name, "partition_result": entries} for name, entries in topics.items()]

@@ -43,8 +43,8 @@ async def _open(broker: BrokerContext, context: RequestContext, request: Message
         is_forwarded=True,
         principal=_principal(request["request_principal"]),
     )
-    answer = handle_frame(broker, client, frame, header.body_at)
-    return await answer if isawaitable(answer) else answer
+    response = handle_frame(broker, client, frame, header.body_at)
+    return await response if isawaitable(response) else response
 
 
 def _principal(raw: bytes) -> str:

@@ -27,12 +27,12 @@ from headrace.replication.append_queue import AppendQueue
 from headrace.replication.fetch_reader import FetchReader, divergence, epoch_error
 from headrace.replication.partition import Partition
 from headrace.requests.fetch_sessions import Session, SessionCache
-from headrace.requests.topic_gate import READ, TopicGate
+from headrace.requests.topic_permissions import READ, TopicPermissions
 from headrace.runtime.exchange import Exchange, Peer, Timer
 from headrace.runtime.quota import Limits
 from headrace.wire.fetch import (
     TOPIC_IDS_SINCE,
-    FetchPart,
+    FetchPartition,
     FetchRequest,
     FetchResult,
     read_fetch,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 COPIED_BYTES_MAX: Final = 4096
 COPIED_TOTAL_BYTES_MAX: Final = 256 * 1024
 WAIT_MS_MAX: Final = 5 * 60 * 1000
-PARTS_PER_PAUSE_MS: Final = 20
+PARTITIONS_PER_PAUSE_MS: Final = 20
 RESPONSE_BYTES: Final = 30
 RESULT_BYTES: Final = 60
 """About the size of a response and of each result without records, for quotas."""
@@ -66,7 +66,7 @@ class FetchExchange(Exchange):
         self.handler = handler
         self.request = request
         self.session: Session | None = None
-        self.parts: list[FetchPart] = request.parts
+        self.requested: list[FetchPartition] = request.partitions
         self.waits_on: list[Partition] = []
         self.timer: Timer | None = None
         self.tried_ms: i64 = 0
@@ -93,21 +93,21 @@ class FetchHandler:
         call_later: "Callable[[float, Callable[[FetchExchange], None], FetchExchange], Timer]",
         random_id: Callable[[], int],
         response_bytes_max: i64,
-        session_slots_max: i64,
-        gate: TopicGate,
+        sessions_max: i64,
+        permissions: TopicPermissions,
         choose: Callable[[Partition, bytes, int], int] | None = None,
     ) -> None:
         """`choose` returns the follower to read from, for a rack and an offset, or -1 for this
         leader. Without it consumers read from leaders only.
         """
-        self.gate = gate
+        self.permissions = permissions
         self.partitions = partitions
         self.appends = appends
         self.reader = reader
         self.call_later = call_later
         self.random_id = random_id
         self.response_bytes_max: i64 = response_bytes_max
-        self.sessions = SessionCache(session_slots_max)
+        self.sessions = SessionCache(sessions_max)
         self.waiting: dict[FetchExchange, None] = {}
         """The long polls, in order of arrival."""
         self.woken: list[FetchExchange] = []
@@ -135,8 +135,8 @@ class FetchHandler:
                 )
                 return
             if exchange.session is not None:
-                exchange.parts = exchange.session.asked()
-        peer.work += 1 + len(exchange.parts)
+                exchange.requested = exchange.session.requested()
+        peer.work += 1 + len(exchange.requested)
         self._respond_or_wait(exchange, request.wait_ms_max <= 0)
 
     def _respond_or_wait(self, exchange: FetchExchange, must_respond: bool) -> None:
@@ -158,7 +158,7 @@ class FetchHandler:
         exchange.peer.muted = True
         self.waiting[exchange] = None
         by_id = exchange.version >= TOPIC_IDS_SINCE
-        for part in exchange.parts:
+        for part in exchange.requested:
             partition = self.partitions.find(part.key, part.index, by_id)
             if partition is not None:
                 partition.add_long_poll(exchange)
@@ -175,7 +175,7 @@ class FetchHandler:
             return
         self.woken = []
         for exchange in woken:
-            pause_ms: i64 = len(exchange.parts) // PARTS_PER_PAUSE_MS
+            pause_ms: i64 = len(exchange.requested) // PARTITIONS_PER_PAUSE_MS
             pause_ms -= self.appends.now_ms - exchange.tried_ms
             if pause_ms > 0:
                 # A wide fetch that wants much must not be looked through at every write.
@@ -247,12 +247,12 @@ class FetchHandler:
         exchange.tried_ms = self.appends.now_ms
         self.copied_left = copied_left
         total: i64 = 0
-        has_error = not exchange.parts
+        has_error = not exchange.requested
         by_id = exchange.version >= TOPIC_IDS_SINCE
-        for part in exchange.parts:
+        for part in exchange.requested:
             result = FetchResult(part.key, part.index)
             try:
-                if not self.gate.allows(exchange.peer, READ, part.key, by_id):
+                if not self.permissions.allows(exchange.peer, READ, part.key, by_id):
                     raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 self._read(result, part, request, by_id, budget - total, total == 0)
                 if limits is not None:
@@ -284,9 +284,9 @@ class FetchHandler:
         session = exchange.session
         if session is not None:
             session_id = session.session_id
-            told = session.news(results)
+            reported = session.news(results)
             if exchange.request.session_epoch > 0:
-                results = told
+                results = reported
         limits = exchange.limits
         throttle_ms: i64 = 0
         if limits is not None:
@@ -299,7 +299,7 @@ class FetchHandler:
         if throttle_ms > 0:
             exchange.peer.throttle(throttle_ms)
 
-    def _cut(self, result: FetchResult, part: FetchPart, by_id: bool) -> None:
+    def _cut(self, result: FetchResult, part: FetchPartition, by_id: bool) -> None:
         """Keep complete batches only, and count their records: the client has a quota."""
         found = result.records
         partition = self.partitions.find(part.key, part.index, by_id)
@@ -331,7 +331,7 @@ class FetchHandler:
     def _read(
         self,
         result: FetchResult,
-        part: FetchPart,
+        part: FetchPartition,
         request: FetchRequest,
         by_id: bool,
         budget: i64,
@@ -370,7 +370,7 @@ class FetchHandler:
         if request.read_committed:
             result.aborted = []
         if part.fetch_offset >= bound and part.fetch_offset >= log.log_start_offset:
-            if partition.is_cut_off:
+            if partition.is_isolated:
                 result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return
         size_max: i64 = part.size_max if part.size_max < budget else budget
@@ -410,7 +410,7 @@ class FetchHandler:
             ErrorCode.NOT_LEADER_OR_FOLLOWER if is_stale else ErrorCode.OFFSET_OUT_OF_RANGE
         )
 
-    def _diverges(self, result: FetchResult, part: FetchPart, partition: Partition) -> bool:
+    def _diverges(self, result: FetchResult, part: FetchPartition, partition: Partition) -> bool:
         """Whether the reader's log diverges from this one (KIP-595)."""
         if part.last_fetched_epoch > partition.leader_epoch:
             raise self._beyond()

@@ -15,7 +15,7 @@ same fatal error as from InitProducerId; librdkafka retries most other errors fo
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import OFFSETS_TOPIC, TopicPartition
 from headrace.requests.authorization import check, is_allowed
-from headrace.requests.cluster_view import endpoint_of, leads_in_vain
+from headrace.requests.cluster_view import endpoint_of, is_stale_leader
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure
 from headrace.security.authorizer import Operation, group_resource
@@ -36,13 +36,13 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     if key_type == GROUP:
         await _wait_for_leaders(broker, context, list(keys))
     found = {key: await _coordinator(broker, context, key_type, key) for key in keys}
-    return {"coordinators": [{"key": key, **slot} for key, slot in found.items()]}
+    return {"coordinators": [{"key": key, **entry} for key, entry in found.items()]}
 
 
 def refuse(request: Message, error: ApiError) -> Message:
-    slot = {**_NOBODY, **failure(error)}
+    entry = {**_NOBODY, **failure(error)}
     keys = dict.fromkeys(request.get("coordinator_keys", ()))
-    return {**slot, "coordinators": [{"key": key, **slot} for key in keys]}
+    return {**entry, "coordinators": [{"key": key, **entry} for key in keys]}
 
 
 async def _wait_for_leaders(
@@ -75,7 +75,7 @@ async def _coordinator(
         check(broker, context, Operation.DESCRIBE, group_resource(key))
         shards = broker.groups().shards
         node_id = await shards.coordinator_of(key)
-        if node_id == broker.node_id and leads_in_vain(
+        if node_id == broker.node_id and is_stale_leader(
             broker, OFFSETS_TOPIC, shards.partition_of(key)
         ):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

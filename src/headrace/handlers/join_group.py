@@ -54,8 +54,8 @@ def handle(
         can_skip_assignment=context.api_version >= _SKIPPING_SINCE,
         can_describe=partial(can_describe, broker, context),
     )
-    answer = broker.groups().join(request["group_id"], join)
-    return then(answer, lambda reply: _message(reply, context.api_version))
+    response = broker.groups().join(request["group_id"], join)
+    return then(response, lambda reply: _message(reply, context.api_version))
 
 
 def refuse(request: Message, error: ApiError) -> Message:

@@ -21,13 +21,13 @@ def handle(
     check_member(broker, context, request["group_id"])
     if "members" not in request:
         alone = [Leaver(request["member_id"])]
-        answer = broker.groups().leave(request["group_id"], alone)
-        return then(answer, lambda errors: {"error_code": errors[0]})
+        response = broker.groups().leave(request["group_id"], alone)
+        return then(response, lambda errors: {"error_code": errors[0]})
     leavers = [
         Leaver(each["member_id"], each.get("group_instance_id")) for each in request["members"]
     ]
-    answer = broker.groups().leave(request["group_id"], leavers)
-    return then(answer, lambda errors: _message(leavers, errors))
+    response = broker.groups().leave(request["group_id"], leavers)
+    return then(response, lambda errors: _message(leavers, errors))
 
 
 def refuse(request: Message, error: ApiError) -> Message:

@@ -18,8 +18,8 @@ KINDS = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    asked = (request["resource_types"] or KINDS) if context.api_version else (CLIENT_METRICS,)
-    for kind in asked:
+    requested = (request["resource_types"] or KINDS) if context.api_version else (CLIENT_METRICS,)
+    for kind in requested:
         if kind not in KINDS:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     image = broker.image
@@ -32,7 +32,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
         "config_resources": [
             {"resource_name": name, "resource_type": kind}
             for kind, names in named.items()
-            if kind in asked
+            if kind in requested
             for name in names
         ]
     }

@@ -20,7 +20,7 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.requests.authorization import cannot_describe
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.lookup import NO_EPOCH, led_partition
+from headrace.requests.lookup import NO_EPOCH, leader_partition
 from headrace.requests.replies import repeated
 from headrace.wire.codec import Message
 
@@ -59,10 +59,10 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         if cannot_describe(broker, context, topic["name"])
     }
     partitions = [
-        TopicPartition(topic["name"], asked["partition_index"])
+        TopicPartition(topic["name"], requested["partition_index"])
         for topic in request["topics"]
         if topic["name"] not in denied
-        for asked in topic["partitions"]
+        for requested in topic["partitions"]
     ]
     elected = broker.wait_for_election(partitions, len(partitions))
     if elected is not None:
@@ -70,22 +70,22 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     is_committed_only = request.get("isolation_level") == _READ_COMMITTED
     topics = []
     for topic in request["topics"]:
-        slots = []
-        for asked in topic["partitions"]:
-            index = asked["partition_index"]
+        entries = []
+        for requested in topic["partitions"]:
+            index = requested["partition_index"]
             try:
                 if topic["name"] in denied:
                     raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 if (topic["name"], index) in twice:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
-                _check_special(asked["timestamp"], context.api_version)
-                epoch = asked.get("current_leader_epoch", NO_EPOCH)
-                partition = led_partition(broker, topic["name"], index, epoch)
-                found = await _find(broker, partition, asked["timestamp"], is_committed_only)
-                slots.append({"partition_index": index, **found})
+                _check_special(requested["timestamp"], context.api_version)
+                epoch = requested.get("current_leader_epoch", NO_EPOCH)
+                partition = leader_partition(broker, topic["name"], index, epoch)
+                found = await _find(broker, partition, requested["timestamp"], is_committed_only)
+                entries.append({"partition_index": index, **found})
             except ApiError as error:
-                slots.append({"partition_index": index, "error_code": error.code})
-        topics.append({"name": topic["name"], "partitions": slots})
+                entries.append({"partition_index": index, "error_code": error.code})
+        topics.append({"name": topic["name"], "partitions": entries})
     return {"topics": topics}
 
 
@@ -95,8 +95,8 @@ def refuse(request: Message, error: ApiError) -> Message:
             {
                 "name": topic["name"],
                 "partitions": [
-                    {"partition_index": asked["partition_index"], "error_code": error.code}
-                    for asked in topic["partitions"]
+                    {"partition_index": requested["partition_index"], "error_code": error.code}
+                    for requested in topic["partitions"]
                 ],
             }
             for topic in request["topics"]

@@ -12,16 +12,16 @@ from headrace.wire.codec import Message
 
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    asked = request["topics"]
+    requested = request["topics"]
     wanted = (
         dict.fromkeys(broker.image.topics)
-        if asked is None
-        else {topic["name"]: topic["partition_indexes"] for topic in asked}
+        if requested is None
+        else {topic["name"]: topic["partition_indexes"] for topic in requested}
     )
     topics = []
     for name, indexes in wanted.items():
         topic = broker.image.topics.get(name)
-        slots = [
+        entries = [
             {
                 "partition_index": index,
                 "replicas": state.replicas,
@@ -31,8 +31,8 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
             for index, state in enumerate(() if topic is None else topic.partitions)
             if (state.adding or state.removing) and (indexes is None or index in indexes)
         ]
-        if slots:
-            topics.append({"name": name, "partitions": slots})
+        if entries:
+            topics.append({"name": name, "partitions": entries})
     return {"error_message": None, "topics": topics}
 
 

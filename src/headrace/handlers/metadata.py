@@ -56,16 +56,16 @@ def handle(
 
     def reply() -> Message:
         if names is None:
-            slots = [
+            entries = [
                 _topic(broker, context, topic)
                 for topic in image.topics.values()
                 if can_describe(broker, context, topic.name)
             ]
         elif ids:
-            slots = [_by_id(broker, context, topic_id) for topic_id in ids]
+            entries = [_by_id(broker, context, topic_id) for topic_id in ids]
         else:
-            slots = [_by_name(broker, context, name) for name in names]
-        return _reply(broker, context, request, slots)
+            entries = [_by_name(broker, context, name) for name in names]
+        return _reply(broker, context, request, entries)
 
     waiting = broker.wait_for_election(_partitions(broker, context, names, ids), len(topics or ()))
     if waiting is None:
@@ -130,7 +130,7 @@ def _may_create(broker: BrokerContext, request: Message) -> bool:
 async def _create_and_reply(
     broker: BrokerContext, context: RequestContext, request: Message, names: list[str]
 ) -> Message:
-    slots = []
+    entries = []
     for name in names:
         try:
             check(broker, context, Operation.DESCRIBE, topic_resource(name))
@@ -138,10 +138,10 @@ async def _create_and_reply(
                 if not is_allowed(broker, context, Operation.CREATE, CLUSTER):
                     check(broker, context, Operation.CREATE, topic_resource(name))
                 await _create(broker, name)
-            slots.append(_by_name(broker, context, name))
+            entries.append(_by_name(broker, context, name))
         except ApiError as error:
-            slots.append({"error_code": error.code, "name": name})
-    return _reply(broker, context, request, slots)
+            entries.append({"error_code": error.code, "name": name})
+    return _reply(broker, context, request, entries)
 
 
 async def _create(broker: BrokerContext, name: str) -> None:
@@ -203,34 +203,39 @@ def _speak_older(partition: Message, version: int) -> None:
 
 
 def _reply(
-    broker: BrokerContext, context: RequestContext, request: Message, slots: list[Message]
+    broker: BrokerContext, context: RequestContext, request: Message, entries: list[Message]
 ) -> Message:
     def leaders() -> set[int]:
-        partitions = (part for slot in slots for part in slot.get("partitions", ()))
+        partitions = (part for entry in entries for part in entry.get("partitions", ()))
         return {part["leader_id"] for part in partitions}
 
     brokers = broker.image.brokers
     if broker.listed is not None:
         brokers = broker.listed(context.peer, leaders)
-    if broker.is_cut_off() and broker.node_id not in leaders():
+    if broker.has_isolated_leaders() and broker.node_id not in leaders():
         # librdkafka requests metadata from brokers that it is connected to, maybe this one only.
         # It forgets a broker that is not listed, and connects to another one.
         brokers = {node: info for node, info in brokers.items() if node != broker.node_id}
     if request.get("include_topic_authorized_operations"):
-        for slot in slots:
-            if slot.get("error_code") != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                slot["topic_authorized_operations"] = allowed_operations(
-                    broker, context, topic_resource(slot["name"] or ""), TOPIC_OPERATIONS
+        for entry in entries:
+            if entry.get("error_code") != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                entry["topic_authorized_operations"] = allowed_operations(
+                    broker, context, topic_resource(entry["name"] or ""), TOPIC_OPERATIONS
                 )
     listed = brokers_on(brokers, context.listener)
     return {
         "brokers": [
-            {"node_id": info.node_id, "host": place.host, "port": place.port, "rack": info.rack}
-            for info, place in listed
+            {
+                "node_id": info.node_id,
+                "host": endpoint.host,
+                "port": endpoint.port,
+                "rack": info.rack,
+            }
+            for info, endpoint in listed
         ],
         "cluster_id": broker.image.cluster_id,
         "controller_id": controller_for(broker, listed),
-        "topics": slots,
+        "topics": entries,
         "cluster_authorized_operations": cluster_operations(
             broker, context, request.get("include_cluster_authorized_operations", False)
         ),

@@ -80,7 +80,7 @@ class CommitHandler:
         for topic in request.topics:
             if not allows(principal, host, Operation.READ, topic_resource(topic.name)):
                 self._report(peer, topic_resource(topic.name))
-                for part in topic.parts:
+                for part in topic.partitions:
                     part.code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return True
 
@@ -91,11 +91,11 @@ class CommitHandler:
         """Whether there is anything to commit; unknown partitions are rejected."""
         is_any = False
         for topic in request.topics:
-            if topic.parts and topic.parts[0].code != 0:
+            if topic.partitions and topic.partitions[0].code != 0:
                 continue
             state = self.image.topics.get(topic.name)
             count: i64 = 0 if state is None else len(state.partitions)
-            for part in topic.parts:
+            for part in topic.partitions:
                 if 0 <= part.partition < count:
                     is_any = True
                 else:
@@ -116,7 +116,7 @@ class CommitHandler:
         self._answer_all(waiting, answered)
 
     def _answer_late(self, waiting: Waiting, answered: list[CommitRequest]) -> None:
-        """Outside of a turn: the followers have them now, or never will."""
+        """Environment of a turn: the followers have them now, or never will."""
         self._answer_all(waiting, answered)
         self.appends.send_responses()
 
@@ -128,6 +128,6 @@ class CommitHandler:
                 self._answer(exchange, request)
 
     def _answer(self, exchange: Exchange, request: CommitRequest) -> None:
-        answer = write_offset_commit(exchange.correlation_id, request)
-        exchange.peer.work += WORK + len(answer) // BYTES_PER_WORK
-        exchange.respond([answer])
+        response = write_offset_commit(exchange.correlation_id, request)
+        exchange.peer.work += WORK + len(response) // BYTES_PER_WORK
+        exchange.respond([response])

@@ -26,22 +26,22 @@ def handle(
         for topic in request["topics"]
         if is_denied(broker, context, Operation.READ, topic_resource(topic["name"]))
     }
-    asked = [
+    requested = [
         (topic["name"], each["partition_index"])
         for topic in request["topics"]
         for each in topic["partitions"]
     ]
     known = [
         pair
-        for pair in asked
+        for pair in requested
         if pair[0] not in denied and broker.image.partition(*pair) is not None
     ]
-    answer = broker.groups().delete_offsets(request["group_id"], known)
+    response = broker.groups().delete_offsets(request["group_id"], known)
     refused = dict.fromkeys(
-        (pair for pair in asked if pair[0] in denied), ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        (pair for pair in requested if pair[0] in denied), ErrorCode.TOPIC_AUTHORIZATION_FAILED
     )
     return then(
-        answer,
+        response,
         lambda errors: _message(request, refused | dict(zip(known, errors, strict=True))),
     )
 

@@ -31,18 +31,18 @@ def handle(
         return _handle_groups(broker, context, request)
     topics = request["topics"]
     check(broker, context, Operation.DESCRIBE, group_resource(request["group_id"]))
-    answer = broker.groups().fetch_offsets(
+    response = broker.groups().fetch_offsets(
         request["group_id"], _asked(broker, context, topics), request.get("require_stable", False)
     )
-    return then(answer, lambda fetched: {"topics": _topics(broker, context, topics, fetched)})
+    return then(response, lambda fetched: {"topics": _topics(broker, context, topics, fetched)})
 
 
 async def _handle_groups(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Message:
-    slots = []
+    entries = []
     for group in request["groups"]:
-        slot: Message = {"group_id": group["group_id"]}
+        entry: Message = {"group_id": group["group_id"]}
         try:
             check(broker, context, Operation.DESCRIBE, group_resource(group["group_id"]))
             fetched = broker.groups().fetch_offsets(
@@ -52,18 +52,20 @@ async def _handle_groups(
                 group.get("member_id"),
                 group.get("member_epoch", NO_GENERATION),
             )
-            slot["topics"] = _topics(broker, context, group["topics"], await now_or_later(fetched))
+            entry["topics"] = _topics(broker, context, group["topics"], await now_or_later(fetched))
         except ApiError as error:
-            slot["error_code"] = _told(error)
-        slots.append(slot)
-    return {"groups": slots}
+            entry["error_code"] = _told(error)
+        entries.append(entry)
+    return {"groups": entries}
 
 
 def refuse(request: Message, error: ApiError) -> Message:
     code = _told(error)
     if "groups" in request:
-        slots = [{"group_id": group["group_id"], "error_code": code} for group in request["groups"]]
-        return {"groups": slots}
+        entries = [
+            {"group_id": group["group_id"], "error_code": code} for group in request["groups"]
+        ]
+        return {"groups": entries}
     # Version 1 has no error for the whole.
     topics = [_refused(topic, code) for topic in request["topics"] or ()]
     return {"error_code": code, "topics": topics}

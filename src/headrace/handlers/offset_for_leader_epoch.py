@@ -19,7 +19,7 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.requests.authorization import cannot_describe, is_allowed
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.lookup import hosted_partition, led_partition
+from headrace.requests.lookup import hosted_partition, leader_partition
 from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
@@ -35,10 +35,10 @@ def handle(
     is_any_replica = request.get("replica_id") == ASKS_AS_CONTROLLER
     denied = _denied(broker, context, request)
     partitions = [
-        TopicPartition(topic["topic"], asked["partition"])
+        TopicPartition(topic["topic"], requested["partition"])
         for topic in request["topics"]
         if topic["topic"] not in denied
-        for asked in topic["partitions"]
+        for requested in topic["partitions"]
     ]
     elected = None if is_any_replica else broker.wait_for_election(partitions, len(partitions))
     if elected is None:
@@ -64,22 +64,22 @@ def _reply(
 ) -> Message:
     topics = []
     for topic in request["topics"]:
-        slots = []
-        for asked in topic["partitions"]:
+        entries = []
+        for requested in topic["partitions"]:
             try:
                 if topic["topic"] in denied:
                     raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-                epoch, end_offset = _answer(broker, topic["topic"], asked, is_any_replica)
-                slots.append(
+                epoch, end_offset = _answer(broker, topic["topic"], requested, is_any_replica)
+                entries.append(
                     {
-                        "partition": asked["partition"],
+                        "partition": requested["partition"],
                         "leader_epoch": epoch,
                         "end_offset": end_offset,
                     }
                 )
             except ApiError as error:
-                slots.append({"partition": asked["partition"], "error_code": error.code})
-        topics.append({"topic": topic["topic"], "partitions": slots})
+                entries.append({"partition": requested["partition"], "error_code": error.code})
+        topics.append({"topic": topic["topic"], "partitions": entries})
     return {"topics": topics}
 
 
@@ -89,8 +89,8 @@ def refuse(request: Message, error: ApiError) -> Message:
             {
                 "topic": topic["topic"],
                 "partitions": [
-                    {"partition": asked["partition"], "error_code": error.code}
-                    for asked in topic["partitions"]
+                    {"partition": requested["partition"], "error_code": error.code}
+                    for requested in topic["partitions"]
                 ],
             }
             for topic in request["topics"]
@@ -99,19 +99,19 @@ def refuse(request: Message, error: ApiError) -> Message:
 
 
 def _answer(
-    broker: BrokerContext, topic: str, asked: Message, is_any_replica: bool
+    broker: BrokerContext, topic: str, requested: Message, is_any_replica: bool
 ) -> tuple[int, int]:
     if is_any_replica:
-        log = hosted_partition(broker, topic, asked["partition"]).log
+        log = hosted_partition(broker, topic, requested["partition"]).log
         if log.is_offline:
             # It is as long as its checkpoint says, and cannot be read: it must win no election.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log of {topic} is offline.")
-        if asked["leader_epoch"] > log.epochs.latest():
+        if requested["leader_epoch"] > log.epochs.latest():
             return log.epochs.latest(), log.log_end_offset
-        return log.epochs.end_offset_for(asked["leader_epoch"], log.log_end_offset)
-    epoch = asked["current_leader_epoch"]
-    partition = led_partition(broker, topic, asked["partition"], epoch)
-    return _end_of(partition, asked["leader_epoch"])
+        return log.epochs.end_offset_for(requested["leader_epoch"], log.log_end_offset)
+    epoch = requested["current_leader_epoch"]
+    partition = leader_partition(broker, topic, requested["partition"], epoch)
+    return _end_of(partition, requested["leader_epoch"])
 
 
 def _end_of(partition: "Partition", epoch: int) -> tuple[int, int]:

@@ -26,10 +26,10 @@ from headrace.replication.append_queue import ACKS_ALL, AppendQueue
 from headrace.replication.append_rules import RECOMPRESSED_ON_LOOP_BYTES_MAX, admit, is_packed_anew
 from headrace.replication.partition import Partition
 from headrace.replication.produce_exchange import ProduceExchange
-from headrace.requests.topic_gate import WRITE, TopicGate
+from headrace.requests.topic_permissions import WRITE, TopicPermissions
 from headrace.runtime.exchange import Peer
 from headrace.wire.cursor import MalformedRequest
-from headrace.wire.produce import OLDEST, TOPIC_IDS_SINCE, ProducePart, read_produce
+from headrace.wire.produce import OLDEST, TOPIC_IDS_SINCE, ProducePartition, read_produce
 
 if TYPE_CHECKING:
     from headrace.replication.partition_table import PartitionTable
@@ -54,9 +54,9 @@ class ProduceHandler:
         partitions: "PartitionTable",
         appends: AppendQueue,
         worker: "Worker",
-        gate: TopicGate,
+        permissions: TopicPermissions,
     ) -> None:
-        self.gate = gate
+        self.permissions = permissions
         self.partitions = partitions
         self.appends = appends
         self.worker = worker
@@ -71,7 +71,7 @@ class ProduceHandler:
         request = read_produce(data, at, end, version)
         exchange = ProduceExchange(peer, correlation_id, version, request, data)
         peer.exchanges.append(exchange)
-        peer.work += len(request.parts)
+        peer.work += len(request.partitions)
         if request.acks < -1 or request.acks > 1:
             _refuse_all(exchange, ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1.")
         elif request.transactional_id is not None:
@@ -80,15 +80,15 @@ class ProduceHandler:
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 "Transactions are not supported yet.",
             )
-        elif not self._stage_parts(exchange):
+        elif not self._stage_partitions(exchange):
             return
         self.appends.produced.append(exchange)
 
-    def _stage_parts(self, exchange: ProduceExchange) -> bool:
+    def _stage_partitions(self, exchange: ProduceExchange) -> bool:
         """Stage part after part; False where one has left the loop, to go on when it is back."""
-        parts = exchange.request.parts
-        while exchange.next < len(parts):
-            part = parts[exchange.next]
+        partitions = exchange.request.partitions
+        while exchange.next < len(partitions):
+            part = partitions[exchange.next]
             exchange.next += 1
             partition = self._find(exchange, part)
             if partition is None:
@@ -121,9 +121,9 @@ class ProduceHandler:
             self._stage(exchange, partition, part, batch)
         return True
 
-    def _find(self, exchange: ProduceExchange, part: ProducePart) -> Partition | None:
+    def _find(self, exchange: ProduceExchange, part: ProducePartition) -> Partition | None:
         by_id = exchange.version >= TOPIC_IDS_SINCE
-        if not self.gate.allows(exchange.peer, WRITE, part.key, by_id):
+        if not self.permissions.allows(exchange.peer, WRITE, part.key, by_id):
             part.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return None
         partition = self.partitions.find(part.key, part.index, by_id)
@@ -139,7 +139,7 @@ class ProduceHandler:
             exchange.refuse(part, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return None
 
-    def _read(self, partition: Partition, part: ProducePart, data: bytes) -> Batch | None:
+    def _read(self, partition: Partition, part: ProducePartition, data: bytes) -> Batch | None:
         if part.end - part.start > partition.rules.batch_bytes_max:
             part.error = ErrorCode.MESSAGE_TOO_LARGE
             part.message = (
@@ -157,7 +157,7 @@ class ProduceHandler:
             return None
 
     def _stage(
-        self, exchange: ProduceExchange, partition: Partition, part: ProducePart, batch: Batch
+        self, exchange: ProduceExchange, partition: Partition, part: ProducePartition, batch: Batch
     ) -> None:
         if not partition.is_leader:
             # This broker was the leader when it handed the batch to a thread.
@@ -187,12 +187,12 @@ class ProduceHandler:
         part.log_start_offset = partition.log.log_start_offset
         if batch.is_log_append_time():
             part.append_time_ms = batch.max_timestamp
-        exchange.parts.append(part)
+        exchange.staged.append(part)
         exchange.partitions.append(partition)
         self.appends.mark_dirty(partition)
 
     def _stage_later(
-        self, exchange: ProduceExchange, partition: Partition, part: ProducePart, batch: Batch
+        self, exchange: ProduceExchange, partition: Partition, part: ProducePartition, batch: Batch
     ) -> None:
         """Check one large batch on a thread, stage it, and go on with the parts after it."""
         peer = exchange.peer
@@ -219,7 +219,7 @@ class ProduceHandler:
             elif error is not None:
                 _log.error("batch validation failed", exc_info=error)
                 part.error = ErrorCode.UNKNOWN_SERVER_ERROR
-            if self._stage_parts(exchange):
+            if self._stage_partitions(exchange):
                 peer.muted = False
                 self.appends.produced.append(exchange)
             self.appends.send_responses()
@@ -227,7 +227,7 @@ class ProduceHandler:
         self.worker.submit(job, done)
 
 
-def _refuse(part: ProducePart, error: ApiError) -> None:
+def _refuse(part: ProducePartition, error: ApiError) -> None:
     part.error = error.code
     part.message = error.message
     if isinstance(error, RecordError):
@@ -235,6 +235,6 @@ def _refuse(part: ProducePart, error: ApiError) -> None:
 
 
 def _refuse_all(exchange: ProduceExchange, code: i64, message: str) -> None:
-    for part in exchange.request.parts:
+    for part in exchange.request.partitions:
         part.error = code
         part.message = message

@@ -29,9 +29,9 @@ def whole_batches(log: Log, offset: i64, found: FileSlice) -> tuple[i64, i64]:
     start: i64 = found.position
     if segment is not None:
         positions = segment.index().positions
-        slot = bisect_right(positions, stop - HEADER_SIZE)
-        if slot > 0 and positions[slot - 1] > start:
-            start = positions[slot - 1]
+        entry = bisect_right(positions, stop - HEADER_SIZE)
+        if entry > 0 and positions[entry - 1] > start:
+            start = positions[entry - 1]
     end_offset: i64 = offset
     files = found.file.files
     while stop - start >= HEADER_SIZE:

@@ -30,9 +30,9 @@ from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
 from headrace.node.authorization import Authorization
+from headrace.node.environment import Environment, Front, RealEnvironment
 from headrace.node.first_user import InvalidFirstUser, create_first_user, first_user
 from headrace.node.groups import Groups
-from headrace.node.outside import Front, Outside, RealOutside
 from headrace.node.replicas import Replicas
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.fetch_reader import FetchReader
@@ -75,7 +75,7 @@ class Broker:
     def __init__(
         self,
         config: BrokerConfig,
-        outside: Outside | None = None,
+        environment: Environment | None = None,
         *,
         adopt: bool = False,
     ) -> None:
@@ -85,10 +85,10 @@ class Broker:
         self.internal_address = ""
         """Where other brokers of a cluster connect; empty for a single broker."""
         self._adopts = adopt
-        self._outside = outside = outside or RealOutside()
-        self._clock = outside.clock
+        self._environment = environment = environment or RealEnvironment()
+        self._clock = environment.clock
         self._logs = LogDirectory(
-            config.data_directory, outside.files, self._clock, _log_settings(config)
+            config.data_directory, environment.files, self._clock, _log_settings(config)
         )
         self._table = PartitionTable()
         self._store: Store | None = None
@@ -135,17 +135,17 @@ class Broker:
         self._open_audit_file()
         self._logs.open()
         self._refuse_other_kind()
-        store = self._store = await self._outside.open_store(config, self._logs.path)
+        store = self._store = await self._environment.open_store(config, self._logs.path)
         await repeated(lambda: self._claim_for(store), self._connect_wait_s(store))
         controller = self._make_controller(store, tls)
-        worker = self._worker = self._outside.worker("files")
+        worker = self._worker = self._environment.worker("files")
         appends = self._appends = AppendQueue(
             self._clock,
-            self._outside.worker("sync"),
+            self._environment.worker("sync"),
             self._deliver,
             self._has_no_session if config.is_clustered else _never,
         )
-        reader = FetchReader(appends, self._outside.worker("read"))
+        reader = FetchReader(appends, self._environment.worker("read"))
         replication = self._make_replication(controller, appends, reader)
         replicas = self._make_replicas(controller, appends, replication)
         authorization = Authorization(config, controller, self._clock)
@@ -167,13 +167,17 @@ class Broker:
             wait_for_election=controller.wait_for_election,
             listed=controller.listed,
             was_lost=controller.was_lost,
-            is_cut_off=_never if replication is None else replication.is_cut_off,
+            has_isolated_leaders=_never
+            if replication is None
+            else replication.has_isolated_leaders,
             authorizer=authorization.authorizer,
             tls=tls,
             audit=authorization.audit,
         )
         sessions = None if replication is None else replication.sessions
-        server = self._server = self._outside.front(context, self._table, appends, reader, sessions)
+        server = self._server = self._environment.front(
+            context, self._table, appends, reader, sessions
+        )
         # IPv6 first: 127.0.0.1 would bring ::1 along, where another listener may want that port.
         ports = {
             endpoint.listener: server.listen(endpoint.listener, endpoint.host, endpoint.port)
@@ -278,10 +282,10 @@ class Broker:
         return Controller(
             store,
             config.node_id,
-            network=self._outside.network if config.is_clustered else None,
+            network=self._environment.network if config.is_clustered else None,
             clock=self._clock,
             internal_listener=config.internal_listener,
-            entropy=self._outside.entropy,
+            entropy=self._environment.entropy,
             rules=self._rules,
             silence_s=config.get_int("zookeeper.session.timeout.ms") / 1000,
             balance_interval_s=_balance_interval_s(config),
@@ -308,7 +312,7 @@ class Broker:
 
         return Replication(
             self.config,
-            self._outside.network,
+            self._environment.network,
             self._clock,
             controller,
             self._table,

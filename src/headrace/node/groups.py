@@ -167,7 +167,7 @@ class Groups:
         self._is_time_trusted = is_time_trusted
         self._appends = appends
         self._service: GroupService | None = None
-        self._led: dict[int, PartitionLog] = {}
+        self._leader_logs: dict[int, PartitionLog] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_preloaded = False
 
@@ -211,8 +211,8 @@ class Groups:
         self._take_up()
 
     def _resign(self) -> None:
-        for index in [index for index, log in self._led.items() if log.is_over]:
-            del self._led[index]
+        for index in [index for index, log in self._leader_logs.items() if log.is_over]:
+            del self._leader_logs[index]
             self.service().resign(index)
 
     def _take_up(self) -> None:
@@ -221,11 +221,13 @@ class Groups:
             self._is_preloaded = True
             self._worker.submit(_import_service, _ignore)
         for index, partition in partitions.items():
-            if partition.is_leader and index not in self._led:
+            if partition.is_leader and index not in self._leader_logs:
                 service = self.service()
-                if index not in self._led:
-                    log = self._led[index] = PartitionLog(partition, self._appends, self._worker)
-                    service.lead(index, log)
+                if index not in self._leader_logs:
+                    log = self._leader_logs[index] = PartitionLog(
+                        partition, self._appends, self._worker
+                    )
+                    service.become_leader(index, log)
 
 
 def _import_service() -> None:

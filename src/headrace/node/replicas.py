@@ -250,7 +250,7 @@ class Replicas:
     def _assume(self, partition: Partition, state: PartitionState) -> None:
         """Take up the role that a state gives this broker."""
         if state.leader_epoch <= partition.leader_epoch:
-            if partition.settle(state, self._now_ms()):
+            if partition.apply_state(state, self._now_ms()):
                 self._appends.commit(partition)
             return
         following = self._following
@@ -258,7 +258,7 @@ class Replicas:
             following.unfollow(partition)
         if state.leader == self._node_id and self._can_lead(partition, state):
             self._resign(partition, partition.retire)
-            partition.lead(state, self._broker_epoch(), self._now_ms())
+            partition.become_leader(state, self._broker_epoch(), self._now_ms())
             self._appends.commit(partition)
             return
         self._resign(partition, lambda: partition.follow(state))

@@ -76,9 +76,9 @@ class Replication:
             config.get_optional_str("replica.selector.class") == RACK_AWARE,
         )
 
-    def is_cut_off(self) -> bool:
+    def has_isolated_leaders(self) -> bool:
         """Whether clients should use other brokers: see `isr_service`."""
-        return self._isr.is_cut_off
+        return self._isr.has_isolated_leaders
 
     def start(self) -> None:
         self._set_rates()

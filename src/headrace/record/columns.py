@@ -101,16 +101,16 @@ class Columns:
             at = stop
 
     def append(
-        self, batch: Batch, payload: bytes, at: i64, end: i64, place: i64, first: i64, limit: i64
+        self, batch: Batch, payload: bytes, at: i64, end: i64, position: i64, first: i64, limit: i64
     ) -> None:
         """Add records from payload[at:end], the uncompressed payload of this batch.
 
-        `place` is the position of payload[at] in the buffer that all positions refer to.
+        `position` is the position of payload[at] in the buffer that all positions refer to.
         """
         if at < 0 or end > len(payload):
             raise _cut_off(batch)
         try:
-            self._append(batch, payload, at, end, place - at, first, limit)
+            self._append(batch, payload, at, end, position - at, first, limit)
         except IndexError:
             raise _cut_off(batch) from None
 
@@ -207,20 +207,22 @@ class Columns:
         write_i32_le(self.header_counts, i32(self.header_count))
 
 
-def _note(places: BytesWriter, presence: BytesWriter, payload: bytes, at: i64, shift: i64) -> i64:
+def _note(
+    positions: BytesWriter, presence: BytesWriter, payload: bytes, at: i64, shift: i64
+) -> i64:
     """Add the position of a key or value; returns its end, or ~at if it is missing."""
     number: i64 = payload[at]
     at += 1
     if number >= 0x80:
         number, at = long_varint(payload, at, number)
-    write_i32_le(places, i32(at + shift))
+    write_i32_le(positions, i32(at + shift))
     if number & 1:
         presence.append(0)
-        write_i32_le(places, i32(at + shift))
+        write_i32_le(positions, i32(at + shift))
         return ~at
     presence.append(1)
     at += number >> 1
-    write_i32_le(places, i32(at + shift))
+    write_i32_le(positions, i32(at + shift))
     return at
 
 

@@ -159,7 +159,7 @@ class AppendQueue:
 
     def _complete_or_wait(self, exchange: ProduceExchange) -> None:
         waits_for_all = exchange.request.acks == ACKS_ALL
-        for at, part in enumerate(exchange.parts):
+        for at, part in enumerate(exchange.staged):
             partition = exchange.partitions[at]
             if partition.write_error != 0 and part.end_offset > partition.log.written_end_offset:
                 exchange.refuse(part, partition.write_error)

@@ -16,7 +16,7 @@ from headrace.model.errors import ErrorCode
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.partition import Partition
 from headrace.runtime.exchange import Exchange
-from headrace.wire.fetch import FetchPart, FetchResult
+from headrace.wire.fetch import FetchPartition, FetchResult
 
 if TYPE_CHECKING:
     from headrace.runtime.worker import Worker
@@ -80,7 +80,7 @@ class FetchReader:
         self.worker.submit(cold.run, done)
 
 
-def divergence(part: FetchPart, partition: Partition) -> tuple[int, int] | None:
+def divergence(part: FetchPartition, partition: Partition) -> tuple[int, int] | None:
     """The end of the largest common epoch, if the reader's log diverges (KIP-595, B2)."""
     if part.last_fetched_epoch < 0:
         return None
@@ -90,7 +90,7 @@ def divergence(part: FetchPart, partition: Partition) -> tuple[int, int] | None:
     return epoch, end_offset
 
 
-def epoch_error(part: FetchPart, partition: Partition) -> i64:
+def epoch_error(part: FetchPartition, partition: Partition) -> i64:
     """The error for another leader epoch: FENCED if it is older, UNKNOWN if it is newer."""
     if part.current_leader_epoch < partition.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH

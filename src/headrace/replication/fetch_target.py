@@ -16,9 +16,9 @@ class FetchTarget:
         self.key = partition.topic_id.bytes
         self.index: i64 = partition.index
         self.leader_epoch: i64 = partition.leader_epoch
-        self.asked: i64 = NEVER
+        self.requested: i64 = NEVER
         """The last request that lists it, by number. Responses to earlier ones do not apply."""
-        self.asked_offset: i64 = 0
+        self.requested_offset: i64 = 0
         self.is_in_session = False
         self.is_resting = False
         self.is_held = False

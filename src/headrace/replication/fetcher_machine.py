@@ -29,7 +29,7 @@ from headrace.replication.fetch_target import NEVER, FetchTarget
 from headrace.replication.fetcher_append import append_fetched, base_before_start
 from headrace.replication.partition import Partition
 from headrace.replication.throttle import UNLIMITED, Throttle
-from headrace.wire.replica_fetch import FetchedPart, ReplicaFetchRequest, read_fetched
+from headrace.wire.replica_fetch import FetchedPartition, ReplicaFetchRequest, read_fetched
 
 BACKOFF_MS_MIN: Final = 20
 _EPOCH_MAX: Final = 0x7FFFFFFF
@@ -102,7 +102,7 @@ class FetcherMachine:
         elif target.leader_epoch == partition.leader_epoch and not target.is_resting:
             return
         target.leader_epoch = partition.leader_epoch
-        target.asked = NEVER
+        target.requested = NEVER
         target.failures = 0
         if not target.is_held and not target.is_stopped:
             self._wake(target)
@@ -117,7 +117,7 @@ class FetcherMachine:
         """Fetch the records that the disk has lost (`Partition.damaged_from`)."""
         target = self._find(partition.topic_id.bytes, partition.index)
         if target is not None and not target.is_held and not target.is_stopped:
-            target.asked = NEVER
+            target.requested = NEVER
             self._wake(target)
             self._is_urgent = True
 
@@ -175,7 +175,7 @@ class FetcherMachine:
         """Remove a partition from the session until `due_ms`: the leader stops sending it."""
         target.is_resting = True
         target.due_ms = due_ms
-        target.asked = NEVER
+        target.requested = NEVER
         self._changed.pop(target, None)
         self._forget(target)
         self._resting[target] = None
@@ -233,9 +233,9 @@ class FetcherMachine:
         self._changed.clear()
         request = self._request
         request.begin(self._session_id, self._session_epoch, len(topics))
-        for key, parts in topics.items():
-            request.topic(key, len(parts))
-            for target in parts:
+        for key, partitions in topics.items():
+            request.topic(key, len(partitions))
+            for target in partitions:
                 self._put(request, target)
             request.end_topic()
         request.forget(self._forgotten)
@@ -254,8 +254,8 @@ class FetcherMachine:
         start: i64 = log.log_start_offset
         request.part(target.index, target.leader_epoch, offset, epoch, start, target.size_max)
         target.size_max = NEVER
-        target.asked_offset = offset
-        target.asked = self._sent
+        target.requested_offset = offset
+        target.requested = self._sent
         if not target.is_in_session:
             target.is_in_session = True
             self._in_session += 1
@@ -306,7 +306,7 @@ class FetcherMachine:
         for topic in self._topics.values():
             for target in topic.values():
                 target.is_in_session = False
-                target.asked = NEVER
+                target.requested = NEVER
                 if not target.is_resting:
                     self._changed[target] = None
 
@@ -323,9 +323,9 @@ class FetcherMachine:
             self._refused(fetched.error, now_ms)
             return
         self._failures = 0
-        for part in fetched.parts:
+        for part in fetched.partitions:
             target = self._find(part.key, part.index)
-            if target is None or target.asked > number:
+            if target is None or target.requested > number:
                 continue
             partition = target.partition
             if partition.is_leader or partition.leader_epoch != target.leader_epoch:
@@ -347,7 +347,7 @@ class FetcherMachine:
             _LOG.warning("replica fetch rejected by leader: error=%s", error_name(code))
 
     def _take(
-        self, target: FetchTarget, part: FetchedPart, frame: bytes, wall_ms: i64, now_ms: i64
+        self, target: FetchTarget, part: FetchedPartition, frame: bytes, wall_ms: i64, now_ms: i64
     ) -> None:
         try:
             if target.partition.damaged_from >= 0:
@@ -364,14 +364,14 @@ class FetcherMachine:
             else:
                 self._append(target, part, frame, wall_ms)
         except ApiError as refusal:
-            self._trouble(target, refusal, now_ms)
+            self._handle_error(target, refusal, now_ms)
         except OSError as failure:
             if failure.errno not in PASSING:
                 target.partition.log.go_offline(failure)
             problem = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
-            self._trouble(target, problem, now_ms)
+            self._handle_error(target, problem, now_ms)
 
-    def _trouble(self, target: FetchTarget, error: ApiError, now_ms: i64) -> None:
+    def _handle_error(self, target: FetchTarget, error: ApiError, now_ms: i64) -> None:
         partition = target.partition
         self.written.append(partition)
         if partition.log.is_offline:
@@ -385,7 +385,9 @@ class FetcherMachine:
             )
         self._back_off(target, now_ms)
 
-    def _append(self, target: FetchTarget, part: FetchedPart, frame: bytes, wall_ms: i64) -> None:
+    def _append(
+        self, target: FetchTarget, part: FetchedPartition, frame: bytes, wall_ms: i64
+    ) -> None:
         partition = target.partition
         log = partition.log
         if part.end > part.start:
@@ -407,7 +409,7 @@ class FetcherMachine:
         self._learn(partition, part)
         self.written.append(partition)
 
-    def _learn(self, partition: Partition, part: FetchedPart) -> None:
+    def _learn(self, partition: Partition, part: FetchedPartition) -> None:
         """Apply the leader's high watermark, up to the end of this log, and its log start."""
         partition.committed_by_leader(part.high_watermark)
         start: i64 = min(part.log_start_offset, partition.high_watermark)
@@ -420,7 +422,9 @@ class FetcherMachine:
 
     # Logs that diverge.
 
-    def _reconcile(self, target: FetchTarget, part: FetchedPart, wall_ms: i64, now_ms: i64) -> None:
+    def _reconcile(
+        self, target: FetchTarget, part: FetchedPartition, wall_ms: i64, now_ms: i64
+    ) -> None:
         """Truncate to the end of the largest common epoch. The next fetch checks again."""
         log = target.partition.log
         epoch, end_offset = log.end_offset_for_epoch(part.diverging_epoch)
@@ -430,7 +434,7 @@ class FetcherMachine:
         self._truncate(target, offset, wall_ms, now_ms)
 
     def _move_into_range(
-        self, target: FetchTarget, part: FetchedPart, wall_ms: i64, now_ms: i64
+        self, target: FetchTarget, part: FetchedPartition, wall_ms: i64, now_ms: i64
     ) -> None:
         """The log ends outside of the leader's: before its start, or after its end."""
         log = target.partition.log
@@ -469,13 +473,15 @@ class FetcherMachine:
             log.truncate_to(offset, wall_ms)
         self._moved(target)
 
-    def _repair(self, target: FetchTarget, part: FetchedPart, wall_ms: i64, now_ms: i64) -> None:
+    def _repair(
+        self, target: FetchTarget, part: FetchedPartition, wall_ms: i64, now_ms: i64
+    ) -> None:
         """Truncate damaged records when no election can depend on them, and fetch them again."""
         partition = target.partition
         log = partition.log
         is_free = partition.damaged_from >= log.log_end_offset
         if not is_free and part.error == 0:
-            is_free = part.high_watermark <= target.asked_offset
+            is_free = part.high_watermark <= target.requested_offset
         if not is_free and target.is_member():
             self._back_off(target, now_ms)
             return
@@ -493,7 +499,7 @@ class FetcherMachine:
         """Discard the requests in flight: they are for the log before the truncation."""
         partition = target.partition
         partition.truncated()
-        target.asked = NEVER
+        target.requested = NEVER
         target.failures = 0
         self._changed[target] = None
         self.written.append(partition)

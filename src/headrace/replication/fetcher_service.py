@@ -28,7 +28,7 @@ from headrace.wire.cursor import MalformedRequest
 from headrace.wire.replica_fetch import ReplicaFetchRequest
 
 _DIAL_BACKOFF_MS_MIN: Final = 50
-_DIAL_TIMEOUT_S: Final = 3.0
+_CONNECT_TIMEOUT_S: Final = 3.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -192,8 +192,8 @@ class _Session:
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._take: Callable[[bytes | None], None] = _ignore
-        self._dialling: asyncio.Task[None] | None = None
-        self._redial: asyncio.TimerHandle | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._reconnect: asyncio.TimerHandle | None = None
         self._due: asyncio.TimerHandle | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._failures = 0
@@ -208,20 +208,20 @@ class _Session:
             self._loop.call_soon(self._pump)
 
     def try_now(self) -> None:
-        if self._redial is not None:
-            self._redial.cancel()
-            self._redial = None
+        if self._reconnect is not None:
+            self._reconnect.cancel()
+            self._reconnect = None
         if self._link is None:
             self._failures = 0
             self.pump_soon()
 
     def stop(self) -> None:
         self._is_stopped = True
-        for timer in (self._redial, self._due, self._watchdog):
+        for timer in (self._reconnect, self._due, self._watchdog):
             if timer is not None:
                 timer.cancel()
-        if self._dialling is not None:
-            self._dialling.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
         self._hang_up()
 
     # Requests and responses.
@@ -235,7 +235,7 @@ class _Session:
             return
         link = self._link
         if link is None:
-            self._dial()
+            self._connect()
             return
         now_ms = self._now_ms()
         frame = self.machine.next_request(self._fetchers.broker_epoch(), now_ms)
@@ -288,24 +288,24 @@ class _Session:
 
     # The link.
 
-    def _dial(self) -> None:
+    def _connect(self) -> None:
         endpoint = self._fetchers.endpoint_of(self._leader_id)
-        if endpoint is None or self._dialling is not None or self._redial is not None:
+        if endpoint is None or self._connecting is not None or self._reconnect is not None:
             return
-        self._dialling = self._loop.create_task(self._connect(endpoint))
+        self._connecting = self._loop.create_task(self._open_link(endpoint))
 
-    async def _connect(self, endpoint: Endpoint) -> None:
+    async def _open_link(self, endpoint: Endpoint) -> None:
         network = self._fetchers.network
         try:
-            link = await network.dial(endpoint.host, endpoint.port, _DIAL_TIMEOUT_S)
+            link = await network.connect(endpoint.host, endpoint.port, _CONNECT_TIMEOUT_S)
             await self._fetchers.log_in(link, endpoint)
         except (LinkBroken, TimeoutError) as error:
-            self._dialling = None
+            self._connecting = None
             if self._failures == 0:
                 _LOG.info("leader not reachable: broker=%d error=%s", self._leader_id, error)
-            self._dial_later()
+            self._connect_later()
             return
-        self._dialling = None
+        self._connecting = None
         if self._is_stopped:
             link.close()
             return
@@ -316,14 +316,14 @@ class _Session:
         self._watch()
         self._pump()
 
-    def _dial_later(self) -> None:
+    def _connect_later(self) -> None:
         self._failures += 1
         most_ms = max(self._fetchers.settings.backoff_ms, 1)
         wait_ms = backoff(_DIAL_BACKOFF_MS_MIN, most_ms, self._failures)
-        self._redial = self._loop.call_later(wait_ms / 1000, self._dial_again)
+        self._reconnect = self._loop.call_later(wait_ms / 1000, self._connect_again)
 
-    def _dial_again(self) -> None:
-        self._redial = None
+    def _connect_again(self) -> None:
+        self._reconnect = None
         self._pump()
 
     def _watch(self) -> None:
@@ -351,7 +351,7 @@ class _Session:
             self._failures = 1
             self.pump_soon()
         else:
-            self._dial_later()
+            self._connect_later()
 
     def _hang_up(self) -> None:
         link = self._link

@@ -2,7 +2,7 @@
 
 Sends `Partition.wanted_isr` with AlterPartition (key 56, version 3), one request at a time for all
 partitions. Runs on the loop thread. The outcome reaches a partition with the response or with the
-image of the cluster, whichever is first; `Partition.settle` compares partition epochs.
+image of the cluster, whichever is first; `Partition.apply_state` compares partition epochs.
 
 1. The members of a requested ISR count until its outcome is known (B5). A missing response is not
    an outcome: the request is repeated until its response or a later partition state arrives.
@@ -12,7 +12,7 @@ image of the cluster, whichever is first; `Partition.settle` compares partition 
    an ISR without itself. The controller elects one of the others. If few members are silent, the
    leader requests an ISR without them.
 4. A leader without a session, most of whose followers are silent, is probably replaced, and can
-   commit nothing. It sends its clients to other brokers (`Partition.is_cut_off`).
+   commit nothing. It sends its clients to other brokers (`Partition.is_isolated`).
 5. Any other error is final. The partition is checked again after a pause, because without writes
    nothing else might cause a check.
 """
@@ -47,7 +47,7 @@ Message = dict[str, Any]
 ToController = Callable[[int, int, Message], Awaitable[Message]]
 
 
-class _Asked(NamedTuple):
+class _IsrChange(NamedTuple):
     partition: Partition
     isr: Isr
     leader_epoch: int
@@ -77,35 +77,35 @@ class IsrService:
         self._clock = clock
         self._to_controller = to_controller
         self._considered: dict[Partition, None] = {}
-        self._resting: dict[Partition, int] = {}
+        self._backing_off: dict[Partition, int] = {}
         """For each partition, the time before which no further ISR change is requested."""
-        self._cut_off: dict[Partition, None] = {}
+        self._resigning: dict[Partition, None] = {}
         """Partitions to be handed over, because most of their ISR does not reach this broker."""
         self._shrinking: dict[Partition, None] = {}
         """Partitions whose silent followers are to be removed from the ISR."""
-        self._stranded: dict[Partition, None] = {}
+        self._isolated: dict[Partition, None] = {}
         """Partitions that are marked as cut off."""
         self._loop = asyncio.get_running_loop()
         self._check_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._work_timer: asyncio.Handle | None = None
-        self._rest_timer: asyncio.TimerHandle | None = None
+        self._backoff_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
         self._refusals = 0
         """The number of consecutive responses with a final error."""
 
     @property
-    def is_cut_off(self) -> bool:
+    def has_isolated_leaders(self) -> bool:
         """Whether any partition is marked as cut off."""
-        return bool(self._stranded)
+        return bool(self._isolated)
 
     def start(self) -> None:
         self._tick_timer = self._loop.call_later(self.lag_ms_max / 2000, self._tick)
         self._check_timer = self._loop.call_later(CHECK_S, self._check_silence)
 
     def stop(self) -> None:
-        for timer in (self._tick_timer, self._check_timer, self._work_timer, self._rest_timer):
+        for timer in (self._tick_timer, self._check_timer, self._work_timer, self._backoff_timer):
             if timer is not None:
                 timer.cancel()
         if self._task is not None:
@@ -133,7 +133,7 @@ class IsrService:
             for partition in self._partitions:
                 if partition.is_leader and partition.proposed is None:
                     self._judge(partition, now)
-        self._mark_stranded()
+        self._mark_isolated()
 
     def _expect_fetches(self, now: float) -> None:
         """Expect fetches of all members that records wait for."""
@@ -160,7 +160,7 @@ class IsrService:
         )
         if action is Action.HAND_OVER:
             _LOG.warning("followers do not respond, handing over leadership: partition=%s-%d", *key)
-            self._cut_off[partition] = None
+            self._resigning[partition] = None
         elif action is Action.REMOVE_SILENT:
             silent = ",".join(str(node) for node in sorted(self.silence.unreached))
             _LOG.warning(
@@ -173,7 +173,7 @@ class IsrService:
         if action is not Action.NONE:
             self.check_isr(partition)
 
-    def _mark_stranded(self) -> None:
+    def _mark_isolated(self) -> None:
         """Mark the partitions that cannot commit, if another broker can lead them by now."""
         unreached = self.silence.unreached
         found: dict[Partition, None] = {}
@@ -182,38 +182,38 @@ class IsrService:
                 members = (member for member, _ in partition.isr)
                 if partition.is_leader and not unreached.isdisjoint(members):
                     found[partition] = None
-        for partition in self._stranded:
-            partition.is_cut_off = partition in found
-        for partition in [each for each in found if each not in self._stranded]:
+        for partition in self._isolated:
+            partition.is_isolated = partition in found
+        for partition in [each for each in found if each not in self._isolated]:
             _LOG.warning(
                 "leader is cut off from the cluster, rejecting clients: partition=%s",
                 partition.log.partition,
             )
-            partition.is_cut_off = True
+            partition.is_isolated = True
             self._appends.update_time()
             self._appends.leader_isolated(partition)
             self._appends.send_responses()
-        self._stranded = found
+        self._isolated = found
 
     def _work(self) -> None:
         self._work_timer = None
-        asked = self._gather()
-        if asked:
-            self._task = self._loop.create_task(self._ask(asked))
+        changes = self._gather()
+        if changes:
+            self._task = self._loop.create_task(self._request_changes(changes))
 
-    def _gather(self) -> list[_Asked]:
+    def _gather(self) -> list[_IsrChange]:
         considered, self._considered = self._considered, {}
         now_ms = self._now_ms()
-        asked: list[_Asked] = []
+        changes: list[_IsrChange] = []
         for partition in considered:
-            is_cut_off = partition in self._cut_off
+            is_resigning = partition in self._resigning
             is_shrinking = partition in self._shrinking
-            self._cut_off.pop(partition, None)
+            self._resigning.pop(partition, None)
             self._shrinking.pop(partition, None)
-            if not partition.is_leader or self._resting.get(partition, now_ms) > now_ms:
+            if not partition.is_leader or self._backing_off.get(partition, now_ms) > now_ms:
                 continue
-            self._resting.pop(partition, None)
-            isr = partition.proposed or self._isr_without_this(partition, is_cut_off)
+            self._backing_off.pop(partition, None)
+            isr = partition.proposed or self._isr_without_this(partition, is_resigning)
             if isr is None and is_shrinking:
                 isr = self._isr_without_silent(partition)
             if isr is None:
@@ -222,14 +222,16 @@ class IsrService:
                 continue
             if partition.proposed is None:
                 partition.propose(isr)
-            asked.append(
-                _Asked(partition, isr, int(partition.leader_epoch), int(partition.partition_epoch))
+            changes.append(
+                _IsrChange(
+                    partition, isr, int(partition.leader_epoch), int(partition.partition_epoch)
+                )
             )
-        return asked
+        return changes
 
-    def _isr_without_this(self, partition: Partition, is_cut_off: bool) -> Isr | None:
+    def _isr_without_this(self, partition: Partition, is_resigning: bool) -> Isr | None:
         """The ISR to request if this leader must resign; None if it need not, or is alone in it."""
-        if partition.damaged_from < 0 and not is_cut_off:
+        if partition.damaged_from < 0 and not is_resigning:
             return None
         return tuple(each for each in partition.isr if each[0] != self._node_id) or None
 
@@ -243,17 +245,17 @@ class IsrService:
         broker = self._image.brokers.get(node_id)
         return broker is not None and broker.epoch == epoch
 
-    async def _ask(self, asked: list[_Asked]) -> None:
+    async def _request_changes(self, changes: list[_IsrChange]) -> None:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                reply = await self._to_controller(ALTER_PARTITION, VERSION, self._request(asked))
+                reply = await self._to_controller(ALTER_PARTITION, VERSION, self._request(changes))
             code = reply.get("error_code", 0)
             refusal = error_name(code) if code else ""
         except (LinkBroken, TimeoutError) as error:
             reply, refusal = {}, str(error) or "no response"
         except ApiError as error:
             reply, refusal = {}, error_name(error.code)
-        unknown = asked if refusal else self._settle(asked, _slots(reply))
+        unknown = changes if refusal else self._apply_response(changes, _slots(reply))
         self._task = None
         self._failures = self._failures + 1 if unknown else 0
         if unknown:
@@ -266,9 +268,9 @@ class IsrService:
         elif self._considered:
             self._work_timer = self._loop.call_soon(self._work)
 
-    def _request(self, asked: list[_Asked]) -> Message:
+    def _request(self, changes: list[_IsrChange]) -> Message:
         topics: dict[Any, list[Message]] = {}
-        for each in asked:
+        for each in changes:
             partition = each.partition
             topics.setdefault(partition.topic_id, []).append(
                 {
@@ -289,52 +291,54 @@ class IsrService:
             ],
         }
 
-    def _settle(self, asked: list[_Asked], slots: dict[tuple[Any, int], Message]) -> list[_Asked]:
+    def _apply_response(
+        self, changes: list[_IsrChange], entries: dict[tuple[Any, int], Message]
+    ) -> list[_IsrChange]:
         """Apply the response; returns the requests whose outcome is unknown."""
-        unknown: list[_Asked] = []
+        unknown: list[_IsrChange] = []
         refused: dict[int, list[Partition]] = {}
         self._appends.update_time()
-        for each in asked:
+        for each in changes:
             partition = each.partition
             if partition.proposed is not each.isr or partition.leader_epoch != each.leader_epoch:
                 # A later state arrived first, perhaps without the requested change.
-                self._rest(partition, _AGAIN_MS_MAX)
+                self._backoff(partition, _AGAIN_MS_MAX)
                 continue
-            slot = slots.get((partition.topic_id, int(partition.index)))
-            if slot is None or slot["error_code"] in _NO_OUTCOME:
+            entry = entries.get((partition.topic_id, int(partition.index)))
+            if entry is None or entry["error_code"] in _NO_OUTCOME:
                 unknown.append(each)
-            elif slot["error_code"] in _LATER_STATE:
-                self._rest(partition, _AGAIN_MS_MAX)
-            elif slot["error_code"]:
-                refused.setdefault(slot["error_code"], []).append(partition)
+            elif entry["error_code"] in _LATER_STATE:
+                self._backoff(partition, _AGAIN_MS_MAX)
+            elif entry["error_code"]:
+                refused.setdefault(entry["error_code"], []).append(partition)
                 partition.withdraw()
                 self._appends.commit(partition)
             else:
-                self._take(each, slot)
+                self._take(each, entry)
         self._appends.send_responses()
-        self._put_to_rest(refused)
+        self._start_backoff(refused)
         return unknown
 
-    def _take(self, asked: _Asked, slot: Message) -> None:
-        partition = asked.partition
-        epochs = dict(asked.isr)
-        if slot["leader_epoch"] != asked.leader_epoch or sorted(slot["isr"]) != sorted(epochs):
+    def _take(self, change: _IsrChange, entry: Message) -> None:
+        partition = change.partition
+        epochs = dict(change.isr)
+        if entry["leader_epoch"] != change.leader_epoch or sorted(entry["isr"]) != sorted(epochs):
             # Another leader, or another ISR than requested: the image will contain the state.
-            self._rest(partition, _AGAIN_MS_MAX)
+            self._backoff(partition, _AGAIN_MS_MAX)
             return
         state = PartitionState(
-            slot["leader_id"],
-            slot["leader_epoch"],
+            entry["leader_id"],
+            entry["leader_epoch"],
             partition.replicas,
-            tuple(slot["isr"]),
-            slot["partition_epoch"],
-            tuple(epochs[member] for member in slot["isr"]),
+            tuple(entry["isr"]),
+            entry["partition_epoch"],
+            tuple(epochs[member] for member in entry["isr"]),
         )
-        if not partition.settle(state, self._now_ms()) and partition.proposed is asked.isr:
+        if not partition.apply_state(state, self._now_ms()) and partition.proposed is change.isr:
             partition.withdraw()
         self._appends.commit(partition)
 
-    def _put_to_rest(self, refused: dict[int, list[Partition]]) -> None:
+    def _start_backoff(self, refused: dict[int, list[Partition]]) -> None:
         """Pause partitions with a final error, with exponential backoff."""
         self._refusals = self._refusals + 1 if refused else 0
         for code, partitions in refused.items():
@@ -344,25 +348,25 @@ class IsrService:
                 len(partitions),
                 partitions[0].log.partition,
             )
-            rest_ms = int(backoff(_REST_MS_MIN, _REST_MS_MAX, self._refusals))
+            backoff_ms = int(backoff(_REST_MS_MIN, _REST_MS_MAX, self._refusals))
             for partition in partitions:
-                self._rest(partition, rest_ms)
+                self._backoff(partition, backoff_ms)
 
-    def _rest(self, partition: Partition, rest_ms: int) -> None:
-        self._resting[partition] = self._now_ms() + rest_ms
-        if self._rest_timer is None:
-            self._rest_timer = self._loop.call_later(_REST_MS_MIN / 1000, self._end_rest)
+    def _backoff(self, partition: Partition, backoff_ms: int) -> None:
+        self._backing_off[partition] = self._now_ms() + backoff_ms
+        if self._backoff_timer is None:
+            self._backoff_timer = self._loop.call_later(_REST_MS_MIN / 1000, self._end_backoff)
 
-    def _end_rest(self) -> None:
-        self._rest_timer = None
+    def _end_backoff(self) -> None:
+        self._backoff_timer = None
         now_ms = self._now_ms()
-        rested = [each for each, due_ms in self._resting.items() if due_ms <= now_ms]
+        rested = [each for each, due_ms in self._backing_off.items() if due_ms <= now_ms]
         for partition in rested:
-            del self._resting[partition]
+            del self._backing_off[partition]
             self.check_isr(partition)
-        if self._resting:
-            left_ms = min(self._resting.values()) - now_ms
-            self._rest_timer = self._loop.call_later(left_ms / 1000, self._end_rest)
+        if self._backing_off:
+            left_ms = min(self._backing_off.values()) - now_ms
+            self._backoff_timer = self._loop.call_later(left_ms / 1000, self._end_backoff)
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

@@ -199,7 +199,7 @@ class LeaderSessions:
                 session.throttled.pop(removed, None)
                 self._stop_listening(session, removed)
         now_ms: i64 = self._now_ms()
-        for part in request.parts:
+        for part in request.partitions:
             followed = session.partitions.get((part.key, part.index))
             if followed is None:
                 followed = SessionPartition(session, part)

@@ -1,8 +1,8 @@
 """A partition of this broker: its log, role, high watermark and waiting requests.  # HOT
 
 Pure except for the log: time is an argument, for followers in monotonic milliseconds. The image of
-the cluster decides the role (`lead`, `follow`, `settle`, `retire`). Owns the lists of exchanges
-that wait; other modules call methods.
+the cluster decides the role (`become_leader`, `follow`, `apply_state`, `retire`). Owns the lists of
+exchanges that wait; other modules call methods.
 
 P1  high_watermark <= the end offset of every member of the maximal ISR: the committed ISR and,
     while the outcome of a change is unknown, also the proposed one (B5, I9).
@@ -78,7 +78,7 @@ class Partition:
         self.in_sync_replicas: i64 = 0
         self.has_elr = False
         """Whether replicas outside of the ISR can be elected: then nothing is committed."""
-        self.is_cut_off = False
+        self.is_isolated = False
         """Whether this leader can commit nothing and is probably replaced: see `isr_service`."""
         self.followers: dict[int, ReplicaProgress] = {}
         self.epoch_start_offset: i64 = 0
@@ -130,7 +130,7 @@ class Partition:
 
     # Roles.
 
-    def lead(self, state: PartitionState, broker_epoch: i64, now_ms: i64) -> None:
+    def become_leader(self, state: PartitionState, broker_epoch: i64, now_ms: i64) -> None:
         """Become leader, in the leader epoch of the state."""
         assert state.leader_epoch > self.leader_epoch
         self.is_leader = True
@@ -151,7 +151,7 @@ class Partition:
         self._stop_leading()
         self.leader_id = NO_LEADER
 
-    def settle(self, state: PartitionState, now_ms: i64) -> bool:
+    def apply_state(self, state: PartitionState, now_ms: i64) -> bool:
         """Apply a state that was committed in the same leader epoch; False if it was known."""
         if state.leader_epoch != self.leader_epoch or state.partition_epoch < self.partition_epoch:
             return False
@@ -169,7 +169,7 @@ class Partition:
 
     def _stop_leading(self) -> None:
         self.is_leader = False
-        self.is_cut_off = False
+        self.is_isolated = False
         for follower in self.followers.values():
             if follower.listener is not None:
                 follower.listener.appended()
@@ -294,7 +294,7 @@ class Partition:
         A timeout would not help a client of a leader that is cut off: librdkafka repeats the
         request after it, and requests no metadata.
         """
-        if self.is_cut_off:
+        if self.is_isolated:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NOT_ENOUGH_REPLICAS if self.is_short() else ErrorCode.NONE
 

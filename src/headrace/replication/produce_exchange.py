@@ -15,7 +15,7 @@ from headrace.record.batch import HEADER_SIZE, Batch
 from headrace.runtime.exchange import Exchange, Peer, Refusal
 from headrace.wire.produce import (
     NOT_STAGED,
-    ProducePart,
+    ProducePartition,
     ProduceRequest,
     write_produce_response,
 )
@@ -47,9 +47,9 @@ class ProduceExchange(Exchange):
         """The frame, until the records are written."""
         self.next: i64 = 0
         """The first part of the request that is not processed yet."""
-        self.parts: list[ProducePart] = []
+        self.staged: list[ProducePartition] = []
         self.partitions: list[Partition] = []
-        """The partition of each staged part, at the same position as in `parts`."""
+        """The partition of each staged part, at the same position as in `staged`."""
         self.waiting: i64 = 0
         """The number of parts that wait for a sync or for followers."""
         self.deadline: float = 0.0
@@ -58,19 +58,19 @@ class ProduceExchange(Exchange):
         """How long the client is throttled by its quota."""
 
     def fail(self, partition: "Partition", code: i64) -> None:
-        for at, part in enumerate(self.parts):
+        for at, part in enumerate(self.staged):
             if self.partitions[at] is partition and part.error == 0:
                 self.refuse(part, code)
 
     def record_count(self) -> i64:
         """The records of batches that are not rejected yet, from the headers in the frame."""
         count: i64 = 0
-        for part in self.request.parts:
+        for part in self.request.partitions:
             if part.error == 0 and part.start >= 0 and part.end - part.start >= HEADER_SIZE:
                 count += max(Batch(self.data, part.start, part.end).record_count, 0)
         return count
 
-    def refuse(self, part: ProducePart, code: i64) -> None:
+    def refuse(self, part: ProducePartition, code: i64) -> None:
         """Reject a batch that the producer will send again; later batches wait for it."""
         part.error = code
         part.base_offset = -1
@@ -96,12 +96,12 @@ class ProduceExchange(Exchange):
         """
         self.data = b""
         request = self.request
-        size: i64 = EXCHANGE_BYTES + len(request.parts) * PART_BYTES
+        size: i64 = EXCHANGE_BYTES + len(request.partitions) * PART_BYTES
         for topic in request.topics:
             size += PART_BYTES + len(topic.key)
         return size
 
-    def refusal_before(self, part: ProducePart, batch: Batch, partition: "Partition") -> i64:
+    def refusal_before(self, part: ProducePartition, batch: Batch, partition: "Partition") -> i64:
         """The error of an earlier batch without which this one has a sequence gap, or 0."""
         refusal = self.peer.refusals.pop((part.key, part.index), None)
         if (
@@ -118,13 +118,13 @@ class ProduceExchange(Exchange):
     def encode(self) -> None:
         request = self.request
         if request.acks != 0:
-            answer = write_produce_response(
+            response = write_produce_response(
                 self.correlation_id, self.version, request.topics, self.throttle_ms
             )
-            self.respond([answer])
+            self.respond([response])
             return
         self.respond([])
-        for part in request.parts:
+        for part in request.partitions:
             if part.error != 0:
                 # acks=0 has no response: closing the connection is the only way to report it.
                 self.peer.fail(f"a record sent with acks=0 was rejected: error {part.error}")

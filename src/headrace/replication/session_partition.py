@@ -12,14 +12,14 @@ from headrace.replication.fetch_reader import divergence
 from headrace.replication.partition import Partition
 from headrace.replication.replica_progress import ReplicaListener
 from headrace.runtime.exchange import Exchange, Peer, Timer
-from headrace.wire.fetch import FetchPart, FetchRequest
+from headrace.wire.fetch import FetchPartition, FetchRequest
 
 
 @final
 class SessionPartition(ReplicaListener):
     """One partition in a follower's session."""
 
-    def __init__(self, session: "ReplicaSession", part: FetchPart) -> None:
+    def __init__(self, session: "ReplicaSession", part: FetchPartition) -> None:
         self.session = session
         self.partition: Partition | None = None
         self.part = part
@@ -31,7 +31,7 @@ class SessionPartition(ReplicaListener):
         """As last sent to the follower, like the log start offset."""
         self.log_start_offset: i64 = -1
 
-    def fetch(self, part: FetchPart) -> None:
+    def fetch(self, part: FetchPartition) -> None:
         """The follower fetches from another offset."""
         self.part = part
         self.is_checked = False

@@ -41,17 +41,17 @@ def controller_for(broker: BrokerContext, brokers: list[tuple[BrokerInfo, Endpoi
     return broker.node_id if broker.node_id in listed else NO_CONTROLLER
 
 
-def leads_in_vain(broker: BrokerContext, topic: str, index: int) -> bool:
+def is_stale_leader(broker: BrokerContext, topic: str, index: int) -> bool:
     """Whether this broker is the leader in its image only, so that clients should use another.
 
     It has no registration, or it is cut off from the other brokers and the store.
     """
     if broker.controller.broker_epoch == NOT_REGISTERED:
         return True
-    if not broker.is_cut_off():
+    if not broker.has_isolated_leaders():
         return False
     partition = broker.partitions.get(topic, {}).get(index)
-    return partition is not None and partition.is_cut_off
+    return partition is not None and partition.is_isolated
 
 
 def partition_message(
@@ -61,7 +61,7 @@ def partition_message(
     live = broker.image.brokers
     leader, error = state.leader, ErrorCode.NONE
     info = live.get(leader)
-    if info is None or (leader == broker.node_id and leads_in_vain(broker, topic, index)):
+    if info is None or (leader == broker.node_id and is_stale_leader(broker, topic, index)):
         leader, error = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
     elif endpoint_of(info, listener) is None:
         leader, error = NO_LEADER, ErrorCode.LISTENER_NOT_FOUND

@@ -51,7 +51,7 @@ async def alter_each(
 ) -> Message:
     """The response to an Alter request. `edits` reads the request's settings of one resource."""
     twice = repeated(resource_key(resource) for resource in request["resources"])
-    slots = []
+    entries = []
     for resource in request["resources"]:
         try:
             check_resource(broker, context, Operation.ALTER_CONFIGS, resource)
@@ -62,10 +62,10 @@ async def alter_each(
             check_values(resource["configs"])
             edit = edits(broker.config, resource["configs"])
             await _alter(broker, resource, edit, request["validate_only"])
-            slots.append(_altered(resource))
+            entries.append(_altered(resource))
         except ApiError as error:
-            slots.append(_altered(resource, error))
-    return {"responses": slots}
+            entries.append(_altered(resource, error))
+    return {"responses": entries}
 
 
 def refuse_altering(request: Message, error: ApiError) -> Message:
@@ -175,5 +175,5 @@ async def _alter(
 def _altered(resource: Message, error: ApiError | None = None) -> Message:
     """One entry of an Alter response."""
     resource_type, name = resource_key(resource)
-    slot: Message = {"resource_type": resource_type, "resource_name": name}
-    return slot if error is None else {**slot, **failure(error)}
+    entry: Message = {"resource_type": resource_type, "resource_name": name}
+    return entry if error is None else {**entry, **failure(error)}

@@ -45,7 +45,7 @@ class RequestContext:
     """The user of the connection; of a forwarded request, the user of its client."""
     throttle_ms: int = 0
     """How long the client must wait because of its changes of topics."""
-    settle: Callable[[int], int] | None = None
+    apply_quota: Callable[[int], int] | None = None
     """Counts the request of a limited client. Takes `throttle_ms`, returns the throttle time."""
 
     @property
@@ -95,7 +95,7 @@ class BrokerContext:
     """The brokers that Metadata lists (HeldResponses.listed). None: all registered ones."""
     was_lost: "Callable[[int], bool]" = field(default=lambda _: False)
     """Whether the connection to a broker was just lost: see HeldResponses.was_lost."""
-    is_cut_off: "Callable[[], bool]" = field(default=_never)
+    has_isolated_leaders: "Callable[[], bool]" = field(default=_never)
     """Whether this broker is isolated, so that another one probably leads its partitions."""
     authorizer: "Authorizer" = field(default_factory=AllowAll)
     audit: Audit = field(default_factory=_system_audit)

@@ -20,11 +20,11 @@ from typing import Any, Protocol, cast
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.forwarding import Carry, administer
-from headrace.requests.group_requests import until_settled
+from headrace.requests.forwarding import Execute, execute_on_controller
+from headrace.requests.group_requests import coordinator_wait
 from headrace.requests.permissions import check_request
 from headrace.requests.replies import now_or_later
-from headrace.wire.api_versions import answer_api_versions
+from headrace.wire.api_versions import respond_api_versions
 from headrace.wire.apis import API_VERSIONS, APIS, CONTROLLER_APIS
 from headrace.wire.codec import MalformedRequest, Message, decode_request, encode_response
 
@@ -44,19 +44,21 @@ def handle_frame(
     """The response frame without its length, or an awaitable of it."""
     version = context.api_version
     if context.api_key == API_VERSIONS:
-        return answer_api_versions(version, context.correlation_id, frame, body_at)
+        return respond_api_versions(version, context.correlation_id, frame, body_at)
     if APIS[context.api_key].is_internal and not context.is_internal:
         name = APIS[context.api_key].name
         raise MalformedRequest(f"{name} is accepted only on the inter-broker listener")
     request = decode_request(context.api_key, version, frame, body_at)
     handler = _handler(context.api_key)
-    carry = partial(handler.handle, broker, context, request)
+    execute = partial(handler.handle, broker, context, request)
     if context.api_key in CONTROLLER_APIS:
-        return _administer(broker, handler, context, frame, request, cast(Carry, carry))
+        return _respond_from_controller(
+            broker, handler, context, frame, request, cast(Execute, execute)
+        )
     try:
         check_request(broker, context)
-        ready = until_settled(broker, context, request)
-        reply = carry() if ready is None else _after(ready, carry)
+        ready = coordinator_wait(broker, context, request)
+        reply = execute() if ready is None else _after(ready, execute)
     except Exception as error:  # noqa: BLE001 (returned as an error, and logged if it is a bug)
         reply = handler.refuse(request, _as_api_error(context, error))
     if isinstance(reply, dict):
@@ -65,33 +67,33 @@ def handle_frame(
 
 
 async def _after(
-    wait: Awaitable[None], carry: Callable[[], Message | Awaitable[Message]]
+    wait: Awaitable[None], execute: Callable[[], Message | Awaitable[Message]]
 ) -> Message:
     await wait
-    return await now_or_later(carry())
+    return await now_or_later(execute())
 
 
-async def _administer(
+async def _respond_from_controller(
     broker: BrokerContext,
     handler: Handler,
     context: RequestContext,
     frame: bytes,
     request: Message,
-    carry: Carry,
+    execute: Execute,
 ) -> bytes:
     try:
         check_request(broker, context)
-        answer = await administer(broker, context, frame, request, carry)
+        response = await execute_on_controller(broker, context, frame, request, execute)
     except Exception as error:
-        trouble = _as_api_error(context, error)
-        if context.is_forwarded and trouble.code is ErrorCode.NOT_CONTROLLER:
+        failure = _as_api_error(context, error)
+        if context.is_forwarded and failure.code is ErrorCode.NOT_CONTROLLER:
             raise  # The Envelope gets this error, and its sender retries.
-        answer = handler.refuse(request, trouble)
-    if isinstance(answer, bytes):
-        if context.settle is not None:
-            context.settle(context.throttle_ms)
-        return answer
-    return _encode(context, answer)
+        response = handler.refuse(request, failure)
+    if isinstance(response, bytes):
+        if context.apply_quota is not None:
+            context.apply_quota(context.throttle_ms)
+        return response
+    return _encode(context, response)
 
 
 async def _finish(
@@ -106,8 +108,8 @@ async def _finish(
 
 def _encode(context: RequestContext, reply: Message) -> bytes:
     throttle_ms = context.throttle_ms
-    if context.settle is not None:
-        throttle_ms = context.settle(throttle_ms)
+    if context.apply_quota is not None:
+        throttle_ms = context.apply_quota(throttle_ms)
     if throttle_ms:
         reply = {**reply, "throttle_time_ms": throttle_ms}
     return encode_response(context.api_key, context.api_version, context.correlation_id, reply)

@@ -1,12 +1,13 @@
 """Incremental fetch sessions (KIP-227): a consumer omits partitions that have not changed.
 
-Pure: time and randomness are arguments. The cache has at most `slots_max` sessions and PARTS_MAX
-partitions. Without a free entry, a consumer continues with full fetches (session id 0). The Java
-client and franz-go use sessions, librdkafka does not.
+Pure: time and randomness are arguments. The cache has at most `sessions_max` sessions and
+PARTITIONS_MAX partitions. If it is full, a consumer continues with full fetches (session id 0). The
+Java client and franz-go use sessions, librdkafka does not.
 
 1. The next epoch of a session is in 1..2^31-1; 0 only opens a session.
 2. A session identifies topics either by id or by name, as its first request did.
-3. parts_count is the number of partitions in all sessions, at most PARTS_MAX after each request.
+3. partitions_count is the number of partitions in all sessions. After each request it is at most
+   PARTITIONS_MAX.
 """
 
 from typing import final
@@ -14,20 +15,20 @@ from typing import final
 from mypy_extensions import i64
 
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.wire.fetch import FetchPart, FetchRequest, FetchResult
+from headrace.wire.fetch import FetchPartition, FetchRequest, FetchResult
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EVICTION_AGE_MS = 120_000
-PARTS_MAX = 100_000
+PARTITIONS_MAX = 100_000
 _EPOCH_MAX = 0x7FFFFFFF
 
 
 @final
-class CachedPart:
+class CachedPartition:
     """The last request and the last response for a partition."""
 
-    def __init__(self, part: FetchPart) -> None:
+    def __init__(self, part: FetchPartition) -> None:
         self.part = part
         self.high_watermark: i64 = -1
         self.log_start_offset: i64 = -1
@@ -57,46 +58,46 @@ class Session:
         self.by_id = by_id
         self.epoch: i64 = 1
         self.used_ms: i64 = now_ms
-        self.parts: dict[tuple[bytes, int], CachedPart] = {}
+        self.partitions: dict[tuple[bytes, int], CachedPartition] = {}
 
     def update(self, request: FetchRequest) -> None:
-        for part in request.parts:
-            cached = self.parts.get((part.key, part.index))
+        for part in request.partitions:
+            cached = self.partitions.get((part.key, part.index))
             if cached is None:
-                self.parts[(part.key, part.index)] = CachedPart(part)
+                self.partitions[(part.key, part.index)] = CachedPartition(part)
             else:
                 cached.part = part
         for part in request.forgotten:
-            self.parts.pop((part.key, part.index), None)
+            self.partitions.pop((part.key, part.index), None)
 
-    def asked(self) -> list[FetchPart]:
+    def requested(self) -> list[FetchPartition]:
         """The partitions in the order of reading, grouped by topic."""
-        topics: dict[bytes, list[FetchPart]] = {}
-        for cached in self.parts.values():
+        topics: dict[bytes, list[FetchPartition]] = {}
+        for cached in self.partitions.values():
             topics.setdefault(cached.part.key, []).append(cached.part)
-        return [part for parts in topics.values() for part in parts]
+        return [part for partitions in topics.values() for part in partitions]
 
     def news(self, results: list[FetchResult]) -> list[FetchResult]:
         """The changed results. Partitions with records move to the end of the reading order."""
-        told: list[FetchResult] = []
+        reported: list[FetchResult] = []
         for result in results:
             key = (result.key, result.index)
-            cached = self.parts.get(key)
+            cached = self.partitions.get(key)
             if cached is None or cached.changed_by(result):
-                told.append(result)
+                reported.append(result)
             if cached is not None and result.size > 0:
-                del self.parts[key]
-                self.parts[key] = cached
-        return told
+                del self.partitions[key]
+                self.partitions[key] = cached
+        return reported
 
 
 @final
 class SessionCache:
-    def __init__(self, slots_max: i64) -> None:
-        self.slots_max: i64 = slots_max
+    def __init__(self, sessions_max: i64) -> None:
+        self.sessions_max: i64 = sessions_max
         self.sessions: dict[int, Session] = {}
         """Least recently used first."""
-        self.parts_count: i64 = 0
+        self.partitions_count: i64 = 0
 
     def resolve(
         self, request: FetchRequest, by_id: bool, fresh_id: i64, now_ms: i64
@@ -113,23 +114,26 @@ class SessionCache:
     def _open(
         self, request: FetchRequest, by_id: bool, fresh_id: i64, now_ms: i64
     ) -> Session | None:
-        count: i64 = len(request.parts)
+        count: i64 = len(request.partitions)
         if count == 0 or fresh_id in self.sessions or not self._make_room(count, now_ms):
             return None
         session = Session(fresh_id, by_id, now_ms)
         session.update(request)
         self.sessions[fresh_id] = session
-        self.parts_count += len(session.parts)
+        self.partitions_count += len(session.partitions)
         return session
 
     def _close(self, session_id: i64) -> None:
         session = self.sessions.pop(session_id, None)
         if session is not None:
-            self.parts_count -= len(session.parts)
+            self.partitions_count -= len(session.partitions)
 
     def _make_room(self, count: i64, now_ms: i64) -> bool:
         """Close unused sessions until one more fits; returns whether it does."""
-        while len(self.sessions) >= self.slots_max or self.parts_count + count > PARTS_MAX:
+        while (
+            len(self.sessions) >= self.sessions_max
+            or self.partitions_count + count > PARTITIONS_MAX
+        ):
             oldest: Session | None = None
             for session in self.sessions.values():
                 oldest = session
@@ -147,10 +151,10 @@ class SessionCache:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        self.parts_count -= len(session.parts)
+        self.partitions_count -= len(session.partitions)
         session.update(request)
-        self.parts_count += len(session.parts)
-        if self.parts_count > PARTS_MAX:
+        self.partitions_count += len(session.partitions)
+        if self.partitions_count > PARTITIONS_MAX:
             # The consumer requests a new session, gets none, and continues with full fetches.
             self._close(session.session_id)
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

@@ -28,67 +28,67 @@ _MUST_BE_SEEN = frozenset((CREATE_ACLS, DELETE_ACLS))
 """After success, this broker must not allow a request by a deleted ACL."""
 
 
-Carry = Callable[[], Message | Awaitable[Message]]
+Execute = Callable[[], Message | Awaitable[Message]]
 """Executes a request on this broker."""
 
 
-async def administer(
-    broker: BrokerContext, context: RequestContext, frame: bytes, request: Message, carry: Carry
+async def execute_on_controller(
+    broker: BrokerContext, context: RequestContext, frame: bytes, request: Message, execute: Execute
 ) -> Message | bytes:
     """The response of this broker, or the response frame of the controller."""
     if context.is_forwarded or context.is_internal:
         if not broker.controller.is_controller:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
-        carried = await _carry_out(carry)
-        if carried is None or (context.is_forwarded and _is_refused(carried)):
+        reply = await _execute_as_controller(execute)
+        if reply is None or (context.is_forwarded and _is_not_controller(reply)):
             raise ApiError(ErrorCode.NOT_CONTROLLER)
-        return carried
+        return reply
     is_controller = broker.controller.is_controller
     if not is_controller and is_denied_completely(broker, context, request):
-        return await now_or_later(carry())
+        return await now_or_later(execute())
     timeout_ms = request.get("timeout_ms", _TIMEOUT_MS_DEFAULT)
     wait_s = (timeout_ms if timeout_ms > 0 else _TIMEOUT_MS_DEFAULT) / 1000
     deadline = broker.clock.monotonic() + wait_s
     while True:
         left_s = deadline - broker.clock.monotonic()
         if broker.controller.is_controller:
-            reply = await _carry_out(carry)
-            if reply is not None and (left_s <= 0 or not _is_refused(reply)):
+            reply = await _execute_as_controller(execute)
+            if reply is not None and (left_s <= 0 or not _is_not_controller(reply)):
                 return reply
         if left_s <= 0:
             raise ApiError(ErrorCode.NOT_CONTROLLER, "No controller is available.")
         if not broker.controller.is_controller:
-            answer = await _forward(broker, context, frame, left_s)
-            if answer is not None:
-                context.throttle_ms = throttle_time(context, answer)
-                is_seen = await _see_it(broker, deadline)
+            response = await _forward(broker, context, frame, left_s)
+            if response is not None:
+                context.throttle_ms = throttle_time(context, response)
+                is_seen = await _wait_for_image(broker, deadline)
                 if not is_seen and context.api_key in _MUST_BE_SEEN:
                     raise ApiError(
                         ErrorCode.REQUEST_TIMED_OUT,
                         "The controller changed the ACLs, but this broker does not apply them yet.",
                     )
-                return answer
+                return response
         await asyncio.sleep(_RETRY_S)
 
 
-async def _carry_out(carry: Carry) -> Message | None:
+async def _execute_as_controller(execute: Execute) -> Message | None:
     """The response, or None if this broker is no longer the controller."""
     try:
-        return await now_or_later(carry())
+        return await now_or_later(execute())
     except ApiError as error:
         if error.code is not ErrorCode.NOT_CONTROLLER:
             raise
         return None
 
 
-def _is_refused(reply: Message) -> bool:
+def _is_not_controller(reply: Message) -> bool:
     """Whether nothing was changed because this broker is not the controller."""
     codes = [
-        slot["error_code"]
-        for slots in reply.values()
-        if isinstance(slots, list)
-        for slot in slots
-        if "error_code" in slot
+        entry["error_code"]
+        for entries in reply.values()
+        if isinstance(entries, list)
+        for entry in entries
+        if "error_code" in entry
     ]
     return bool(codes) and all(code == ErrorCode.NOT_CONTROLLER for code in codes)
 
@@ -116,11 +116,11 @@ async def _forward(
         return None
     if code is not ErrorCode.NONE:
         raise ApiError(code)
-    answer: bytes = reply["response_data"]
-    return answer
+    response: bytes = reply["response_data"]
+    return response
 
 
-async def _see_it(broker: BrokerContext, deadline: float) -> bool:
+async def _wait_for_image(broker: BrokerContext, deadline: float) -> bool:
     """Wait until the image contains the change; False if the time or the store does not allow it.
 
     Most responses are correct even without that.

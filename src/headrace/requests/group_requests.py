@@ -25,7 +25,7 @@ _INSTANCE_ID_CHARACTERS_MAX = 249
 _WAITING = frozenset({JOIN_GROUP, SYNC_GROUP, LEAVE_GROUP, OFFSET_FETCH, CONSUMER_GROUP_HEARTBEAT})
 
 
-def until_settled(
+def coordinator_wait(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Awaitable[None] | None:
     """An awaitable if a member's request must wait for its coordinator: see
@@ -73,24 +73,24 @@ async def describe_each(
     with_operations: bool,
 ) -> Message:
     """One entry per group: the result of `describe`, or its error."""
-    slots = []
+    entries = []
     for group_id in dict.fromkeys(group_ids):
         try:
             check(broker, context, Operation.DESCRIBE, group_resource(group_id))
-            slot = await describe(group_id)
+            entry = await describe(group_id)
             if with_operations:
-                slot["authorized_operations"] = allowed_operations(
+                entry["authorized_operations"] = allowed_operations(
                     broker, context, group_resource(group_id), GROUP_OPERATIONS
                 )
         except ApiError as error:
-            slot = {"group_id": group_id, **failure(error)}
-        slots.append(slot)
-    return {"groups": slots}
+            entry = {"group_id": group_id, **failure(error)}
+        entries.append(entry)
+    return {"groups": entries}
 
 
 def refuse_each(group_ids: Iterable[str], error: ApiError) -> Message:
-    slots = [{"group_id": group_id, **failure(error)} for group_id in dict.fromkeys(group_ids)]
-    return {"groups": slots}
+    entries = [{"group_id": group_id, **failure(error)} for group_id in dict.fromkeys(group_ids)]
+    return {"groups": entries}
 
 
 def not_found(broker: BrokerContext, group_id: str, kind: str) -> ApiError:

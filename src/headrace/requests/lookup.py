@@ -28,7 +28,7 @@ def hosted_partition(broker: BrokerContext, topic: str, index: int) -> "Partitio
     )
 
 
-def led_partition(
+def leader_partition(
     broker: BrokerContext, topic: str, index: int, current_leader_epoch: int = NO_EPOCH
 ) -> "Partition":
     """A partition that this broker leads. Raises the error for another leader epoch (KIP-320)."""

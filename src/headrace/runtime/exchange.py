@@ -51,7 +51,7 @@ class Peer:
         self.host = ""
         """The address of the client, without the port."""
         self.rights_version: i64 = -1
-        """The version of the rules that gave the rights below: see requests/topic_gate.py."""
+        """The version of the rules of the rights below: see requests/topic_permissions.py."""
         self.rights_by_name: dict[bytes, int] = {}
         self.rights_by_id: dict[bytes, int] = {}
         self.limits: Limits | None = None

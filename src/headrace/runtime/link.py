@@ -55,7 +55,7 @@ class Link(Protocol):
 
 
 class Network(Protocol):
-    async def dial(self, host: str, port: int, timeout_s: float) -> Link:
+    async def connect(self, host: str, port: int, timeout_s: float) -> Link:
         """Raises Refused, LinkBroken, or TimeoutError."""
 
 
@@ -92,7 +92,7 @@ async def call(
 class SocketNetwork:
     """TCP, through the running loop."""
 
-    async def dial(self, host: str, port: int, timeout_s: float) -> Link:
+    async def connect(self, host: str, port: int, timeout_s: float) -> Link:
         async with asyncio.timeout(timeout_s):
             try:
                 return SocketLink(await self._connect(host, port))
@@ -106,7 +106,7 @@ class SocketNetwork:
     async def _connect(self, host: str, port: int) -> socket.socket:
         """Try every address of the host; "localhost" has one of each family."""
         loop = asyncio.get_running_loop()
-        trouble: OSError | None = None
+        failure: OSError | None = None
         for family, kind, protocol, _, address in await loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
         ):
@@ -117,13 +117,13 @@ class SocketNetwork:
                 await loop.sock_connect(sock, address)
             except OSError as error:
                 sock.close()
-                trouble = error
+                failure = error
             except BaseException:
                 sock.close()
                 raise
             else:
                 return sock
-        raise trouble or OSError(f"{host} has no address")
+        raise failure or OSError(f"{host} has no address")
 
 
 def tune(sock: socket.socket) -> None:

@@ -108,10 +108,10 @@ class SocketLink:
         self._loop.call_soon(self._sock.close)
         self._unsent = self._input = b""
         self._chunks.clear()
-        asked, listeners = list(self._asked), self._listeners
+        requested, listeners = list(self._asked), self._listeners
         self._asked.clear()
         self._listeners = []
-        for _, answered in asked:
+        for _, answered in requested:
             self._loop.call_soon(answered, None)
         for tell in listeners:
             self._loop.call_soon(tell)

@@ -28,7 +28,7 @@ from headrace.security.scram import (
     fake_credential,
 )
 from headrace.security.session import Session
-from headrace.wire.api_versions import answer_api_versions
+from headrace.wire.api_versions import respond_api_versions
 from headrace.wire.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.codec import decode_request, encode_response
 from headrace.wire.cursor import MalformedRequest
@@ -226,7 +226,7 @@ class SaslMachine:
         # A client whose version is not known sends another one.
         is_known = APIS[API_VERSIONS].serves(version)
         self._versions_left = 0 if is_known else self._versions_left - 1
-        return Reply(answer_api_versions(version, header.correlation_id, frame, header.body_at))
+        return Reply(respond_api_versions(version, header.correlation_id, frame, header.body_at))
 
     def _handshake(self, header: RequestHeader, mechanism: str) -> Action:
         code, reason = ErrorCode.NONE, ""

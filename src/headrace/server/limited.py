@@ -21,7 +21,7 @@ class LimitedRequest:
         self._spent = 0.0
         connection.began = 0.0
 
-    def settle(self, throttle_ms: int) -> int:
+    def apply_quota(self, throttle_ms: int) -> int:
         """Count the request, and pause its connection; returns the throttle time."""
         now = self._limits.monotonic()
         spent = self._spent + now - self._began

@@ -245,7 +245,7 @@ def _addresses(host: str) -> Iterable[tuple[Any, ...]]:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
         raise OSError(errno.EADDRNOTAVAIL, str(error)) from None
-    return dict.fromkeys((family, place[0], *place[2:]) for family, *_, place in found)
+    return dict.fromkeys((family, address[0], *address[2:]) for family, *_, address in found)
 
 
 def _bind_one(

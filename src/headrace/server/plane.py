@@ -295,7 +295,7 @@ class Plane:
             body: i64 = _skip_header(data, at + 8, end, flexible)
             self.produce.handle(connection, correlation_id, version, data, body, end)
             return
-        self._settle_own(connection)
+        self._flush_own_writes(connection)
         if api_key == FETCH and fetch_codec.OLDEST <= version <= fetch_codec.NEWEST:
             flexible = version >= fetch_codec.FLEXIBLE_SINCE
             body = _skip_header(data, at + 8, end, flexible)
@@ -387,7 +387,7 @@ class Plane:
                 connection.throttled_until = 0.0
                 self._rested(connection)
 
-    def _settle_own(self, connection: Connection) -> None:
+    def _flush_own_writes(self, connection: Connection) -> None:
         """A connection sees its own writes: what it produced in this turn is written first."""
         if connection.exchanges and self.appends.produced:
             self.appends.flush()
@@ -395,22 +395,22 @@ class Plane:
     def _cold(self, connection: Connection, frame: bytes) -> None:
         exchange = Exchange(connection, 0, 0)
         connection.exchanges.append(exchange)
-        answer = self.cold(connection, frame)
+        response = self.cold(connection, frame)
         connection.work += COLD_WORK
-        if isinstance(answer, bytes):
-            connection.work += len(answer) // BYTES_PER_WORK
-            exchange.respond([len(answer).to_bytes(4, "big"), answer])
+        if isinstance(response, bytes):
+            connection.work += len(response) // BYTES_PER_WORK
+            exchange.respond([len(response).to_bytes(4, "big"), response])
             return
         connection.muted = True
-        task = asyncio.get_running_loop().create_task(self._finish(connection, exchange, answer))
+        task = asyncio.get_running_loop().create_task(self._finish(connection, exchange, response))
         self.tasks[connection] = task
 
     async def _finish(
-        self, connection: Connection, exchange: Exchange, answer: Awaitable[bytes]
+        self, connection: Connection, exchange: Exchange, response: Awaitable[bytes]
     ) -> None:
         # No `finally` here: mypyc would take what is still None there for the answer.
         try:
-            frame = await answer
+            frame = await response
         except ApiError as error:
             self._ended(connection)
             self.close(connection, str(error))

@@ -103,8 +103,8 @@ class Relogins:
         if not is_valid:
             is_valid = await logins.worker.run(logins.check_job(check))
         now = logins.plane.monotonic()
-        answer = self._act(connection, machine, machine.verified(is_valid, now), received_at)
-        return answer if isinstance(answer, bytes) else await answer
+        response = self._act(connection, machine, machine.verified(is_valid, now), received_at)
+        return response if isinstance(response, bytes) else await response
 
     async def _check_bearer(
         self, connection: Connection, machine: SaslMachine, token: str, received_at: float
@@ -112,8 +112,8 @@ class Relogins:
         logins = self._logins
         result = await logins.verify_bearer(token)
         action = machine.bearer_checked(result, logins.plane.monotonic(), logins.wall_s())
-        answer = self._act(connection, machine, action, received_at)
-        return answer if isinstance(answer, bytes) else await answer
+        response = self._act(connection, machine, action, received_at)
+        return response if isinstance(response, bytes) else await response
 
     def _fail(self, connection: Connection, failed: Failed, received_at: float) -> Awaitable[bytes]:
         self._machines.pop(connection, None)

@@ -23,7 +23,7 @@ from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.read_replicas import RACK_AWARE, RackAwareReplicas
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
-from headrace.requests.topic_gate import TopicGate
+from headrace.requests.topic_permissions import TopicPermissions
 from headrace.runtime.worker import Worker
 from headrace.server.address_rates import AddressRates
 from headrace.server.connection import EPOLLIN, Connection
@@ -60,7 +60,7 @@ class Server:
         self._appends = appends
         self._read_worker = reader.worker
         self._check_worker = Worker("check", self._loop)
-        gate = TopicGate(broker.authorizer, broker.image)
+        permissions = TopicPermissions(broker.authorizer, broker.image)
         is_rack_aware = config.get_optional_str("replica.selector.class") == RACK_AWARE
         self.fetch = FetchHandler(
             partitions,
@@ -70,12 +70,12 @@ class Server:
             lambda: random.randint(1, 0x7FFFFFFF),
             config.get_int("fetch.max.bytes"),
             config.get_int("max.incremental.fetch.session.cache.slots"),
-            gate,
+            permissions,
             RackAwareReplicas(broker.node_id, broker.image).choose if is_rack_aware else None,
         )
         self.plane = Plane(
             appends,
-            ProduceHandler(partitions, appends, self._check_worker, gate),
+            ProduceHandler(partitions, appends, self._check_worker, permissions),
             self.fetch,
             sessions,
             CommitHandler(broker.image, appends, broker.groups, broker.authorizer),
@@ -191,9 +191,9 @@ class Server:
     def _cold(self, connection: Connection, frame: bytes) -> bytes | Awaitable[bytes]:
         header = read_header(frame)
         if self._logins is not None and header.api_key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
-            answer = self._logins.relogins.handle(connection, header.api_key, frame)
-            if answer is not None:
-                return answer
+            response = self._logins.relogins.handle(connection, header.api_key, frame)
+            if response is not None:
+                return response
         limits = connection.limits
         request = None if limits is None else LimitedRequest(connection, limits)
         context = RequestContext(
@@ -206,10 +206,12 @@ class Server:
             connection.is_internal,
             has_own_login=connection.principal != ANONYMOUS and not connection.session.is_token,
             principal=connection.principal,
-            settle=None if request is None else request.settle,
+            apply_quota=None if request is None else request.apply_quota,
         )
-        answer = handle_frame(self._broker, context, frame, header.body_at)
-        return answer if request is None or isinstance(answer, bytes) else Timed(answer, request)
+        response = handle_frame(self._broker, context, frame, header.body_at)
+        return (
+            response if request is None or isinstance(response, bytes) else Timed(response, request)
+        )
 
     def _changed(self, change: ImageChange) -> None:
         if change.has_new_quotas:

@@ -58,7 +58,7 @@ class LoggingProcess:
     def log_size(self) -> int:
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
-    def told(self, what: str) -> str:
+    def reported(self, what: str) -> str:
         return f"The broker {what}. Its log, {self.log_path}:\n{self.log() or '(empty)'}"
 
 
@@ -129,10 +129,10 @@ class RunningBroker(LoggingProcess, Faults):
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise BrokerFailed(self.told(f"did not stop within {timeout_s:g} s")) from None
+            raise BrokerFailed(self.reported(f"did not stop within {timeout_s:g} s")) from None
         self._ended()
         if code != 0:
-            raise BrokerFailed(self.told(f"ended with exit code {code}"))
+            raise BrokerFailed(self.reported(f"ended with exit code {code}"))
 
     def kill(self) -> None:
         """Kills the broker immediately (SIGKILL), like a crash; the data stays."""
@@ -218,10 +218,10 @@ class RunningBroker(LoggingProcess, Faults):
         while not ready.exists():
             if process.poll() is not None:
                 self._ended()
-                raise BrokerFailed(self.told(f"ended with exit code {process.returncode}"))
+                raise BrokerFailed(self.reported(f"ended with exit code {process.returncode}"))
             if time.monotonic() > deadline:
                 self.kill()
-                raise BrokerFailed(self.told("was not ready in time"))
+                raise BrokerFailed(self.reported("was not ready in time"))
             time.sleep(_POLL_SECONDS)
         facts: Mapping[str, object] = json.loads(ready.read_text())
         return facts

@@ -73,7 +73,7 @@ class ClusterBroker(LoggingProcess, Faults):
         try:
             self._child.wait_until_ready(timeout_s)
         except ChildFailed as error:
-            raise BrokerFailed(self.told(f"is not running: {error}")) from None
+            raise BrokerFailed(self.reported(f"is not running: {error}")) from None
 
     def kill(self) -> None:
         """Kills the broker immediately (SIGKILL), like a crash; the data stays."""
@@ -82,10 +82,10 @@ class ClusterBroker(LoggingProcess, Faults):
     def stop(self, timeout_s: float = 40.0) -> None:
         """Stops the broker cleanly (SIGTERM) and waits for it; the data stays."""
         if not self._child.process.stop(timeout_s):
-            raise BrokerFailed(self.told(f"did not stop within {timeout_s:g} s"))
+            raise BrokerFailed(self.reported(f"did not stop within {timeout_s:g} s"))
         code = self._child.process.exit_code
         if code:
-            raise BrokerFailed(self.told(f"ended with exit code {code}"))
+            raise BrokerFailed(self.reported(f"ended with exit code {code}"))
 
     def restart(self, timeout_s: float = 40.0) -> None:
         """Restarts the broker on the same port and data; stops it first if it is running."""
@@ -137,12 +137,12 @@ class RunningCluster:
         self.address = ",".join(broker.address for broker in self.brokers.values())
 
     def _made(self, node_id: int, settings: Mapping[str, str]) -> ClusterBroker:
-        place = self.directory / f"broker-{node_id}"
+        directory = self.directory / f"broker-{node_id}"
         own = {**self._settings, **settings}
         if self._links is not None:
-            return self._linked(self._links, node_id, place, own)
+            return self._linked(self._links, node_id, directory, own)
         own = {"zookeeper.connect": self.zookeeper.connect, **own}
-        return ClusterBroker(node_id, place, own, None)
+        return ClusterBroker(node_id, directory, own, None)
 
     def add_broker(self, settings: Mapping[str, str] | None = None) -> ClusterBroker:
         """Starts another broker with the next id; clients discover it automatically."""
@@ -152,7 +152,7 @@ class RunningCluster:
         return self.brokers[node_id]
 
     def _linked(
-        self, links: Links, node_id: int, place: Path, settings: Mapping[str, str]
+        self, links: Links, node_id: int, directory: Path, settings: Mapping[str, str]
     ) -> ClusterBroker:
         """A broker with proxies for connections from other brokers and to ZooKeeper."""
         addresses = []
@@ -162,7 +162,7 @@ class RunningCluster:
             addresses.append(f"{HOST}:{port}")
         own = {"zookeeper.connect": ",".join(addresses), **settings}
         internal_port = free_port(host_of(node_id))
-        broker = ClusterBroker(node_id, place, own, internal_port)
+        broker = ClusterBroker(node_id, directory, own, internal_port)
 
         def ends(port: int) -> tuple[int, int]:
             pids = {each: other.pid for each, other in self.brokers.items() if other.is_running}

@@ -67,6 +67,6 @@ class Faults:
             with connection.makefile("rw", encoding="utf-8") as stream:
                 stream.write(json.dumps(faults) + "\n")
                 stream.flush()
-                answer = stream.readline()
-        if answer != "ok\n":
+                response = stream.readline()
+        if response != "ok\n":
             raise RuntimeError(f"The broker did not accept the faults {faults}.")

@@ -40,8 +40,8 @@ class Stage:
         self.directory = Path(tempfile.mkdtemp(prefix="headrace-tour-"))
         self.brokers: dict[int, BrokerProcess] = {}
         try:
-            place = self.directory / "zookeeper-1"
-            self.zookeeper = ZooKeeperNode(1, place, free_port(), durable=False)
+            directory = self.directory / "zookeeper-1"
+            self.zookeeper = ZooKeeperNode(1, directory, free_port(), durable=False)
         except BaseException:
             self.directory.rmdir()
             raise

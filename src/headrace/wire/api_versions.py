@@ -28,7 +28,7 @@ _NO_THROTTLE_MS = bytes(4)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def answer_api_versions(version: int, correlation_id: int, frame: bytes, body_at: int) -> bytes:
+def respond_api_versions(version: int, correlation_id: int, frame: bytes, body_at: int) -> bytes:
     """The complete response, without its length."""
     api = APIS[API_VERSIONS]
     if not api.serves(version):

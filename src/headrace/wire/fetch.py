@@ -29,7 +29,7 @@ CONSUMER: Final = -1
 
 
 @final
-class FetchPart:
+class FetchPartition:
     """One partition of a request."""
 
     def __init__(self, key: bytes, index: i64) -> None:
@@ -53,8 +53,8 @@ class FetchRequest:
         self.read_committed = False
         self.session_id: i64 = 0
         self.session_epoch: i64 = -1
-        self.parts: list[FetchPart] = []
-        self.forgotten: list[FetchPart] = []
+        self.partitions: list[FetchPartition] = []
+        self.forgotten: list[FetchPartition] = []
         self.rack = b""
 
 
@@ -118,9 +118,9 @@ def _read_key(cursor: Cursor, version: i64, flexible: bool) -> bytes:
 
 def _read_topic(cursor: Cursor, request: FetchRequest, version: i64, flexible: bool) -> None:
     key = _read_key(cursor, version, flexible)
-    parts: i64 = cursor.count(flexible, 16)
-    while parts > 0:
-        part = FetchPart(key, cursor.read_i32())
+    partitions: i64 = cursor.count(flexible, 16)
+    while partitions > 0:
+        part = FetchPartition(key, cursor.read_i32())
         if version >= 9:
             part.current_leader_epoch = cursor.read_i32()
         part.fetch_offset = cursor.read_i64()
@@ -131,8 +131,8 @@ def _read_topic(cursor: Cursor, request: FetchRequest, version: i64, flexible: b
         part.size_max = cursor.read_i32()
         if flexible:
             cursor.skip_tags()
-        request.parts.append(part)
-        parts -= 1
+        request.partitions.append(part)
+        partitions -= 1
     if flexible:
         cursor.skip_tags()
 
@@ -141,10 +141,10 @@ def _read_forgotten(cursor: Cursor, request: FetchRequest, version: i64, flexibl
     topics: i64 = cursor.count(flexible, 3)
     while topics > 0:
         key = _read_key(cursor, version, flexible)
-        parts: i64 = cursor.count(flexible, 4)
-        while parts > 0:
-            request.forgotten.append(FetchPart(key, cursor.read_i32()))
-            parts -= 1
+        partitions: i64 = cursor.count(flexible, 4)
+        while partitions > 0:
+            request.forgotten.append(FetchPartition(key, cursor.read_i32()))
+            partitions -= 1
         if flexible:
             cursor.skip_tags()
         topics -= 1

@@ -30,7 +30,7 @@ _INSTANCE_SINCE: Final = 7
 
 
 @final
-class CommitPart:
+class CommitPartition:
     """The offset and metadata to commit for one partition, and the resulting error code."""
 
     def __init__(self, partition: i64, offset: i64, leader_epoch: i64, metadata: str) -> None:
@@ -43,9 +43,9 @@ class CommitPart:
 
 @final
 class CommitTopic:
-    def __init__(self, name: str, parts: list[CommitPart]) -> None:
+    def __init__(self, name: str, partitions: list[CommitPartition]) -> None:
         self.name = name
-        self.parts = parts
+        self.partitions = partitions
 
 
 @final
@@ -71,7 +71,7 @@ class CommitRequest:
     def refuse(self, code: i64) -> None:
         """Set the same error for all partitions."""
         for topic in self.topics:
-            for part in topic.parts:
+            for part in topic.partitions:
                 part.code = code
 
 
@@ -96,7 +96,7 @@ def read_offset_commit(data: bytes, at: i64, end: i64, version: i64) -> CommitRe
 
 def _read_topic(cursor: Cursor, version: i64, flexible: bool) -> CommitTopic:
     name = _text(cursor, flexible)
-    parts: list[CommitPart] = []
+    partitions: list[CommitPartition] = []
     left: i64 = _count(cursor, flexible)
     while left > 0:
         partition: i64 = cursor.read_i32()
@@ -105,11 +105,11 @@ def _read_topic(cursor: Cursor, version: i64, flexible: bool) -> CommitTopic:
         metadata = _text_or_none(cursor, flexible)
         if flexible:
             cursor.skip_tags()
-        parts.append(CommitPart(partition, offset, leader_epoch, metadata or ""))
+        partitions.append(CommitPartition(partition, offset, leader_epoch, metadata or ""))
         left -= 1
     if flexible:
         cursor.skip_tags()
-    return CommitTopic(name, parts)
+    return CommitTopic(name, partitions)
 
 
 def _count(cursor: Cursor, flexible: bool) -> i64:
@@ -145,8 +145,8 @@ def write_offset_commit(correlation_id: i64, request: CommitRequest) -> bytes:
     put_count(out, len(request.topics), flexible)
     for topic in request.topics:
         put_string(out, topic.name.encode(), flexible)
-        put_count(out, len(topic.parts), flexible)
-        for part in topic.parts:
+        put_count(out, len(topic.partitions), flexible)
+        for part in topic.partitions:
             put_i32(out, part.partition)
             put_i16(out, part.code)
             if flexible:

@@ -30,7 +30,7 @@ NOT_STAGED: Final = -2
 
 
 @final
-class ProducePart:
+class ProducePartition:
     """One partition of a request: the range of its records in the frame, and its result."""
 
     def __init__(self, key: bytes, index: i64, start: i64, end: i64) -> None:
@@ -54,9 +54,9 @@ class ProducePart:
 
 @final
 class ProduceTopic:
-    def __init__(self, key: bytes, parts: list[ProducePart]) -> None:
+    def __init__(self, key: bytes, partitions: list[ProducePartition]) -> None:
         self.key = key
-        self.parts = parts
+        self.partitions = partitions
 
 
 @final
@@ -66,7 +66,7 @@ class ProduceRequest:
         self.acks: i64 = acks
         self.timeout_ms: i64 = timeout_ms
         self.topics: list[ProduceTopic] = []
-        self.parts: list[ProducePart] = []
+        self.partitions: list[ProducePartition] = []
         """The partitions of all topics, in the order of the request."""
 
 
@@ -82,7 +82,7 @@ def read_produce(data: bytes, at: i64, end: i64, version: i64) -> ProduceRequest
     while topics > 0:
         topic = _read_topic(cursor, version, flexible)
         request.topics.append(topic)
-        request.parts.extend(topic.parts)
+        request.partitions.extend(topic.partitions)
         topics -= 1
     if flexible:
         cursor.skip_tags()
@@ -99,18 +99,18 @@ def _read_topic(cursor: Cursor, version: i64, flexible: bool) -> ProduceTopic:
             raise MalformedRequest("a topic without a name")
         key = name
     topic = ProduceTopic(key, [])
-    parts: i64 = cursor.count(flexible, 5)
-    while parts > 0:
+    partitions: i64 = cursor.count(flexible, 5)
+    while partitions > 0:
         index: i64 = cursor.read_i32()
         size: i64 = cursor.bytes_range(flexible)
         if size == -1:
-            topic.parts.append(ProducePart(key, index, -1, -1))
+            topic.partitions.append(ProducePartition(key, index, -1, -1))
         else:
             start = cursor.take(size)
-            topic.parts.append(ProducePart(key, index, start, start + size))
+            topic.partitions.append(ProducePartition(key, index, start, start + size))
         if flexible:
             cursor.skip_tags()
-        parts -= 1
+        partitions -= 1
     if flexible:
         cursor.skip_tags()
     return topic
@@ -128,8 +128,8 @@ def write_produce_response(
             out.write(topic.key)
         else:
             put_string(out, topic.key, flexible)
-        put_count(out, len(topic.parts), flexible)
-        for part in topic.parts:
+        put_count(out, len(topic.partitions), flexible)
+        for part in topic.partitions:
             _write_part(out, part, version, flexible)
         if flexible:
             out.append(0)
@@ -139,7 +139,7 @@ def write_produce_response(
     return finish_frame(out, 0)
 
 
-def _write_part(out: BytesWriter, part: ProducePart, version: i64, flexible: bool) -> None:
+def _write_part(out: BytesWriter, part: ProducePartition, version: i64, flexible: bool) -> None:
     put_i32(out, part.index)
     put_i16(out, part.error)
     put_i64(out, part.base_offset)

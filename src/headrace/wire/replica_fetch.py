@@ -59,10 +59,10 @@ class ReplicaFetchRequest:
         put_uvarint(out, topics + 1)
         self._out = out
 
-    def topic(self, topic_id: bytes, parts: i64) -> None:
+    def topic(self, topic_id: bytes, partitions: i64) -> None:
         """Begin a topic. The caller then writes that many partitions, then calls `end_topic`."""
         self._out.write(topic_id)
-        put_uvarint(self._out, parts + 1)
+        put_uvarint(self._out, partitions + 1)
 
     def part(
         self,
@@ -110,7 +110,7 @@ class ReplicaFetchRequest:
 
 
 @final
-class FetchedPart:
+class FetchedPartition:
     """One partition of a response; its records are data[start:end] of the frame."""
 
     def __init__(self, key: bytes, index: i64) -> None:
@@ -126,37 +126,37 @@ class FetchedPart:
 
 
 @final
-class FetchedParts:
+class FetchedPartitions:
     def __init__(self, error: i64, session_id: i64) -> None:
         self.error: i64 = error
         self.session_id: i64 = session_id
-        self.parts: list[FetchedPart] = []
+        self.partitions: list[FetchedPartition] = []
 
 
-def read_fetched(frame: bytes) -> FetchedParts:
+def read_fetched(frame: bytes) -> FetchedPartitions:
     """Decode a response: a frame without its length."""
     cursor = Cursor(frame, 0, len(frame))
     cursor.take(4)
     cursor.skip_tags()
     cursor.take(4)
     error: i64 = cursor.read_i16()
-    fetched = FetchedParts(error, cursor.read_i32())
+    fetched = FetchedPartitions(error, cursor.read_i32())
     topics: i64 = cursor.count(True, 18)
     while topics > 0:
         start: i64 = cursor.take(16)
         key = frame[start : start + 16]
-        parts: i64 = cursor.count(True, _PART_SIZE_MIN)
-        while parts > 0:
-            fetched.parts.append(_read_part(cursor, key))
-            parts -= 1
+        partitions: i64 = cursor.count(True, _PART_SIZE_MIN)
+        while partitions > 0:
+            fetched.partitions.append(_read_part(cursor, key))
+            partitions -= 1
         cursor.skip_tags()
         topics -= 1
     cursor.skip_tags()
     return fetched
 
 
-def _read_part(cursor: Cursor, key: bytes) -> FetchedPart:
-    part = FetchedPart(key, cursor.read_i32())
+def _read_part(cursor: Cursor, key: bytes) -> FetchedPartition:
+    part = FetchedPartition(key, cursor.read_i32())
     part.error = cursor.read_i16()
     part.high_watermark = cursor.read_i64()
     cursor.take(8)
@@ -175,7 +175,7 @@ def _read_part(cursor: Cursor, key: bytes) -> FetchedPart:
     return part
 
 
-def _read_part_tags(cursor: Cursor, part: FetchedPart) -> None:
+def _read_part_tags(cursor: Cursor, part: FetchedPartition) -> None:
     count: i64 = cursor.tag_count()
     while count > 0:
         tag: i64 = cursor.uvarint()

@@ -45,13 +45,13 @@ def test_an_operation_that_is_retried_shows_its_last_error() -> None:
     }
     outcome = world.engine.start(topics.create_topics(world.engine, [NewTopic("t")]))
     world.until(lambda: len(world.requests(CREATE_TOPICS)) == 3)
-    trouble = world.engine.trouble()
-    assert trouble is not None
-    assert trouble.reason.startswith("creating topics failed: NOT_CONTROLLER: ")
-    assert trouble.since_ms < world.now_ms
+    retry_cause = world.engine.retry_cause()
+    assert retry_cause is not None
+    assert retry_cause.reason.startswith("creating topics failed: NOT_CONTROLLER: ")
+    assert retry_cause.since_ms < world.now_ms
     code = 0
     world.run(outcome)
-    assert world.engine.trouble() is None
+    assert world.engine.retry_cause() is None
 
 
 def test_a_request_without_a_response_is_named() -> None:
@@ -63,7 +63,7 @@ def test_a_request_without_a_response_is_named() -> None:
     world.answers[CREATE_TOPICS] = silent
     outcome = world.engine.start(topics.create_topics(world.engine, [NewTopic("t")]))
     world.until(lambda: bool(world.requests(CREATE_TOPICS)))
-    assert world.engine.trouble() is None
+    assert world.engine.retry_cause() is None
     assert world.engine.unanswered() == (
         "no response from b1:9092 to CreateTopics, which needs the controller, and in a cluster "
         "ZooKeeper"
@@ -76,9 +76,9 @@ def test_a_broker_that_cannot_be_reached_is_named() -> None:
     outcome = world.engine.start(topics.create_topics(world.engine, [NewTopic("t")]))
     with pytest.raises(AssertionError, match="too long"):
         world.until(lambda: outcome.done, 1_000)
-    trouble = world.engine.trouble()
-    assert trouble is not None
-    assert "connection refused" in trouble.reason
+    retry_cause = world.engine.retry_cause()
+    assert retry_cause is not None
+    assert "connection refused" in retry_cause.reason
 
 
 def test_a_producer_shows_why_its_records_are_not_written() -> None:
@@ -86,11 +86,11 @@ def test_a_producer_shows_why_its_records_are_not_written() -> None:
     scene.log.faults = [fault(NOT_ENOUGH_REPLICAS)] * 3
     delivery = scene.append(partition=1)
     scene.world.until(lambda: not scene.log.faults)
-    trouble = scene.world.engine.trouble()
-    assert trouble is not None
-    assert trouble.reason.startswith("cannot write to t-1: NOT_ENOUGH_REPLICAS: ")
+    retry_cause = scene.world.engine.retry_cause()
+    assert retry_cause is not None
+    assert retry_cause.reason.startswith("cannot write to t-1: NOT_ENOUGH_REPLICAS: ")
     scene.world.until(lambda: delivery.done)
-    assert scene.world.engine.trouble() is None
+    assert scene.world.engine.retry_cause() is None
 
 
 def test_a_producer_shows_a_missing_leader() -> None:
@@ -100,7 +100,7 @@ def test_a_producer_shows_a_missing_leader() -> None:
     scene.append(partition=0)
     scene.world.until(
         lambda: (
-            (found := scene.world.engine.trouble()) is not None
+            (found := scene.world.engine.retry_cause()) is not None
             and found.reason == "cannot write to t-0: it has no leader"
         )
     )
@@ -111,11 +111,11 @@ def test_a_consumer_shows_errors_but_not_a_lack_of_records() -> None:
     engine = scene.world.engine
     scene.machine.assign({T0: 0})
     scene.world.settle()
-    assert (engine.trouble(), engine.unanswered()) == (None, "")
+    assert (engine.retry_cause(), engine.unanswered()) == (None, "")
     scene.world.leaders["t"] = [-1, -1]
     scene.world.cut(1)
-    scene.world.until(lambda: engine.trouble() is not None)
-    trouble = engine.trouble()
-    assert trouble is not None
-    assert trouble.reason.startswith("cannot read t-0: ")
+    scene.world.until(lambda: engine.retry_cause() is not None)
+    retry_cause = engine.retry_cause()
+    assert retry_cause is not None
+    assert retry_cause.reason.startswith("cannot read t-0: ")
     assert scene.world.requests(FETCH)

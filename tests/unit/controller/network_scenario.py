@@ -65,7 +65,7 @@ class Door:
         self._network = network
         self._port = port
 
-    async def dial(self, host: str, port: int, timeout_s: float) -> Link:
+    async def connect(self, host: str, port: int, timeout_s: float) -> Link:
         network = self._network
         network.dials += 1
         await asyncio.sleep(0)

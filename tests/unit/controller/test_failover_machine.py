@@ -15,6 +15,7 @@ from headrace.controller.failover_machine import (
     elect_preferred,
     elect_responding,
     elect_unclean,
+    fit_to_live,
     furthest_member,
     goes_on_from,
     hand_over,
@@ -22,7 +23,6 @@ from headrace.controller.failover_machine import (
     members_of,
     missing,
     recover,
-    settle,
     successors,
     with_elr,
 )
@@ -77,14 +77,14 @@ def test_a_member_counts_only_under_the_epoch_of_its_row_b6() -> None:
 
 def test_settling_elects_from_the_isr_raises_epochs_and_empties_no_isr() -> None:
     for state, live in worlds():
-        after = settle(state, live)
+        after = fit_to_live(state, live)
         if after is None:
             continue
         assert after.partition_epoch == state.partition_epoch + 1
         assert after.leader_epoch - state.leader_epoch in (0, 1)
         assert after.isr
         assert set(after.isr) <= set(state.isr)
-        assert settle(after, live) is None
+        assert fit_to_live(after, live) is None
         if after.leader == NO_LEADER:
             assert (after.isr, after.isr_epochs) == (state.isr, state.isr_epochs)
             assert after.leader_epoch == state.leader_epoch + 1
@@ -97,7 +97,7 @@ def test_settling_elects_from_the_isr_raises_epochs_and_empties_no_isr() -> None
 
 def test_a_settled_partition_is_led_if_any_member_counts() -> None:
     for state, live in worlds():
-        after = settle(state, live) or state
+        after = fit_to_live(state, live) or state
         counted = [node for node, _ in in_sync(state, live)]
         if counted:
             assert after.leader in counted
@@ -112,14 +112,14 @@ def test_a_settled_partition_is_led_if_any_member_counts() -> None:
 def test_a_leader_that_registered_anew_never_keeps_its_leader_epoch_b7() -> None:
     for state, live in worlds():
         if state.leader in live and live[state.leader].epoch != ROW_EPOCH:
-            after = settle(state, live)
+            after = fit_to_live(state, live)
             assert after is not None
             assert after.leader_epoch == state.leader_epoch + 1
 
 
 def test_an_unclean_broker_is_in_no_isr_unless_it_was_the_last_i12() -> None:
     for state, live in worlds():
-        after = settle(state, live) or state
+        after = fit_to_live(state, live) or state
         unclean = [n for n in after.isr if live.get(n) is UNCLEAN]
         if unclean:
             assert after.leader == NO_LEADER
@@ -128,7 +128,7 @@ def test_an_unclean_broker_is_in_no_isr_unless_it_was_the_last_i12() -> None:
 
 def test_the_furthest_log_leads_when_all_members_are_back_without_proof_i12() -> None:
     for state, live in worlds():
-        settled = settle(state, live) or state
+        settled = fit_to_live(state, live) or state
         ends = {1: (3, 50), 2: (4, 10), 3: (4, 10)}
         after = recover(settled, live, ends)
         if in_sync(settled, live) or not all(node in live for node in settled.isr):
@@ -139,7 +139,7 @@ def test_the_furthest_log_leads_when_all_members_are_back_without_proof_i12() ->
         best = next(node for node in (2, 3, 1) if node in live)
         assert (after.leader, rows(after)) == (best, [(best, live[best].epoch)])
         assert after.leader_epoch == settled.leader_epoch + 1
-        assert settle(after, live) is None
+        assert fit_to_live(after, live) is None
         # A log that did not report can be the longest.
         for node in settled.isr:
             assert recover(settled, live, {n: e for n, e in ends.items() if n != node}) is None
@@ -182,14 +182,14 @@ def test_new_or_older_data_directories_make_other_replicas_awaited() -> None:
 
 def test_members_that_leave_an_isr_below_min_insync_replicas_become_eligible() -> None:
     state = state_of((1, 2, 3), 1)
-    after = settle(state, {1: SAME, 2: SAME}, min_insync=2)
+    after = fit_to_live(state, {1: SAME, 2: SAME}, min_insync=2)
     assert after is not None
     assert (after.isr, after.elr) == ((1, 2), ())
-    last = settle(after, {1: SAME}, min_insync=2)
+    last = fit_to_live(after, {1: SAME}, min_insync=2)
     assert last is not None
     assert (last.isr, last.elr, last.last_known_elr) == ((1,), ((2, ROW_EPOCH),), ())
     # Broker 3 left while records were committed without it.
-    assert settle(last, {3: SAME}, min_insync=2) == replace(
+    assert fit_to_live(last, {3: SAME}, min_insync=2) == replace(
         last, leader=NO_LEADER, leader_epoch=5, partition_epoch=last.partition_epoch + 1
     )
     grown = alter_isr(last, asked((1, 3), partition_epoch=last.partition_epoch), {1: SAME, 3: SAME})
@@ -202,8 +202,8 @@ def test_an_eligible_replica_leads_only_with_proof_and_only_if_no_isr_member_can
     for fates in product((None, SAME, CLEAN, UNCLEAN), repeat=3):
         live = {n: f for n, f in zip(NODES, fates, strict=True) if f is not None}
         kept = [node for node in NODES if live.get(node) in (SAME, CLEAN)]
-        after = settle(state, live, min_insync=2) or state
-        assert settle(after, live, min_insync=2) is None
+        after = fit_to_live(state, live, min_insync=2) or state
+        assert fit_to_live(after, live, min_insync=2) is None
         assert set(members_of(after)) == set(NODES)
         if not kept:
             assert (after.leader, after.isr) == (NO_LEADER, (1,))
@@ -214,15 +214,15 @@ def test_an_eligible_replica_leads_only_with_proof_and_only_if_no_isr_member_can
             assert live.get(node) in (None, SAME, CLEAN)
             assert epoch == (live[node].epoch if node in live else ROW_EPOCH)
         assert all(live[node] is UNCLEAN for node, _ in after.last_known_elr)
-    assert settle(state, {2: SAME}, [2], min_insync=2).leader == NO_LEADER  # type: ignore[union-attr]
+    assert fit_to_live(state, {2: SAME}, [2], min_insync=2).leader == NO_LEADER  # type: ignore[union-attr]
 
 
 def test_the_elr_is_void_if_min_insync_replicas_is_lowered() -> None:
     state = replace(state_of((1,), 1), elr=((2, ROW_EPOCH),))
-    after = settle(state, {1: SAME, 2: SAME}, min_insync=1)
+    after = fit_to_live(state, {1: SAME, 2: SAME}, min_insync=1)
     assert after == replace(state, elr=(), partition_epoch=state.partition_epoch + 1)
     # Before that is written, it must not be used either.
-    without = settle(state, {2: SAME}, min_insync=1)
+    without = fit_to_live(state, {2: SAME}, min_insync=1)
     assert without is not None
     assert (without.leader, without.isr) == (NO_LEADER, (1,))
 
@@ -297,9 +297,9 @@ def test_the_preferred_leader_is_elected_only_if_it_is_in_sync() -> None:
 
 def test_a_disk_that_failed_costs_the_leadership() -> None:
     live = dict.fromkeys(NODES, SAME)
-    after = settle(state_of((1, 2), 1), live, offline=[1])
+    after = fit_to_live(state_of((1, 2), 1), live, offline=[1])
     assert after == PartitionState(2, 5, NODES, (2,), 8, (ROW_EPOCH,))
-    last = settle(state_of((1,), 1), live, offline=[1])
+    last = fit_to_live(state_of((1,), 1), live, offline=[1])
     assert last == PartitionState(NO_LEADER, 5, NODES, (1,), 8, (ROW_EPOCH,))
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from headrace.controller.topics_machine import (
     NewTopic,
     TopicLimits,
+    assign_replicas,
     decide_creation,
     decide_deletion,
     decide_growth,
     id_from_entropy,
-    place,
 )
 from headrace.model.cluster import BrokerInfo, ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
@@ -215,7 +215,7 @@ def test_replicas_are_different_brokers_in_as_many_racks_as_can_be(
     nodes: list[BrokerInfo], partitions: int, replication_factor: int, start: int
 ) -> None:
     replication_factor = min(replication_factor, len(nodes))
-    assignment = place(nodes, partitions, replication_factor, start)
+    assignment = assign_replicas(nodes, partitions, replication_factor, start)
     racks = {node.node_id: node.rack for node in nodes}
     assert len(assignment) == partitions
     for replicas in assignment:
@@ -233,14 +233,14 @@ def test_racks_of_one_size_share_replicas_evenly(
 ) -> None:
     nodes = [BrokerInfo(node, (), f"r{node // per_rack}") for node in range(racks * per_rack)]
     replication_factor = data.draw(st.integers(1, racks))
-    assignment = place(nodes, rounds * len(nodes), replication_factor, start)
+    assignment = assign_replicas(nodes, rounds * len(nodes), replication_factor, start)
     held = Counter(node for replicas in assignment for node in replicas)
     assert set(held.values()) == {rounds * replication_factor}
 
 
 def test_the_followers_of_one_leader_are_spread_over_the_others() -> None:
     nodes = [BrokerInfo(node, ()) for node in range(5)]
-    assignment = place(nodes, 20, 2, 3)
+    assignment = assign_replicas(nodes, 20, 2, 3)
     followers = Counter(replicas[1] for replicas in assignment if replicas[0] == 0)
     assert followers == {1: 1, 2: 1, 3: 1, 4: 1}
 

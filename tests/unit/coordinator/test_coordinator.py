@@ -132,7 +132,7 @@ class Coordinator:
             NoTimers(),
             lambda _led: None,
         )
-        self.runtime.lead(0, log)
+        self.runtime.become_leader(0, log)
         (self.led,) = self.runtime.shards
 
     @staticmethod

@@ -15,7 +15,7 @@ from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import OFFSETS_TOPIC, PartitionState, TopicState
 from headrace.record.batch import read_batch
-from headrace.wire.offset_commit import CommitPart, CommitRequest, CommitTopic
+from headrace.wire.offset_commit import CommitPartition, CommitRequest, CommitTopic
 
 
 def replay(log: Iterable[tuple[bytes, bytes | None]], shard: Shard) -> None:
@@ -90,18 +90,20 @@ class MemoryLog:
         return chunk
 
 
-def part(partition: int, offset: int, leader_epoch: int = -1, metadata: str = "") -> CommitPart:
-    return CommitPart(partition, offset, leader_epoch, metadata)
+def part(
+    partition: int, offset: int, leader_epoch: int = -1, metadata: str = ""
+) -> CommitPartition:
+    return CommitPartition(partition, offset, leader_epoch, metadata)
 
 
-def commits(request: CommitRequest, *parts: CommitPart) -> CommitRequest:
+def commits(request: CommitRequest, *partitions: CommitPartition) -> CommitRequest:
     """The request, with these partitions of the topic t in it."""
-    request.topics.append(CommitTopic("t", list(parts)))
+    request.topics.append(CommitTopic("t", list(partitions)))
     return request
 
 
 def codes(request: CommitRequest) -> list[int]:
-    return [part.code for topic in request.topics for part in topic.parts]
+    return [part.code for topic in request.topics for part in topic.partitions]
 
 
 def answer_to(request: CommitRequest) -> int:
@@ -164,5 +166,5 @@ def groups_over(
         call_later or NoTimers(),
         is_time_trusted,
     )
-    service.lead(0, log)
+    service.become_leader(0, log)
     return service

@@ -16,7 +16,7 @@ from headrace.model.errors import ErrorCode
 from headrace.record.batch import HEADER_SIZE, read_batch, walk_batch
 from headrace.record.build import BatchBuilder
 from headrace.record.decode import read_records
-from headrace.wire.offset_commit import CommitPart, CommitRequest, CommitTopic
+from headrace.wire.offset_commit import CommitPartition, CommitRequest, CommitTopic
 from tests.unit.group.memory_log_scenario import MemoryLog, codes, commits, part
 from tests.unit.group.test_service import Bench, others
 
@@ -25,13 +25,13 @@ METADATA_SIZE_MAX = 4096
 numbers = st.integers(-(2**31), 2**31 - 1)
 offsets = st.integers(-(2**63), 2**63 - 1)
 names = st.text(max_size=70)
-parts = st.tuples(numbers, offsets, numbers, names, st.booleans())
-topics = st.lists(st.tuples(names, st.lists(parts, max_size=5)), max_size=3)
+partitions = st.tuples(numbers, offsets, numbers, names, st.booleans())
+topics = st.lists(st.tuples(names, st.lists(partitions, max_size=5)), max_size=3)
 retentions = st.sampled_from((-1, 0, 1, 2**63 - 1, -(2**63))) | offsets
 asked = st.lists(st.tuples(names, retentions, topics), max_size=4)
 
 
-def expected(group: str, topic: str, each: CommitPart, retention_ms: int) -> GroupRecord:
+def expected(group: str, topic: str, each: CommitPartition, retention_ms: int) -> GroupRecord:
     expire_ms, epoch = -1, each.leader_epoch
     if retention_ms != -1:
         expire_ms, epoch = min(max(WALL_MS + retention_ms, 0), 2**63 - 1), -1
@@ -50,8 +50,8 @@ def test_a_batch_holds_a_record_of_each_commit_and_leaves_what_applying_them_wou
     for group, retention_ms, said in asked:
         request = CommitRequest(group, retention_ms=retention_ms)
         for topic, rows in said:
-            request.topics.append(CommitTopic(topic, [CommitPart(*row[:4]) for row in rows]))
-            for each, row in zip(request.topics[-1].parts, rows, strict=True):
+            request.topics.append(CommitTopic(topic, [CommitPartition(*row[:4]) for row in rows]))
+            for each, row in zip(request.topics[-1].partitions, rows, strict=True):
                 if row[4]:
                     each.code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 else:
@@ -64,7 +64,7 @@ def test_a_batch_holds_a_record_of_each_commit_and_leaves_what_applying_them_wou
         walk_batch(read, frame, HEADER_SIZE, len(frame), False)
         assert [written(each.key, each.value) for each in read_records(read)] == records
     ours, other = Shard(0, ClassicLimits()), Shard(0, ClassicLimits())
-    batch.apply(ours.place, base_offset)
+    batch.apply(ours.topic_offsets, base_offset)
     for at, record in enumerate(records, base_offset):
         other.apply(record, at)
     assert ours.offsets.by_group == other.offsets.by_group
@@ -192,7 +192,7 @@ def test_a_fault_of_one_shard_refuses_no_commit_of_another(
     broken = MemoryLog()
     monkeypatch.setattr(broken, "append", fail)
     monkeypatch.setattr(shards, "partition_of", lambda group_id: int(group_id == "bad"))
-    shards.lead(1, broken)
+    shards.become_leader(1, broken)
     wanted = [commits(CommitRequest(name), part(0, 5)) for name in ("a", "bad", "b")]
     answers = bench.commit_all(*wanted)
     assert answers == [[ErrorCode.NONE], [ErrorCode.UNKNOWN_SERVER_ERROR], [ErrorCode.NONE]]

@@ -13,7 +13,7 @@ from headrace.model.topics import OFFSETS_TOPIC, TopicPartition
 from headrace.node.groups import Groups, PartitionLog
 from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import RequestContext
-from headrace.requests.group_requests import until_settled
+from headrace.requests.group_requests import coordinator_wait
 from headrace.security.authorizer import AllowAll
 from headrace.wire import codec
 from headrace.wire.apis import FIND_COORDINATOR, HEARTBEAT, JOIN_GROUP, OFFSET_FETCH
@@ -83,7 +83,7 @@ def test_requests_of_members_wait_until_their_group_is_loaded() -> None:
 
         def wait(api_key: int, body: dict[str, Any]) -> Any:
             context = RequestContext(api_key, 0, 1, None, "127.0.0.1:1", "PLAINTEXT")
-            return until_settled(Broker, context, body)  # type: ignore[arg-type]
+            return coordinator_wait(Broker, context, body)  # type: ignore[arg-type]
 
         assert wait(HEARTBEAT, {"group_id": "g"}) is None
         waits = [
@@ -109,7 +109,7 @@ def test_wait_for_a_commit_fails_when_too_few_replicas_are_in_sync() -> None:
         node.append("a")
         early, patient = log.wait_committed(1), log.wait_committed(1, fails_early=False)
         assert not early.done()
-        partition.settle(state(1, 1, (1,), 2), 0)
+        partition.apply_state(state(1, 1, (1,), 2), 0)
         node.appends.commit(partition)
         with pytest.raises(ApiError) as error:
             await early
@@ -142,7 +142,7 @@ def test_requests_wait_while_the_image_names_a_lost_coordinator() -> None:
         wanted = request("g", 6)
         assert groups.commit_all([wanted], late.extend) == []
         assert asked == [([TopicPartition(OFFSETS_TOPIC, 0)], 1)]
-        groups.lead(0, bench.log)
+        groups.become_leader(0, bench.log)
         elected.set()
         await answered(late)
         assert codes(wanted) == [ErrorCode.NONE]

@@ -5,7 +5,7 @@ from typing import Any
 
 from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ErrorCode
-from headrace.requests.topic_gate import TopicGate
+from headrace.requests.topic_permissions import TopicPermissions
 from headrace.security.authorizer import (
     AllowAll,
     Operation,
@@ -53,8 +53,8 @@ class Rules:
         self.reported_apis.append(api_key)
 
 
-def open_gate() -> TopicGate:
-    return TopicGate(AllowAll(), ClusterImage("cluster"))
+def open_permissions() -> TopicPermissions:
+    return TopicPermissions(AllowAll(), ClusterImage("cluster"))
 
 
 def denying_broker() -> Asker:

@@ -78,7 +78,7 @@ class FakePartition:
     last_stable_offset: int = 0
     is_leader: bool = True
     is_caught_up: bool = True
-    is_cut_off: bool = False
+    is_isolated: bool = False
     start_waiters: list[Callable[[], None]] = field(default_factory=list)
     starts_of_followers: dict[int, int] = field(default_factory=dict)
 

@@ -220,8 +220,8 @@ def test_broker_that_is_cut_off_names_and_lists_itself_only_for_what_it_still_le
     client.add_topic("stuck")
     client.add_topic("alone")
     broker = client.broker
-    broker.is_cut_off = lambda: True
-    client.partition("stuck").is_cut_off = True
+    broker.has_isolated_leaders = lambda: True
+    client.partition("stuck").is_isolated = True
 
     def ask(name: str) -> tuple[int, list[int]]:
         topics = [{"topic_id": None, "name": name}]

@@ -149,7 +149,7 @@ def test_a_member_of_the_isr_leaves_it_before_it_drops_what_is_damaged() -> None
     assert leader in scene.leader.considered
     assert leader.wanted_isr(0, LAG_MS, lambda *_: True) == ((1, 101),)
     for node in (leader, follower):
-        node.settle(state(1, 1, (1,), 2), 0)
+        node.apply_state(state(1, 1, (1,), 2), 0)
     scene.pass_ms(1000)
     scene.wire.run()
     assert log_bytes(scene.log) == log_bytes(leader.log)
@@ -169,7 +169,7 @@ def test_a_replica_that_nobody_counts_on_is_repaired_at_once() -> None:
 def test_a_leader_that_leads_no_longer_is_repaired_by_its_successor() -> None:
     scene = caught_up(isr=(1, 2))
     damage(scene.leader, 2)
-    scene.follower.partition().lead(state(2, 2, (2,)), 102, 0)
+    scene.follower.partition().become_leader(state(2, 2, (2,)), 102, 0)
     scene.leader.partition().follow(state(2, 2, (2,)))
     scene.follower.append("more")
     back = Wire(scene.leader, scene.follower)

@@ -11,7 +11,7 @@ from headrace.replication.produce_exchange import ProduceExchange
 from headrace.replication.silence_machine import CHECK_S
 from headrace.runtime.exchange import Peer
 from headrace.runtime.link import LinkBroken
-from headrace.wire.produce import ProducePart, ProduceRequest
+from headrace.wire.produce import ProducePartition, ProduceRequest
 from tests.storage.log_scenario import ManualClock, batch
 from tests.unit.replication.replica_scenario import TOPIC_ID, Node, elect, epoch_of
 
@@ -69,13 +69,13 @@ class World:
         if partition.qualifies(follower):
             self.keeper.check_isr(partition)
 
-    def produce(self, value: str) -> ProducePart:
+    def produce(self, value: str) -> ProducePartition:
         """Write a record with acks=all; it waits for the followers."""
         partition = self.partition
-        part = ProducePart(TOPIC_ID.bytes, 0, 0, 0)
+        part = ProducePartition(TOPIC_ID.bytes, 0, 0, 0)
         part.producer_id = -1
         exchange = ProduceExchange(Peer(), 0, 13, ProduceRequest(None, -1, 30_000), b"")
-        exchange.parts.append(part)
+        exchange.staged.append(part)
         exchange.partitions.append(partition)
         part.base_offset = partition.stage(batch(value), self.clock.wall_ms())
         part.end_offset = part.base_offset + 1

@@ -6,12 +6,12 @@ from headrace.client.fetch.fetch_codec import FetchLimits, PartitionFetch, Topic
 from headrace.client.produce.produce_codec import PartitionBatch, TopicBatches, encode_produce
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.produce import ProduceHandler
-from headrace.requests.topic_gate import TopicGate
+from headrace.requests.topic_permissions import TopicPermissions
 from headrace.runtime.exchange import Peer
 from headrace.runtime.worker import Worker
 from headrace.wire.codec import decode_response
 from tests.storage.log_scenario import ManualClock, frame
-from tests.unit.handlers.authorization_scenario import open_gate
+from tests.unit.handlers.authorization_scenario import open_permissions
 from tests.unit.replication.replica_scenario import TOPIC, TOPIC_ID, Node, elect
 
 PRODUCE, FETCH = 0, 1
@@ -19,13 +19,13 @@ PRODUCER = 7
 
 
 class Leader:
-    def __init__(self, gate: TopicGate | None = None) -> None:
-        gate = gate or open_gate()
+    def __init__(self, permissions: TopicPermissions | None = None) -> None:
+        permissions = permissions or open_permissions()
         self.node = Node(1, ManualClock())
         self.partition = self.node.add()
         elect(self.node, 1, isr=(1,))
         worker = cast("Worker", self.node.worker)
-        self.produce = ProduceHandler(self.node.table, self.node.appends, worker, gate)
+        self.produce = ProduceHandler(self.node.table, self.node.appends, worker, permissions)
         self.fetch = FetchHandler(
             self.node.table,
             self.node.appends,
@@ -34,7 +34,7 @@ class Leader:
             int,
             1 << 20,
             10,
-            gate,
+            permissions,
         )
         self._peer = Peer()
 

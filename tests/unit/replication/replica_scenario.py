@@ -174,7 +174,7 @@ class Wire:
         if frame is None:
             return False
         self.machine.answered(frame, self.follower.clock.wall_ms(), self.now_ms())
-        self.settle()
+        self.apply_state()
         return True
 
     def answer(self) -> bytes | None:
@@ -189,7 +189,7 @@ class Wire:
         )
         return data[4:]
 
-    def settle(self) -> None:
+    def apply_state(self) -> None:
         """Start the logs' work, and come back when it is done."""
         machine = self.machine
         written, machine.written = machine.written, []
@@ -212,7 +212,7 @@ class Wire:
         has_work = any(node.worker.jobs for node in busy)
         for node in busy:
             node.worker.work()
-        self.settle()
+        self.apply_state()
         return has_work
 
     def catch_up(self) -> None:
@@ -273,7 +273,7 @@ def elect(
     if partition.is_leader:
         partition.retire()
     now_ms = int(leader.clock.monotonic() * 1000)
-    partition.lead(state(leader.node_id, epoch, isr), epoch_of(leader.node_id), now_ms)
+    partition.become_leader(state(leader.node_id, epoch, isr), epoch_of(leader.node_id), now_ms)
     for follower in followers:
         follower.partition(index).follow(state(leader.node_id, epoch, isr))
 

@@ -69,9 +69,9 @@ class Replicas:
                 for _ in range(self.random.randint(1, 4)):
                     self.random.choice((wire.ask, wire.receive))()
                 wire.follower.worker.work()
-                wire.settle()
+                wire.apply_state()
 
-    def settle(self) -> None:
+    def apply_state(self) -> None:
         for wire in self.wires:
             for _ in range(3):
                 wire.run()
@@ -86,7 +86,7 @@ def test_all_replicas_end_as_their_last_leader(seed: int) -> None:
         replicas.step()
     replicas.elect(replicas.random.choice(replicas.nodes))
     replicas.leader.append("the end")
-    replicas.settle()
+    replicas.apply_state()
     expected = replicas.leader.partition().log
     for node in replicas.nodes:
         log = node.partition().log

@@ -219,9 +219,9 @@ def test_a_replica_that_its_leader_has_not_heard_of_yet_asks_again() -> None:
     scene = Scene()
     leader = scene.leader.partition()
     known = state(1, 1, partition_epoch=2)
-    assert leader.settle(replace(known, replicas=(1, 3), isr=(1,), isr_epochs=(101,)), 0)
+    assert leader.apply_state(replace(known, replicas=(1, 3), isr=(1,), isr_epochs=(101,)), 0)
     scene.wire.run()
-    assert leader.settle(replace(known, isr=(1,), isr_epochs=(101,), partition_epoch=3), 0)
+    assert leader.apply_state(replace(known, isr=(1,), isr_epochs=(101,), partition_epoch=3), 0)
     scene.leader.append("now")
     scene.pass_ms(20)
     scene.wire.run()
@@ -375,7 +375,7 @@ def test_a_batch_that_was_changed_on_the_way_is_fetched_again(
     assert exchange.pieces is not None
     frame = b"".join(exchange.pieces)[4:]  # type: ignore[arg-type]
     scene.wire.machine.answered(frame.replace(b"broken", b"brokem"), 0, scene.wire.now_ms())
-    scene.wire.settle()
+    scene.wire.apply_state()
     assert values(scene.log) == ["sound"]
     assert caplog.text.count("CORRUPT_MESSAGE") == 1
     scene.pass_ms(20)

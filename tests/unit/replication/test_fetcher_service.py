@@ -85,7 +85,7 @@ class HeldNetwork:
         self.is_deaf = False
         """Whether the next links lead nowhere."""
 
-    async def dial(self, host: str, port: int, timeout_s: float) -> Link:
+    async def connect(self, host: str, port: int, timeout_s: float) -> Link:
         self.dials.append(port)
         if port not in self.nodes:
             raise Refused("nobody there")

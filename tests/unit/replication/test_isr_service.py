@@ -168,7 +168,7 @@ def test_a_refusal_for_a_later_state_keeps_the_proposal_until_that_state_is_seen
         world.append("b")
         world.fetched(2, 2)
         assert world.partition.high_watermark == 1
-        world.partition.settle(state(1, 1, (1, 2), 9), 0)
+        world.partition.apply_state(state(1, 1, (1, 2), 9), 0)
         world.node.appends.commit(world.partition)
         assert world.partition.high_watermark == 2
 
@@ -180,8 +180,8 @@ def test_a_state_that_the_image_brought_first_is_not_taken_back_by_the_answer() 
         world = World(isr=(1, 2))
 
         def late(message: dict[str, Any]) -> dict[str, Any]:
-            world.partition.settle(state(1, 1, (1, 2, 3), 2), 0)
-            world.partition.settle(state(1, 1, (1, 3), 3), 0)
+            world.partition.apply_state(state(1, 1, (1, 2, 3), 2), 0)
+            world.partition.apply_state(state(1, 1, (1, 3), 3), 0)
             return granted(message)
 
         world.answers = [late]
@@ -199,7 +199,7 @@ def test_what_a_later_state_overtook_is_asked_again_though_nobody_writes_or_fetc
         world = World(isr=(1, 2))
 
         def overtaken(message: dict[str, Any]) -> dict[str, Any]:
-            world.partition.settle(state(1, 1, (1, 2), 2), 0)
+            world.partition.apply_state(state(1, 1, (1, 2), 2), 0)
             return refused(ErrorCode.INELIGIBLE_REPLICA)(message)
 
         world.answers = [overtaken, granted]
@@ -304,7 +304,7 @@ def test_a_refusal_of_what_is_past_takes_nothing_back_of_what_was_asked_since() 
         newer = ((1, epoch_of(1)),)
 
         def late(message: dict[str, Any]) -> dict[str, Any]:
-            world.partition.settle(state(1, 1, (1, 2), 9), 0)
+            world.partition.apply_state(state(1, 1, (1, 2), 9), 0)
             world.partition.propose(newer)
             return refused(ErrorCode.INELIGIBLE_REPLICA)(message)
 

@@ -81,10 +81,10 @@ def test_leader_without_session_and_followers_sends_its_clients_away() -> None:
         assert world.partition.rejection() == ErrorCode.NONE
         for _ in range(10):
             world.check(())
-        assert world.partition.is_cut_off
+        assert world.partition.is_isolated
         world.node.is_stale = False
         world.check(())
-        assert not world.partition.is_cut_off
+        assert not world.partition.is_isolated
         world.keeper.stop()
 
     run(scenario())

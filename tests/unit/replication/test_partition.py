@@ -24,7 +24,7 @@ class Leader:
     def __init__(self, isr: tuple[tuple[int, int], ...] = ((1, 10), (2, 20), (3, 30))) -> None:
         self.log: Log = open_log(SimulatedFiles())
         self.partition = Partition("events", 0, TOPIC_ID, self.log, LEADER, 0, 1 << 20)
-        self.partition.lead(state(isr=isr), 10, 0)
+        self.partition.become_leader(state(isr=isr), 10, 0)
 
     def append(self, count: int = 1, now_ms: int = 0) -> None:
         for _ in range(count):
@@ -76,14 +76,14 @@ def test_the_high_watermark_stays_below_min_insync_replicas() -> None:
     leader.append(1)
     assert leader.fetched(ONE, 1) == 1
     leader.append(1)
-    assert leader.partition.settle(state(isr=((1, 10),), partition_epoch=8), 0)
+    assert leader.partition.apply_state(state(isr=((1, 10),), partition_epoch=8), 0)
     assert not leader.partition.advance()
     assert leader.partition.high_watermark == 1
     # A proposed member does not count before the controller has agreed.
     assert leader.fetched(ONE, 2) == 1
     leader.partition.propose(((1, 10), (2, 20)))
     assert not leader.partition.advance()
-    leader.partition.settle(state(partition_epoch=9, isr=((1, 10), (2, 20))), 0)
+    leader.partition.apply_state(state(partition_epoch=9, isr=((1, 10), (2, 20))), 0)
     assert leader.partition.advance()
     assert leader.partition.high_watermark == 2
 
@@ -94,7 +94,7 @@ def test_no_more_replicas_must_be_in_sync_than_exist() -> None:
     leader.append(1)
     assert leader.partition.high_watermark == 0
     alone = replace(state(isr=((1, 10),), partition_epoch=8), replicas=(1,))
-    assert leader.partition.settle(alone, 0)
+    assert leader.partition.apply_state(alone, 0)
     assert leader.partition.advance()
 
 
@@ -102,14 +102,14 @@ def test_nothing_is_committed_while_replicas_outside_the_isr_can_be_elected() ->
     """Also if min.insync.replicas was lowered, until the controller has cleared the ELR."""
     leader = Leader(isr=((1, 10),))
     with_elr = replace(state(isr=((1, 10),), partition_epoch=8), elr=((2, 20),))
-    assert leader.partition.settle(with_elr, 0)
+    assert leader.partition.apply_state(with_elr, 0)
     leader.append(1)
     assert leader.partition.high_watermark == 0
-    assert leader.partition.settle(replace(with_elr, elr=(), partition_epoch=9), 0)
+    assert leader.partition.apply_state(replace(with_elr, elr=(), partition_epoch=9), 0)
     assert leader.partition.advance()
     # The image brings the ELR after the response to an ISR change, under the same epoch.
-    assert leader.partition.settle(state(isr=((1, 10),), partition_epoch=10), 0)
-    assert leader.partition.settle(replace(with_elr, partition_epoch=10), 0)
+    assert leader.partition.apply_state(state(isr=((1, 10),), partition_epoch=10), 0)
+    assert leader.partition.apply_state(replace(with_elr, partition_epoch=10), 0)
     leader.append(1)
     assert leader.partition.high_watermark == 1
 
@@ -148,7 +148,7 @@ def test_the_high_watermark_heeds_a_member_that_is_to_leave_until_the_store_has_
     leader.partition.advance()
     assert leader.partition.high_watermark == 0
     agreed = state(isr=((1, 10), (2, 20)), partition_epoch=8)
-    assert leader.partition.settle(agreed, LAG_MS)
+    assert leader.partition.apply_state(agreed, LAG_MS)
     leader.partition.advance()
     assert leader.partition.high_watermark == 1
     assert leader.partition.in_sync_replicas == 2
@@ -169,7 +169,7 @@ def test_a_follower_is_let_in_only_with_what_was_there_when_the_epoch_began() ->
     leader.append(3)
     leader.partition.follow(state(leader_epoch=6, leader=TWO))
     leader.partition.high_watermark = 1
-    leader.partition.lead(state(leader_epoch=7, isr=((1, 10), (2, 20))), 10, 0)
+    leader.partition.become_leader(state(leader_epoch=7, isr=((1, 10), (2, 20))), 10, 0)
     assert not leader.partition.is_caught_up
     leader.fetched(TWO, 2)
     assert leader.wanted() is None, "above the high watermark, below the epoch's start (B4)"
@@ -190,7 +190,7 @@ def test_a_broker_that_is_not_registered_is_not_let_in() -> None:
 )
 def test_a_state_that_is_not_newer_changes_nothing(stale: PartitionState) -> None:
     leader = Leader(isr=((1, 10), (2, 20)))
-    assert not leader.partition.settle(stale, 0)
+    assert not leader.partition.apply_state(stale, 0)
     assert leader.partition.isr == ((1, 10), (2, 20))
 
 
@@ -200,7 +200,7 @@ def test_an_epoch_without_records_has_ended_where_the_log_ends() -> None:
     leader.append(2)
     assert leader.partition.end_of_epoch(5) == (5, 2)
     leader.partition.follow(state(leader_epoch=6, leader=TWO))
-    leader.partition.lead(state(leader_epoch=8), 10, 0)
+    leader.partition.become_leader(state(leader_epoch=8), 10, 0)
     assert leader.partition.end_of_epoch(7) == (5, 2), "the largest that is not above (B2)"
 
 
@@ -217,11 +217,11 @@ def test_a_follower_never_takes_the_high_watermark_back() -> None:
 def test_where_a_move_ends_is_taken_also_after_the_answer_that_has_its_partition_epoch() -> None:
     leader = Leader(isr=((1, 10), (2, 20)))
     answered = state(isr=((1, 10), (2, 20)), partition_epoch=8)
-    assert leader.partition.settle(answered, 0)
+    assert leader.partition.apply_state(answered, 0)
     leader.partition.propose(((1, 10),))
     moved = replace(answered, replicas=(1, 2))
-    assert leader.partition.settle(moved, 0)
+    assert leader.partition.apply_state(moved, 0)
     assert leader.partition.replicas == (1, 2)
     assert list(leader.partition.followers) == [2]
     assert leader.partition.proposed == ((1, 10),)
-    assert not leader.partition.settle(moved, 0)
+    assert not leader.partition.apply_state(moved, 0)

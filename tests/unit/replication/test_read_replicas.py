@@ -13,7 +13,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.read_replicas import RackAwareReplicas
 from headrace.runtime.exchange import Peer
 from headrace.wire.codec import decode_response
-from tests.unit.handlers.authorization_scenario import open_gate
+from tests.unit.handlers.authorization_scenario import open_permissions
 from tests.unit.replication.fetcher_scenario import FETCH, Scene
 from tests.unit.replication.replica_scenario import TOPIC, TOPIC_ID, Node, epoch_of, state
 
@@ -65,7 +65,7 @@ def reader_of(node: Node, choose: Callable[[Partition, bytes, int], int] | None)
         int,
         1 << 20,
         10,
-        open_gate(),
+        open_permissions(),
         choose,
     )
     node.deliveries.append(handler.retry_woken)
@@ -160,5 +160,5 @@ def test_a_follower_that_is_not_in_sync_or_cut_off_sends_consumers_back() -> Non
     scene.follower.is_stale = True
     assert scene.read(FOLLOWER, 0, "b")["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
     scene = Racks()
-    scene.follower.partition().settle(state(1, 1, (1,), partition_epoch=2), 0)
+    scene.follower.partition().apply_state(state(1, 1, (1,), partition_epoch=2), 0)
     assert scene.read(FOLLOWER, 0, "b")["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER

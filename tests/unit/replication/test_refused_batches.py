@@ -43,7 +43,7 @@ def test_no_more_replicas_can_be_needed_than_there_are() -> None:
     assert leader.write(0, 0) == ErrorCode.NOT_ENOUGH_REPLICAS
     leader.partition.retire()
     alone = replace(state(1, 2, isr=(1,)), replicas=(1,))
-    leader.partition.lead(alone, epoch_of(1), 0)
+    leader.partition.become_leader(alone, epoch_of(1), 0)
     assert leader.write(0, 0) == ErrorCode.NONE
 
 

@@ -7,14 +7,14 @@ from tests.unit.replication.leader_scenario import Leader
 
 
 @pytest.mark.parametrize(
-    ("is_cut_off", "told"),
+    ("is_isolated", "told"),
     [(False, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), (True, ErrorCode.NOT_LEADER_OR_FOLLOWER)],
 )
 def test_a_sequence_that_a_newer_leader_may_know_is_no_gap(
-    is_cut_off: bool, told: ErrorCode
+    is_isolated: bool, told: ErrorCode
 ) -> None:
     leader = Leader()
-    leader.node.is_stale = is_cut_off
+    leader.node.is_stale = is_isolated
     assert leader.write(0, 0) == ErrorCode.NONE
     assert leader.write(0, 5) == told
     assert leader.write(0, 0) == ErrorCode.NONE
@@ -22,14 +22,14 @@ def test_a_sequence_that_a_newer_leader_may_know_is_no_gap(
 
 
 @pytest.mark.parametrize(
-    ("is_cut_off", "told"),
+    ("is_isolated", "told"),
     [(False, ErrorCode.OFFSET_OUT_OF_RANGE), (True, ErrorCode.NOT_LEADER_OR_FOLLOWER)],
 )
 def test_an_offset_that_a_newer_leader_may_have_shown_is_not_out_of_range(
-    is_cut_off: bool, told: ErrorCode
+    is_isolated: bool, told: ErrorCode
 ) -> None:
     leader = Leader()
-    leader.node.is_stale = is_cut_off
+    leader.node.is_stale = is_isolated
     assert leader.write(0, 0) == ErrorCode.NONE
     assert leader.read(1) == ErrorCode.NONE
     assert leader.read(2) == told

@@ -4,22 +4,25 @@ import pytest
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.fetch_sessions import EVICTION_AGE_MS, Session, SessionCache
-from headrace.wire.fetch import FetchPart, FetchRequest, FetchResult
+from headrace.wire.fetch import FetchPartition, FetchRequest, FetchResult
 
 
 def request(
-    session_id: int, epoch: int, *asked: tuple[bytes, int], forgotten: tuple[bytes, int] = (b"", 0)
+    session_id: int,
+    epoch: int,
+    *requested: tuple[bytes, int],
+    forgotten: tuple[bytes, int] = (b"", 0),
 ) -> FetchRequest:
     made = FetchRequest()
     made.session_id, made.session_epoch = session_id, epoch
-    made.parts = [FetchPart(key, index) for key, index in asked]
+    made.partitions = [FetchPartition(key, index) for key, index in requested]
     if forgotten[0]:
-        made.forgotten = [FetchPart(*forgotten)]
+        made.forgotten = [FetchPartition(*forgotten)]
     return made
 
 
-def opened(cache: SessionCache, session_id: int, *asked: tuple[bytes, int]) -> Session:
-    session = cache.resolve(request(0, 0, *asked), False, session_id, now_ms=0)
+def opened(cache: SessionCache, session_id: int, *requested: tuple[bytes, int]) -> Session:
+    session = cache.resolve(request(0, 0, *requested), False, session_id, now_ms=0)
     assert session is not None
     return session
 
@@ -35,13 +38,13 @@ def test_a_session_remembers_what_was_asked_and_forgets_what_it_is_told_to() -> 
     opened(cache, 7, (b"a", 0), (b"b", 0), (b"a", 1))
     session = cache.resolve(request(7, 1, (b"c", 0), forgotten=(b"a", 0)), False, 9, 0)
     assert session is not None
-    asked = [(part.key, part.index) for part in session.asked()]
-    assert asked == [(b"b", 0), (b"a", 1), (b"c", 0)]
+    requested = [(part.key, part.index) for part in session.requested()]
+    assert requested == [(b"b", 0), (b"a", 1), (b"c", 0)]
 
 
 def test_partitions_of_one_topic_are_answered_together() -> None:
     session = opened(SessionCache(10), 7, (b"a", 0), (b"b", 0), (b"a", 1))
-    assert [part.key for part in session.asked()] == [b"a", b"a", b"b"]
+    assert [part.key for part in session.requested()] == [b"a", b"a", b"b"]
 
 
 def test_only_news_is_told() -> None:
@@ -67,7 +70,7 @@ def test_an_error_is_told_and_so_is_its_end() -> None:
 def test_who_got_data_is_served_last_the_next_time() -> None:
     session = opened(SessionCache(10), 7, (b"a", 0), (b"b", 0))
     session.news([result(b"a", 0, size=100), result(b"b", 0)])
-    assert [part.key for part in session.asked()] == [b"b", b"a"]
+    assert [part.key for part in session.requested()] == [b"b", b"a"]
 
 
 @pytest.mark.parametrize(

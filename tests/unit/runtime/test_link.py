@@ -48,8 +48,8 @@ class Peer:
             writer.close()
             self.served.set()
 
-    async def dial(self) -> Link:
-        return await SocketNetwork().dial("127.0.0.1", self.port, 5)
+    async def connect(self) -> Link:
+        return await SocketNetwork().connect("127.0.0.1", self.port, 5)
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
@@ -87,7 +87,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 def test_several_questions_are_answered_in_order_each_with_a_number_of_its_own() -> None:
     async def scenario() -> None:
         async with Peer(echo) as peer:
-            link = await peer.dial()
+            link = await peer.connect()
             answers = Answers()
             for text in (b"one", b"two", b"three"):
                 link.send(REQUEST + text, answers)
@@ -120,7 +120,7 @@ def test_answers_come_whole_however_the_bytes_arrive() -> None:
 
     async def scenario() -> None:
         async with Peer(dribble) as peer:
-            link = await peer.dial()
+            link = await peer.connect()
             answers = Answers()
             for _ in bodies:
                 link.send(REQUEST, answers)
@@ -135,7 +135,7 @@ def test_a_request_that_the_socket_does_not_take_at_once_is_sent_on() -> None:
 
     async def scenario() -> None:
         async with Peer(echo) as peer:
-            link = await peer.dial()
+            link = await peer.connect()
             answers = Answers()
             link.send(REQUEST + large, answers)
             link.send(REQUEST + b"after it", answers)
@@ -156,7 +156,7 @@ def test_a_link_that_ends_says_so_once_to_each_who_waits() -> None:
 
     async def scenario() -> None:
         async with Peer(hang_up) as peer:
-            link = await peer.dial()
+            link = await peer.connect()
             answers, ends = Answers(), Answers()
             link.on_close(lambda: ends(None))
             link.send(REQUEST, answers)
@@ -179,7 +179,7 @@ def test_a_link_that_ends_says_so_once_to_each_who_waits() -> None:
 def test_a_link_that_we_close_tells_who_waits() -> None:
     async def scenario() -> None:
         async with Peer(echo) as peer:
-            link = await peer.dial()
+            link = await peer.connect()
             answers = Answers()
             link.send(REQUEST, answers)
             link.close()
@@ -204,7 +204,7 @@ def test_a_peer_that_breaks_the_protocol_is_cut_off(garbage: Callable[[bytes], b
 
     async def scenario() -> None:
         async with Peer(talk) as peer:
-            link = await peer.dial()
+            link = await peer.connect()
             answers = Answers()
             link.send(REQUEST, answers)
             assert await answers.wait_for(1) == [None]
@@ -219,8 +219,8 @@ def test_a_fault_in_dealing_with_an_answer_costs_its_link_and_no_more() -> None:
 
     async def scenario() -> None:
         async with Peer(echo) as peer:
-            link = await peer.dial()
-            other = await peer.dial()
+            link = await peer.connect()
+            other = await peer.connect()
             answers, ends = Answers(), Answers()
             link.on_close(lambda: ends(None))
             link.send(REQUEST, fail)
@@ -237,7 +237,7 @@ def test_a_port_where_nobody_listens_refuses() -> None:
         with socket.socket() as bound:
             bound.bind(("127.0.0.1", 0))
             with pytest.raises(Refused):
-                await SocketNetwork().dial("127.0.0.1", bound.getsockname()[1], 5)
+                await SocketNetwork().connect("127.0.0.1", bound.getsockname()[1], 5)
 
     run(scenario())
 
@@ -245,7 +245,7 @@ def test_a_port_where_nobody_listens_refuses() -> None:
 def test_a_host_without_a_name_cannot_be_reached() -> None:
     async def scenario() -> None:
         with pytest.raises(LinkBroken, match="cannot be reached"):
-            await SocketNetwork().dial("no-such-host.invalid", 9, 10)
+            await SocketNetwork().connect("no-such-host.invalid", 9, 10)
 
     run(scenario())
 
@@ -257,7 +257,7 @@ def test_a_dial_that_is_not_answered_ends_in_time() -> None:
             full.listen(0)
             port = full.getsockname()[1]
             with socket.create_connection(("127.0.0.1", port)), pytest.raises(TimeoutError):
-                await SocketNetwork().dial("127.0.0.1", port, 0.05)
+                await SocketNetwork().connect("127.0.0.1", port, 0.05)
 
     run(scenario())
 
@@ -275,7 +275,7 @@ def test_a_call_speaks_the_codec_and_gives_the_answer() -> None:
     async def scenario() -> None:
         body = {"client_software_name": "n", "client_software_version": "v"}
         async with Peer(serve) as peer:
-            link = await peer.dial()
+            link = await peer.connect()
             message = await call(link, API_VERSIONS, 3, body, 5)
             assert (message["error_code"], message["throttle_time_ms"]) == (35, 7)
             with pytest.raises(LinkBroken, match="is not valid"):
@@ -293,7 +293,7 @@ def test_a_call_that_is_not_answered_in_time_closes_the_link() -> None:
 
     async def scenario() -> None:
         async with Peer(ignore) as peer:
-            link = await peer.dial()
+            link = await peer.connect()
             body = {"client_software_name": "n", "client_software_version": "v"}
             with pytest.raises(LinkBroken, match="in time"):
                 await call(link, API_VERSIONS, 3, body, 0.05)
@@ -318,12 +318,12 @@ def test_only_a_link_that_the_peer_closed_is_lost() -> None:
 
     async def scenario() -> None:
         async with Peer(hang_up) as peer:
-            link = await peer.dial()
+            link = await peer.connect()
             assert not link.is_lost
             await ended(link)
             assert link.is_lost
         async with Peer(say_nothing) as peer:
-            link = await peer.dial()
+            link = await peer.connect()
             with pytest.raises(LinkBroken):
                 await call(link, API_VERSIONS, 0, {}, 0.01)
             await ended(link)

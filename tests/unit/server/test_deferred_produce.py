@@ -24,7 +24,7 @@ from headrace.server.plane import Plane
 from headrace.server.transport import Transport
 from headrace.wire.codec import decode_response
 from tests.storage.log_scenario import ManualClock, frame, topic_config
-from tests.unit.handlers.authorization_scenario import open_gate
+from tests.unit.handlers.authorization_scenario import open_permissions
 from tests.unit.replication.replica_scenario import TOPIC, Node, elect, epoch_of, state
 
 PRODUCE, VERSION = 0, 9
@@ -101,15 +101,22 @@ class Scene:
         self.partition = node.add()
         elect(node, 1, isr=(1, 2))
         worker = cast("Worker", node.worker)
-        gate = open_gate()
+        permissions = open_permissions()
         self.plane = Plane(
             node.appends,
-            ProduceHandler(node.table, node.appends, worker, gate),
+            ProduceHandler(node.table, node.appends, worker, permissions),
             FetchHandler(
-                node.table, node.appends, node.reader, node._call_later, int, 1 << 20, 10, gate
+                node.table,
+                node.appends,
+                node.reader,
+                node._call_later,
+                int,
+                1 << 20,
+                10,
+                permissions,
             ),
             node.handler,
-            CommitHandler(gate.image, node.appends, _no_groups, gate.authorizer),
+            CommitHandler(permissions.image, node.appends, _no_groups, permissions.authorizer),
             lambda *_: b"",
             worker,
             self.clock.monotonic,
@@ -133,7 +140,7 @@ class Scene:
 
     def shrink_isr(self, *isr: int) -> None:
         """The controller has accepted a smaller ISR."""
-        assert self.partition.settle(state(1, 1, isr, partition_epoch=2), 0)
+        assert self.partition.apply_state(state(1, 1, isr, partition_epoch=2), 0)
         self.node.appends.commit(self.partition)
         self.plane.deliver()
 
@@ -255,7 +262,7 @@ def test_request_fails_below_the_minimum_before_its_records_are_committed(
     elect(scene.node, 2, isr=(1, 2, 3))
     scene.partition.configure(topic_config(min_insync_replicas=3))
     client.produce()
-    assert scene.partition.settle(state(1, 2, (1, 2), partition_epoch=3), 0)
+    assert scene.partition.apply_state(state(1, 2, (1, 2), partition_epoch=3), 0)
     scene.node.appends.commit(scene.partition)
     scene.plane.deliver()
     assert scene.partition.high_watermark == 0

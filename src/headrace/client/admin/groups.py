@@ -166,12 +166,12 @@ def group_offsets(
 ) -> Operation[dict[TopicPartition, GroupOffset]]:
     """The committed offsets of all partitions, or of the given ones, that have one."""
     topics = None if partitions is None else _by_topic((p.topic, p.partition) for p in partitions)
-    asked = (
+    requested = (
         None
         if topics is None
         else [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()]
     )
-    one = {"group_id": group, "topics": asked, "member_id": None, "member_epoch": -1}
+    one = {"group_id": group, "topics": requested, "member_id": None, "member_epoch": -1}
     fields = {**one, "groups": [one], "require_stable": True}
 
     def attempt(node: int) -> Operation[dict[TopicPartition, GroupOffset]]:

@@ -165,15 +165,17 @@ def log_ends(
     by_node: dict[int, dict[str, list[dict[str, int]]]] = {}
     for (topic, index), nodes in replicas.items():
         for node in nodes:
-            slot = {"partition": index, "current_leader_epoch": -1, "leader_epoch": 2**31 - 1}
-            by_node.setdefault(node, {}).setdefault(topic, []).append(slot)
+            entry = {"partition": index, "current_leader_epoch": -1, "leader_epoch": 2**31 - 1}
+            by_node.setdefault(node, {}).setdefault(topic, []).append(entry)
     asks = [
         Ask(
             node,
             OFFSET_FOR_LEADER_EPOCH,
             {
                 "replica_id": _ANY_REPLICA,
-                "topics": [{"topic": name, "partitions": slots} for name, slots in topics.items()],
+                "topics": [
+                    {"topic": name, "partitions": entries} for name, entries in topics.items()
+                ],
             },
         )
         for node, topics in by_node.items()
@@ -185,11 +187,11 @@ def log_ends(
         if isinstance(reply, ClientError):
             continue
         for topic in reply["topics"]:
-            for slot in topic["partitions"]:
-                partition = TopicPartition(topic["topic"], slot["partition"])
-                if slot["error_code"] == 0:
-                    found[partition][node] = LogEnd(slot["leader_epoch"], slot["end_offset"])
-                elif slot["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR:
+            for entry in topic["partitions"]:
+                partition = TopicPartition(topic["topic"], entry["partition"])
+                if entry["error_code"] == 0:
+                    found[partition][node] = LogEnd(entry["leader_epoch"], entry["end_offset"])
+                elif entry["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR:
                     found[partition][node] = LogEnd(-1, -1, is_offline=True)
     return found
 

@@ -298,20 +298,20 @@ def delete_records(
             )
             for leader, group in groups.items()
         ]
-        trouble: ClientError | None = None
+        failure: ClientError | None = None
         for reply in (yield AskAll(asks)):
             if isinstance(reply, ClientError):
-                trouble = reply
+                failure = reply
                 continue
             for topic in reply["topics"]:
                 for part in topic["partitions"]:
                     partition = TopicPartition(topic["name"], part["partition_index"])
                     if part["error_code"]:
-                        trouble = request_failed(part["error_code"], f"of {partition}")
+                        failure = request_failed(part["error_code"], f"of {partition}")
                     else:
                         starts[partition] = part["low_watermark"]
-        if trouble is not None:
-            raise trouble
+        if failure is not None:
+            raise failure
 
     yield from retrying(session, "deleting records", attempt)
     return starts

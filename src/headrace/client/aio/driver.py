@@ -174,7 +174,7 @@ class Driver:
     async def _connect(self, effect: Open) -> None:
         """Try all addresses of the host; "localhost" has one per family."""
         found = await self._loop.getaddrinfo(effect.host, effect.port, type=socket.SOCK_STREAM)
-        trouble: OSError | None = None
+        failure: OSError | None = None
         for _, _, _, _, address in found:
             try:
                 transport, _ = await self._loop.create_connection(
@@ -185,14 +185,14 @@ class Driver:
                     server_hostname=None if self._tls is None else effect.host,
                 )
             except OSError as error:
-                trouble = error
+                failure = error
                 if self._tls is not None and isinstance(error, ConnectionResetError):
-                    trouble = OSError("the connection was closed during the TLS handshake")
+                    failure = OSError("the connection was closed during the TLS handshake")
                 continue
             tune(transport.get_extra_info("socket"))
             self._transports[effect.link] = transport
             return
-        raise trouble or OSError(f"{effect.host} has no address")
+        raise failure or OSError(f"{effect.host} has no address")
 
     def received(self, link: int, data: bytes) -> None:
         self.engine.received(link, data, monotonic_ms())

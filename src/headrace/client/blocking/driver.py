@@ -176,7 +176,7 @@ class Driver:
         if now_ms < self._look_ms:
             return
         self._look_ms = now_ms + _LOOK_MS
-        waiting = self.engine.trouble()
+        waiting = self.engine.retry_cause()
         if started_ms is not None:
             reason = waiting.reason if waiting is not None else self.engine.unanswered()
             waiting = Waiting(started_ms, reason) if reason else None

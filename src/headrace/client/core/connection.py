@@ -162,7 +162,7 @@ class Connection:
 
     def received(self, data: bytes) -> tuple[list[Answer], list[tuple[Request, ClientError]]]:
         """Process bytes. Returns responses, and queued requests that can never be sent."""
-        answers: list[Answer] = []
+        responses: list[Answer] = []
         refused: list[tuple[Request, ClientError]] = []
         for buffer, at, end in self._frames(data):
             if end - at < 4 or not self._sent:
@@ -178,9 +178,9 @@ class Connection:
                     refused += self._logged_in(sent.api_key, buffer, at + 4, end)
             else:
                 body_at = self._skip_header(sent, buffer, at + 4, end)
-                answers.append(Answer(sent.request, sent.version, buffer, body_at, end))
+                responses.append(Answer(sent.request, sent.version, buffer, body_at, end))
                 self.is_served = True
-        return answers, refused
+        return responses, refused
 
     def _put(self, api_key: int, version: int, body: list[bytes], request: Request | None) -> None:
         correlation_id = self._next_correlation_id

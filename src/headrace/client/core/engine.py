@@ -181,15 +181,15 @@ class Engine:
         self._retries.pop(outcome, None)
 
     def note_retry(self, what: str, error: ClientError) -> None:
-        """Record why the running operation retries; `trouble` returns it."""
+        """Record why the running operation retries; `retry_cause` returns it."""
         if self._current is not None:
             known = self._retries.get(self._current)
             since_ms = self.now_ms if known is None else known.since_ms
             self._retries[self._current] = Waiting(since_ms, f"{what} failed: {error}")
 
-    def trouble(self) -> Waiting | None:
+    def retry_cause(self) -> Waiting | None:
         """The oldest failure that is being retried, with its last error."""
-        machines = (machine.trouble() for machine in self._machines)
+        machines = (machine.retry_cause() for machine in self._machines)
         found = [*self._retries.values(), *(each for each in machines if each is not None)]
         return min(found, default=None)
 
@@ -238,7 +238,7 @@ class Engine:
             self._after(0, lambda: resume(results, None))
             return
 
-        def answer(index: int) -> Resume:
+        def response(index: int) -> Resume:
             def take(value: Any, error: ClientError | None) -> None:
                 nonlocal left
                 results[index] = value if error is None else error
@@ -249,7 +249,7 @@ class Engine:
             return take
 
         for index, ask in enumerate(step.asks):
-            self._ask(ask, answer(index))
+            self._ask(ask, response(index))
 
     def _ask(self, ask: Ask, resume: Resume) -> None:
         node = ask.node
@@ -326,15 +326,17 @@ class Engine:
         ask = Ask(ANY, METADATA, fields)
         self._ask(ask, lambda reply, error: self._refreshed(topics, reply, error))
 
-    def _refreshed(self, asked: Mapping[str, bool], reply: Any, error: ClientError | None) -> None:
+    def _refreshed(
+        self, requested: Mapping[str, bool], reply: Any, error: ClientError | None
+    ) -> None:
         waiters, self._refresh_waiters = self._refresh_waiters, []
         useful = False
         if error is None:
-            self.cluster.apply(reply, asked)
+            self.cluster.apply(reply, requested)
             self._network.set_nodes(self.cluster.nodes.values(), self.now_ms)
             useful = not self.cluster.topic_errors
         self._policy.finished(self.now_ms, useful=useful)
-        again = len(asked) < len(self._policy.topics) or bool(self._next_refresh_waiters)
+        again = len(requested) < len(self._policy.topics) or bool(self._next_refresh_waiters)
         # A producer or consumer might wait for this before it retries.
         again |= error is not None and error.retriable and bool(self._machines)
         if again:

@@ -62,7 +62,7 @@ class Cluster:
             self._available[topic] = known
         return known
 
-    def apply(self, response: Mapping[str, Any], asked: Iterable[str] | None) -> None:
+    def apply(self, response: Mapping[str, Any], requested: Iterable[str] | None) -> None:
         """Apply a response about some topics, or about all (None)."""
         self.version += 1
         self._available.clear()
@@ -76,9 +76,9 @@ class Cluster:
         }
         before, errors_before = self.topics, self.topic_errors
         self.topics, self.topic_errors = {}, {}
-        if asked is not None:
+        if requested is not None:
             # A response about some topics does not contain the others.
-            named = frozenset(asked)
+            named = frozenset(requested)
             self.topics = {name: info for name, info in before.items() if name not in named}
             self.topic_errors = {
                 name: code for name, code in errors_before.items() if name not in named

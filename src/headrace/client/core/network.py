@@ -286,7 +286,7 @@ class Network:
         if peer is None or peer.connection is None:
             return
         try:
-            answers, refused = peer.connection.received(data)
+            responses, refused = peer.connection.received(data)
         except (ProtocolViolation, AuthenticationFailed) as error:
             self._end(peer, str(error), now_ms, failed=True, cause=error)
             return
@@ -298,13 +298,15 @@ class Network:
             peer.reason = ""
         for request, refusal in refused:
             request.finish(None, refusal, now_ms)
-        for answer in answers:
+        for response in responses:
             reply, problem = None, None
             try:
-                reply = answer.request.decode(answer.version, answer.data, answer.at, answer.end)
+                reply = response.request.decode(
+                    response.version, response.data, response.at, response.end
+                )
             except ProtocolViolation as error:
                 problem = error
-            answer.request.finish(reply, problem, now_ms)
+            response.request.finish(reply, problem, now_ms)
 
     def poll(self, now_ms: float) -> list[Effect]:
         """Do everything that is due, and return the effects for the driver."""

@@ -74,13 +74,13 @@ def ensure_topics(session: Session, topics: Iterable[str], create: bool) -> Oper
     started_ms = session.now_ms
     attempt = 0
     while any(topic not in session.cluster.topics for topic in wanted):
-        trouble: ClientError | None = None
+        failure: ClientError | None = None
         try:
             yield Refresh(wanted, create)
         except ClientError as error:
             if not error.retriable:
                 raise
-            trouble = error
+            failure = error
         missing = [topic for topic in wanted if topic not in session.cluster.topics]
         if not missing:
             break
@@ -88,15 +88,15 @@ def ensure_topics(session: Session, topics: Iterable[str], create: bool) -> Oper
         for topic in missing:
             code = session.cluster.topic_errors.get(topic)
             if code is not None:
-                trouble = _topic_trouble(topic, code)
+                failure = _topic_error(topic, code)
                 gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if not trouble.retriable or (gone and waited_ms >= session.options.topic_absent_ms):
+                if not failure.retriable or (gone and waited_ms >= session.options.topic_absent_ms):
                     session.forget_topic(topic)
-                    raise trouble
+                    raise failure
         if waited_ms >= session.options.operation_timeout_ms:
-            raise session.unreachable() or TimedOut(f"no metadata of {missing[0]!r}: {trouble}")
-        if trouble is not None:
-            session.note_retry("reading metadata", trouble)
+            raise session.unreachable() or TimedOut(f"no metadata of {missing[0]!r}: {failure}")
+        if failure is not None:
+            session.note_retry("reading metadata", failure)
         yield Pause(backoff_ms(session, attempt))
         attempt += 1
 
@@ -113,13 +113,13 @@ def refresh_topics(session: Session, topics: Iterable[str]) -> Operation[dict[st
                 session.forget_topic(topic)
                 code = session.cluster.topic_errors.get(topic)
                 if code not in (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                    raise _topic_trouble(topic, code)
+                    raise _topic_error(topic, code)
         return {topic: known[topic] for topic in wanted if topic in known}
 
     return (yield from retrying(session, "looking up topics", attempt))
 
 
-def _topic_trouble(topic: str, code: ErrorCode) -> RequestFailed:
+def _topic_error(topic: str, code: ErrorCode) -> RequestFailed:
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return UnknownTopic(code, f"the topic {topic!r} does not exist")
     if code == ErrorCode.KAFKA_STORAGE_ERROR:
@@ -142,11 +142,11 @@ def list_topics(
         view = Cluster()
         view.apply(reply, None)
         for topic, code in view.topic_errors.items():
-            trouble = _topic_trouble(topic, code)
+            failure = _topic_error(topic, code)
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                trouble.retriable = False
+                failure.retriable = False
             if named is not None:
-                raise trouble
+                raise failure
         return {name: view.topics[name] for name in sorted(view.topics)}
 
     return (yield from retrying(session, "listing topics", attempt))
@@ -168,18 +168,18 @@ def list_offsets(
 
     def attempt() -> Operation[None]:
         left = {partition: at for partition, at in wanted.items() if partition not in found}
-        by_leader, trouble = _group_by_leader(session, left)
+        by_leader, failure = _group_by_leader(session, left)
         asks = [
             Ask(leader, LIST_OFFSETS, _list_offsets_fields(session, group, read_committed))
             for leader, group in by_leader.items()
         ]
         for reply in (yield AskAll(asks)):
             if isinstance(reply, ClientError):
-                trouble = reply
+                failure = reply
                 continue
-            trouble = _take_offsets(reply, found) or trouble
-        if trouble is not None:
-            raise trouble
+            failure = _take_offsets(reply, found) or failure
+        if failure is not None:
+            raise failure
 
     yield from retrying(session, "looking up offsets", attempt, timeout_ms)
     return {partition: found[partition] for partition in wanted}
@@ -198,7 +198,7 @@ def reported_offsets(
     for attempt in range(2):
         if attempt:
             yield Refresh()
-        by_leader, _trouble = _group_by_leader(session, left)
+        by_leader, _failure = _group_by_leader(session, left)
         asks = [
             Ask(leader, LIST_OFFSETS, _list_offsets_fields(session, group, False))
             for leader, group in by_leader.items()
@@ -219,7 +219,7 @@ def _group_by_leader(
     session: Session, wanted: Mapping[TopicPartition, int]
 ) -> tuple[dict[int, dict[TopicPartition, int]], ClientError | None]:
     groups: dict[int, dict[TopicPartition, int]] = {}
-    trouble: ClientError | None = None
+    failure: ClientError | None = None
     for partition, at in wanted.items():
         if session.cluster.partition(*partition) is None:
             error = UnknownTopic(
@@ -229,12 +229,12 @@ def _group_by_leader(
             raise error
         leader = session.cluster.leader(*partition)
         if leader is None:
-            trouble = request_failed(
+            failure = request_failed(
                 ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader at the moment"
             )
             continue
         groups.setdefault(leader, {})[partition] = at
-    return groups, trouble
+    return groups, failure
 
 
 def _list_offsets_fields(
@@ -261,15 +261,15 @@ def _list_offsets_fields(
 def _take_offsets(
     reply: Mapping[str, Any], found: dict[TopicPartition, ListedOffset]
 ) -> ClientError | None:
-    trouble: ClientError | None = None
+    failure: ClientError | None = None
     for partition, offset in _offsets_in(reply).items():
         if isinstance(offset, ListedOffset):
             found[partition] = offset
             continue
-        trouble = offset
-        if not trouble.retriable:
-            raise trouble
-    return trouble
+        failure = offset
+        if not failure.retriable:
+            raise failure
+    return failure
 
 
 def _offsets_in(reply: Mapping[str, Any]) -> dict[TopicPartition, ListedOffset | ClientError]:
@@ -325,8 +325,8 @@ def resolve_starts(
 ) -> Operation[dict[TopicPartition, int]]:
     """The offsets of any kind of start; a time after the last record is the log end."""
     yield from ensure_topics(session, (partition.topic for partition in starts), create=False)
-    asked = {partition: start_timestamp(start) for partition, start in starts.items()}
-    wanted = {partition: at for partition, at in asked.items() if at is not None}
+    requested = {partition: start_timestamp(start) for partition, start in starts.items()}
+    wanted = {partition: at for partition, at in requested.items() if at is not None}
     offsets = {partition: start for partition, start in starts.items() if isinstance(start, int)}
     if wanted:
         listed = yield from list_offsets(session, wanted, read_committed=read_committed)

@@ -158,16 +158,16 @@ def retrying(
         except ClientError as error:
             if not error.retriable:
                 raise
-            trouble = error
-        session.note_retry(what, trouble)
+            failure = error
+        session.note_retry(what, failure)
         pause_ms = backoff_ms(session, number)
         if session.now_ms + pause_ms >= deadline_ms:
             unreachable = session.unreachable()
             if unreachable is not None:
-                raise unreachable from trouble
-            raise TimedOut(f"{what} did not succeed in {timeout_ms:.0f} ms: {trouble}") from trouble
+                raise unreachable from failure
+            raise TimedOut(f"{what} did not succeed in {timeout_ms:.0f} ms: {failure}") from failure
         yield Pause(pause_ms)
-        if trouble.stale_metadata:
+        if failure.stale_metadata:
             try:
                 yield Refresh()
             except ClientError as error:

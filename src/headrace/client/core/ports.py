@@ -21,7 +21,7 @@ class Machine(Protocol):
 
     def next_wakeup_ms(self) -> float | None: ...
     def close(self, error: ClientError, now_ms: float) -> None: ...
-    def trouble(self) -> Waiting | None:
+    def retry_cause(self) -> Waiting | None:
         """The retriable error that delays the machine, if any."""
 
 

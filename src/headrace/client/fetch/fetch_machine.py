@@ -208,7 +208,7 @@ class FetchMachine:
         self._errors.append(error)
         self.announce()
 
-    def trouble(self) -> Waiting | None:
+    def retry_cause(self) -> Waiting | None:
         for reading in self._readings.values():
             if reading.backoff.reason and not reading.paused:
                 reason = f"cannot read {reading.partition}: {reading.backoff.reason}"
@@ -253,7 +253,7 @@ class FetchMachine:
     def _fetch(self, leader: int, readings: list[Reading], now_ms: float) -> None:
         options = self.options
         cluster = self._port.cluster
-        asked: dict[tuple[str, int], tuple[Reading, int]] = {}
+        requested: dict[tuple[str, int], tuple[Reading, int]] = {}
         parts: dict[str, list[PartitionFetch]] = {}
         for reading in readings:
             topic, index = reading.partition
@@ -261,7 +261,7 @@ class FetchMachine:
             epoch = info.leader_epoch if info is not None else -1
             part = PartitionFetch(index, reading.fetch_offset, options.partition_bytes_max, epoch)
             parts.setdefault(topic, []).append(part)
-            asked[(topic, index)] = (reading, reading.fetch_offset)
+            requested[(topic, index)] = (reading, reading.fetch_offset)
         topics = [TopicFetch(name, cluster.topic_id(name), part) for name, part in parts.items()]
         names = {topic.topic_id: topic.name for topic in topics}
         limits = FetchLimits(
@@ -276,7 +276,9 @@ class FetchMachine:
             FETCH,
             lambda version: [encode_fetch(version, limits, topics)],
             decode_fetch,
-            lambda reply, error, now_ms: self._answered(leader, asked, names, reply, error, now_ms),
+            lambda reply, error, now_ms: self._answered(
+                leader, requested, names, reply, error, now_ms
+            ),
             now_ms + options.wait_ms_max + self._port.options.request_timeout_ms,
             version_max=0x7FFF if all(topic.topic_id is not None for topic in topics) else 12,
         )
@@ -285,7 +287,7 @@ class FetchMachine:
     def _answered(
         self,
         leader: int,
-        asked: dict[tuple[str, int], tuple[Reading, int]],
+        requested: dict[tuple[str, int], tuple[Reading, int]],
         names: dict[UUID | None, str],
         reply: FetchResponse | None,
         error: ClientError | None,
@@ -297,13 +299,13 @@ class FetchMachine:
         if error is None and reply is not None and reply.error_code:
             error = request_failed(reply.error_code)
         if error is not None or reply is None:
-            for reading, offset in asked.values():
+            for reading, offset in requested.values():
                 if self._is_current(reading, offset):
                     self._failed(reading, error or ClientClosed(), now_ms)
             return
         for result in reply.results:
             topic = names.get(result.topic, "") if isinstance(result.topic, UUID) else result.topic
-            question = asked.get((topic, result.partition))
+            question = requested.get((topic, result.partition))
             # After a seek, the response does not match the position.
             if question is not None and self._is_current(*question):
                 self._take_result(question[0], result, now_ms)

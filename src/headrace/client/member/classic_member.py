@@ -265,15 +265,15 @@ class ClassicMember:
                 return False
             if not error.retriable:
                 raise
-            trouble: ClientError = error
+            failure: ClientError = error
         except ClientError as error:
             if not error.retriable:
                 raise
-            trouble = error
+            failure = error
         else:
             return True
         # As far as is known, this is still a member: retry soon, perhaps with another coordinator.
-        self._membership.doubt_coordinator(trouble)
+        self._membership.doubt_coordinator(failure)
         self._heartbeat_ms = self._port.now_ms + backoff_ms(self._port, 2)
         return True
 

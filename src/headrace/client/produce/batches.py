@@ -36,12 +36,12 @@ class ProducerBatch:
         "deadline_ms",
         "done",
         "error",
+        "last_error",
         "observed",
         "order",
         "partition",
         "sequence",
         "topic",
-        "trouble",
         "urgent",
     )
 
@@ -68,7 +68,7 @@ class ProducerBatch:
         """Whether a caller waits for a result and will see an error."""
         self.attempts = 0
         self.sequence = NO_SEQUENCE
-        self.trouble: ClientError | None = None
+        self.last_error: ClientError | None = None
         """The error of the last attempt."""
         self.done = False
         self.error: ClientError | None = None
@@ -218,7 +218,7 @@ class PartitionQueue:
         self.batches.append(batch)
         return batch
 
-    def trouble(self) -> Waiting | None:
+    def retry_cause(self) -> Waiting | None:
         """The retriable error that delays its batches, if any."""
         if not self.backoff.reason or not (self.batches or self.in_flight):
             return None

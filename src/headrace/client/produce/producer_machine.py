@@ -174,8 +174,8 @@ class ProducerMachine:
     def next_wakeup_ms(self) -> float | None:
         return self._wakeup_ms
 
-    def trouble(self) -> Waiting | None:
-        return next(filter(None, (queue.trouble() for queue in self._queues.values())), None)
+    def retry_cause(self) -> Waiting | None:
+        return next(filter(None, (queue.retry_cause() for queue in self._queues.values())), None)
 
     def _wake(self, at_ms: float) -> None:
         if self._wakeup_ms is None or at_ms < self._wakeup_ms:
@@ -186,10 +186,10 @@ class ProducerMachine:
             if batch.deadline_ms > now_ms:
                 self._wake(batch.deadline_ms)
                 continue
-            trouble = self._port.unreachable() or batch.trouble or "no response yet"
+            cause = self._port.unreachable() or batch.last_error or "no response yet"
             error = TimedOut(
                 f"{batch.builder.record_count} records for {batch.topic}-{batch.partition} were "
-                f"not delivered in {self.options.delivery_timeout_ms:.0f} ms: {trouble}"
+                f"not delivered in {self.options.delivery_timeout_ms:.0f} ms: {cause}"
             )
             queue = self._queues[(batch.topic, batch.partition)]
             if batch in queue.batches:
@@ -430,7 +430,7 @@ class ProducerMachine:
                 queue.give_back(batch)
             self._finish(batch, error)
             return
-        batch.trouble = error
+        batch.last_error = error
         queue.requeue(batch)
         cluster, until_ms = self._port.cluster, now_ms + backoff_ms(self._port, batch.attempts - 1)
         queue.backoff.failed(cluster, queue.topic, queue.partition, error, now_ms, until_ms)

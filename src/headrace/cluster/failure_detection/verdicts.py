@@ -126,7 +126,7 @@ class FailureDetector:
             self._verdict.cancel()
         self._verdict = asyncio.get_running_loop().call_later(wait_s, self._judge_silence)
 
-    def is_cut_off(self) -> bool:
+    def reaches_no_majority(self) -> bool:
         """Whether it may be this broker that the others cannot reach."""
         since = self._clock.monotonic() - _CONTACT_PROBES * self._silence_s / PROBES_PER_SILENCE
         return not self._liveness.hears_most(self._image.brokers, since)
@@ -142,7 +142,7 @@ class FailureDetector:
             _log.warning("most brokers are unresponsive, resigning as controller")
             self._registration.resign()
             return
-        if silent and self.is_cut_off():
+        if silent and self.reaches_no_majority():
             self._judge_later(self._silence_s / PROBES_PER_SILENCE)
             return
         for info in silent:

@@ -363,8 +363,8 @@ class ClassicGroup(ClassicState):
         self._unsynced.pop(member_id, None)
         if member.join_ticket is not None:
             # A fenced instance gets its old id. Other members rejoin without an id.
-            told = member_id if why is ErrorCode.FENCED_INSTANCE_ID else NO_MEMBER
-            outcome.replies.append((member.join_ticket, JoinReply(why, told)))
+            reported = member_id if why is ErrorCode.FENCED_INSTANCE_ID else NO_MEMBER
+            outcome.replies.append((member.join_ticket, JoinReply(why, reported)))
         if member.sync_ticket is not None:
             outcome.replies.append((member.sync_ticket, SyncReply(why)))
         return True

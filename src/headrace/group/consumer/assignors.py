@@ -43,7 +43,7 @@ def assign_range(
     for subscribers, topics in alike.items():
         if not subscribers:
             continue
-        order = sorted(subscribers, key=lambda id_: _place(members[id_], id_, topics))
+        order = sorted(subscribers, key=lambda id_: _sort_key(members[id_], id_, topics))
         for topic_id in topics:
             quota, more = divmod(partition_counts[topic_id], len(order))
             start = 0
@@ -55,7 +55,7 @@ def assign_range(
     return dict(runs)
 
 
-def _place(member: Subscriber, member_id: str, topics: Iterable[UUID]) -> tuple[int, bool, str]:
+def _sort_key(member: Subscriber, member_id: str, topics: Iterable[UUID]) -> tuple[int, bool, str]:
     """Sort members by their first partition; new members are last, sorted by name.
 
     Only topics with the same subscribers count: others can have a different order.

@@ -190,11 +190,11 @@ class ConsumerCore(ConsumerState):
 
     def _check_room(self, member_id: str, value: ConsumerMemberValue, draft: Draft) -> None:
         known = draft.members.get(member_id)
-        asked = bytes_of(member_id, value)
+        requested = bytes_of(member_id, value)
         held = 0 if known is None else bytes_of(member_id, known)
         is_full = known is None and len(draft.members) >= self.limits.size_max
-        too_much = asked > held and (
-            draft.metadata_bytes - held + asked > self.limits.metadata_bytes_max
+        too_much = requested > held and (
+            draft.metadata_bytes - held + requested > self.limits.metadata_bytes_max
         )
         if is_full or too_much:
             raise _full()

@@ -54,7 +54,7 @@ class Replacement:
         log = self._log
         if log.is_closed or log.is_offline or log.truncations != self._truncations:
             return False
-        at = self._place()
+        at = self._position()
         sources = self._sources
         return (
             at >= 0
@@ -87,7 +87,7 @@ class Replacement:
         if job.error is not None or log.is_closed:
             self._failed(job.error)
             return False
-        for source in log.segments.replace(self._place(), len(self._sources), self._segment):
+        for source in log.segments.replace(self._position(), len(self._sources), self._segment):
             source.forget()
         self._is_in_log = True
         return True
@@ -180,7 +180,7 @@ class Replacement:
         self._log.durable.request_checkpoint()
         self._log.durable.want_job()
 
-    def _place(self) -> int:
+    def _position(self) -> int:
         """The index of the first old segment in the log; -1 if it is not there."""
         try:
             return self._log.segments.all.index(self._sources[0])

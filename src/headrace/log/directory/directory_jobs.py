@@ -69,11 +69,11 @@ class WriteCheckpoints:
     """Writes Kafka's offset checkpoints, in a worker."""
 
     def __init__(
-        self, files: Files, contents: list[tuple[str, bytes]], trouble: RecurringProblem
+        self, files: Files, contents: list[tuple[str, bytes]], problem: RecurringProblem
     ) -> None:
         self._files = files
         self._contents = contents
-        self._trouble = trouble
+        self._problem = problem
         self.is_written = False
 
     def run(self) -> None:
@@ -82,4 +82,4 @@ class WriteCheckpoints:
                 self._files.replace_file(path, data)
             self.is_written = True
         except OSError as error:
-            self._trouble.log(f"checkpoints were not written: {error}")
+            self._problem.log(f"checkpoints were not written: {error}")

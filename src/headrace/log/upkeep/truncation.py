@@ -152,8 +152,10 @@ def _covering(
 def _end_before(log: "Log", segment: Segment, position: int) -> int:
     """The end offset of the batches before a position."""
     positions = segment.index().positions
-    slot = bisect_left(positions, position) - 1
-    walk = Walk(log.files, segment.open().fd, positions[slot] if slot >= 0 else 0, position, False)
+    entry = bisect_left(positions, position) - 1
+    walk = Walk(
+        log.files, segment.open().fd, positions[entry] if entry >= 0 else 0, position, False
+    )
     end = int(segment.base_offset)
     while (batch := walk.next()) is not None:
         end = int(batch.last_offset()) + 1

@@ -28,7 +28,7 @@ REPORTED_SHIFT: Final = 2
 
 
 @final
-class TopicGate:
+class TopicPermissions:
     def __init__(self, authorizer: "Authorizer", image: "ClusterImage") -> None:
         self.authorizer = authorizer
         self.image = image
@@ -45,7 +45,7 @@ class TopicGate:
         known = peer.rights_by_id if by_id else peer.rights_by_name
         rights = known.get(key)
         if rights is None:
-            rights = self._ask(peer, key, by_id, known)
+            rights = self._read_rights(peer, key, by_id, known)
         if rights & right != 0:
             return True
         self._report(peer, right, key, by_id, known, rights)
@@ -66,7 +66,7 @@ class TopicGate:
         api_key = FETCH if is_read else PRODUCE
         self.authorizer.denied(peer.principal, peer.host, api_key, operation, resource)
 
-    def _ask(self, peer: Peer, key: bytes, by_id: bool, known: dict[bytes, int]) -> int:
+    def _read_rights(self, peer: Peer, key: bytes, by_id: bool, known: dict[bytes, int]) -> int:
         if by_id:
             name = self.image.names_by_id.get(UUID(bytes=key))
             if name is None:

@@ -43,7 +43,7 @@ class Front(Protocol):
     async def drain(self) -> None: ...
 
 
-class Outside(Protocol):
+class Environment(Protocol):
     @property
     def clock(self) -> Clock: ...
 
@@ -69,7 +69,7 @@ class Outside(Protocol):
     async def open_store(self, config: BrokerConfig, directory: str) -> Store: ...
 
 
-class RealOutside:
+class RealEnvironment:
     def __init__(self, clock: Clock | None = None, files: Files | None = None) -> None:
         self.clock = clock or SystemClock()
         self.files = files or SystemFiles()
