@@ -280,6 +280,8 @@ class Replicas:
         self._unopened.pop(topic.name, None)
         for partition in self._table.drop_topic(topic.name):
             self._forget(partition)
+        for index in self._mine(topic):
+            self._logs.discard(TopicPartition(topic.name, index))
 
     def _leave(self, topic: str, index: int) -> None:
         """This broker has no replica of a partition any more: it moved to others."""
@@ -291,6 +293,7 @@ class Replicas:
         partition = self._table.drop(topic, index)
         if partition is not None:
             self._forget(partition)
+        self._logs.discard(TopicPartition(topic, index))
 
     def _forget(self, partition: Partition) -> None:
         if self._following is not None:

@@ -1,14 +1,20 @@
 """What a broker does with the states that the image brings."""
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import pytest
+
 from headrace.cluster.changes import ImageChange
+from headrace.log.directory.directory_jobs import RemoveDirectories
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.model.topics import NO_LEADER, PartitionState, TopicPartition, TopicState
 from headrace.node.replicas import Replicas
 from headrace.replication.partition import Partition
+from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import ManualClock, topic_config
 from tests.unit.replication.replica_scenario import Node
 
@@ -44,6 +50,9 @@ class Logs:
 
     def check_complete(self, log: Any) -> None:
         self.checked.append(log.partition)
+
+    def discard(self, partition: TopicPartition) -> None:
+        pass
 
     def put_aside(self) -> bool:
         return False
@@ -119,6 +128,36 @@ def test_a_partition_that_moves_away_is_dropped_also_if_settings_change_in_the_s
     after = TopicState(name, UUID(int=1), (*states[:index], gone))
     scene.replicas.changed(ImageChange(changed=((before, after),)))
     assert scene.logs.deleted == [TopicPartition(name, index)]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_directory_of_a_log_that_could_not_be_opened_is_removed_with_its_partition(
+    is_deleted: bool,
+) -> None:
+    asyncio.run(_fail_to_open_and_remove(is_deleted))
+
+
+async def _fail_to_open_and_remove(is_deleted: bool) -> None:
+    files, scene = SimulatedFiles(), Scene()
+    logs = LogDirectory("/data", files, scene.node.clock)
+    logs.open()
+    logs.load({})
+    topic = TopicState("new", UUID(int=1), (LED,))
+    replicas = scene.replicas
+    replicas._logs = logs
+    replicas._image = cast("Any", SimpleNamespace(topics={topic.name: topic}))
+    replicas._remove = RemoveDirectories.run
+    files.open_max = len(files.open_descriptors())
+    replicas.changed(ImageChange(created=(topic,)))
+    assert scene.node.table.get(topic.name, 0) is None
+    assert files.exists("/data/new-0")
+    gone = replace(LED, leader=THERE, leader_epoch=6, replicas=(THERE,), isr=(THERE,))
+    moved = topic, replace(topic, partitions=(gone,))
+    change = ImageChange(deleted=(topic,)) if is_deleted else ImageChange(changed=(moved,))
+    files.open_max = None
+    replicas.changed(change)
+    replicas.stop()
+    assert not any(info.name.startswith("new-0") for info in files.list_directory("/data"))
 
 
 def test_only_members_of_isr_and_elr_must_have_their_committed_records() -> None:

@@ -17,6 +17,8 @@ class Aside:
         self._files = files
         self._parent = parent
         self.paths: list[str] = []
+        self.unopened: set[str] = set()
+        """Directories of new partitions whose logs could not be opened yet."""
 
     def free_path(self, name: str, ending: str) -> str:
         # A file name has at most 255 bytes.
@@ -24,6 +26,7 @@ class Aside:
         return f"{self._parent}/{name[: 255 - len(suffix)]}{suffix}"
 
     def rename(self, name: str) -> None:
+        self.unopened.discard(name)
         path, target = f"{self._parent}/{name}", self.free_path(name, DELETE_SUFFIX)
         try:
             self._files.rename(path, target)

@@ -411,10 +411,12 @@ class LogDirectory:
         is_synced = self.was_clean and partition in self.found
         if not self.files.exists(path) or not self._is_for(partition, topic_id):
             self.files.make_directory(path)
+            self._aside.unopened.add(str(partition))
             write_topic_id(self.files, path, topic_id)
             is_synced = True  # The directory is empty: no entry of it has to be synced.
         log = self._open_log(partition, topic_id, config, is_synced)
         self.recorded.add(str(partition), topic_id)
+        self._aside.unopened.discard(str(partition))
         return log
 
     def check_complete(self, log: Log) -> None:
@@ -444,6 +446,11 @@ class LogDirectory:
         log.abandon()
         self.high_watermarks.pop(partition, None)
         self._deleted[partition] = log
+
+    def discard(self, partition: TopicPartition) -> None:
+        """Rename the directory of a new partition if `create` failed, so that `removal` has it."""
+        if str(partition) in self._aside.unopened:
+            self._rename_aside(str(partition))
 
     def put_aside(self) -> bool:
         """Rename the directory of one deleted partition; False if there is none."""
