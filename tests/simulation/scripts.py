@@ -1,16 +1,18 @@
 """Scripts: faults in an order in which a certain rule matters, at times that the seed chooses.
 
 Each is the only kind of fault of its seed. A script begins when all replicas are in sync, and waits
-for events in the store: a leader is elected, or the ISR grows. It never looks into a broker.
+for events in the store: a leader is elected, or the ISR grows. Only `refill` looks into a broker.
 
 - `cut_off`, `silence`: a leader loses its followers, or also the store (`cutoffs`).
 - `delete_and_kill`: a leader that its followers do not hear deletes records, and is killed.
 - `lost_response`: the response to a larger ISR is lost, and the leader gets no news of it.
 - `spoiled_restart`: a broker loses data and restarts before the controller has noticed.
 - `leader_returns`: leadership moves to another live replica and back, while frames are held back.
+- `refill`: a leader cleans a segment, is deposed, truncates to its end, and writes to it again.
 """
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from headrace.model.topics import PartitionState, TopicPartition
@@ -19,11 +21,14 @@ from tests.simulation.cluster import Cluster, Options
 from tests.simulation.cutoffs import cut_off, cut_off_for
 from tests.simulation.ensemble import NAME as ZOOKEEPER
 from tests.simulation.machines import restart_later, spoil
-from tests.simulation.topics import EVENTS
+from tests.simulation.topics import EVENTS, STATE
 
 WAIT_S = 3.0
 """How long a script waits for an event."""
 SCRIPT_S = 6.0
+ROOM_BYTES = range(95, 170)
+"""Of a segment: enough for a batch of one record, and too little for a batch of several."""
+REFILL_S = 20.0
 
 
 def _later(cluster: Cluster, seconds: float, call: Callable[..., object], *args: object) -> None:
@@ -245,6 +250,64 @@ def _leader_returns(cluster: Cluster) -> str:
     return f"elect {behind.name} for {where}, then {former.name} again"
 
 
+def _refill(cluster: Cluster) -> str:
+    """Depose a leader that cleans its last full segment, if its tail begins the next segment.
+
+    The leader truncates its tail. The cleaned segment becomes the active one. A small batch of the
+    next leader fits into it, before the cleaning ends. Producers pause during other cleanings.
+    """
+    world, network, where = cluster.world, cluster.network, TopicPartition(STATE, 0)
+    if not cluster.is_in_full_sync():
+        return ""
+    leader = cluster.leaders()[where]
+    broker = cluster.brokers[int(leader.node_id) - 1]
+    log, deadline = leader.log, world.now + REFILL_S
+    others = [each.name for each in cluster.brokers if each is not broker]
+    cluster.calm_until = deadline
+
+    def end() -> bool:
+        _later(cluster, 0, network.heal)
+        cluster.calm_until = world.now + 1.0
+        return True
+
+    def await_full() -> bool:
+        """Cut the leader off when everything is committed, and the active segment is full."""
+        if world.now >= deadline or not leader.is_leader:
+            return end()
+        if not broker.is_compaction_idle():
+            cluster.hush(0.05)
+            return False
+        room = int(leader.config.segment_bytes - log.active().size)
+        if leader.high_watermark != log.log_end_offset or room not in ROOM_BYTES:
+            return False
+        for other in (*others, ZOOKEEPER):
+            network.cut(broker.name, other)
+            network.cut(other, broker.name)
+        world.watch(partial(await_cleaning, int(log.log_end_offset), world.now + WAIT_S))
+        return True
+
+    def await_cleaning(end_offset: int, last: float) -> bool:
+        """Heal when the full segment is being cleaned, and another broker is the leader."""
+        if log.log_end_offset > end_offset and end_offset not in log.segments.base_offsets:
+            return end()
+        if world.now >= last:
+            return end()
+        if broker.is_compaction_idle() or _state(cluster, where).leader == broker.node_id:
+            return False
+        _later(cluster, 0, network.heal)
+        world.watch(partial(await_refill, int(log.truncations), end_offset))
+        return True
+
+    def await_refill(truncations: int, end_offset: int) -> bool:
+        """Let producers pause until the cleaning has ended: they could hide what it removed."""
+        if log.truncations > truncations and log.segments.base_offsets[-1] > end_offset:
+            cluster.hush(0.05)
+        return end() if world.now >= deadline or broker.is_compaction_idle() else False
+
+    world.watch(await_full)
+    return f"{broker.name} truncates {where} while it cleans the segment before"
+
+
 SCRIPTS: dict[str, Callable[[Cluster], str]] = {
     "cut_off": _cut_off,
     "silence": _silence,
@@ -252,6 +315,7 @@ SCRIPTS: dict[str, Callable[[Cluster], str]] = {
     "lost_response": _lost_response,
     "spoiled_restart": _spoiled_restart,
     "leader_returns": _leader_returns,
+    "refill": _refill,
 }
 
 
@@ -277,5 +341,12 @@ def choose_script(options: Options, generator: Random) -> None:
     options.fault_gap_s = 0.5
     options.delay_s_max = generator.choice((0.005, 0.05))
     options.lag_ms_max = 500
+    if name == "refill":
+        # Elections are quick, and a follower appends one batch at a time.
+        options.features = tuple(dict.fromkeys((*options.features, "compaction")))
+        options.segment_bytes, options.keys = 2000, 100
+        options.session_timeout_s, options.delay_s_max = 1.0, 0.005
+        options.settings["replica.fetch.max.bytes"] = "100"
+        options.fault_s = 60.0
     if name == "delete_and_kill":
         options.features = tuple(dict.fromkeys((*options.features, "delete_records")))
