@@ -76,7 +76,7 @@ def read_batches(
         if error.name != "pyarrow":
             raise
         raise ModuleNotFoundError(
-            "headrace.arrow requires pyarrow, and it is not installed. "
+            "headrace.arrow requires pyarrow, which is not installed. "
             f"Run: {install_command('arrow')}",
             name="pyarrow",
         ) from error

@@ -137,5 +137,5 @@ def test_reading_needs_pyarrow_and_no_pyspark(bootstrap: str, filled: str) -> No
         f"headrace.arrow.read({filled!r}, {bootstrap!r})"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    expected = "headrace.arrow requires pyarrow, and it is not installed. Run: pip install"
+    expected = "headrace.arrow requires pyarrow, which is not installed. Run: pip install"
     assert expected in done.stderr

@@ -383,12 +383,12 @@ def test_the_tour_and_the_fixture_check_the_cluster_extra_first(
 ) -> None:
     monkeypatch.setitem(sys.modules, "kazoo", None)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(NotInstalled, match="requires kazoo, and it is not installed"):
+    with pytest.raises(NotInstalled, match="requires kazoo, which is not installed"):
         RunningCluster.start()
     assert main(["tour", "--plain"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert "requires kazoo, and it is not installed. Run: pip install" in said.err
+    assert "requires kazoo, which is not installed. Run: pip install" in said.err
     assert not list(tmp_path.iterdir())
 
 

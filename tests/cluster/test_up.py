@@ -63,7 +63,9 @@ def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(
         up.wait_for_line("Broker 2 stopped unexpectedly (SIGKILL); the others continue.")
         os.kill(parts["broker", 1]["pid"], signal.SIGKILL)
         up.wait_for_line("Broker 1 stopped unexpectedly (SIGKILL); no broker is left.")
-        up.wait_for_line("did not stop cleanly: Broker 1, Broker 2. The next start recovers them.")
+        up.wait_for_line(
+            "did not stop cleanly: Broker 1, Broker 2. The next start recovers their data."
+        )
         assert up.process.wait(60) == 1
         wait_until_gone(part["pid"] for part in up.ready["parts"])
 

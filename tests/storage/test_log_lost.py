@@ -180,14 +180,14 @@ def shorten_middle(files: SimulatedFiles, log: Log) -> str:
     data = files.read_file(path)
     files.write_file(path, data[:-1], sync=True)
     name = f"{log.segments.base_offsets[2]:020d}.log"
-    return f"{name} has {len(data) - 1} bytes, and {len(data)} were synced"
+    return f"{name} has {len(data) - 1} bytes, but {len(data)} were synced"
 
 
 def shorten_active(files: SimulatedFiles, log: Log) -> str:
     path = log_file(log.segments.base_offsets[-1])
     data = files.read_file(path)
     files.write_file(path, b"", sync=True)
-    return f"{log.segments.base_offsets[-1]:020d}.log has 0 bytes, and {len(data)} were synced"
+    return f"{log.segments.base_offsets[-1]:020d}.log has 0 bytes, but {len(data)} were synced"
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
             if (error.name or "").partition(".")[0] == "headrace":
                 raise
             raise Failure(
-                f"headrace pipeline requires {error.name}, and it is not installed. "
+                f"headrace pipeline requires {error.name}, which is not installed. "
                 f"Run: {install_command('pipelines')}",
                 2,
             ) from error

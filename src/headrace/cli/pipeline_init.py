@@ -123,4 +123,4 @@ def _read_schema(path: Path) -> Any:
 
 
 def _no_avro() -> str:
-    return f"Avro requires fastavro, and it is not installed. Run: {install_command('avro')}"
+    return f"Avro requires fastavro, which is not installed. Run: {install_command('avro')}"

@@ -149,7 +149,9 @@ class Supervisor:
         if not self._dead or self._is_temporary:
             return farewell(is_temporary=self._is_temporary)
         names = ", ".join(sorted(self._dead))
-        reason = f"These processes did not stop cleanly: {names}. The next start recovers them."
+        reason = (
+            f"These processes did not stop cleanly: {names}. The next start recovers their data."
+        )
         return f"Headrace has stopped. {reason}"
 
     def _kill(self) -> None:

@@ -114,7 +114,7 @@ class ZooKeeperStore:
             from headrace.coordination import kazoo_client
         except ImportError:
             raise StoreUnavailable(
-                "A cluster requires kazoo, and it is not installed. "
+                "A cluster requires kazoo, which is not installed. "
                 f"Run: {install_command('cluster')}"
             ) from None
         self._kazoo = kazoo_client

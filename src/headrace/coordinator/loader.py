@@ -69,7 +69,7 @@ class Loader(Generic[Record]):
             if offset == start:
                 raise ApiError(
                     ErrorCode.CORRUPT_MESSAGE,
-                    f"No record was found at offset {offset}, before the end at {end}.",
+                    f"The log ends at offset {end}, but has no valid batch at offset {offset}.",
                 )
             if len(self._latest) > KEYS_MAX:
                 await self._apply(self._latest, NO_PRODUCER)

@@ -16,5 +16,5 @@ def check_installed() -> None:
     """Raise NotInstalled if kazoo, the ZooKeeper client of a broker, is missing."""
     if importlib.util.find_spec("kazoo") is None:
         raise NotInstalled(
-            f"A cluster requires kazoo, and it is not installed. Run: {install_command('cluster')}"
+            f"A cluster requires kazoo, which is not installed. Run: {install_command('cluster')}"
         )

@@ -25,7 +25,7 @@ def find_java(what: str, *, extra: str) -> Path:
         if _version(java) >= JAVA_VERSION_MIN:
             return java
     raise NotInstalled(
-        f"{what} requires Java {JAVA_VERSION_MIN} or newer, and it is not installed. "
+        f"{what} requires Java {JAVA_VERSION_MIN} or newer, which is not installed. "
         f"Run: {install_command(extra)}"
     )
 

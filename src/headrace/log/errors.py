@@ -33,7 +33,7 @@ def next_step(partition: TopicPartition) -> str:
 def larger_than_segment(size: int, segment_bytes: int) -> ApiError:
     return ApiError(
         ErrorCode.RECORD_LIST_TOO_LARGE,
-        f"A batch of {size} bytes does not fit into a segment of {segment_bytes}.",
+        f"A batch of {size} bytes does not fit into a segment of {segment_bytes} bytes.",
     )
 
 

@@ -71,8 +71,8 @@ _EAGER = frozenset(
     }
 )
 _EAGER_VIEW = (
-    " Spark finds no temporary views of a pipeline for withWatermark, drop and similar: "
-    "read a table there, or keep to select, where and groupBy."
+    " Spark cannot apply withWatermark, drop and similar methods to a temporary view of a "
+    "pipeline: read a table instead, or use only select, where and groupBy."
 )
 
 

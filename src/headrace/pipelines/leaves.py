@@ -174,9 +174,7 @@ def replacing(rows: pa.Table, key: str, keys: pa.Array) -> Change:
         return pa.concat_tables([kept, new])
 
     if not pc.all(pc.is_in(rows[key], keys), min_count=0).as_py():
-        raise WrongKey(
-            f"the query returns rows of other values of {key} than those of the rows that it reads"
-        )
+        raise WrongKey(f"the query returns values of {key} that are not in the rows that it reads")
     return Change(rows, key, keys, fold)
 
 

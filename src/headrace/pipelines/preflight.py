@@ -73,7 +73,7 @@ def check_packages(*, starts_spark: bool) -> versions.Version:
         missing = [name for name in _PACKAGES if find_spec(name) is None]
         if missing:
             raise ProjectError(
-                f"headrace pipeline requires {missing[0]}, and it is not installed. "
+                f"headrace pipeline requires {missing[0]}, which is not installed. "
                 f"Run: {install_command('pipelines')}"
             )
         if starts_spark:

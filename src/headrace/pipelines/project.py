@@ -127,7 +127,7 @@ class Project:
     def versions_kept(configuration: Mapping[str, str]) -> int:
         kept = configuration.get(VERSIONS, VERSIONS_DEFAULT)
         if not kept.isdigit() or int(kept) < 1:
-            raise ProjectError(f"{VERSIONS} is {kept!r}. Use a whole number from 1")
+            raise ProjectError(f"{VERSIONS} is {kept!r}. Use a whole number of at least 1")
         return int(kept)
 
     def files(self) -> list[Path]:

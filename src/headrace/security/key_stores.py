@@ -87,7 +87,7 @@ def _read_pkcs12(data: bytes, password: str) -> Store:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
         raise InvalidStore(
-            "PKCS12 requires cryptography, and it is not installed. Use PEM, or run: pip install "
+            "PKCS12 requires cryptography, which is not installed. Use PEM, or run: pip install "
             "cryptography"
         ) from None
     try:

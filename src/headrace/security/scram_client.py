@@ -101,7 +101,7 @@ class ScramClient:
 
     def _check(self, challenge: bytes) -> None:
         if not hmac.compare_digest(challenge.partition(b",")[0], self._expected):
-            raise LoginFailed("the server does not know the password")
+            raise LoginFailed("the server did not prove that it knows the password")
 
 
 def login_client(mechanism: str, user: str, password: str, nonce: str) -> LoginClient:

@@ -182,7 +182,9 @@ def _own_store(get: Get, read: Read, key_password: str | None) -> Store:
         if location:
             raise TlsError("ssl.keystore.location and ssl.keystore.key are both set. Remove one")
         if not key or not chain:
-            raise TlsError("ssl.keystore.key and ssl.keystore.certificate.chain need each other")
+            raise TlsError(
+                "set both ssl.keystore.key and ssl.keystore.certificate.chain, or neither"
+            )
         return _opened("ssl.keystore.key", lambda: _inline(key, chain))
     if not location:
         return Store()

@@ -72,7 +72,7 @@ class Handshakes:
     ) -> None:
         """`login` takes over after the handshake; without one, the certificate is the session."""
         if len(self.open) > self._admission.limit() // 2:
-            next(iter(self.open)).end("too many TLS handshakes are not done")
+            next(iter(self.open)).end("too many TLS handshakes are in progress")
         self.open[_Handshake(self, listener, login, transport, name, host, accepted_at)] = None
 
     def ended(self, handshake: "_Handshake", reason: str) -> None:

@@ -146,7 +146,7 @@ def test_answers_out_of_order_end_the_connection() -> None:
 
 
 def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
-    with pytest.raises(ProtocolViolation, match="no request"):
+    with pytest.raises(ProtocolViolation, match="without a request"):
         ready().received(framed(b"\0\0\0\1\0"))
 
 

@@ -99,7 +99,7 @@ def test_unsupported_pyspark_is_rejected(monkeypatch: pytest.MonkeyPatch, instal
 
 def test_missing_pyspark_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "installed", lambda: None)
-    with pytest.raises(ProjectError, match="and it is not installed"):
+    with pytest.raises(ProjectError, match="which is not installed"):
         preflight.check_packages(starts_spark=False)
 
 
@@ -119,7 +119,7 @@ def test_data_source_accepts_newer_pyspark_than_the_tested_ones() -> None:
 
 def test_missing_package_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "_PACKAGES", ("not_a_package",))
-    with pytest.raises(ProjectError, match="requires not_a_package, and it is not installed"):
+    with pytest.raises(ProjectError, match="requires not_a_package, which is not installed"):
         preflight.check_packages(starts_spark=False)
 
 

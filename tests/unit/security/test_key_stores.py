@@ -155,7 +155,7 @@ def test_damaged_stores_are_rejected(pair: Pair, ca: Pair) -> None:
         ({"ssl.endpoint.identification.algorithm": "ldap"}, "not supported"),
         ({"ssl.client.auth": "perhaps"}, "required, requested or none"),
         ({"ssl.engine.factory.class": "x.Y"}, "not supported"),
-        ({"ssl.keystore.key": "k"}, "need each other"),
+        ({"ssl.keystore.key": "k"}, "or neither"),
         ({"ssl.keystore.location": "missing"}, "cannot be read"),
         ({"ssl.principal.mapping.rules": "RULE:"}, "is not a rule"),
         ({"ssl.truststore.location": "a", "ssl.truststore.certificates": "b"}, "both set"),

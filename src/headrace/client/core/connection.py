@@ -166,7 +166,7 @@ class Connection:
         refused: list[tuple[Request, ClientError]] = []
         for buffer, at, end in self._frames(data):
             if end - at < 4 or not self._sent:
-                raise ProtocolViolation("the broker sent a response to no request")
+                raise ProtocolViolation("the broker sent a response without a request")
             correlation_id = _SIZE.unpack_from(buffer, at)[0]
             sent = self._sent.popleft()
             if correlation_id != sent.correlation_id:
@@ -312,7 +312,7 @@ def _explain_size(size: int) -> str:
     if first == b"HTTP":
         return "the server speaks HTTP, not the Kafka protocol"
     if first[:2] in (b"\x15\x03", b"\x16\x03"):
-        return "the server speaks TLS, which this client does not support yet"
+        return "the server uses TLS, but this client does not"
     return (
         f"the server sent {size} as the size of a response, which is not valid in the Kafka "
         "protocol"

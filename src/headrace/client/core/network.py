@@ -153,7 +153,7 @@ class Network:
         if "certificate" in text or "TLS" in text:
             hint = "check security.protocol and the settings of TLS"
         elif "closed the connection" in text:
-            hint = "the listener can require TLS or a login, check security.protocol"
+            hint = "the listener might require TLS or a login: check security.protocol"
         return Unreachable(f"cannot reach any of {self._options.bootstrap_text}: {text}; {hint}")
 
     def unanswered(self) -> str:

@@ -445,5 +445,5 @@ class Membership:
                     error.retriable = True
                 elif code in NOT_A_MEMBER:
                     self.hurry()
-                    error = CommitFailed(code, "the group continues without this member")
+                    error = CommitFailed(code, "this member was removed from the group")
                 raise error

@@ -64,7 +64,9 @@ class RemoveDirectories:
                 self._files.remove_directory(path)
         except OSError as error:
             _LOG.warning(
-                "directory not removed before the next start: path=%s error=%s", path, error
+                "deleted partition not removed, retrying at the next start: path=%s error=%s",
+                path,
+                error,
             )
 
 

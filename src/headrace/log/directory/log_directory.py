@@ -324,7 +324,7 @@ class LogDirectory:
         self.files.sync_directory(self.path)
         self.high_watermarks.pop(partition, None)
         self.strays.append(os.path.basename(aside))
-        _LOG.warning("former topic's replica moved: from=%s to=%s", path, aside)
+        _LOG.warning("replica of a former topic set aside: from=%s to=%s", path, aside)
         return False
 
     def _open_log(

@@ -134,5 +134,5 @@ def contradiction(checkpoint: LogCheckpoint, start: int, sizes: Mapping[int, int
         if base not in sizes:
             return f"{base:020d}.log is missing"
         if sizes[base] < facts.size:
-            return f"{base:020d}.log has {sizes[base]} bytes, and {facts.size} were synced"
+            return f"{base:020d}.log has {sizes[base]} bytes, but {facts.size} were synced"
     return ""

@@ -404,8 +404,8 @@ class _Recovery:
         if self.checkpoint is None or self.end_offset >= self.checkpoint.recovery_point:
             return
         raise LogOffline(
-            f"the records at offset {self.end_offset} are damaged, and all below "
-            f"{self.checkpoint.recovery_point} were synced"
+            f"the records at offset {self.end_offset} are damaged, although all records below "
+            f"offset {self.checkpoint.recovery_point} were synced"
         )
 
     def _truncate(self, segment: Segment, error: str) -> None:

@@ -92,9 +92,7 @@ def _drop(
         except ApiError as error:
             # The other segments are deleted. The next call retries the active segment.
             if log.roll_failed():
-                message = (
-                    "retention keeps the active segment, it cannot roll: partition=%s error=%s"
-                )
+                message = "active segment not rolled, retention keeps it: partition=%s error=%s"
                 _LOG.warning(message, log.partition, error)
             count -= 1
     if count:
