@@ -43,7 +43,9 @@ def add_user(
         metavar="NAME",
         help="the user; * for every user",
     )
-    who.add_argument("--principal", metavar="TYPE:NAME", help="the user as a principal")
+    who.add_argument(
+        "--principal", metavar="TYPE:NAME", help="the user as a principal, such as User:bob"
+    )
     parser.add_argument(
         "--host",
         metavar="HOST",
@@ -62,7 +64,9 @@ def add_names(parser: argparse.ArgumentParser, *, has_prefixes: bool = True) -> 
         )
     parser.add_argument("--cluster", action="store_true", help="the cluster")
     if has_prefixes:
-        parser.add_argument("--prefixed", action="store_true", help="the names are prefixes")
+        parser.add_argument(
+            "--prefixed", action="store_true", help="match all names that start with these names"
+        )
 
 
 def add_operation(parser: argparse.ArgumentParser) -> None:

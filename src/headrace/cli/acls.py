@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_user(add, required=True)
     add_names(add)
     add_operation(add)
-    add.add_argument("--producer", action="store_true", help="allow to write to the topics")
+    add.add_argument("--producer", action="store_true", help="allow writes to the topics")
     add.add_argument(
-        "--consumer", action="store_true", help="allow to read the topics as one of the groups"
+        "--consumer", action="store_true", help="allow members of the groups to read the topics"
     )
     add.add_argument("--deny", action="store_true", help="deny the operations")
     listing = add_action(actions, "list", "list ACLs", _list)
@@ -45,9 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         each.add_argument(
             "--match",
             action="store_true",
-            help="also select prefixes and wildcards that include the names",
+            help="also select ACLs of prefixes and wildcards that match the names",
         )
-    delete.add_argument("--all", action="store_true", help="delete ACLs without another selection")
+    delete.add_argument(
+        "--all", action="store_true", help="delete all ACLs, if no other option selects some"
+    )
     explain = add_action(
         actions, "explain", "show whether an operation is allowed, and which rule decides", _explain
     )

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST",
         action="append",
         default=[],
-        help="host name or address that the certificate must have; can be repeated",
+        help="host name or address for which the certificate must be valid; can be repeated",
     )
 
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         from headrace.env.extras import install_command
 
         raise Failure(
-            "headrace certs requires cryptography, and it is not installed. Run: "
+            "headrace certs requires cryptography, which is not installed. Run: "
             f"{install_command('secure')}"
         ) from None
     code: int = args.run_action(args)

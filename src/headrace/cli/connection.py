@@ -121,5 +121,5 @@ def name_and_value(text: str) -> tuple[str, str]:
 def positive_number(text: str) -> int:
     """Reads a number from 1, for argparse."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
     write_one: Callable[[Record], bytes] = json_line if args.json else template(args.format)
     if args.max is not None and args.max < 0:
-        raise Failure("--max takes a number of records from 0.", 2)
+        raise Failure("--max cannot be negative.", 2)
     read = _read if args.group is None else _read_as_member
     count = 0
     out = sys.stdout.buffer

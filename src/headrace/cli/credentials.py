@@ -1,4 +1,4 @@
-"""Security settings of a command: `--config FILE`, in the names of Kafka's clients."""
+"""Security settings of a command: `--config FILE`, with the setting names of Kafka's clients."""
 
 import argparse
 import getpass

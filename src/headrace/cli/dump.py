@@ -120,7 +120,7 @@ def _dump_log(path: str, batches_only: bool, as_json: bool) -> int:
         files.close(descriptor)
     if walk.error:
         sys.stdout.flush()
-        raise Failure(f"at byte {position}: the log ends: {walk.error}")
+        raise Failure(f"at byte {position}: no valid batch: {walk.error}")
     return 0
 
 

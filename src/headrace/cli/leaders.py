@@ -1,4 +1,4 @@
-"""`headrace leaders`: elect preferred replicas, or any replica if records may be lost."""
+"""`headrace leaders`: elect preferred replicas, or uncleanly any replica."""
 
 import argparse
 import contextlib
@@ -29,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(elect)
     elect.add_argument("--topic", metavar="TOPIC", help="topic (default: all)")
     elect.add_argument(
-        "--partition", type=int, metavar="N", help="partition (default: all of the topic)"
+        "--partition",
+        type=int,
+        metavar="N",
+        help="partition (default: all partitions of the topic)",
     )
     elect.add_argument(
         "--unclean",

@@ -66,7 +66,7 @@ def _check(args: argparse.Namespace) -> int:
             if os.path.isdir(path):
                 reports[name] = check_partition(files, path, _progress(progress, name))
             else:
-                what = "it is missing, so the log stays offline or is copied again"
+                what = "the directory is missing: the log stays offline, or is copied again"
                 reports[name] = Report(problems=[Problem(path, -1, what)])
     if args.json:
         print_json({name: _as_json(report) for name, report in reports.items()})

@@ -36,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete = add_action(actions, "delete", "delete limits of one entity", _delete, json=False)
     _add_entity_arguments(delete)
     delete.add_argument(
-        "kinds", nargs="*", metavar="KIND", help="a limit to delete (default: all of the entity)"
+        "kinds",
+        nargs="*",
+        metavar="KIND",
+        help="a limit to delete (default: all limits of the entity)",
     )
 
 
@@ -69,7 +72,9 @@ def _entity(args: argparse.Namespace) -> dict[str, str | None]:
         elif given[field] is not None:
             names[type_] = given[field]
     if not names:
-        raise Failure("Name the entity: --user, --client-id or --ip, or a default of them.", 2)
+        raise Failure(
+            "Name the entity: --user, --client-id or --ip, or --user-default and similar.", 2
+        )
     return names
 
 

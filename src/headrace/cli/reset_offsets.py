@@ -35,7 +35,8 @@ def add_reset_arguments(parser: argparse.ArgumentParser) -> None:
         "--topic",
         action="append",
         metavar="TOPIC[:N,N]",
-        help="a topic, or some of its partitions; can be repeated (default: all with an offset)",
+        help="a topic, or some of its partitions; can be repeated (default: all partitions with a "
+        "committed offset)",
     )
     to = parser.add_mutually_exclusive_group(required=True)
     to.add_argument("--to-earliest", action="store_true", help="to the start of each partition")

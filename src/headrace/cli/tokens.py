@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _create,
     )
     create.add_argument(
-        "--owner", metavar="USER", help="the token acts as this user (default: own)"
+        "--owner", metavar="USER", help="the token acts as this user (default: your own user)"
     )
     create.add_argument(
         "--renewer",
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     listing = add_action(actions, "list", "list tokens, without their passwords", _list)
     listing.add_argument("--owner", metavar="USER", help="only tokens that act as this user")
-    renew = add_action(actions, "renew", "move the expiry of a token", _renew, json=False)
+    renew = add_action(actions, "renew", "set a later expiry of a token", _renew, json=False)
     renew.add_argument("token", metavar="ID", help="id of the token")
     renew.add_argument(
         "--hours",
@@ -130,5 +130,5 @@ def _in_ms(hours: float | None) -> int:
     if hours is None:
         return -1
     if not 0 < hours < 1e6:
-        raise Failure(f"{hours:g} hours are not a lifetime: use a number above 0.", 2)
+        raise Failure(f"The lifetime cannot be {hours:g} hours: use a number above 0.", 2)
     return max(int(hours * _HOUR_MS), 1)

@@ -90,7 +90,7 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
         "--zookeeper-port",
         type=int,
         metavar="PORT",
-        help="port of the first ZooKeeper node, followed by the others; 0 selects "
+        help="port of the first ZooKeeper node; the others get the next ports; 0 selects "
         "free ports (default 2181, or free ports if it is in use)",
     )
     parser.add_argument(
@@ -365,7 +365,7 @@ def _explained(error: OSError, config: object, *, is_from_file: bool) -> Failure
         way = "in the listeners setting" if is_from_file else "with --port (0 selects a free port)"
         if error.errno == errno.EACCES:
             return Failure(
-                f"Port {error.port} requires root privileges, as all ports below 1024. Choose "
+                f"Port {error.port} requires root privileges, like all ports below 1024. Choose "
                 f"another port {way}."
             )
         if error.errno == errno.EADDRINUSE:

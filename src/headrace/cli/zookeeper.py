@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port",
         type=int,
         default=CLIENT_PORT,
-        help=f"port of the first node, followed by the others; 0 selects free ports (default "
-        f"{CLIENT_PORT})",
+        help="port of the first node; the others get the next ports; 0 selects free ports "
+        f"(default {CLIENT_PORT})",
     )
     parser.add_argument("--heap", metavar="SIZE", help=f"maximum heap of a node (default {HEAP})")
     add_directory_arguments(parser, DATA_DIRECTORY)
@@ -130,7 +130,10 @@ def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
         if access is not None:
             secure_if_open(zookeeper.connect, access)
             path = os.path.abspath(args.digest_file)
-            print("All nodes are secured. Settings of brokers: zookeeper.set.acl=true,", end=" ")
+            print(
+                "All nodes are secured. Brokers need these settings: zookeeper.set.acl=true,",
+                end=" ",
+            )
             print(f"headrace.zookeeper.digest.file={path}", flush=True)
         print(f"ZooKeeper is ready: zookeeper.connect={zookeeper.connect}", flush=True)
         write_ready()

@@ -21,8 +21,8 @@ def add_config_argument(parser: argparse._ActionsContainer, option: str) -> None
         option,
         metavar="FILE",
         dest="zookeeper_config",
-        help="a broker's properties file, for its zookeeper.connect, its credentials for ZooKeeper "
-        "and its zookeeper.ssl settings",
+        help="properties file of a broker, with the address, the credentials and the TLS settings "
+        "of ZooKeeper",
     )
 
 

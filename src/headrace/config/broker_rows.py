@@ -64,7 +64,7 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         STRING,
         DEFAULT_PROTOCOL_MAP,
         "The security protocol of each listener: NAME:PROTOCOL, separated by commas. "
-        "PLAINTEXT, SASL_PLAINTEXT, SSL and SASL_SSL.",
+        "PROTOCOL is PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL.",
     ),
     Setting(
         "inter.broker.listener.name",
@@ -103,7 +103,7 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "max.connections",
         INT,
         _UNLIMITED,
-        "The maximum number of connections. The broker closes further ones immediately.",
+        "The maximum number of connections. The broker closes further connections immediately.",
         low=0,
         dynamic=True,
     ),
@@ -112,7 +112,7 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         INT,
         _UNLIMITED,
         "The maximum number of connections from one IP address. The broker closes "
-        "further ones immediately.",
+        "further connections immediately.",
         low=0,
         dynamic=True,
     ),
@@ -169,8 +169,8 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "socket.listen.backlog.size",
         INT,
         "1024",
-        "The maximum number of connections that wait to be accepted. A client retries "
-        "further ones after one second.",
+        "The maximum number of connections that wait to be accepted. If more clients connect, "
+        "they retry after one second.",
         low=1,
         kafka_default="50",
     ),
@@ -232,33 +232,34 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "log.retention.minutes",
         INT,
         None,
-        "The value of log.retention.ms in minutes, if that is not set.",
+        "The same as log.retention.ms, in minutes. It applies if log.retention.ms is not set.",
     ),
     Setting(
         "log.retention.hours",
         INT,
         "168",
-        "The value of log.retention.ms in hours, if neither that nor log.retention.minutes is set.",
+        "The same as log.retention.ms, in hours. It applies if neither log.retention.ms nor "
+        "log.retention.minutes is set.",
     ),
     Setting(
         "log.roll.hours",
         INT,
         "168",
-        "The value of log.roll.ms in hours, if that is not set.",
+        "The same as log.roll.ms, in hours. It applies if log.roll.ms is not set.",
         low=1,
     ),
     Setting(
         "log.roll.jitter.hours",
         INT,
         "0",
-        "The value of log.roll.jitter.ms in hours, if that is not set.",
+        "The same as log.roll.jitter.ms, in hours. It applies if log.roll.jitter.ms is not set.",
         low=0,
     ),
     Setting(
         "log.flush.scheduler.interval.ms",
         LONG,
         str(LONG_MAX),
-        "The value of log.flush.interval.ms, if that is not set.",
+        "The default of log.flush.interval.ms.",
         low=0,
     ),
     Setting(
@@ -358,7 +359,7 @@ OWN_ROWS: tuple[Setting, ...] = (
         "The number of recently written bytes per partition that stay in the page cache during "
         "fast writes. Older data is read from disk. 0 does not limit the page cache. Set it, for "
         "example to 67108864, on virtual machines where the first use of a memory page is slow. "
-        "Compare both settings with make bench.",
+        "make bench measures both cases.",
         low=0,
     ),
     Setting(

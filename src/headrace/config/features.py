@@ -5,9 +5,9 @@ A row with ``needs`` is accepted without effect, for the reason given here.
 
 MISSING = {
     "transactions": "transactions are not supported yet",
-    "security": "JAAS, Kerberos and OAuth are not supported yet",
+    "security": "Kerberos, JAAS, Java's security classes and some OAuth settings are not supported",
     "quotas": "quotas are applied without windows of time and without callbacks",
-    "limits": "this limit is not supported yet",
+    "limits": "limits of this kind are not supported yet",
     "share": "share groups are not supported yet",
     "streams": "the streams rebalance protocol is not supported yet",
     "links": "connections between brokers have their own time limits",

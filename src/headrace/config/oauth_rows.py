@@ -22,13 +22,13 @@ OAUTH_ROWS: tuple[Setting, ...] = (
         "sasl.oauthbearer.expected.issuer",
         STRING,
         None,
-        "The issuer (iss) of tokens. OAUTHBEARER requires it.",
+        "The issuer (iss) that tokens must have. OAUTHBEARER requires this setting.",
     ),
     Setting(
         "sasl.oauthbearer.expected.audience",
         LIST,
         "",
-        "The audiences (aud) of tokens: a token must have one of them. OAUTHBEARER requires it.",
+        "The accepted audiences (aud): a token must have one. OAUTHBEARER requires this setting.",
     ),
     Setting(
         "sasl.oauthbearer.sub.claim.name",

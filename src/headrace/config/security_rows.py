@@ -25,8 +25,8 @@ SECURITY_ROWS: tuple[Setting, ...] = (
         LIST,
         f"{SCRAM_SHA_256},{SCRAM_SHA_512}",
         "The SASL mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, "
-        "OAUTHBEARER. listener.name.NAME.sasl.enabled.mechanisms sets those of one listener, "
-        "with its name in lower case. Without TLS, PLAIN sends passwords unencrypted.",
+        "OAUTHBEARER. listener.name.NAME.sasl.enabled.mechanisms sets the mechanisms of one "
+        "listener; write NAME in lower case. Without TLS, PLAIN sends passwords unencrypted.",
         kafka_default="GSSAPI",
     ),
     Setting(
@@ -44,7 +44,7 @@ SECURITY_ROWS: tuple[Setting, ...] = (
         "The time in ms after which a client must log in again (KIP-368). The broker closes the "
         "connection of a client that sends another request later. 0 means no limit. "
         "listener.name.NAME.MECHANISM.connections.max.reauth.ms sets it for one mechanism of one "
-        "listener, in lower case.",
+        "listener; write both names in lower case.",
     ),
     Setting(
         "connection.failed.authentication.delay.ms",

@@ -43,7 +43,7 @@ TLS_ROWS: tuple[Setting, ...] = (
         "ssl.keystore.certificate.chain",
         PASSWORD,
         None,
-        "The certificates of ssl.keystore.key in PEM, beginning with its own.",
+        "The certificate chain in PEM, starting with the certificate of ssl.keystore.key.",
     ),
     _row(
         "ssl.key.password",
@@ -84,15 +84,15 @@ TLS_ROWS: tuple[Setting, ...] = (
         "ssl.cipher.suites",
         LIST,
         "",
-        "The cipher suites that are accepted; all safe ones if it is empty. The three suites of "
-        "TLS 1.3 can only be enabled together.",
+        "The cipher suites that are accepted. An empty list accepts all safe suites. The three "
+        "suites of TLS 1.3 can only be enabled together.",
     ),
     _row(
         "ssl.endpoint.identification.algorithm",
         STRING,
         "https",
-        "Connections to other brokers compare the host name with the certificate (https), or do "
-        "not (empty).",
+        "With https, connections to other brokers verify that the certificate is for the host "
+        "name. An empty value disables this check.",
     ),
     Setting(
         "ssl.principal.mapping.rules",

@@ -14,7 +14,8 @@ TOKEN_ROWS: tuple[Setting, ...] = (
         "delegation.token.max.lifetime.ms",
         LONG,
         "604800000",
-        "The maximum lifetime of a delegation token in ms. It cannot be renewed beyond it.",
+        "The maximum lifetime of a delegation token in ms. A token cannot be renewed beyond this "
+        "time.",
         low=1,
     ),
     Setting(

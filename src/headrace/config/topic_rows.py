@@ -100,8 +100,9 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         LONG,
         "60000",
         "The time in ms for which a deleted segment stays on disk. Headrace removes segments "
-        "immediately, because readers keep their files open. On the broker, it is the time after "
-        "a start until replicas of topics deleted in the meantime are removed.",
+        "immediately, because readers keep their files open. The broker's default also applies to "
+        "replicas of topics that were deleted while the broker was stopped: the broker removes "
+        "them this time after its start.",
         low=0,
         synonyms=(("log.segment.delete.delay.ms", 1),),
     ),

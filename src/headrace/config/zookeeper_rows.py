@@ -30,8 +30,8 @@ ZOOKEEPER_ROWS: tuple[Setting, ...] = (
         "zookeeper.ssl.truststore.location",
         STRING,
         None,
-        "A PEM file with the certificates of the authorities that ZooKeeper's certificates are "
-        "verified with. The default is those of the system.",
+        "A PEM file with the certificates of the authorities that signed ZooKeeper's "
+        "certificates. The default is the system's certificate authorities.",
     ),
     Setting(
         "zookeeper.ssl.truststore.type",
@@ -75,7 +75,7 @@ ZOOKEEPER_ROWS: tuple[Setting, ...] = (
         LIST,
         None,
         "The versions of TLS for connections to ZooKeeper. The default is "
-        "zookeeper.ssl.protocol, or both if that is not set.",
+        "zookeeper.ssl.protocol, or TLSv1.2 and TLSv1.3 if that is not set.",
         choices=TLS_PROTOCOLS,
     ),
     Setting(

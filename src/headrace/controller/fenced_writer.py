@@ -1,4 +1,4 @@
-"""Writes of the controller: fenced by its epoch, compared with versions, one at a time per key.
+"""Writes of the controller: each checks the controller epoch and the versions of its nodes.
 
 Owns the versions of the nodes that were last seen, and the error that a client gets when the store
 does not respond. Must not touch the image. The fence is in `ControllerRole`.

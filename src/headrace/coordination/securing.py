@@ -1,4 +1,4 @@
-"""Gives the nodes of an existing tree their ACLs, or opens them again.
+"""Sets the ACLs of existing nodes in ZooKeeper, or removes them.
 
 Brokers can run: those that have the credentials lose nothing by it. Nodes that appear during the
 walk have the ACL that their creator gave them.

@@ -4,7 +4,7 @@
 - The password of the token is derived from delegation.token.secret.key and is not stored.
 - Clients without a login, or with the login of a token, get DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
 - Any broker accepts the request and forwards it to the controller.
-- Requires: nothing for the own user; for another one CreateTokens on that user.
+- Requires: nothing for the client's own user; for another user, CreateTokens on that user.
 - Versions: 1 to 3. Since 3, the owner can be another user.
 """
 

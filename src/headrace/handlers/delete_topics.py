@@ -4,8 +4,8 @@
 - Rejects the request if delete.topic.enable is false.
 - Any broker accepts the request and forwards it to the controller.
 - Beyond controller_mutation_rate, rejects topics since version 5, and delays clients before it.
-- Requires: Delete on the cluster or the topic. The name of a denied id is returned with Describe
-  only.
+- Requires: Delete on the cluster or the topic. If a topic id is denied, the response contains
+  the topic's name only with Describe on the topic.
 - Versions: 1 to 6. Since 3, that rejection is TOPIC_DELETION_DISABLED, before it INVALID_REQUEST.
 """
 

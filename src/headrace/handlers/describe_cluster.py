@@ -1,7 +1,7 @@
 """DescribeCluster, versions 0 to 2: list the brokers and the controller.
 
 - Lists brokers that have the listener of the request.
-- Requires: nothing; Describe on the cluster for the authorized operations.
+- Requires: nothing. To get the authorized operations, Describe on the cluster.
 - Versions: 0 to 2. Since 1, a client can request controllers (KIP-919). Every controller is a
   broker, so this returns MISMATCHED_ENDPOINT_TYPE, on which the client requests brokers. Since 2, a
   client can request fenced brokers, of which Headrace has none.

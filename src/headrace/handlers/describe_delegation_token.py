@@ -2,8 +2,8 @@
 
 - Every broker responds. Expired tokens are omitted.
 - Clients without a login, or with the login of a token, get DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
-- Requires: nothing for tokens that the user owns or can renew; for others Describe on the
-  delegation token, or DescribeTokens on its owner. Tokens that are not allowed are omitted.
+- Requires: nothing for tokens that the user owns or can renew; for other tokens, Describe on the
+  token, or DescribeTokens on its owner. Tokens without this permission are omitted.
 - Versions: 1 to 3. Since 3, the response contains the user that created a token.
 """
 

@@ -1,4 +1,4 @@
-"""RenewDelegationToken, versions 1 and 2: move the expiry of a token to a later time.
+"""RenewDelegationToken, versions 1 and 2: set a later expiry of a token.
 
 - The owner and the renewers of a token can renew it, until its maximum lifetime ends.
 - Clients without a login, or with the login of a token, get DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.

@@ -1,5 +1,5 @@
 # HOT
-"""Pages of the active segment that fast writes drop from the page cache.
+"""Removes written pages of the active segment from the page cache, during fast writes.
 
 Owns the position up to which pages were dropped, and the time of the last step.
 """

@@ -1,4 +1,4 @@
-"""Validates a producer's batch: the frame of every record, then the rules of its topic.  # HOT
+"""Validates a producer's batch: the format of its records, then the topic's rules.  # HOT
 
 `admit` uses only its arguments, so it runs on any thread.
 """

@@ -1,4 +1,4 @@
-"""How fast replicas that are behind may be copied: a rate, and what is left of it. Pure.  # HOT
+"""Limits the rate at which replicas outside of the ISR are copied. Pure.  # HOT
 
 Bytes are counted after the fact: a batch that is larger than what is left goes out whole, and is
 waited off after it. Over any time no more is copied than the rate gives in it and in one second

@@ -1,4 +1,4 @@
-"""Asks the authorizer on behalf of a request.
+"""Checks the permissions of a request with the authorizer.
 
 A request on the inter-broker listener is a broker's own and needs no permission. A request that
 another broker forwarded is checked as its client's, here on the controller.

@@ -1,4 +1,4 @@
-"""Rates of clients: buckets, and the limits that apply to a connection. Pure.  # HOT
+"""Quotas of clients: counters of rates, and the limits that apply to a connection. Pure.  # HOT
 
 A bucket is a virtual schedule (GCRA): it knows when everything that was counted would be complete
 at the rate. Unlike Kafka's windows it has no sawtooth. Requests are never rejected: a client beyond

@@ -1,4 +1,4 @@
-"""ACLs and filters of requests, from the numbers of Kafka's protocol. Pure.
+"""Decodes the ACLs and filters in requests, and checks them. Pure.
 
 Kafka accepts any host, and operations that a resource type does not have. Such rules would have no
 effect, so they are rejected.

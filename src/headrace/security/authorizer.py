@@ -1,4 +1,4 @@
-"""Answers one question: is a principal on a host allowed an operation on a resource?
+"""Interface of an authorizer: decides whether a principal is allowed an operation on a resource.
 
 Pure. Operations and resource types have Kafka's names and numbers.
 

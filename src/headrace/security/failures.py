@@ -1,4 +1,4 @@
-"""Failed logins per address: how long the response to the next one is delayed. Pure.
+"""Counts the failed logins of each address, and computes the delay of the next response. Pure.
 
 1. The delay is the configured one. After FREE_FAILURES failures of an address within a minute, it
    is DELAY_SECONDS_MAX, or the configured one if that is longer.

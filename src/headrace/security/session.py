@@ -1,4 +1,4 @@
-"""Who a connection belongs to."""
+"""The principal and the login of a connection."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What is stored for users, and the rules for changes. Pure.
+"""The stored data of users, and the rules for changes. Pure.
 
 1. A user name that starts with RESERVED_PREFIX belongs to brokers: clients cannot create it.
 2. Brokers log in as BROKER_USER, on the listener between brokers only.

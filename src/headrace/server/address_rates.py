@@ -1,4 +1,4 @@
-"""New connections per second of IP addresses, and the sockets that are beyond it.
+"""Limits the new connections per second of IP addresses, and closes the excess connections.
 
 As in Kafka, a connection beyond the rate stays open but unread for the time to wait, and is closed
 then. So a client that connects again immediately is slowed down. At most PARKED_MAX sockets wait;

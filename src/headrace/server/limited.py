@@ -1,4 +1,4 @@
-"""Counts requests of limited clients that are not Produce, Fetch or OffsetCommit.
+"""Applies quotas to requests other than Produce, Fetch and OffsetCommit.
 
 The time of a request is the time that its handler runs on the loop, without its waits.
 """

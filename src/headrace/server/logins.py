@@ -1,4 +1,4 @@
-"""Connections whose clients have not logged in yet. A session turns them into `Connection`s.
+"""Connections whose clients have not logged in yet. A login turns each into a `Connection`.
 
 Only SASL listeners load this module. It owns the sockets until a login succeeds; the decisions are
 in security/sasl_machine.py. Key derivation runs on a thread.
@@ -364,7 +364,7 @@ class _Login:
             self._act(self._machine.verified(True, now))
             return
         if logins.checks >= CHECKS_MAX:
-            self.end(f"{CHECKS_MAX} logins already wait for the check of their password")
+            self.end(f"{CHECKS_MAX} passwords already wait to be verified")
             return
         logins.checks += 1
         self._is_checking = True

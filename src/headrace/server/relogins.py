@@ -1,4 +1,4 @@
-"""Logins on connections that have a session already: re-authentication (KIP-368).
+"""Re-authentication (KIP-368): a client logs in again on the same connection.
 
 Only SASL listeners load this module. A client logs in again before its session expires, with
 SaslHandshake and SaslAuthenticate, between its other requests.

@@ -1,4 +1,4 @@
-"""The versions of PySpark: which are tested, and which feature needs which. Imports no PySpark."""
+"""The tested versions of PySpark, and the version that each feature needs. Imports no PySpark."""
 
 import re
 from importlib.util import find_spec

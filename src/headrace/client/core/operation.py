@@ -1,4 +1,4 @@
-"""Client calls as generators that yield what they wait for. Pure.
+"""Client calls as generators: each yields the request or the event that it waits for. Pure.
 
 An operation yields Ask, AskAll, Pause, Refresh or Wait, is resumed with the result, and returns its
 own result. The engine runs it; the client API only waits for its Outcome. So the asyncio client,

@@ -1,4 +1,4 @@
-"""Security settings of a client in the names of Kafka's clients: security.protocol, sasl.*, ssl.*.
+"""Security settings of a client, with the names of Kafka's clients: security.protocol and others.
 
 Reads the properties file and the files that it names. The command line, the Spark data source and
 pipelines use it; programs can, with `load_properties`.

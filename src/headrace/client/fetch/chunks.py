@@ -1,4 +1,4 @@
-"""The records of one fetch response: complete batches, without hidden records. Pure.
+"""The records of one fetch response, without control batches and aborted transactions. Pure.
 
 1. Positions advance over complete batches, even if some records are hidden. So compaction gaps,
    control batches and aborted transactions never stop a reader.

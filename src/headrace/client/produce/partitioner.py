@@ -1,4 +1,4 @@
-"""Chooses the partition of a record without one.
+"""Chooses the partition of a record, if the program does not name one.
 
 Pure: the random generator is an argument.
 

@@ -1,4 +1,4 @@
-"""A draft of a change to a consumer group: records, and a copy of the group after them. Pure.
+"""A draft: a copy of a consumer group, and the records that change it. Pure.
 
 Each step is applied to the copy, so that later steps see earlier ones. The group itself does not
 change until the records are appended.

@@ -1,4 +1,4 @@
-"""Removes producers that appended nothing between two marks.
+"""Removes producers that have been idle for at least producer.id.expiration.ms.
 
 Measured in offsets, so neither the wall clock nor a producer's timestamps expire one (I31).
 """
