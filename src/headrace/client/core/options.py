@@ -96,13 +96,13 @@ class ProducerOptions:
     idempotent: bool = True
     """Retries neither duplicate nor reorder records. Requires acks="all"; else it is False."""
     linger_ms: float = 5
-    """Time that a batch waits for records. A full one, or one that a call awaits, does not wait."""
+    """Time that a batch waits for records. Full or awaited batches are sent immediately."""
     compression: Compression = "none"
     """none, gzip, snappy, lz4 or zstd."""
     compression_level: int | None = None
     """Level of gzip, lz4 or zstd; None is the codec's default."""
     partitioner: Literal["sticky", "round_robin"] = "sticky"
-    """Partition of records without a key: one per batch, or the next one for each record."""
+    """Partition of records without a key: sticky uses one per batch, round_robin one per record."""
     batch_bytes_max: int = 262_144
     """Largest batch, before compression."""
     request_bytes_max: int = 1_048_576
@@ -148,7 +148,7 @@ class ConsumerOptions:
     wait_ms_max: int = 500
     """Time that a leader waits for fetch_bytes_min before it responds."""
     fetch_bytes_min: int = 1
-    """Bytes for which a leader waits."""
+    """Bytes for which a leader waits, for at most wait_ms_max."""
     fetch_bytes_max: int = 52_428_800
     """Largest fetch response; its first batch can be larger."""
     partition_bytes_max: int = 1_048_576
@@ -158,7 +158,7 @@ class ConsumerOptions:
     out_of_range: Literal["earliest", "latest", "error"] = "error"
     """Next offset if the log does not have the requested one; error raises OffsetOutOfRange."""
     rack: str = ""
-    """Rack of the client. Brokers with replica.selector.class name an in-sync follower there."""
+    """Rack of the client, to read from a follower in it (replica.selector.class of the broker)."""
     check_crcs: bool = True
     """Check the CRC-32C of each batch."""
 
