@@ -25,7 +25,7 @@ def test_commands_that_wait_report_the_reason(tmp_path: Path) -> None:
         cluster.kill(2)
         address = cluster.brokers[1].address
         with running(tmp_path / "produce", address, "produce", "mill") as said:
-            reason = "NOT_ENOUGH_REPLICAS: 1 replica is in sync, and min.insync.replicas is 2"
+            reason = "NOT_ENOUGH_REPLICAS: 1 replica is in sync, but min.insync.replicas is 2"
             wait_until(lambda: f"cannot write to mill-0: {reason}" in said(), 90)
             assert "headrace: waiting for " in said()
         cluster.zookeeper.kill()

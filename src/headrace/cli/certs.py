@@ -21,7 +21,7 @@ SOON_DAYS = 30
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     ca = _add(actions, "ca", "create a certificate authority (CA)", _create_ca)
-    ca.add_argument("--name", default="Headrace CA", help="name of the CA (default Headrace CA)")
+    ca.add_argument("--name", default="Headrace CA", help="name of the CA (default: Headrace CA)")
     broker = _add(actions, "broker", "create the key and certificate of a broker", _create_broker)
     broker.add_argument("name", metavar="NAME", help="name of the files, and of the subject")
     broker.add_argument(
@@ -69,10 +69,12 @@ def _add(actions: Any, name: str, summary: str, run: object) -> argparse.Argumen
 
 def _add_creation(parser: argparse.ArgumentParser, *, is_ca: bool) -> None:
     parser.add_argument(
-        "--directory", metavar="DIR", default=".", help="directory of the files (default .)"
+        "--directory", metavar="DIR", default=".", help="directory of the files (default: .)"
     )
     days = 3650 if is_ca else 365
-    parser.add_argument("--days", type=int, default=days, help=f"validity in days (default {days})")
+    parser.add_argument(
+        "--days", type=int, default=days, help=f"validity in days (default: {days})"
+    )
     parser.add_argument("--rsa", action="store_true", help="RSA 2048 instead of ECDSA P-256")
 
 

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         default="earliest",
         metavar="POSITION",
-        help=f"start position: {_PLACES} (default earliest)",
+        help=f"start position: {_PLACES} (default: earliest)",
     )
     parser.add_argument(
         "--until",
@@ -67,13 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEMPLATE",
         help="output template, such as '{partition}:{offset} {key}\\t{value}'; "
         "fields: topic, partition, offset, timestamp (milliseconds), time, key,"
-        " value, headers (default {value})",
+        " value, headers (default: {value})",
     )
     parser.add_argument(
         "--isolation",
         default="read_uncommitted",
         choices=["read_uncommitted", "read_committed"],
-        help="whether to print records of open and aborted transactions (default read_uncommitted)",
+        help="whether to print records of open and aborted transactions "
+        "(default: read_uncommitted)",
     )
     add_json_argument(parser)
     add_connection_arguments(parser)

@@ -43,7 +43,7 @@ def _add_data_argument(parser: argparse.ArgumentParser) -> None:
         "--data",
         metavar="DIR",
         default=DATA_DIRECTORY,
-        help=f"data directory of the broker or cluster (default {DATA_DIRECTORY})",
+        help=f"data directory of the broker or cluster (default: {DATA_DIRECTORY})",
     )
 
 

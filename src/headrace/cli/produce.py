@@ -40,13 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compression",
         default="none",
         choices=["none", "gzip", "snappy", "lz4", "zstd"],
-        help="compression of batches (default none)",
+        help="compression of batches (default: none)",
     )
     parser.add_argument(
         "--acks",
         default="all",
         choices=["all", "1", "0"],
-        help="acknowledgement to wait for: all in-sync replicas, the leader, or none (default all)",
+        help="acknowledgements to wait for: all in-sync replicas, the leader, or none "
+        "(default: all)",
     )
     add_connection_arguments(parser)
 

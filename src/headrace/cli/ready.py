@@ -22,7 +22,7 @@ OUTPUT_FILE = "headrace-up.log"
 
 def add_directory_arguments(parser: argparse.ArgumentParser, default: str) -> None:
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--data", metavar="DIR", help=f"data directory (default {default})")
+    where.add_argument("--data", metavar="DIR", help=f"data directory (default: {default})")
     where.add_argument(
         "--temp",
         action="store_true",

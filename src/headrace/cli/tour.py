@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plain",
         action="store_true",
-        help="print lines instead of a screen (default without a terminal)",
+        help="print lines instead of a screen (default: without a terminal)",
     )
     parser.add_argument(
         "--fast", action="store_true", help="do not pause between steps; takes about 30 s"

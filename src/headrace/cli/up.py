@@ -53,7 +53,7 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
         "--port",
         type=int,
         default=PORT,
-        help=f"port to listen on; 0 selects a free port (default {PORT})",
+        help=f"port to listen on; 0 selects a free port (default: {PORT})",
     )
     add_directory_arguments(parser, DATA_DIRECTORY)
     parser.add_argument(
@@ -79,7 +79,7 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
     )
     ensemble = parser.add_mutually_exclusive_group()
     ensemble.add_argument(
-        "--zookeeper-nodes", type=int, metavar="K", help="number of ZooKeeper nodes (default 1)"
+        "--zookeeper-nodes", type=int, metavar="K", help="number of ZooKeeper nodes (default: 1)"
     )
     ensemble.add_argument(
         "--zookeeper",
@@ -91,10 +91,10 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="PORT",
         help="port of the first ZooKeeper node; the others get the next ports; 0 selects "
-        "free ports (default 2181, or free ports if it is in use)",
+        "free ports (default: 2181, or free ports if it is in use)",
     )
     parser.add_argument(
-        "--zookeeper-heap", metavar="SIZE", help="maximum heap of a ZooKeeper node (default 256m)"
+        "--zookeeper-heap", metavar="SIZE", help="maximum heap of a ZooKeeper node (default: 256m)"
     )
     _add_shared_arguments(parser)
 

@@ -44,16 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "does not exist",
     )
     parser.add_argument(
-        "--nodes", type=int, default=1, metavar="K", help="number of nodes (default 1)"
+        "--nodes", type=int, default=1, metavar="K", help="number of nodes (default: 1)"
     )
     parser.add_argument(
         "--port",
         type=int,
         default=CLIENT_PORT,
         help="port of the first node; the others get the next ports; 0 selects free ports "
-        f"(default {CLIENT_PORT})",
+        f"(default: {CLIENT_PORT})",
     )
-    parser.add_argument("--heap", metavar="SIZE", help=f"maximum heap of a node (default {HEAP})")
+    parser.add_argument("--heap", metavar="SIZE", help=f"maximum heap of a node (default: {HEAP})")
     add_directory_arguments(parser, DATA_DIRECTORY)
     add_ready_file_argument(parser, "ZooKeeper runs")
 

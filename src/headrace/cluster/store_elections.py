@@ -79,7 +79,7 @@ async def prepare(store: Store, cluster_id: str) -> None:
         except (MultiFailed, UnknownOutcome):
             # Another broker made some of them meanwhile, or nobody knows: look again.
             await store.sync()
-    raise StoreUnavailable("the base nodes were not created")
+    raise StoreUnavailable("the first nodes of the cluster were not created in the store")
 
 
 async def register(

@@ -112,7 +112,7 @@ TLS_ROWS: tuple[Setting, ...] = (
         "ssl.allow.san.changes",
         BOOLEAN,
         "false",
-        "Whether a reload accepts a certificate that lacks a name of the former one.",
+        "Whether a reload accepts a certificate that lacks a host name of the former certificate.",
     ),
 )
 TLS_NAMES = tuple(row.name for row in TLS_ROWS)

@@ -187,8 +187,8 @@ class LastIsrs:
                 after = machine.elect_unclean(state, live, offline, known)
             if after is not None:
                 _log.warning(
-                    "no in-sync replica is known to be complete, elected the longest log: "
-                    "partition=%s leader=%d logs=%s",
+                    "no in-sync replica is known to be complete, elected the one with the longest "
+                    "log: partition=%s leader=%d logs=%s",
                     partition,
                     after.leader,
                     dict(sorted(known.items())),

@@ -108,8 +108,8 @@ def find_jars() -> list[Path]:
         found = _jars_in(Path(home))
         if missing := [name for name in _NAMES if name not in found]:
             raise NotInstalled(
-                f"{HOME_VARIABLE}={home} has no complete ZooKeeper: {', '.join(missing)} not "
-                f"found there or in lib. Correct {HOME_VARIABLE}, or unset it."
+                f"{HOME_VARIABLE} is {home}, which lacks jars of ZooKeeper: {', '.join(missing)}. "
+                f"Correct {HOME_VARIABLE}, or unset it."
             )
         return [found[name] for name in _NAMES]
     for directory in (cache_directory(), *SYSTEM_DIRECTORIES, *_pyspark_directories()):
@@ -174,9 +174,9 @@ def _failure(jar: Jar, error: Exception, directory: Path) -> str:
     else:
         reason = str(getattr(error, "strerror", None) or error)
     return (
-        f"Cannot download ZooKeeper to {directory}: {jar.file}: {reason}. Connect to the network "
-        f"(HTTPS_PROXY or {MIRROR_VARIABLE} name a proxy or a Maven mirror) and run 'headrace "
-        f"zookeeper install', or set {HOME_VARIABLE} to the directory of a ZooKeeper."
+        f"Cannot download ZooKeeper to {directory}: {jar.file}: {reason}. Check the network, "
+        f"HTTPS_PROXY and {MIRROR_VARIABLE} (the URL of a Maven mirror), and run 'headrace "
+        f"zookeeper install'. Or set {HOME_VARIABLE} to the directory of an unpacked ZooKeeper."
     )
 
 

@@ -128,7 +128,7 @@ class Contents:
         scheme, colon, _ = given.partition(":/")
         if colon and scheme != "file":
             raise NotReadable(
-                f"tables are in {given}, and only local files are read without Spark. "
+                f"tables are in {given}, but only local files can be read without Spark. "
                 f'Use Spark: spark.read.parquet("{given}/{name}")'
             )
         root = local_path(given) if colon else self._project.directory / given
@@ -142,11 +142,11 @@ class Contents:
 def _check_format(name: str, path: Path) -> None:
     if (path / "_delta_log").is_dir():
         raise NotReadable(
-            f"table {name} has the format Delta, and only Parquet is read without Spark. "
+            f"table {name} has the format Delta, but only Parquet can be read without Spark. "
             f'Use Spark, or the package deltalake: DeltaTable("{path}").to_pandas()'
         )
     if any((path / "metadata").glob("*.metadata.json")):
         raise NotReadable(
-            f"table {name} has the format Iceberg, and only Parquet is read without Spark. "
+            f"table {name} has the format Iceberg, but only Parquet can be read without Spark. "
             f'Use Spark, or the package pyiceberg: StaticTable.from_metadata("{path}/metadata/...")'
         )

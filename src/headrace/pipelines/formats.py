@@ -73,7 +73,7 @@ def server_settings(
     wrong = [each for each in found if version_of(each) != version]
     if wrong:
         raise ProjectError(
-            f"the jar for format {name} is built for Spark {wrong[0]}, and this is Spark "
+            f"the jar for format {name} is built for Spark {wrong[0]}, but this is Spark "
             f"{shown(version)}: its tables could not be read. Use a jar for {shown(version)}"
         )
     settings |= given

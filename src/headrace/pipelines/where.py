@@ -140,7 +140,7 @@ class _Parser:
     def _membership(self, column: _Column) -> Any:
         if self._took("LIKE"):
             if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
-                raise InvalidCondition(f"LIKE needs text, and {column.name} is {column.type}")
+                raise InvalidCondition(f"LIKE needs text, but {column.name} is {column.type}")
             return pc.match_like(column.field, str(self._value(column)))
         if self._took("BETWEEN"):
             low = self._value(column)
@@ -192,7 +192,7 @@ def _number(text: str, column: _Column) -> Any:
         return pa.scalar(Decimal(text))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
-    raise InvalidCondition(f"{column.name} is {kind}, and {text} is a number")
+    raise InvalidCondition(f"{column.name} is {kind}, but {text} is a number")
 
 
 def _typed(text: str, column: _Column) -> Any:
@@ -213,4 +213,4 @@ def _typed(text: str, column: _Column) -> Any:
             return pa.scalar(time if kind.tz else time.astimezone(UTC).replace(tzinfo=None), kind)
     except (ValueError, InvalidOperation, pa.ArrowException):
         pass
-    raise InvalidCondition(f"{column.name} is {kind}, and '{text}' is not a value of this type")
+    raise InvalidCondition(f"{column.name} is {kind}, but '{text}' is not a value of this type")

@@ -303,7 +303,7 @@ class Partition:
         count: i64 = self.in_sync_replicas
         are = "replica is" if count == 1 else "replicas are"
         return (
-            f"{count} {are} in sync, and min.insync.replicas is {self.rules.min_insync_replicas}."
+            f"{count} {are} in sync, but min.insync.replicas is {self.rules.min_insync_replicas}."
         )
 
     def demand_sync(self) -> None:

@@ -1,4 +1,4 @@
-"""TLS and the login of this broker at another one, over a link that was just opened."""
+"""TLS handshake and login of this broker on a new connection to another broker."""
 
 import asyncio
 import ssl

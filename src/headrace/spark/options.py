@@ -331,7 +331,7 @@ def check_versions(
     for name, first in since.items():
         if name.lower() in given and version < first:
             raise OptionError(
-                f"option {name!r} requires PySpark {shown(first)}, and this is PySpark "
+                f"option {name!r} requires PySpark {shown(first)}, but this is PySpark "
                 f"{shown(version)}. Remove the option, or install 'pyspark>={shown(first)}'."
             )
 

@@ -297,7 +297,7 @@ def _packages_directory(environment: Path) -> Path:
     inside = [Path(path) for path in packages if Path(path).is_relative_to(environment)]
     if not inside or not Path(prefix).is_relative_to(environment):
         raise PackError(
-            f"cannot pack Python: a copy of {sys.base_prefix} uses files of {prefix}. "
+            f"cannot pack Python: a copy of {sys.base_prefix} still uses files in {prefix}. "
             "Install Headrace with another Python, such as one from python.org or pyenv"
         )
     return inside[0]

@@ -41,7 +41,7 @@ def check(
     wanted = f"{shown(since)} or newer" if until is None else f"{shown(since)} to {shown(until)}"
     reason = "it is not installed" if found is None else f"PySpark {found} is installed"
     raise UnsupportedPySpark(
-        f"{feature} requires PySpark {wanted}, and {reason}. Run: {install_command(extra)}"
+        f"{feature} requires PySpark {wanted}, but {reason}. Run: {install_command(extra)}"
     )
 
 

@@ -50,7 +50,7 @@ def test_plain_formats_need_no_jars() -> None:
         (
             "delta",
             "delta-spark_4.2_2.13-4.4.0.jar",
-            "is built for Spark 4.2, and this is Spark 4.3",
+            "is built for Spark 4.2, but this is Spark 4.3",
         ),
         ("hudi", None, "unknown table format 'hudi'. Known: iceberg, delta, parquet"),
     ],

@@ -91,7 +91,7 @@ def test_topic_in_a_constant_is_found(tmp_path: Path) -> None:
 def test_unsupported_pyspark_is_rejected(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     monkeypatch.setattr(versions, "installed", lambda: installed)
     expected = (
-        f"requires PySpark 4.1 to 4.3, and PySpark {installed} is installed. Run: pip install"
+        f"requires PySpark 4.1 to 4.3, but PySpark {installed} is installed. Run: pip install"
     )
     with pytest.raises(ProjectError, match=re.escape(expected)):
         preflight.check_packages(starts_spark=False)
@@ -112,7 +112,7 @@ def test_supported_pyspark_is_accepted(monkeypatch: pytest.MonkeyPatch, installe
 def test_data_source_accepts_newer_pyspark_than_the_tested_ones() -> None:
     assert versions.check("4.9.0", "headrace.spark", "spark", versions.OLDEST) == (4, 9)
     with pytest.raises(
-        ImportError, match=r"requires PySpark 4\.0 or newer, and PySpark 3\.5\.1 is"
+        ImportError, match=r"requires PySpark 4\.0 or newer, but PySpark 3\.5\.1 is"
     ):
         versions.check("3.5.1", "headrace.spark", "spark", versions.OLDEST)
 

@@ -74,10 +74,10 @@ def test_condition_selects_rows(text: str, rows: list[int]) -> None:
         ("tex = 'a'", "unknown column 'tex'; did you mean text?"),
         ("order.x = 1", "unknown column 'x'; known: a b"),
         ("text = Mill", "expected a value for text, found 'Mill'. Put text in single quotes"),
-        ("text = 1", "text is string, and 1 is a number"),
-        ("n = 'a'", "n is int64, and 'a' is not a value of this type"),
-        ("at > 'noon'", "at is timestamp[us, tz=UTC], and 'noon' is not a value of this type"),
-        ("n LIKE '1%'", "LIKE needs text, and n is int64"),
+        ("text = 1", "text is string, but 1 is a number"),
+        ("n = 'a'", "n is int64, but 'a' is not a value of this type"),
+        ("at > 'noon'", "at is timestamp[us, tz=UTC], but 'noon' is not a value of this type"),
+        ("n LIKE '1%'", "LIKE needs text, but n is int64"),
     ],
 )
 def test_invalid_condition_is_explained(text: str, reason: str) -> None:

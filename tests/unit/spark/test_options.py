@@ -147,7 +147,7 @@ def test_unknown_option_without_a_similar_one_gets_no_suggestion() -> None:
 def test_option_of_a_later_spark_is_rejected_with_that_version() -> None:
     since = {"maxOffsetsPerTrigger": (4, 2)}
     given = {**READ, "maxoffsetspertrigger": "5"}
-    message = "option 'maxOffsetsPerTrigger' requires PySpark 4.2, and this is PySpark 4.1."
+    message = "option 'maxOffsetsPerTrigger' requires PySpark 4.2, but this is PySpark 4.1."
     with pytest.raises(OptionError, match=re.escape(message)):
         check_versions(given, since, (4, 1))
     check_versions(given, since, (4, 2))

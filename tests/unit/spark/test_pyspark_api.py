@@ -69,7 +69,7 @@ def test_older_pyspark_is_rejected_with_the_oldest_version(monkeypatch: pytest.M
     assert spec is not None
     assert spec.loader is not None
     with pytest.raises(
-        ImportError, match=r"requires PySpark 4\.0 or newer, and PySpark 3\.5\.1 is"
+        ImportError, match=r"requires PySpark 4\.0 or newer, but PySpark 3\.5\.1 is"
     ):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 

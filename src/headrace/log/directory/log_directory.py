@@ -350,7 +350,11 @@ class LogDirectory:
         try:
             self.recorded.add(str(log.partition), log.topic_id)
         except OSError as error:
-            _LOG.warning("partition not recorded: partition=%s error=%s", log.partition, error)
+            _LOG.warning(
+                "partition not listed, retrying with the next checkpoint: partition=%s error=%s",
+                log.partition,
+                error,
+            )
 
     def _is_lost(self, partition: TopicPartition, topic_id: UUID) -> bool:
         return self.recorded.lost.get(str(partition)) == topic_id

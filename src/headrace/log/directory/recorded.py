@@ -128,7 +128,7 @@ class Recorded:
             self._append(f"-{name} -")
         except OSError as error:
             # The next start reports the partition as lost, and has no proof for the others.
-            message = "removal of a partition not recorded: directory=%s partition=%s error=%s"
+            message = "deleted partition still listed: directory=%s partition=%s error=%s"
             _LOG.warning(message, self._directory, name, error)
         del self.ids[name]
 

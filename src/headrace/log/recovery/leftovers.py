@@ -78,7 +78,8 @@ def _finish(files: Files, path: str, names: list[str], swapped: list[str]) -> ra
         end = max(_end_of(files, f"{path}/{name}", offset_of(name)) for name in logs)
         replaced = range(start, end)
         _LOG.info(
-            "completing the replacement of segments: partition=%s first_offset=%d last_offset=%d",
+            "completing an interrupted replacement of segments: partition=%s first_offset=%d "
+            "last_offset=%d",
             path,
             start,
             end - 1,

@@ -122,11 +122,11 @@ def default_bootstrap() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--orders", type=int, default=1000, help="number of orders (default 1000)")
+    parser.add_argument("--orders", type=int, default=1000, help="number of orders (default: 1000)")
     parser.add_argument(
-        "--first", type=int, default=0, help="number of the first order (default 0)"
+        "--first", type=int, default=0, help="number of the first order (default: 0)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="random seed (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="random seed (default: 1)")
     parser.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT",
