@@ -232,7 +232,7 @@ def _check(args: argparse.Namespace) -> int:
         issuers += _store(args.ca, args)[1]
     if not any(is_issued_by(chain[0], issuer) for issuer in issuers):
         problems.append(
-            f"none of the certificates of the CA issued it ({own.issuer} did)"
+            f"the CA did not sign it; its issuer is {own.issuer}"
             if issuers
             else "its CA is not known. Use --ca"
         )

@@ -230,8 +230,8 @@ class BrokerConfig:
             self.listeners += (Endpoint(INTERNAL, first.host, 0, protocol),)
         elif len(self.listeners) == 1:
             raise ConfigError(
-                f"inter.broker.listener.name is {name}, the only listener, and does not serve "
-                "clients. Add another to listeners, or remove this setting."
+                f"inter.broker.listener.name is {name}, the only listener, so no listener "
+                "serves clients. Add another to listeners, or remove this setting."
             )
         else:
             self.internal_listener = name.upper()

@@ -4,7 +4,7 @@
 - Accepts requests of the registered incarnation of a broker only (STALE_BROKER_EPOCH).
 - Versions: 0.
 
-Gaps: a broker has one directory; every directory in the request is a lost one.
+Gaps: a broker has one directory; every directory in the request counts as lost.
 """
 
 from headrace.requests.broker_to_controller import handle, refuse

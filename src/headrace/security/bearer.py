@@ -151,7 +151,7 @@ def verify(token: str, keys: Keys, rules: Rules, now: float) -> Claims:
             raise BearerFailed("the token has critical extensions")
         key = keys.get(None) or keys.get(header.get("kid"))
         if key is None:
-            raise UnknownKey("no key of the broker has the kid of the token")
+            raise UnknownKey("the broker has no key with the kid of the token")
         claims = jwt.decode(
             token,
             key.key,
