@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TABLE",
-        help="empty this table and fill it from the start, or 'all'; can be repeated",
+        help="empty this table, or 'all' tables, and fill it from the start; can be repeated",
     )
     run.add_argument(
         "--watch", action="store_true", help="repeat the run when new records arrive, until Ctrl-C"

@@ -133,7 +133,7 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings, load_key: LoadKey
         except ssl.SSLError as error:
             raise TlsError(
                 f"the private key and its certificate cannot be used: {_reason(error)}. Check that "
-                "they belong together, and ssl.key.password"
+                "they belong together, and check ssl.key.password"
             ) from None
 
 

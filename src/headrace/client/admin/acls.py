@@ -1,4 +1,4 @@
-"""ACLs, as operations. Pure."""
+"""Operations that create, list and delete ACLs. Pure."""
 
 from collections.abc import Sequence
 from typing import Any

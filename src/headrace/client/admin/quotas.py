@@ -1,4 +1,4 @@
-"""Quotas of users, client ids and IP addresses, as operations. Pure."""
+"""Operations that list and change quotas of users, client ids and IP addresses. Pure."""
 
 from collections.abc import Mapping
 from typing import Any

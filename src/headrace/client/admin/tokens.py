@@ -1,4 +1,4 @@
-"""Delegation tokens, as operations. Pure."""
+"""Operations that create, list, renew and expire delegation tokens. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Users and their SCRAM credentials, as operations. Pure.
+"""Operations that list and change users and their SCRAM credentials. Pure.
 
 A password is salted here, so it does not travel to the broker. That takes milliseconds.
 """

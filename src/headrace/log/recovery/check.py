@@ -300,9 +300,8 @@ class _Segment:
             offset = self._base + entry[1]
             batch = bisect_left(self._last_offsets, offset + 1) - 1
             if batch >= 0 and self._largest_timestamps[batch] > entry[0]:
-                self._problem(
-                    at, f"a record up to offset {offset} is later than timestamp {entry[0]}", name
-                )
+                problem = f"a record up to offset {offset} has a later timestamp than {entry[0]}"
+                self._problem(at, problem, name)
                 return
 
     def _check_aborted(self, name: str, data: bytes) -> None:
