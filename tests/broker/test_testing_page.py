@@ -23,6 +23,7 @@ def run(pytester: pytest.Pytester, name: str, *options: str) -> pytest.RunResult
         ("test_shared.py", 2),
         ("test_cluster.py", 1),
         ("test_faults.py", 3),
+        ("test_secure.py", 1),
         ("test_with_unittest.py", 1),
     ],
 )
@@ -44,5 +45,6 @@ def test_script_prints_the_record(pytester: pytest.Pytester) -> None:
 
 def test_every_example_has_a_test() -> None:
     generic = {"test_orders.py", "test_shared.py", "test_cluster.py", "test_faults.py"}
-    assert set(EXAMPLES) == {*generic, "test_with_unittest.py", "script.py", *ECOSYSTEM}
+    other = {"test_secure.py", "test_with_unittest.py", "script.py"}
+    assert set(EXAMPLES) == {*generic, *other, *ECOSYSTEM}
     assert PAGE.read_text(encoding="utf-8").count("```python") == len(EXAMPLES)

@@ -7,7 +7,9 @@ from headrace.cli.failure import Failure
 from headrace.model.acls import (
     ANY,
     CLUSTER_NAME,
+    CONSUMER_OPERATIONS,
     MATCH,
+    PRODUCER_OPERATIONS,
     WILDCARD,
     Acl,
     AclFilter,
@@ -28,8 +30,6 @@ _NAMES = (
     ("--group", "consumer group", ResourceType.GROUP),
     ("--transactional-id", "transactional id", ResourceType.TRANSACTIONAL_ID),
 )
-_PRODUCER = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
-_CONSUMER = (Operation.READ, Operation.DESCRIBE)
 
 
 def add_user(
@@ -133,10 +133,10 @@ def _preset(
     if args.consumer:
         if not args.group:
             raise Failure("--consumer requires --group.", 2)
-        granted |= {ResourceType.TOPIC: _CONSUMER, ResourceType.GROUP: (Operation.READ,)}
+        granted |= {ResourceType.TOPIC: CONSUMER_OPERATIONS, ResourceType.GROUP: (Operation.READ,)}
     if args.producer:
         on_topic = granted.get(ResourceType.TOPIC, ())
-        granted[ResourceType.TOPIC] = tuple(dict.fromkeys((*on_topic, *_PRODUCER)))
+        granted[ResourceType.TOPIC] = tuple(dict.fromkeys((*on_topic, *PRODUCER_OPERATIONS)))
         granted[ResourceType.TRANSACTIONAL_ID] = (Operation.WRITE, Operation.DESCRIBE)
     return [(each, operation) for each in resources for operation in granted.get(each[0], ())]
 

@@ -109,6 +109,12 @@ class Acl(NamedTuple):
         )
 
 
+PRODUCER_OPERATIONS = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
+"""What kafka-acls --producer allows on a topic."""
+CONSUMER_OPERATIONS = (Operation.READ, Operation.DESCRIBE)
+"""What kafka-acls --consumer allows on a topic; on the group, it allows Read."""
+
+
 def title(value: IntEnum) -> str:
     """The name as Kafka's tools show it, for example DescribeConfigs."""
     return "".join(word.capitalize() for word in value.name.split("_"))

@@ -16,6 +16,7 @@ from headrace.testing.broker import LoggingProcess, RunningBroker, known_brokers
 
 if TYPE_CHECKING:
     from headrace.testing.cluster import RunningCluster
+    from headrace.testing.secure import SecureBroker
 
 _log_sizes = pytest.StashKey[dict[LoggingProcess, int]]()
 
@@ -61,6 +62,17 @@ def headrace_cluster(
 
 
 @pytest.fixture
+def headrace_secure(
+    tmp_path: Path, headrace_settings: Mapping[str, str]
+) -> "Iterator[SecureBroker]":
+    """A new broker with TLS, SASL/SCRAM, ACLs and the super user `admin`."""
+    from headrace.testing.secure import SecureBroker
+
+    with SecureBroker.start(tmp_path / "secure", settings=headrace_settings) as broker:
+        yield broker
+
+
+@pytest.fixture
 def headrace_topic(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a new topic with num.partitions partitions.
 
@@ -69,16 +81,18 @@ def headrace_topic(request: pytest.FixtureRequest) -> Iterator[str]:
     """
     from headrace.client import connect
 
-    used = ("headrace_broker", "headrace_cluster")
+    used = ("headrace_broker", "headrace_secure", "headrace_cluster")
     fixture = next((each for each in used if each in request.fixturenames), None)
-    address = request.getfixturevalue(fixture or "headrace_session_broker").address
+    broker = request.getfixturevalue(fixture or "headrace_session_broker")
+    settings = broker.admin.headrace if fixture == "headrace_secure" else {}
+    settings = {"bootstrap": broker.address, **settings}
     about = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name.removeprefix("test_")).strip("-")
     name = f"{about[:80]}-{uuid.uuid4().hex[:8]}"
-    with connect(address) as client:
+    with connect(**settings) as client:
         client.create_topic(name)
     yield name
     if fixture is None:
-        with connect(address) as client:
+        with connect(**settings) as client:
             client.delete_topic(name)
 
 
