@@ -20,7 +20,7 @@ NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( 
 	for need in p["project"]["optional-dependencies"][extra] if not need.startswith("headrace")), \
 	sep="\n")
 
-.PHONY: help demo test test-java test-spark test-spark-cluster \
+.PHONY: help demo test test-java test-interop-secure test-spark test-spark-cluster \
 	test-spark-cluster-short test-spark-long test-spark-versions test-spark-oldest test-formats \
 	test-ecosystem churn bench bench-spark lint format sim fuzz-log torture docs dist wheels clean
 .DELETE_ON_ERROR:
@@ -29,6 +29,7 @@ help:
 	@echo "make demo                run the shop demo: events, a pipeline on Spark, kill -9; BROKERS=3 for a cluster"
 	@echo "make test                run all tests except those with Kafka's Java clients and tools"
 	@echo "make test-java           run the tests with kcat, Kafka's Java client and its tools"
+	@echo "make test-interop-secure run the tests with other clients over SASL_SSL with ACLs"
 	@echo "make test-spark          run the part of make test that needs Spark"
 	@echo "make test-spark-cluster  run all tests on a Spark cluster whose workers lack Headrace"
 	@echo "make test-spark-cluster-short  run its short part, as CI does"
@@ -62,6 +63,9 @@ test: $(PACKAGE)
 # Sequential, because they share a Spark session or server.
 	$(if $(PYTEST_ARGS),,$(PYTEST) tests/spark)
 	$(if $(PYTEST_ARGS),,$(PYTEST) tests/pipelines)
+
+test-interop-secure: $(PACKAGE)
+	HEADRACE_TEST_SECURE=1 $(PYTEST) --numprocesses=$(WORKERS) --dist=worksteal tests/interop $(PYTEST_ARGS)
 
 test-spark: $(PACKAGE)
 	$(BIN)/pytest tests/spark $(PYTEST_ARGS)

@@ -11,6 +11,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
 from tests.interop.client import TIMEOUT_S, Record, Refused, Stored
+from tests.interop.security import of_aiokafka
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class Aiokafka:
     ) -> list[int]:
         async def send() -> list[int]:
             producer = AIOKafkaProducer(
-                bootstrap_servers=self.address,
+                **of_aiokafka(self.address),
                 compression_type=None if codec == "none" else codec,
                 acks=acks if acks == "all" else int(acks),
                 enable_idempotence=idempotent,
@@ -181,14 +182,14 @@ class Aiokafka:
     @asynccontextmanager
     async def _consumer(self) -> AsyncIterator[Any]:
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.address, group_id=None, auto_offset_reset="none"
+            **of_aiokafka(self.address), group_id=None, auto_offset_reset="none"
         )
         async with consumer:
             yield consumer
 
     def _ask_admin(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         async def run() -> T:
-            admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
+            admin = AIOKafkaAdminClient(**of_aiokafka(self.address))
             await admin.start()
             try:
                 return await ask(admin)

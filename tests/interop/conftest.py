@@ -4,20 +4,41 @@ import gc
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
+from headrace.testing import RunningBroker
 from tests.interop.aiokafka_client import Aiokafka
 from tests.interop.client import Client
 from tests.interop.kafka_python import KafkaPython
 from tests.interop.librdkafka import Librdkafka
+from tests.interop.security import IS_SECURE, start_broker
 
 CLIENTS: dict[str, type[Client]] = {
     "librdkafka": Librdkafka,
     "aiokafka": Aiokafka,
     "kafka-python": KafkaPython,
 }
+
+
+if IS_SECURE:
+
+    @pytest.fixture(scope="session")
+    def headrace_session_broker(
+        tmp_path_factory: pytest.TempPathFactory, headrace_settings: Mapping[str, str]
+    ) -> Iterator[RunningBroker]:
+        data_dir = tmp_path_factory.mktemp("secure") / "session"
+        with start_broker(data_dir, headrace_settings) as broker:
+            yield broker
+
+    @pytest.fixture
+    def headrace_broker(
+        tmp_path: Path, headrace_settings: Mapping[str, str]
+    ) -> Iterator[RunningBroker]:
+        with start_broker(tmp_path / "headrace", headrace_settings) as broker:
+            yield broker
 
 
 @pytest.fixture(params=CLIENTS)

@@ -11,6 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 
 from tests.interop.client import TIMEOUT_S, Record, Refused, Stored
+from tests.interop.security import of_kafka_python
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class KafkaPython:
         idempotent: bool = False,
     ) -> list[int]:
         producer = KafkaProducer(
-            bootstrap_servers=self.address,
+            **of_kafka_python(self.address),
             compression_type=None if codec == "none" else codec,
             acks=acks if acks == "all" else int(acks),
             enable_idempotence=idempotent,
@@ -143,7 +144,7 @@ class KafkaPython:
     @contextmanager
     def _consumer(self) -> Iterator[Any]:
         consumer = KafkaConsumer(
-            bootstrap_servers=self.address, group_id=None, auto_offset_reset="none"
+            **of_kafka_python(self.address), group_id=None, auto_offset_reset="none"
         )
         try:
             yield consumer
@@ -153,7 +154,7 @@ class KafkaPython:
             consumer.close()
 
     def _ask_admin(self, ask: Callable[[Any], T]) -> T:
-        admin = KafkaAdminClient(bootstrap_servers=self.address)
+        admin = KafkaAdminClient(**of_kafka_python(self.address))
         try:
             return ask(admin)
         except KafkaError as error:

@@ -16,12 +16,13 @@ from confluent_kafka.admin import (
 )
 
 from tests.interop.client import TIMEOUT_S, Record, Refused, Stored
+from tests.interop.security import of_librdkafka
 
 
 class Librdkafka:
     def __init__(self, address: str) -> None:
         self.address = address
-        self._admin = AdminClient({"bootstrap.servers": address})
+        self._admin = AdminClient(of_librdkafka(address))
 
     def produce(
         self,
@@ -35,7 +36,7 @@ class Librdkafka:
     ) -> list[int]:
         producer = Producer(
             {
-                "bootstrap.servers": self.address,
+                **of_librdkafka(self.address),
                 "compression.type": codec,
                 "acks": acks,
                 "enable.idempotence": idempotent,
@@ -140,7 +141,7 @@ class Librdkafka:
     def _consumer(self) -> Iterator[Any]:
         consumer = Consumer(
             {
-                "bootstrap.servers": self.address,
+                **of_librdkafka(self.address),
                 "group.id": "never-joined",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",

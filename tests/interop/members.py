@@ -20,6 +20,7 @@ from kafka.structs import OffsetAndMetadata as PythonOffset
 from kafka.structs import TopicPartition as PythonPartition
 
 import headrace.client
+from tests.interop.security import of_aiokafka, of_headrace, of_kafka_python, of_librdkafka
 
 SESSION_MS = 6_000
 HEARTBEAT_MS = 200
@@ -50,7 +51,7 @@ class LibrdkafkaMember:
         self.assignments = 0
         self._consumer = Consumer(
             {
-                "bootstrap.servers": address,
+                **of_librdkafka(address),
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
@@ -97,7 +98,7 @@ class ConsumerProtocolMember(LibrdkafkaMember):
         self.assignments = 0
         self._consumer = Consumer(
             {
-                "bootstrap.servers": address,
+                **of_librdkafka(address),
                 "group.id": group,
                 "group.protocol": "consumer",
                 "auto.offset.reset": "earliest",
@@ -114,7 +115,7 @@ class KafkaPythonMember:
         self.topic = topic
         self._consumer = KafkaConsumer(
             topic,
-            bootstrap_servers=address,
+            **of_kafka_python(address),
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
@@ -167,7 +168,7 @@ class AiokafkaMember:
         """Ends when the member has its first assignment: others may have to rejoin for that."""
         consumer: Any = AIOKafkaConsumer(
             self.topic,
-            bootstrap_servers=address,
+            **of_aiokafka(address),
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
@@ -223,7 +224,7 @@ class HeadraceMember:
     def __init__(self, address: str, group: str, topic: str, **settings: Any) -> None:
         self.topic = topic
         self._group = group
-        self._client = headrace.client.connect(address)
+        self._client = headrace.client.connect(**of_headrace(address))
         self._client.open()
         self._consumer = self._client.group_consumer(
             group,

@@ -3,9 +3,10 @@
 Written out by hand, so that neither a client nor the broker's own codecs can be wrong with it.
 """
 
-import socket
 import struct
 from dataclasses import dataclass
+
+from tests.interop.security import raw_connection
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _BATCH = struct.Struct(">qiibIhiqqqhii")
@@ -48,14 +49,13 @@ def stored_batches(address: str, topic: str, partition: int = 0) -> list[BatchHe
 
 
 def _fetch(address: str, topic: str, partition: int) -> bytes:
-    host, _, port = address.rpartition(":")
     name = topic.encode()
     size_max = 32 * 1024 * 1024
     request = struct.pack(">hhih", 1, 4, 7, -1)  # Fetch 4, correlation id 7, no client id.
     request += struct.pack(">iiiib", -1, 0, 0, size_max, 0)
     request += struct.pack(f">ih{len(name)}s", 1, len(name), name)
     request += struct.pack(">iiqi", 1, partition, 0, size_max)
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with raw_connection(address) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
         stream = connection.makefile("rb")
         (length,) = struct.unpack(">i", stream.read(4))

@@ -18,17 +18,18 @@ from kafka.structs import TopicPartition as PythonPartition
 from headrace.client import Client, GroupOffset, connect
 from headrace.client import TopicPartition as Place
 from headrace.model.errors import ErrorCode
+from tests.interop.security import of_headrace, of_kafka_python, of_librdkafka
 
 
 @pytest.fixture
 def ours(bootstrap: str) -> Iterator[Client]:
-    with connect(bootstrap) as client:
+    with connect(**of_headrace(bootstrap)) as client:
         yield client
 
 
 @pytest.fixture
 def admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap})
+    return AdminClient(of_librdkafka(bootstrap))
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_librdkafka_deletes_a_group_once(admin: AdminClient, group: str) -> None
 
 
 def test_kafka_python_sees_groups_and_their_offsets(bootstrap: str, group: str, topic: str) -> None:
-    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+    with closing(KafkaAdminClient(**of_kafka_python(bootstrap))) as admin:
         assert group in str(admin.list_groups())
         offsets = admin.list_group_offsets(group)
         assert offsets[group][PythonPartition(topic, 0)].offset == 7

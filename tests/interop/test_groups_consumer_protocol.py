@@ -16,7 +16,6 @@ from confluent_kafka.admin import (
 )
 
 from headrace.client import Client, connect
-from headrace.testing import RunningBroker
 from tests.interop.client import Record
 from tests.interop.librdkafka import Librdkafka
 from tests.interop.members import (
@@ -27,6 +26,7 @@ from tests.interop.members import (
     Living,
     Member,
 )
+from tests.interop.security import of_headrace, of_librdkafka, start_broker
 from tests.interop.test_groups_membership import leave_together, until
 
 PARTITIONS = 4
@@ -44,7 +44,7 @@ Join = Callable[..., Living]
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     data_dir = tmp_path_factory.mktemp("consumer-groups") / "data"
-    with RunningBroker.start(data_dir, settings=SETTINGS) as broker:
+    with start_broker(data_dir, SETTINGS) as broker:
         yield broker.address
 
 
@@ -122,7 +122,7 @@ def test_an_expression_finds_topics_that_are_made_later(
 def test_new_partitions_are_read(join: Join, address: str, topic: str) -> None:
     member = join()
     until("it has all", share(member))
-    with connect(address) as client:
+    with connect(**of_headrace(address)) as client:
         client.create_partitions(topic, PARTITIONS + 1)
     until("it has one more", lambda: PARTITIONS in member.owned)
 
@@ -138,7 +138,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions(join: Join) -> None:
 
 
 def test_a_member_goes_on_after_the_broker_was_killed(tmp_path: Path, group: str) -> None:
-    with RunningBroker.start(tmp_path / "data", settings=SETTINGS) as broker:
+    with start_broker(tmp_path / "data", SETTINGS) as broker:
         make_topic(broker.address, "t")
         with closing(Living(ConsumerProtocolMember, broker.address, group, "t")) as member:
             until("all is read", lambda: len(member.read) == PARTITIONS * RECORDS)
@@ -160,7 +160,7 @@ def test_a_group_passes_to_the_newer_protocol_and_back_while_it_reads(
 ) -> None:
     old = join(kind)
     until("the classic member has all", share(old))
-    with connect(address) as client:
+    with connect(**of_headrace(address)) as client:
         assert type_and_state(client, group) == ("classic", "Stable")
         new = join()
         until("both share", share(old, new))
@@ -179,7 +179,7 @@ def test_administrators_see_such_groups_and_set_their_timeouts(
 ) -> None:
     member = join()
     until("it has all", share(member))
-    admin: Any = AdminClient({"bootstrap.servers": address})
+    admin: Any = AdminClient(of_librdkafka(address))
     described = admin.describe_consumer_groups([group])[group].result(20)
     assert (described.state.name, described.type.name) == ("STABLE", "CONSUMER")
     (seen,) = described.members

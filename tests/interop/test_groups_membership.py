@@ -20,6 +20,7 @@ from tests.interop.members import (
     Living,
     Member,
 )
+from tests.interop.security import start_broker
 
 PARTITIONS = 4
 RECORDS = 10
@@ -37,13 +38,13 @@ Join = Callable[..., Living]
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     data_dir = tmp_path_factory.mktemp("groups") / "data"
-    with RunningBroker.start(data_dir, settings=SETTINGS) as broker:
+    with start_broker(data_dir, SETTINGS) as broker:
         yield broker.address
 
 
 @pytest.fixture
 def mortal_broker(tmp_path: Path) -> Iterator[RunningBroker]:
-    with RunningBroker.start(tmp_path / "data", settings=SETTINGS) as broker:
+    with start_broker(tmp_path / "data", SETTINGS) as broker:
         yield broker
 
 

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from headrace.testing import RunningBroker
 from tests.interop.client import TIMEOUT_S, Client, Record
 from tests.interop.conftest import CLIENTS
+from tests.interop.security import of_librdkafka
 
 RECORDS = [Record(b"%d" % number, b"key", ()) for number in range(500)]
 
@@ -46,7 +47,7 @@ def test_a_broker_is_the_same_one_after_a_restart(
 
 def test_producers_and_consumers_live_through_a_crash(broker: RunningBroker) -> None:
     quiet: dict[str, Any] = {"log_level": 0, "error_cb": lambda error: None}
-    server = {"bootstrap.servers": broker.address}
+    server = of_librdkafka(broker.address)
     producer = Producer(server | {"enable.idempotence": True, "linger.ms": 1} | quiet)
     consumer = Consumer(server | {"group.id": "none", "enable.auto.commit": False} | quiet)
     told: list[Any] = []
