@@ -3,6 +3,7 @@
 - Every broker responds. Each user has its own result.
 - Without names, the response lists all users.
 - A name that occurs twice gets DUPLICATE_RESOURCE, an unknown user RESOURCE_NOT_FOUND.
+- A denied request gets the error for the request and for each requested user, as in Kafka.
 - Requires: Describe on the cluster.
 - Versions: 0.
 """
@@ -44,7 +45,10 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
 
 
 def refuse(request: Message, error: ApiError) -> Message:
-    return {**failure(error), "results": []}
+    # As Kafka: the error is repeated for each requested user, without a name and without a text.
+    result = {"user": "", "error_code": error.code, "error_message": None, "credential_infos": []}
+    results = [result] * len(request["users"] or ())
+    return {"error_code": error.code, "error_message": None, "results": results}
 
 
 def _rejected(code: ErrorCode, text: str) -> Message:

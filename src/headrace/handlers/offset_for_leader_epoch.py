@@ -4,7 +4,8 @@
   both if the log has no such epoch (KIP-101, KIP-279).
 - With replica id -2, Kafka's for debugging, any replica responds. The controller and
   `headrace leaders elect` use it to find the longest log. For an epoch above all others, the
-  response has the last epoch and the log end offset.
+  response has the last epoch and the log end offset. Without ClusterAction on the cluster, only
+  the leader responds. As in Kafka, other replica ids have no effect.
 - If this broker's image names a leader whose connection was just lost, the response waits for the
   election, at most 0.3 s.
 - Requires: Describe on the topic, or ClusterAction on the cluster.
@@ -32,8 +33,9 @@ _UNDEFINED = (-1, -1)
 def handle(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Message | Awaitable[Message]:
-    is_any_replica = request.get("replica_id") == ASKS_AS_CONTROLLER
-    denied = _denied(broker, context, request)
+    acts_for_cluster = is_allowed(broker, context, Operation.CLUSTER_ACTION, CLUSTER)
+    is_any_replica = acts_for_cluster and request.get("replica_id") == ASKS_AS_CONTROLLER
+    denied = set() if acts_for_cluster else _denied(broker, context, request)
     partitions = [
         TopicPartition(topic["topic"], requested["partition"])
         for topic in request["topics"]
@@ -52,10 +54,8 @@ def handle(
 
 
 def _denied(broker: BrokerContext, context: RequestContext, request: Message) -> set[str]:
-    """The topics that the principal cannot describe, unless it acts for the cluster."""
+    """The topics that the principal cannot describe."""
     names = {topic["topic"] for topic in request["topics"]}
-    if is_allowed(broker, context, Operation.CLUSTER_ACTION, CLUSTER):
-        return set()
     return {name for name in names if cannot_describe(broker, context, name)}
 
 

@@ -58,6 +58,20 @@ def test_offset_for_leader_epoch_needs_describe_topic_or_cluster_action(
     assert partition_errors(reply["topics"], "topic") == {OPEN: 0, **expected}
 
 
+@pytest.mark.parametrize("acts_for_cluster", [False, True])
+def test_offset_for_leader_epoch_as_a_debugging_replica_needs_cluster_action(
+    client: Asker, acts_for_cluster: bool
+) -> None:
+    if not acts_for_cluster:
+        rules(client).deny(Operation.CLUSTER_ACTION, CLUSTER)
+    client.partition(OPEN).is_leader = False
+    asked = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 2**31 - 1}
+    topics = [{"topic": OPEN, "partitions": [asked]}]
+    reply = ask(client, apis.OFFSET_FOR_LEADER_EPOCH, replica_id=-2, topics=topics)
+    expected = ErrorCode.NONE if acts_for_cluster else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition_errors(reply["topics"], "topic") == {OPEN: expected}
+
+
 def _metadata(client: Asker, topics: list[Message] | None, **fields: Any) -> list[Message]:
     reply = ask(
         client,

@@ -148,3 +148,20 @@ def test_authorized_operations_of_a_topic_are_exact(acls: list[Acl], bits: int) 
     topics = ask(client, apis.METADATA, **body)["topics"]
     shown = {topic["name"]: topic["topic_authorized_operations"] for topic in topics}
     assert shown[OPEN] == bits
+
+
+@pytest.mark.parametrize("names", [None, [], ["alice", "bob"]])
+def test_denied_description_of_users_has_the_error_for_each_requested_user(
+    names: list[str] | None,
+) -> None:
+    """As Kafka 4.3.1 responds: without names and texts."""
+    client = denying_broker()
+    rules(client).deny(Operation.DESCRIBE, CLUSTER)
+    users = None if names is None else [{"name": name} for name in names]
+    reply = ask(client, apis.DESCRIBE_USER_SCRAM_CREDENTIALS, users=users)
+    assert (reply["error_code"], reply["error_message"]) == (CLUSTER_DENIED, None)
+    found = [
+        (each["user"], each["error_code"], each["error_message"], each["credential_infos"])
+        for each in reply["results"]
+    ]
+    assert found == [("", CLUSTER_DENIED, None, [])] * len(names or ())
