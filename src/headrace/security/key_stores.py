@@ -7,6 +7,7 @@ only then.
 
 import base64
 import hashlib
+import hmac
 import re
 from struct import Struct
 from typing import NamedTuple
@@ -136,7 +137,8 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> St
     if password is not None:
         # The format has no stronger check. It detects damage and wrong passwords.
         salted = password.encode("utf-16-be") + b"Mighty Aphrodite" + body
-        if hashlib.sha1(salted, usedforsecurity=False).digest() != digest:
+        expected = hashlib.sha1(salted, usedforsecurity=False).digest()
+        if not hmac.compare_digest(expected, digest):
             raise InvalidStore("the password is wrong, or the JKS file is damaged")
     reader = _Reader(body)
     reader.take(8)
@@ -170,7 +172,8 @@ def _jks_key(protected: bytes, password: str) -> bytes:
         block = hashlib.sha1(secret + block, usedforsecurity=False).digest()
         stream += block
     key = bytes(a ^ b for a, b in zip(hidden, stream, strict=False))
-    if hashlib.sha1(secret + key, usedforsecurity=False).digest() != check:
+    expected = hashlib.sha1(secret + key, usedforsecurity=False).digest()
+    if not hmac.compare_digest(expected, check):
         raise InvalidStore("the password of the key is wrong, or the JKS file is damaged")
     return key
 
