@@ -126,10 +126,10 @@ def _bootstrap(args: argparse.Namespace) -> None:
     from headrace.coordination.port import StoreError, StoreUnavailable
     from headrace.model.errors import ApiError
     from headrace.security.new_user import new_credentials
-    from headrace.security.users import check_user
+    from headrace.security.users import check_new_user
 
     try:
-        check_user(args.name, 1)
+        check_new_user(args.name, 1)
         if args.data:
             _make_directory(args.data)
         password = _new_password(args)

@@ -1,6 +1,8 @@
 """AlterUserScramCredentials, version 0: create, replace and delete credentials of users.
 
 - Each user has its own result. A user that occurs twice gets DUPLICATE_RESOURCE.
+- A name that SASLprep changes, or that starts or ends with a space, gets UNACCEPTABLE_CREDENTIAL.
+  Kafka accepts such names. They can be deleted.
 - If a credential is deleted or replaced, all brokers close the connections that logged in with it.
 - Any broker accepts the request and forwards it to the controller.
 - Requires: Alter on the cluster.
@@ -13,7 +15,7 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure, repeated
 from headrace.security.scram import credential_of
-from headrace.security.users import check_credential, check_user
+from headrace.security.users import check_credential, check_new_user, check_user
 from headrace.wire.codec import Message
 
 
@@ -49,7 +51,7 @@ def refuse(request: Message, error: ApiError) -> Message:
 
 
 async def _replace(broker: BrokerContext, item: Message) -> None:
-    scram = check_user(item["name"], item["mechanism"])
+    scram = check_new_user(item["name"], item["mechanism"])
     salt, salted, iterations = item["salt"], item["salted_password"], item["iterations"]
     check_credential(iterations, salt, salted)
     text = credential_of(scram, salted, salt, iterations).to_text()

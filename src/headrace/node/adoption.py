@@ -46,6 +46,7 @@ from headrace.node.kafka_metadata import METADATA_TOPIC, KafkaMetadata, read_met
 from headrace.node.open_transactions import STATE_TOPIC, decided_to_commit, end_transactions
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.partition_table import PartitionTable
+from headrace.security.user_names import name_error
 
 _LOG = logging.getLogger(__name__)
 
@@ -235,6 +236,9 @@ class Adoption:
 
     async def _adopt_users(self, controller: Controller, metadata: KafkaMetadata) -> None:
         for user, credentials in metadata.credentials.items():
+            error = name_error(user)
+            if error:
+                _LOG.warning("adopted user cannot log in: name=%r reason=%s", user, error)
             await controller.alter_user(user, partial(_with_credentials, credentials))
         acls = list(metadata.acls.values())
         for first in range(0, len(acls), CHANGES_MAX):

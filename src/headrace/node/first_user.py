@@ -13,7 +13,7 @@ from headrace.model.errors import ApiError
 from headrace.runtime.worker import Worker
 from headrace.security.new_user import new_credentials
 from headrace.security.scram import SCRAMS, Credential, verifies
-from headrace.security.users import check_user, credentials_of
+from headrace.security.users import check_new_user, credentials_of
 
 VARIABLE = "HEADRACE_BOOTSTRAP_USER"
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def first_user(environment: Mapping[str, str]) -> tuple[str, str] | None:
         raise InvalidFirstUser(f"{VARIABLE} is not valid: it must be NAME:PASSWORD.")
     try:
         text.encode()
-        check_user(name, next(iter(SCRAMS.values())).code)
+        check_new_user(name, next(iter(SCRAMS.values())).code)
     except UnicodeEncodeError:
         raise InvalidFirstUser(f"{VARIABLE} is not valid: it must be UTF-8.") from None
     except ApiError as error:

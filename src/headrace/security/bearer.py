@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from headrace.security.user_names import name_error
 from headrace.security.users import NAME_BYTES_MAX, RESERVED_PREFIX
 
 TOKEN_BYTES_MAX = 32 * 1024
@@ -175,7 +176,7 @@ def verify(token: str, keys: Keys, rules: Rules, now: float) -> Claims:
 
 def _subject(claims: Mapping[str, Any], rules: Rules) -> str:
     user = claims.get(rules.subject_claim)
-    if not isinstance(user, str) or not user or not user.isprintable():
+    if not isinstance(user, str) or not user or name_error(user):
         raise BearerFailed(f"the claim {rules.subject_claim} is not a name")
     if len(user.encode(errors="replace")) > NAME_BYTES_MAX or user.startswith(RESERVED_PREFIX):
         raise BearerFailed(f"the claim {rules.subject_claim} is too long or reserved")

@@ -28,6 +28,7 @@ from headrace.security.scram import (
     fake_credential,
 )
 from headrace.security.session import Session
+from headrace.security.user_names import name_error
 from headrace.wire.api_versions import respond_api_versions
 from headrace.wire.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.codec import decode_request, encode_response
@@ -296,6 +297,8 @@ class SaslMachine:
             return self._rejected(header, "the token of PLAIN is not valid", "")
         if len(token) > TOKEN_BYTES_MAX or not user or not password or authzid not in ("", user):
             return self._rejected(header, "the token of PLAIN is not valid", "")
+        if name_error(user):
+            return self._rejected(header, "the user name is not valid", user)
         check = self._check_of(user, password)
         self._plain = (header, user, check)
         return check

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.model.sasl import SCRAM_SHA_256, SCRAM_SHA_512
+from headrace.security.user_names import name_error
 
 ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16_384
@@ -157,6 +158,8 @@ class ScramServer:
         if match is None:
             raise ScramFailed("the client's first message is not valid")
         self.user = _unescaped(match["user"])
+        if name_error(self.user):
+            raise ScramFailed("the user name is not valid")
         authzid = match["authzid"]
         if authzid is not None and _unescaped(authzid) != self.user:
             raise ScramFailed("the authorization id is not the user name")

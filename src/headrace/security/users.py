@@ -1,7 +1,8 @@
 """The stored data of users, and the rules for changes. Pure.
 
 1. A user name that starts with RESERVED_PREFIX belongs to brokers: clients cannot create it.
-2. Brokers log in as BROKER_USER, on the listener between brokers only.
+2. A user gets a credential only if no other name looks the same, see user_names.py.
+3. Brokers log in as BROKER_USER, on the listener between brokers only.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from headrace.security.scram import (
     credential_from_text,
     scram_of_code,
 )
+from headrace.security.user_names import name_error
 
 RESERVED_PREFIX = "__headrace"
 BROKER_USER = RESERVED_PREFIX
@@ -59,6 +61,15 @@ def check_user(name: str, mechanism: int) -> Scram:
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
             f"User names that start with {RESERVED_PREFIX} are reserved.",
         )
+    return scram
+
+
+def check_new_user(name: str, mechanism: int) -> Scram:
+    """As `check_user`, for a user that gets a credential. Other names can only be deleted."""
+    scram = check_user(name, mechanism)
+    error = name_error(name)
+    if error:
+        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, error)
     return scram
 
 
