@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,6 +88,26 @@ def test_down_without_a_directory_names_the_option(
         1,
         True,
     )
+
+
+def test_down_stops_a_broker_of_a_cluster_that_was_started_again(data: Path) -> None:
+    up = ("up", "--detach", "--port", "0", "--data", str(data))
+    started = headrace(*up, "--brokers", "2", "--zookeeper-port", "0")
+    assert started.returncode == 0, started.stderr
+    parts = status(data)["parts"]
+    assert isinstance(parts, list)
+    (pid,) = (part["pid"] for part in parts if (part["part"], part["id"]) == ("broker", 2))
+    os.kill(pid, signal.SIGKILL)
+    eventually("it is dead", lambda: not process_identity(pid))
+    command = [sys.executable, "-m", "headrace", "broker", str(data / "broker-2.properties")]
+    with subprocess.Popen(command) as broker:
+        line = f"pid {broker.pid}, started with headrace broker"
+        eventually("it runs", lambda: line in headrace("status", "--data", str(data)).stdout)
+        down = headrace("down", "--data", str(data))
+        assert down.returncode == 0, down.stderr
+        assert f"pid {broker.pid}, data in {data / 'broker-2'}" in down.stdout
+        assert broker.wait(60) == 0
+    assert status(data)["running"] is False
 
 
 def test_status_and_down_find_a_broker_of_a_properties_file(data: Path, tmp_path: Path) -> None:

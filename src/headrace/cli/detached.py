@@ -94,16 +94,25 @@ def start(data: Path) -> int:
 def run_down(args: argparse.Namespace) -> int:
     data = Path(args.data)
     state = _running(data)
-    if state is None:
+    # Separate brokers stop first, because they need the ZooKeeper of the cluster.
+    processes = list(_separate_brokers(data, state).items())
+    if state is not None:
+        processes.append((data, state))
+    if not processes:
         hint = " Name another data directory with --data." if data == _DEFAULT else ""
         raise Failure(f"Headrace is not running: data directory {data}.{hint}")
-    pid = int(state["pid"])
+    for directory, each in processes:
+        _stop(directory, int(each["pid"]), each["process"])
+    return 0
+
+
+def _stop(data: Path, pid: int, identity: str) -> None:
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
-        return 0
+        return
     try:
-        if process_identity(pid) == state["process"]:
+        if process_identity(pid) == identity:
             signal.pidfd_send_signal(process, signal.SIGTERM)
             if not select.select([process], [], [], STOP_S_MAX)[0]:
                 raise Failure(
@@ -115,7 +124,6 @@ def run_down(args: argparse.Namespace) -> int:
     finally:
         os.close(process)
     print(f"Headrace has stopped: pid {pid}, data in {data}")
-    return 0
 
 
 def run_status(args: argparse.Namespace) -> int:
@@ -130,10 +138,14 @@ def run_status(args: argparse.Namespace) -> int:
     else:
         print(f"Headrace {state['version']} is running: pid {state['pid']}, data in {data}")
         print(f"bootstrap.servers={state['address']}")
+        separate = _separate_brokers(data, state)
         for part in state.get("parts", ()):
             is_running = bool(process_identity(int(part["pid"])))
             name = "ZooKeeper node" if part["part"] == "zookeeper" else "Broker"
             condition = f"pid {part['pid']}" if is_running else "not running"
+            restarted = separate.get(data / f"broker-{part['id']}")
+            if name == "Broker" and restarted is not None:
+                condition = f"pid {restarted['pid']}, started with headrace broker"
             print(f"{name} {part['id']}: {part['address']}, {condition}")
     return 0 if state is not None else 1
 
@@ -151,6 +163,17 @@ def _running(data: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return state if is_same else None
+
+
+def _separate_brokers(data: Path, cluster: dict[str, Any] | None) -> dict[Path, dict[str, Any]]:
+    """The brokers of a cluster that `headrace broker` started again, by their directories."""
+    own = {part["pid"] for part in (cluster or {}).get("parts", ())}
+    states = {directory: _running(directory) for directory in sorted(data.glob("broker-*"))}
+    return {
+        directory: state
+        for directory, state in states.items()
+        if state is not None and state["pid"] not in own
+    }
 
 
 def _is_of(data: Path, pid: int) -> bool:
