@@ -61,6 +61,20 @@ def test_without_a_delay_the_first_generation_comes_at_once() -> None:
     assert [table.joined(ticket).generation for ticket in tickets] == [1, 1]
 
 
+def test_without_a_delay_a_late_second_member_supersedes_an_assignment_that_is_not_sent() -> None:
+    """As in Kafka 4.3.1: the first generation does not wait for member ids that are unused."""
+    table = Table(ClassicLimits(initial_rebalance_delay_ms=0))
+    first = table.join("a")
+    table.heard("b", table.ask_to_join("b"))
+    table.wait(0)
+    assert table.heard("a", first).generation == 1
+    second = table.join("b")
+    late = table.sync("a", 1, a=b"everything")
+    assert table.synced(late).error is ErrorCode.REBALANCE_IN_PROGRESS
+    again = table.join("a")
+    assert table.joined(again).generation == table.joined(second).generation == 2
+
+
 def test_the_leader_hears_of_all_members_and_the_others_of_none() -> None:
     table = Table()
     tickets = {name: table.join(name) for name in "abc"}
