@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
+from uuid import UUID
 
 from headrace.record.build import NewRecord, build_batch
 from headrace.record.decode import read_batches, read_records
@@ -165,6 +166,12 @@ class RawConnection:
         }
         reply = self.ask(CREATE_TOPICS, 4, {"topics": [topic], "timeout_ms": 30_000})
         assert reply["topics"][0]["error_code"] == 0, reply
+
+    def topic_id(self, name: str) -> UUID:
+        wanted = {"topics": [{"name": name, "topic_id": None}]}
+        (topic,) = self.ask(METADATA, 12, wanted)["topics"]
+        assert isinstance(topic["topic_id"], UUID)
+        return topic["topic_id"]
 
     def produce_frame(
         self,

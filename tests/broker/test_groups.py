@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -17,9 +18,11 @@ from tests.broker.group_member import (
     FIND_COORDINATOR,
     JOIN_GROUP,
     LIST_GROUPS,
+    OFFSET_COMMIT,
     OFFSET_FETCH,
     RawMember,
     commit,
+    commit_body,
     describe,
     fetch_offset,
     join_body,
@@ -259,7 +262,8 @@ def test_offsets_are_fetched_in_every_version(wire: RawConnection, version: int)
     topic = f"fetched{version}"
     wire.create_topic(topic)
     assert commit(wire, topic, topic, 7, committed_metadata="m", committed_leader_epoch=3) == 0
-    asked = [{"name": topic, "partition_indexes": [0, 1]}]
+    topic_id = wire.topic_id(topic)
+    asked = [{"name": topic, "topic_id": topic_id, "partition_indexes": [0, 1]}]
     group = {"group_id": topic, "topics": asked, "member_id": None, "member_epoch": -1}
     reply = wire.ask(OFFSET_FETCH, version, {**group, "groups": [group], "require_stable": True})
     found = reply["groups"][0] if version >= 8 else reply
@@ -272,7 +276,21 @@ def test_offsets_are_fetched_in_every_version(wire: RawConnection, version: int)
         body = {**everything, "groups": [everything], "require_stable": False}
         reply = wire.ask(OFFSET_FETCH, version, body)
         found = reply["groups"][0] if version >= 8 else reply
-        assert [topic["name"] for topic in found["topics"]] == [topic]
+        assert [each.get("name", topic) for each in found["topics"]] == [topic]
+        assert [each.get("topic_id", topic_id) for each in found["topics"]] == [topic_id]
+
+
+def test_offsets_are_committed_by_topic_id(wire: RawConnection) -> None:
+    wire.create_topic("committed-by-id")
+    body = commit_body("committed-by-id", "", 11)
+    for topic_id, error in (
+        (wire.topic_id("committed-by-id"), ErrorCode.NONE),
+        (uuid4(), ErrorCode.UNKNOWN_TOPIC_ID),
+    ):
+        body["topics"][0]["topic_id"] = topic_id
+        (topic,) = wire.ask(OFFSET_COMMIT, 10, body)["topics"]
+        assert (topic["topic_id"], topic["partitions"][0]["error_code"]) == (topic_id, error)
+    assert fetch_offset(wire, "committed-by-id", "committed-by-id") == (11, ErrorCode.NONE)
 
 
 def test_groups_are_listed_by_state(target: WatchedBroker, wire: RawConnection) -> None:

@@ -17,8 +17,6 @@ from headrace.wire.apis import (
     APIS,
     INIT_PRODUCER_ID,
     METADATA,
-    OFFSET_COMMIT,
-    OFFSET_FETCH,
     PRODUCE,
     Api,
 )
@@ -111,8 +109,6 @@ def test_what_is_advertised_is_all_that_kio_has_with_a_few_exceptions_that_are_s
             assert (high, there.pop()) == (5, 6)
         if api.key == ALTER_PARTITION:
             assert (low, there.pop(0)) == (3, 2)
-        if api.key in (OFFSET_COMMIT, OFFSET_FETCH):
-            assert (high, there.pop()) == (9, 10)
         assert there == list(range(low, high + 1))
         for version in there:
             entity_type = kio_entity_type(api.schema, version, "request")

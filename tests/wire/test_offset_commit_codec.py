@@ -1,6 +1,7 @@
 """The hand-written codec of OffsetCommit says what the codec for all says, for every version."""
 
 from random import Random
+from uuid import UUID
 
 import pytest
 
@@ -11,6 +12,7 @@ from headrace.wire.offset_commit import (
     NEWEST,
     OLDEST,
     CommitRequest,
+    CommitTopic,
     read_offset_commit,
     write_offset_commit,
 )
@@ -29,6 +31,12 @@ def request_body(rng: Random, version: int) -> bytes:
     return bytes(out)
 
 
+def identity(topic: CommitTopic) -> Message:
+    if not topic.topic_id:
+        return {"name": topic.name}
+    return {"topic_id": UUID(bytes=topic.topic_id) if any(topic.topic_id) else None}
+
+
 def as_message(request: CommitRequest) -> Message:
     """What the other codec would have made of it, with every field that any version has."""
     return {
@@ -39,7 +47,7 @@ def as_message(request: CommitRequest) -> Message:
         "retention_time_ms": request.retention_ms,
         "topics": [
             {
-                "name": topic.name,
+                **identity(topic),
                 "partitions": [
                     {
                         "partition_index": part.partition,
@@ -91,7 +99,7 @@ def test_an_answer_is_written_as_by_the_other_codec(version: int) -> None:
         reply = {
             "topics": [
                 {
-                    "name": topic.name,
+                    **identity(topic),
                     "partitions": [
                         {"partition_index": part.partition, "error_code": part.code}
                         for part in topic.partitions

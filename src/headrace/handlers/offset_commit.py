@@ -1,19 +1,19 @@
-"""OffsetCommit, versions 2 to 9: commit offsets of a group.  # HOT
+"""OffsetCommit, versions 2 to 10: commit offsets of a group.  # HOT
 
 - Stores metadata and leader epoch unchanged.
 - An unknown partition has its own error; the other partitions are committed.
 - All commits of one loop iteration are one write.
 - Requires: Read on the group and on the topic.
-- Versions: 2 to 9. Up to 4, a client can set the retention time of its offsets. Since 6, it sends
-  the leader epoch, and since 7 its instance id.
-
-Gaps: version 10, which uses topic ids only, is not supported; clients use version 9.
+- Versions: 2 to 10. Up to 4, a client can set the retention time of its offsets. Since 6, it sends
+  the leader epoch, and since 7 its instance id. Since 10, topic ids; an unknown id has the error
+  UNKNOWN_TOPIC_ID.
 """
 
 import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
+from uuid import UUID
 
 from mypy_extensions import i64
 
@@ -22,7 +22,12 @@ from headrace.replication.append_queue import AppendQueue
 from headrace.runtime.exchange import Exchange, Peer
 from headrace.security.authorizer import Operation, Resource, group_resource, topic_resource
 from headrace.wire.apis import OFFSET_COMMIT
-from headrace.wire.offset_commit import CommitRequest, read_offset_commit, write_offset_commit
+from headrace.wire.offset_commit import (
+    TOPIC_IDS_SINCE,
+    CommitRequest,
+    read_offset_commit,
+    write_offset_commit,
+)
 
 if TYPE_CHECKING:
     from headrace.group.service import GroupService
@@ -58,6 +63,8 @@ class CommitHandler:
         request = read_offset_commit(data, at, end, version)
         exchange = Exchange(peer, correlation_id, version)
         peer.exchanges.append(exchange)
+        if version >= TOPIC_IDS_SINCE:
+            self._find_names(request)
         if not self._is_allowed(peer, request) or not self._knows_any(request):
             self._answer(exchange, request)
             return
@@ -66,6 +73,14 @@ class CommitHandler:
         if not self.waiting:
             self.appends.before_flush(self._carry_out)
         self.waiting[request] = exchange
+
+    def _find_names(self, request: CommitRequest) -> None:
+        """Groups store offsets by topic name. A topic without a name is unknown."""
+        for topic in request.topics:
+            topic.name = self.image.names_by_id.get(UUID(bytes=topic.topic_id), "")
+            if not topic.name:
+                for part in topic.parts:
+                    part.code = ErrorCode.UNKNOWN_TOPIC_ID
 
     def _is_allowed(self, peer: Peer, request: CommitRequest) -> bool:
         """Whether the group is allowed; denied topics are rejected."""
@@ -78,6 +93,8 @@ class CommitHandler:
             request.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
             return False
         for topic in request.topics:
+            if topic.topic_id and not topic.name:
+                continue
             if not allows(principal, host, Operation.READ, topic_resource(topic.name)):
                 self._report(peer, topic_resource(topic.name))
                 for part in topic.partitions:

@@ -1,18 +1,18 @@
-"""OffsetFetch, versions 1 to 9: return committed offsets.
+"""OffsetFetch, versions 1 to 10: return committed offsets.
 
 - A partition without an offset has -1 and no error.
 - Requires: Describe on the group and on the topic.
-- Versions: 1 to 9. Since 2, null topics request all topics with an offset. Since 7, a client can
+- Versions: 1 to 10. Since 2, null topics request all topics with an offset. Since 7, a client can
   require stable offsets, without open transactions. Since 8, a request contains several groups,
   each with its own error. Since 9, a member of a consumer-protocol group sends its epoch, which is
-  checked.
-
-Gaps: version 10, which uses topic ids only, is not supported; clients use version 9.
+  checked. Since 10, topic ids; an unknown id has the error UNKNOWN_TOPIC_ID.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
+from uuid import UUID
 
 from headrace.group.messages import NO_GENERATION
+from headrace.group.offsets_machine import FetchedOffset
 from headrace.group.service import FetchedTopics
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.authorization import can_describe, cannot_describe, check
@@ -21,6 +21,7 @@ from headrace.requests.replies import now_or_later, then
 from headrace.security.authorizer import Operation, group_resource
 from headrace.wire.codec import Message
 
+TOPIC_IDS_SINCE = 10
 _NO_OFFSET: Message = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
 
 
@@ -73,12 +74,17 @@ def refuse(request: Message, error: ApiError) -> Message:
 
 def _refused(topic: Message, code: ErrorCode) -> Message:
     return {
-        "name": topic["name"],
+        **_identity(topic),
         "partitions": [
             {"partition_index": index, "error_code": code, **_NO_OFFSET}
             for index in topic["partition_indexes"]
         ],
     }
+
+
+def _identity(topic: Message) -> Message:
+    """The name or, since version 10, the id of a requested topic."""
+    return {"name": topic["name"]} if "name" in topic else {"topic_id": topic["topic_id"]}
 
 
 def _told(error: ApiError) -> ErrorCode:
@@ -94,11 +100,18 @@ def _asked(
     """The requested partitions of topics that the principal can describe; None: all topics."""
     if topics is None:
         return None
+    named = [(_name(broker, topic), topic["partition_indexes"]) for topic in topics]
     return [
-        (topic["name"], topic["partition_indexes"])
-        for topic in topics
-        if can_describe(broker, context, topic["name"])
+        (name, indexes)
+        for name, indexes in named
+        if name is not None and can_describe(broker, context, name)
     ]
+
+
+def _name(broker: BrokerContext, topic: Message) -> str | None:
+    """The name of a requested topic; None if its id is unknown."""
+    name: str | None = topic.get("name")
+    return broker.image.names_by_id.get(topic["topic_id"]) if name is None else name
 
 
 def _topics(
@@ -107,30 +120,39 @@ def _topics(
     requested: list[Message] | None,
     fetched: FetchedTopics,
 ) -> list[Message]:
-    """The fetched topics, and an error for each requested one that was denied."""
-    denied = [
-        _refused(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        for topic in requested or ()
-        if cannot_describe(broker, context, topic["name"])
-    ]
-    visible = [each for each in fetched if can_describe(broker, context, each[0])]
-    return _found(visible) + denied
+    """The fetched topics, and an error for each requested one that is unknown or denied."""
+    failed: list[Message] = []
+    ids: dict[str, UUID] = {}
+    for topic in requested or ():
+        name = _name(broker, topic)
+        if name is None:
+            failed.append(_refused(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+        elif cannot_describe(broker, context, name):
+            failed.append(_refused(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        elif "topic_id" in topic:
+            ids[name] = topic["topic_id"]
+    found: list[Message] = []
+    for name, offsets in fetched:
+        if can_describe(broker, context, name):
+            if context.api_version < TOPIC_IDS_SINCE:
+                found.append({"name": name, "partitions": _rows(offsets)})
+                continue
+            state = broker.image.topics.get(name)
+            topic_id = ids.get(name) or (None if state is None else state.topic_id)
+            # A deleted topic has no id, so a response with ids cannot contain it.
+            if topic_id is not None:
+                found.append({"topic_id": topic_id, "partitions": _rows(offsets)})
+    return found + failed
 
 
-def _found(fetched: FetchedTopics) -> list[Message]:
+def _rows(offsets: Iterable[FetchedOffset]) -> list[Message]:
     return [
         {
-            "name": topic,
-            "partitions": [
-                {
-                    "partition_index": each.partition,
-                    "committed_offset": each.offset,
-                    "committed_leader_epoch": each.leader_epoch,
-                    "metadata": each.metadata,
-                    "error_code": each.error,
-                }
-                for each in partitions
-            ],
+            "partition_index": each.partition,
+            "committed_offset": each.offset,
+            "committed_leader_epoch": each.leader_epoch,
+            "metadata": each.metadata,
+            "error_code": each.error,
         }
-        for topic, partitions in fetched
+        for each in offsets
     ]

@@ -93,8 +93,8 @@ _ROWS = (
     Api(LIST_OFFSETS, "ListOffsets", 1, 11, 6, "list_offsets"),
     Api(METADATA, "Metadata", 0, 13, 9, "metadata"),
     # Version 10 of these two identifies topics by id only. Clients work without it.
-    Api(OFFSET_COMMIT, "OffsetCommit", 2, 9, 8, "offset_commit"),
-    Api(OFFSET_FETCH, "OffsetFetch", 1, 9, 6, "offset_fetch"),
+    Api(OFFSET_COMMIT, "OffsetCommit", 2, 10, 8, "offset_commit"),
+    Api(OFFSET_FETCH, "OffsetFetch", 1, 10, 6, "offset_fetch"),
     # librdkafka compresses with lz4 only if this API is advertised.
     Api(FIND_COORDINATOR, "FindCoordinator", 0, 6, 3, "find_coordinator"),
     # librdkafka before 2.11 supports groups only if version 0 is advertised (KAFKA-19444).

@@ -1,4 +1,4 @@
-"""The broker's codec of OffsetCommit, versions 2 to 9.  # HOT
+"""The broker's codec of OffsetCommit, versions 2 to 10.  # HOT
 
 Group members send many small commits. Property tests compare both directions with codec.py.
 
@@ -20,13 +20,15 @@ from headrace.wire.response import (
 )
 
 OLDEST: Final = 2
-NEWEST: Final = 9
+NEWEST: Final = 10
 FLEXIBLE_SINCE: Final = 8
+TOPIC_IDS_SINCE: Final = 10
 NO_RETENTION: Final = -1
 _THROTTLE_SINCE: Final = 3
 _RETENTION_UNTIL: Final = 4
 _LEADER_EPOCH_SINCE: Final = 6
 _INSTANCE_SINCE: Final = 7
+_ID_SIZE: Final = 16
 
 
 @final
@@ -43,9 +45,11 @@ class CommitPartition:
 
 @final
 class CommitTopic:
-    def __init__(self, name: str, partitions: list[CommitPartition]) -> None:
+    def __init__(self, name: str, partitions: list[CommitPartition], topic_id: bytes = b"") -> None:
+        """With a topic id, the handler sets the name."""
         self.name = name
         self.partitions = partitions
+        self.topic_id = topic_id
 
 
 @final
@@ -95,7 +99,12 @@ def read_offset_commit(data: bytes, at: i64, end: i64, version: i64) -> CommitRe
 
 
 def _read_topic(cursor: Cursor, version: i64, flexible: bool) -> CommitTopic:
-    name = _text(cursor, flexible)
+    name, topic_id = "", b""
+    if version >= TOPIC_IDS_SINCE:
+        start: i64 = cursor.take(_ID_SIZE)
+        topic_id = cursor.data[start : start + _ID_SIZE]
+    else:
+        name = _text(cursor, flexible)
     partitions: list[CommitPartition] = []
     left: i64 = _count(cursor, flexible)
     while left > 0:
@@ -109,7 +118,7 @@ def _read_topic(cursor: Cursor, version: i64, flexible: bool) -> CommitTopic:
         left -= 1
     if flexible:
         cursor.skip_tags()
-    return CommitTopic(name, partitions)
+    return CommitTopic(name, partitions, topic_id)
 
 
 def _count(cursor: Cursor, flexible: bool) -> i64:
@@ -144,7 +153,10 @@ def write_offset_commit(correlation_id: i64, request: CommitRequest) -> bytes:
         put_i32(out, 0)
     put_count(out, len(request.topics), flexible)
     for topic in request.topics:
-        put_string(out, topic.name.encode(), flexible)
+        if request.version >= TOPIC_IDS_SINCE:
+            out.write(topic.topic_id)
+        else:
+            put_string(out, topic.name.encode(), flexible)
         put_count(out, len(topic.partitions), flexible)
         for part in topic.partitions:
             put_i32(out, part.partition)

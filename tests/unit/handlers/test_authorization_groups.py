@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -31,6 +32,10 @@ from tests.unit.handlers.authorization_scenario import (
 )
 from tests.unit.handlers.handler_scenario import Asker
 
+NAMES_VERSION = 9
+"""The last version of OffsetCommit and OffsetFetch with topic names."""
+IDS_VERSION = 10
+
 
 @pytest.fixture
 def client() -> Asker:
@@ -42,6 +47,7 @@ def commit(client: Asker, group_id: str = "hidden", *topics: str) -> dict[str, i
     reply = ask(
         client,
         apis.OFFSET_COMMIT,
+        NAMES_VERSION,
         group_id=group_id,
         generation_id_or_member_epoch=-1,
         member_id="",
@@ -69,9 +75,9 @@ def test_offset_commit_needs_read_group_and_topic(client: Asker) -> None:
     assert commit(client, "hidden", SECRET, OPEN) == {SECRET: 30, OPEN: 30}
 
 
-def _fetched(client: Asker, topics: list[Message] | None) -> Message:
+def _fetched(client: Asker, topics: list[Message] | None, version: int = NAMES_VERSION) -> Message:
     group = {"group_id": "hidden", "member_id": None, "member_epoch": -1, "topics": topics}
-    reply = ask(client, apis.OFFSET_FETCH, groups=[group], require_stable=False)
+    reply = ask(client, apis.OFFSET_FETCH, version, groups=[group], require_stable=False)
     (slot,) = reply["groups"]
     assert isinstance(slot, dict)
     return slot
@@ -91,6 +97,57 @@ def test_offset_fetch_needs_describe_group_and_topic(client: Asker) -> None:
     rules(client).deny(Operation.DESCRIBE, GROUP)
     denied = _fetched(client, requested)
     assert (denied["error_code"], denied["topics"]) == (GROUP_DENIED, [])
+
+
+def _errors_by_id(topics: list[Message]) -> dict[UUID | None, int]:
+    assert all(set(topic) == {"topic_id", "partitions"} for topic in topics)
+    return {topic["topic_id"]: topic["partitions"][0]["error_code"] for topic in topics}
+
+
+def test_topic_ids_are_checked_by_their_topics_and_no_name_is_returned(client: Asker) -> None:
+    assert commit(client, "hidden", SECRET, OPEN) == {SECRET: 0, OPEN: 0}
+    topics = client.broker.image.topics
+    secret, visible, unknown = topics[SECRET].topic_id, topics[OPEN].topic_id, uuid4()
+    rules(client).deny(Operation.READ, *SECRETS)
+    part = {"partition_index": 0, "committed_offset": 2, "committed_metadata": ""}
+    wanted = {
+        "group_id": "hidden",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": [
+            {"topic_id": each, "partitions": [part]} for each in (secret, visible, unknown, None)
+        ],
+    }
+    reply = ask(client, apis.OFFSET_COMMIT, IDS_VERSION, **wanted)
+    assert _errors_by_id(reply["topics"]) == {secret: 29, visible: 0, unknown: 100, None: 100}
+    rules(client).deny(Operation.DESCRIBE, *SECRETS)
+    requested = [
+        {"topic_id": each, "partition_indexes": [0]} for each in (secret, unknown, visible, None)
+    ]
+    slot = _fetched(client, requested, IDS_VERSION)
+    assert _errors_by_id(slot["topics"]) == {visible: 0, secret: 29, unknown: 100, None: 100}
+    assert slot["topics"][0]["partitions"][0]["committed_offset"] == 2
+    assert _errors_by_id(_fetched(client, None, IDS_VERSION)["topics"]) == {visible: 0}
+    rules(client).deny(Operation.DESCRIBE, GROUP)
+    denied = _fetched(client, requested, IDS_VERSION)
+    assert (denied["error_code"], denied["topics"]) == (GROUP_DENIED, [])
+    rules(client).deny(Operation.READ, GROUP)
+    reply = ask(client, apis.OFFSET_COMMIT, IDS_VERSION, **wanted)
+    assert set(_errors_by_id(reply["topics"]).values()) == {GROUP_DENIED}
+
+
+def test_offsets_of_a_deleted_topic_are_not_returned_by_id(client: Asker) -> None:
+    assert commit(client, "hidden", SECRET, OPEN) == {SECRET: 0, OPEN: 0}
+    deleted = client.broker.image.drop_topic(SECRET)
+    assert deleted is not None
+    visible = client.broker.image.topics[OPEN].topic_id
+    assert _errors_by_id(_fetched(client, None, IDS_VERSION)["topics"]) == {visible: 0}
+    recreated = client.add_topic(SECRET)
+    requested = [
+        {"topic_id": each.topic_id, "partition_indexes": [0]} for each in (deleted, recreated)
+    ]
+    slot = _fetched(client, requested, IDS_VERSION)
+    assert _errors_by_id(slot["topics"]) == {recreated.topic_id: 0, deleted.topic_id: 100}
 
 
 @pytest.mark.parametrize("version", [1, 7])

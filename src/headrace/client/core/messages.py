@@ -1,9 +1,17 @@
 """Bodies of all requests except Produce and Fetch, and of their responses. Pure."""
 
 from headrace.client.core.errors import ProtocolViolation
-from headrace.wire.apis import APIS, PRODUCE, PRODUCE_VERSION_SERVED_MIN
+from headrace.wire.apis import (
+    APIS,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    PRODUCE,
+    PRODUCE_VERSION_SERVED_MIN,
+)
 from headrace.wire.codec import Message, decode_response_body
 from headrace.wire.cursor import MalformedRequest
+
+_OFFSETS_VERSION_MAX = 9
 
 
 def version_range(api_key: int) -> tuple[int, int]:
@@ -11,6 +19,9 @@ def version_range(api_key: int) -> tuple[int, int]:
     api = APIS[api_key]
     if api_key == PRODUCE:
         return PRODUCE_VERSION_SERVED_MIN, api.version_max
+    if api_key in (OFFSET_COMMIT, OFFSET_FETCH):
+        # Later versions need topic ids, which the offsets of a group do not have.
+        return api.version_min, _OFFSETS_VERSION_MAX
     return api.version_min, api.version_max
 
 
