@@ -79,7 +79,7 @@ class CommitHandler:
         for topic in request.topics:
             topic.name = self.image.names_by_id.get(UUID(bytes=topic.topic_id), "")
             if not topic.name:
-                for part in topic.parts:
+                for part in topic.partitions:
                     part.code = ErrorCode.UNKNOWN_TOPIC_ID
 
     def _is_allowed(self, peer: Peer, request: CommitRequest) -> bool:
