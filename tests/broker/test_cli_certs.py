@@ -60,7 +60,7 @@ def test_files_are_described_and_checked(tmp_path: Path) -> None:
     assert good.returncode == 0, good.stderr
     for arguments, message in [
         (("--ca", ca, "--host", "b2.example"), "does not name the host b2.example"),
-        (("--ca", str(tmp_path / "other" / "ca.pem")), "none of the certificates"),
+        (("--ca", str(tmp_path / "other" / "ca.pem")), "the CA did not sign it"),
         ((), "its CA is not known"),
     ]:
         failed = certs("check", file, *arguments)

@@ -112,8 +112,8 @@ class Contents:
         other = [file for file in files if file.suffix != ".parquet"]
         if other:
             raise NotReadable(
-                f"table {short} is stored as {other[0].suffix.lstrip('.') or 'text'}, and only "
-                "Parquet is read without Spark. Use Spark"
+                f"table {short} is stored as {other[0].suffix.lstrip('.') or 'text'}, but only "
+                "Parquet can be read without Spark. Use Spark"
             )
         return files
 

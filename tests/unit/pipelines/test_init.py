@@ -19,6 +19,6 @@ def test_init_names_the_missing_extra(
     monkeypatch.setitem(sys.modules, missing, None)
     assert main(["pipeline", "init", "mill"]) == 0
     said = capsys.readouterr().out
-    assert "which is not installed. Run: pip install" in said
+    assert "is not installed. Run: pip install" in said
     assert said.index("pip install") < said.index("Next: cd mill")
     assert (tmp_path / "mill").is_dir()

@@ -99,7 +99,7 @@ def test_unsupported_pyspark_is_rejected(monkeypatch: pytest.MonkeyPatch, instal
 
 def test_missing_pyspark_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "installed", lambda: None)
-    with pytest.raises(ProjectError, match="which is not installed"):
+    with pytest.raises(ProjectError, match="it is not installed"):
         preflight.check_packages(starts_spark=False)
 
 

@@ -131,9 +131,9 @@ def test_lost_version_of_a_view_is_reported_and_not_reused(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        ("_delta_log/0.json", "has the format Delta, and only Parquet"),
-        ("metadata/1.metadata.json", "has the format Iceberg, and only Parquet"),
-        ("part-0.orc", "is stored as orc, and only Parquet"),
+        ("_delta_log/0.json", "has the format Delta, but only Parquet"),
+        ("metadata/1.metadata.json", "has the format Iceberg, but only Parquet"),
+        ("part-0.orc", "is stored as orc, but only Parquet"),
     ],
 )
 def test_other_formats_are_rejected(shop: Shop, file: str, said: str) -> None:
@@ -151,7 +151,7 @@ def test_iceberg_table_is_found_in_the_directory_of_its_database(shop: Shop, dat
     shop.table("orders", "table").rename(place)
     (place / "metadata").mkdir()
     (place / "metadata" / "v1.metadata.json").touch()
-    assert "has the format Iceberg, and only Parquet" in shop.show("orders", exit_code=2)
+    assert "has the format Iceberg, but only Parquet" in shop.show("orders", exit_code=2)
 
 
 def test_unknown_table_column_and_place_are_rejected(shop: Shop) -> None:
