@@ -8,6 +8,7 @@ from uuid import UUID
 
 from headrace.coordination import layout
 from headrace.coordination.port import Set
+from headrace.coordinator.shard_runtime import Status
 from headrace.model.topics import TopicPartition
 from headrace.record.decode import read_batches, read_records
 from headrace.replication.partition import Partition
@@ -22,6 +23,8 @@ EXPLAINED_S = 5.0
 CLOCK_MS = 6000
 """How much earlier than its time retention may delete: small clock steps are tolerated."""
 
+INVARIANTS_S = 0.2
+"""How often the invariants of objects in memory are checked."""
 VALUES_S = 1.0
 """How often compacted logs are read."""
 
@@ -36,6 +39,7 @@ class Checks:
         self._ends: dict[tuple[UUID, int, int], int] = defaultdict(int)
         self._unexplained: dict[TopicPartition, float] = {}
         self._values_due = 0.0
+        self._invariants_due = 0.0
         self._writes_by: dict[TopicPartition, tuple[int, float]] = {}
         """A record created since the first time (ms) is acknowledged before the second (s)."""
 
@@ -46,10 +50,30 @@ class Checks:
         for broker, partition in self._cluster.replicas():
             if partition.is_leader:
                 self._check_leader(broker.node_id, partition)
+        self._assert_invariants()
         self._check_controllers()
         self._check_values()
         self._check_starts()
         self._check_writes()
+
+    def _assert_invariants(self) -> None:
+        """The invariants of partitions, logs and groups in memory (docs/INVARIANTS.md)."""
+        if self._cluster.world.now < self._invariants_due:
+            return
+        self._invariants_due = self._cluster.world.now + INVARIANTS_S
+        for each in self._cluster.brokers:
+            broker = each.broker
+            if broker is None:
+                continue
+            try:
+                for partition in self._cluster.partitions_of(each):
+                    partition.assert_invariants()
+                service = None if broker._groups is None else broker._groups._service
+                for runtime in () if service is None else service.shards:
+                    if runtime.status is Status.ACTIVE:
+                        runtime.shard.assert_invariants()
+            except AssertionError as error:
+                raise Violation(f"{each.name}: {error}") from error
 
     def _check_leader(self, node_id: int, partition: Partition) -> None:
         index, epoch = int(partition.index), int(partition.leader_epoch)

@@ -23,3 +23,11 @@ def test_every_cited_rule_is_defined_and_every_defined_rule_is_cited() -> None:
     defined = re.findall(r"^\| ([BI]\d+) \|", PAGE.read_text(), re.MULTILINE)
     assert len(defined) == len(set(defined))
     assert cited() == set(defined)
+
+
+def test_every_asserted_rule_is_defined_and_every_defined_rule_is_asserted() -> None:
+    defined = re.findall(r"^\| ([CKLP]\d+) \|", PAGE.read_text(), re.MULTILINE)
+    assert len(defined) == len(set(defined))
+    texts = [path.read_text() for path in ROOT.glob("src/**/*.py")]
+    asserted = {rule for text in texts for rule in re.findall(r", f?\"([CKLP]\d+)[:\"]", text)}
+    assert asserted == set(defined)

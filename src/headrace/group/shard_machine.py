@@ -222,18 +222,18 @@ class Shard:
             raise ApiError(code, f"Unknown consumer group {group_id[:200]!r}.")
         scratch = ConsumerGroup(group_id, self.consumer_limits, self.topics)
         records: list[GroupRecord] = []
-        told = Outcome()
+        reported = Outcome()
         if group is not None:
             records = self._upgrade_records(group)
             for key, value in records:
                 if isinstance(key, CONSUMER_KEYS):
                     assert not isinstance(value, OffsetValue | GroupValue)
                     scratch.apply(key, value)
-            told = group.unloaded(ErrorCode.REBALANCE_IN_PROGRESS)
+            reported = group.unloaded(ErrorCode.REBALANCE_IN_PROGRESS)
         outcome, reply = scratch.beat(request, now)
         change = Change.HEARD if group is None else Change.CONVERTED
         return (
-            Outcome(records + outcome.records, told.replies, change, request.member_id),
+            Outcome(records + outcome.records, reported.replies, change, request.member_id),
             reply,
         )
 
@@ -334,6 +334,14 @@ class Shard:
             for group in listed
             if (not types or group.type in types) and (not states or group.state.lower() in states)
         ]
+
+    def assert_invariants(self) -> None:
+        """Assert the invariants of all groups, and C5. The log must be loaded."""
+        for group_id, group in self.groups.items():
+            assert group.group_id == group_id, f"C5: {group_id} is stored as {group.group_id}"
+            group.assert_invariants()
+        unknown = self.offsets.by_group.keys() - self.groups.keys()
+        assert not unknown, f"C5: offsets of unknown groups {sorted(unknown)}"
 
 
 def type_of(group: Group) -> str:

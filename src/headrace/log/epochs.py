@@ -57,14 +57,14 @@ class EpochCache:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == self.latest():
             return epoch, log_end_offset
-        slot = bisect_right(self.epochs, epoch)
-        if slot == 0:
+        entry = bisect_right(self.epochs, epoch)
+        if entry == 0:
             return epoch, self.offsets[0]
-        return self.epochs[slot - 1], self.offsets[slot]
+        return self.epochs[entry - 1], self.offsets[entry]
 
     def epoch_for(self, offset: int) -> int:
-        slot = bisect_right(self.offsets, offset)
-        return self.epochs[slot - 1] if slot else UNDEFINED_EPOCH
+        entry = bisect_right(self.offsets, offset)
+        return self.epochs[entry - 1] if entry else UNDEFINED_EPOCH
 
     def cut_end(self, offset: int) -> None:
         """Remove epochs that begin at or after an offset."""
@@ -74,8 +74,13 @@ class EpochCache:
 
     def cut_start(self, offset: int) -> None:
         """Raise the start of the log to an offset."""
-        slot = bisect_right(self.offsets, offset)
-        if slot:
-            del self.epochs[: slot - 1]
-            del self.offsets[: slot - 1]
+        entry = bisect_right(self.offsets, offset)
+        if entry:
+            del self.epochs[: entry - 1]
+            del self.offsets[: entry - 1]
             self.offsets[0] = offset
+
+    def assert_invariants(self) -> None:
+        """Assert L5: epochs and offsets rise."""
+        assert self.epochs == sorted(set(self.epochs)), f"L5: {self.entries()}"
+        assert self.offsets == sorted(set(self.offsets)), f"L5: {self.entries()}"

@@ -9,7 +9,7 @@ Loop thread only; no locks, no waiting. A worker thread runs the jobs that wait 
 2. Records at or above `written_end_offset` are never read.
 3. After a failed sync, or a write with a permanent error, the log is offline. It rejects appends
    until a restart has recovered it (B13, I18). Reads continue.
-4. recovery_point <= synced_offset <= written_end_offset <= log_end_offset.
+4. recovery_point <= synced_offset <= written_end_offset <= log_end_offset (L1).
 """
 
 from typing import Final, final
@@ -525,3 +525,23 @@ class Log:
     def close(self, now_ms: int) -> bool:
         """Write the log and its checkpoint durably. Waits for the disk; false if it failed."""
         return closing.run(closing.close_all([self], now_ms))
+
+    def assert_invariants(self) -> None:
+        """Assert L1 to L5, between two operations on an open log."""
+        durable = self.durable
+        order = (
+            int(durable.recovery_point),
+            int(durable.synced_offset),
+            int(self.written_end_offset),
+            int(self.log_end_offset),
+        )
+        assert order == tuple(sorted(order)), f"L1: {order}"
+        start: i64 = self.log_start_offset
+        assert start <= self.log_end_offset, f"L2: {start} is above {self.log_end_offset}"
+        assert self.has_staged or order[2] == order[3], f"L3: nothing is staged: {order}"
+        assert self.has_staged or not self._pieces, "L3: pieces remain after a write"
+        assert self._active is self.segments.all[-1], "L4: the active segment is not the last one"
+        assert self.written_size <= self._active.size, f"L3: {self.written_size} bytes are written"
+        self.segments.assert_invariants()
+        self.epochs.assert_invariants()
+        assert self.leader_epoch == self.epochs.latest(), f"L5: {self.leader_epoch} is not latest"

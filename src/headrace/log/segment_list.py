@@ -21,6 +21,7 @@ class SegmentList:
 
     def append(self, segment: Segment) -> None:
         """Add a new active segment after the present one, which is sealed."""
+        assert segment.base_offset > self.all[-1].base_offset, "L4"
         self.sealed_bytes += self.all[-1].size
         self.all.append(segment)
         self.base_offsets.append(int(segment.base_offset))
@@ -45,3 +46,11 @@ class SegmentList:
         del self.base_offsets[:count]
         self.sealed_bytes -= sum([int(each.size) for each in removed])
         return removed
+
+    def assert_invariants(self) -> None:
+        """Assert L4: the base offsets rise, and the copies of sizes and offsets are correct."""
+        bases = [int(segment.base_offset) for segment in self.all]
+        assert bases == self.base_offsets, f"L4: {bases} and {self.base_offsets}"
+        assert bases == sorted(set(bases)), f"L4: {bases}"
+        sealed = sum([int(segment.size) for segment in self.all[:-1]])
+        assert self.sealed_bytes == sealed, f"L4: {self.sealed_bytes} of {sealed} bytes"

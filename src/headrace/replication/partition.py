@@ -13,6 +13,10 @@ P3  If the topic requires a sync, unsynced records are neither acknowledged nor 
 P4  A lower leader epoch or partition epoch is never applied.
 P5  A follower joins the ISR only with all committed records, and all records that existed when
     this leader's epoch began (B4).
+P6  high_watermark <= the written end of the log.
+P7  A leader tracks every other replica. The members of the maximal ISR bound the high watermark. A
+    follower tracks no replica.
+P8  Acknowledgements that wait for a commit are sorted by offset.
 """
 
 from collections import deque
@@ -132,7 +136,8 @@ class Partition:
 
     def become_leader(self, state: PartitionState, broker_epoch: i64, now_ms: i64) -> None:
         """Become leader, in the leader epoch of the state."""
-        assert state.leader_epoch > self.leader_epoch
+        assert state.leader_epoch > self.leader_epoch, "P4"
+        assert self.high_watermark <= self.log.log_end_offset, "P6"
         self.is_leader = True
         self.broker_epoch = broker_epoch
         self.epoch_start_offset = self.log.log_end_offset
@@ -142,7 +147,7 @@ class Partition:
 
     def follow(self, state: PartitionState) -> None:
         """Become follower, also of a partition without a leader."""
-        assert state.leader_epoch >= self.leader_epoch
+        assert state.leader_epoch >= self.leader_epoch, "P4"
         self._stop_leading()
         self._take(state)
 
@@ -405,7 +410,15 @@ class Partition:
         self._acks_awaiting_sync.append(PendingAck(offset, exchange))
 
     def await_commit(self, offset: i64, exchange: ProduceExchange) -> None:
-        self._acks_awaiting_commit.append(PendingAck(offset, exchange))
+        waiting = self._acks_awaiting_commit
+        at: i64 = len(waiting)
+        # A retry of an earlier batch has a lower offset than batches that were appended since.
+        while at > 0 and waiting[at - 1].offset > offset:
+            at -= 1
+        if at == len(waiting):
+            waiting.append(PendingAck(offset, exchange))
+        else:
+            waiting.insert(at, PendingAck(offset, exchange))
 
     def awaits_commit(self) -> bool:
         return len(self._acks_awaiting_commit) > 0
@@ -487,6 +500,23 @@ class Partition:
     def report_start_to(self, report: "Callable[[Partition], None] | None") -> None:
         """Call `report` when the log start moves while this broker follows."""
         self._report_start = report
+
+    # Checks for tests.
+
+    def assert_invariants(self) -> None:
+        """Assert P6, P7, P8 and the invariants of the log, between two events of the loop."""
+        self.log.assert_invariants()
+        end: i64 = self.log.written_end_offset
+        assert self.high_watermark <= end, f"P6: {self.high_watermark} is above {end}"
+        assert self.in_sync_replicas == len(self.isr), f"P7: {self.in_sync_replicas} of {self.isr}"
+        others = set(self.replicas) - {int(self.node_id)} if self.is_leader else set()
+        assert set(self.followers) == others, f"P7: tracks {set(self.followers)}, not {others}"
+        maximal = {member for member, _ in (*self.isr, *(self.proposed or ()))} & others
+        bounds = {int(each.node_id) for each in self._bounds}
+        assert bounds == maximal, f"P7: {bounds} bound the high watermark, not {maximal}"
+        assert not self.is_leader or self.leader_id == self.node_id, f"P7: {self.leader_id} leads"
+        offsets = [int(ack.offset) for ack in self._acks_awaiting_commit]
+        assert offsets == sorted(offsets), f"P8: {offsets}"
 
 
 def _epoch_in(isr: Isr, node_id: i64) -> i64:

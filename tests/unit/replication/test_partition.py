@@ -7,7 +7,10 @@ import pytest
 from headrace.log.log import Log
 from headrace.model.topics import PartitionState
 from headrace.replication.partition import Partition
+from headrace.replication.produce_exchange import ProduceExchange
+from headrace.runtime.exchange import Peer
 from headrace.testing.disk import SimulatedFiles
+from headrace.wire.produce import ProduceRequest
 from tests.storage.log_scenario import NOW_MS, TOPIC_ID, batch, open_log, topic_config
 
 LEADER, ONE, TWO = 1, 2, 3
@@ -225,3 +228,29 @@ def test_where_a_move_ends_is_taken_also_after_the_answer_that_has_its_partition
     assert list(leader.partition.followers) == [2]
     assert leader.partition.proposed == ((1, 10),)
     assert not leader.partition.apply_state(moved, 0)
+
+
+def test_retry_of_an_earlier_batch_is_acknowledged_before_later_batches() -> None:
+    leader = Leader()
+    leader.append(3)
+    later, retry = (
+        ProduceExchange(Peer([]), 1, 9, ProduceRequest(None, -1, 0), b"") for _ in range(2)
+    )
+    leader.partition.await_commit(3, later)
+    leader.partition.await_commit(1, retry)
+    leader.partition.assert_invariants()
+    leader.fetched(ONE, 1)
+    leader.fetched(TWO, 1)
+    ack = leader.partition.next_committed(False)
+    assert ack is not None
+    assert ack.exchange is retry
+    assert leader.partition.next_committed(False) is None
+
+
+def test_high_watermark_above_the_log_breaks_an_invariant() -> None:
+    leader = Leader()
+    leader.append(1)
+    leader.partition.assert_invariants()
+    leader.partition.high_watermark = 2
+    with pytest.raises(AssertionError, match="P6"):
+        leader.partition.assert_invariants()

@@ -1,8 +1,9 @@
 """The members of one classic group, and the protocols that they share. Pure.
 
-1. `supported[p]` is the number of members that support protocol p.
-2. An instance name belongs to at most one member.
-3. The leader, if any, is a member.
+C1  `supported[p]` is the number of members that support protocol p. The counts of waiting joins and
+    of metadata bytes are those of the members.
+C2  An instance name belongs to at most one member.
+C3  The leader, if any, is a member.
 """
 
 from collections.abc import Iterable, Mapping
@@ -198,3 +199,19 @@ class Membership:
             JoinedMember(member.member_id, member.instance_id, member.metadata(protocol))
             for member in self.by_id.values()
         )
+
+    def assert_invariants(self) -> None:
+        """Assert C1 to C3."""
+        members = self.all()
+        supported: dict[str, int] = {}
+        for name in (name for member in members for name, _ in member.protocols):
+            supported[name] = supported.get(name, 0) + 1
+        assert self.supported == supported, f"C1: {self.supported}, not {supported}"
+        waiting = sum(member.join_ticket is not None for member in members)
+        assert self.waiting_joins == waiting, f"C1: {self.waiting_joins} joins, not {waiting}"
+        size = sum(member.metadata_bytes for member in members)
+        assert self.metadata_bytes == size, f"C1: {self.metadata_bytes} bytes, not {size}"
+        instances = {member.instance_id: member.member_id for member in members}
+        instances.pop(None, None)
+        assert self.by_instance == instances, f"C2: {self.by_instance}, not {instances}"
+        assert self.leader is None or self.leader in self.by_id, f"C3: {self.leader}"

@@ -102,6 +102,12 @@ class ClassicState:
     def _next_generation(self) -> int:
         return self.generation + 1 if self.generation < _GENERATION_MAX else 1
 
+    def assert_invariants(self) -> None:
+        """Assert C1 to C4."""
+        self.members.assert_invariants()
+        is_empty = self.state is State.EMPTY
+        assert is_empty == (not self.members), f"C4: {self.state}, {len(self.members)} members"
+
     # Checks
 
     def _join_error(self, request: JoinRequest) -> ErrorCode:
@@ -155,8 +161,8 @@ class ClassicState:
         member_id = request.member_id or members.by_instance.get(request.instance_id or "", "")
         member = members.by_id.get(member_id)
         replaced = 0 if member is None else member.metadata_bytes
-        asked = metadata_bytes(request.protocols)
-        if members.metadata_bytes - replaced + asked > self.limits.metadata_bytes_max:
+        requested = metadata_bytes(request.protocols)
+        if members.metadata_bytes - replaced + requested > self.limits.metadata_bytes_max:
             return False
         if self.state is State.PREPARING:
             # Count only rejoined members: if the limit is lower than the size of the group, the

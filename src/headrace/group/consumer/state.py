@@ -155,6 +155,28 @@ class ConsumerState:
         keys.append(EpochKey(group_id))
         return [GroupRecord(key, None) for key in keys]
 
+    def assert_invariants(self) -> None:
+        """Assert K1 to K3, of a group whose log is loaded."""
+        owned = [
+            (topic_id, index, member_id)
+            for member_id, current in self.current.items()
+            for held in (current.assigned, current.revoking)
+            for topic_id, indexes in held.items()
+            for index in indexes
+        ]
+        owners = [
+            (topic_id, index, member_id)
+            for topic_id, by_index in self.owners.items()
+            for index, member_id in by_index.items()
+        ]
+        assert sorted(owners) == sorted(owned), f"K1: {owners}, and members have {owned}"
+        instances = {value.instance_id: id_ for id_, value in self.members.items()}
+        instances.pop(None, None)
+        assert self.by_instance == instances, f"K2: {self.by_instance}, not {instances}"
+        highest = max((each.member_epoch for each in self.current.values()), default=0)
+        epochs = (self.epoch, self.target_epoch, highest)
+        assert self.epoch >= self.target_epoch >= highest, f"K3: group, target, member: {epochs}"
+
     # Queries
 
     @property
