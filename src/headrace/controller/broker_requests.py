@@ -132,8 +132,8 @@ class BrokerRequests:
                     wanted.update(dict.fromkeys(n for n in state.isr if n not in kept))
         responses = await asyncio.gather(*(self._is_awake(node) for node in wanted))
         if wanted and not any(responses) and self._reaches_no_majority():
-            # A controller that nobody answers must not leave a leader as the last in sync: others
-            # may be well, and would have to wait for it.
+            # This controller is probably isolated. If it accepted the change, the leader would be
+            # the only member of the ISR, and the other brokers could not elect another leader.
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         return [node for node, is_awake in zip(wanted, responses, strict=True) if is_awake]
 

@@ -27,7 +27,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     path = broker.logs.path
     result: Message = {"log_dir": path}
     try:
-        # A worker asks, because a file system that is in trouble may take its time.
+        # On a worker thread: a file system with problems can respond slowly.
         total_bytes, usable_bytes = await broker.worker.run(lambda: _space(path))
         result["total_bytes"], result["usable_bytes"] = total_bytes, usable_bytes
         result["topics"] = [

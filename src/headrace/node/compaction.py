@@ -66,7 +66,7 @@ class Compaction:
         self._loop.call_soon(self._look)
 
     async def stop(self) -> None:
-        """Let what is being put in its place get there; anything else can be done again."""
+        """Finish the swap of a cleaned segment. Any other step can be repeated after a restart."""
         self._is_stopping = True
         if self._timer is not None:
             self._timer.cancel()

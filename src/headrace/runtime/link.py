@@ -3,10 +3,10 @@
 Owns how brokers find each other's sockets, and nothing of what is said over them. All that a broker
 says to another goes through `Network`, so that a simulated one can take its place.
 
-L1  every `answered` is called exactly once: with the answer, or with None when the link broke
-L2  `answered` and what `on_close` was given are called on the loop, never from within `send`
-L3  an answer that is not the one to the oldest open question breaks the link
-L4  nothing is allocated by a size that the peer announces
+1. Every `answered` is called exactly once: with the response, or with None if the link broke.
+2. `answered` and the callback of `on_close` are called on the loop, never within `send`.
+3. A response that does not belong to the oldest open request breaks the link.
+4. No memory is allocated by a size that the peer announces.
 """
 
 import asyncio

@@ -5,8 +5,9 @@ Reads go through one scratch buffer that all connections share; what a read brou
 requests, through the connection's transport. A file slice that is not in the page cache is read by
 a thread first, so that one reader of old data does not delay the others.
 
-C1  at most one read's worth of unparsed input is held, and none is read while it cannot be parsed
-C2  bytes leave in the order in which their exchanges were queued
+1. The connection holds at most the unparsed input of one read. It reads nothing while it cannot
+   parse.
+2. Bytes are sent in the order in which their exchanges were queued.
 """
 
 from collections import deque
@@ -255,7 +256,7 @@ class Connection(Peer):
         try:
             self.plane.request(self, data, at, end)
         except (MalformedRequest, ApiError) as error:
-            # An error that has no place in the answer of its API ends the connection, too.
+            # If the response of the API has no field for the error, the connection is closed.
             self.plane.close(self, str(error))
 
     def _begin_large(self, data: bytes, at: i64, length: i64) -> None:

@@ -388,7 +388,7 @@ class Plane:
                 self._rested(connection)
 
     def _flush_own_writes(self, connection: Connection) -> None:
-        """A connection sees its own writes: what it produced in this turn is written first."""
+        """Write the staged batches first: a request sees the earlier writes of its connection."""
         if connection.exchanges and self.appends.produced:
             self.appends.flush()
 

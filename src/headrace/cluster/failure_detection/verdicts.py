@@ -127,7 +127,7 @@ class FailureDetector:
         self._verdict = asyncio.get_running_loop().call_later(wait_s, self._judge_silence)
 
     def reaches_no_majority(self) -> bool:
-        """Whether it may be this broker that the others cannot reach."""
+        """Whether this broker has not heard from most brokers recently, so it might be isolated."""
         since = self._clock.monotonic() - _CONTACT_PROBES * self._silence_s / PROBES_PER_SILENCE
         return not self._liveness.hears_most(self._image.brokers, since)
 
