@@ -3,7 +3,8 @@
 Only SASL listeners load this module. It owns the sockets until a login succeeds; the decisions are
 in security/sasl_machine.py. Key derivation runs on a thread.
 
-L1  a login has LOGIN_SECONDS_MAX; a client that sends nothing, or little, is closed then
+L1  a login has LOGIN_SECONDS_MAX; a client that sends nothing, or little, is closed then. A login
+    whose password or token the broker checks is not closed
 L2  a frame has at most sasl.server.max.receive.size bytes. All logins together hold at most
     BUFFERED_BYTES_MAX, and at most half of the connections. Beyond that, the oldest login ends;
     for memory, the oldest one that holds an incomplete frame
@@ -293,7 +294,9 @@ class _Login:
         logins.loop.add_reader(transport.fd, self.readable)
 
     def is_late(self, now: float) -> bool:
-        return now >= self._machine.deadline and self._delayed is None
+        """Whether the client exceeded its time. The broker's own work does not count."""
+        is_waiting = not self._is_checking and self._delayed is None
+        return is_waiting and now >= self._machine.deadline
 
     def readable(self) -> None:
         self._read()
