@@ -171,7 +171,8 @@ def cluster_of(count: int, silence_s: float = 30.0) -> Callable[[Test], Callable
         async def run(path: Path, **fixtures: object) -> None:
             cluster = Cluster(await EmbeddedServer.open(str(path / "store.db")), silence_s)
             try:
-                async with asyncio.timeout(30):
+                # Longer than `until` waits, so that a failure names the condition.
+                async with asyncio.timeout(120):
                     for node_id in range(1, count + 1):
                         await cluster.add(node_id)
                     await test(cluster, **fixtures)
