@@ -1,15 +1,19 @@
 """Stops and starts one broker with thousands of partitions: python -m bench.restarts.
 
 Prints the wall time and the CPU time of the broker: for one record in each partition, for a clean
-stop, for the start after it, and for the start after kill -9. A start ends when every partition has
-a leader in the metadata.
+stop, for the start after it, for a clean stop while a client writes to all partitions, and for the
+start after kill -9. A start ends when every partition has a leader in the metadata.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -35,6 +39,9 @@ def main() -> None:
         before = _cpu_s(broker.pid)
         _print("clean stop", *_stop(broker, before))
         _print("start after a clean stop", *_start(broker, admin, partitions))
+        with _writing(broker, partitions):
+            _print("clean stop while a client writes", *_stop(broker, _cpu_s(broker.pid)))
+        _print("start after a clean stop", *_start(broker, admin, partitions))
         _print("one record to each partition", *_write(broker, partitions))
         broker.kill()
         _print("start after kill -9", *_start(broker, admin, partitions))
@@ -48,6 +55,32 @@ def _write(broker: RunningBroker, partitions: int) -> tuple[float, float]:
     left = producer.flush(_S_MAX)
     assert left == 0, f"{left} records were not acknowledged"
     return time.monotonic() - began, _cpu_s(broker.pid) - before
+
+
+@contextmanager
+def _writing(broker: RunningBroker, partitions: int) -> Iterator[None]:
+    """Write to all partitions in turn; all have an open segment when the block begins."""
+    is_over = threading.Event()
+    producer = Producer({"bootstrap.servers": broker.address, "log_level": 0})
+
+    def write() -> None:
+        for number in itertools.count():
+            if is_over.is_set():
+                return
+            try:
+                producer.produce(TOPIC, b"x" * 100, partition=number % partitions)
+            except BufferError:
+                producer.poll(0.05)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        _write(broker, partitions)
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        producer.purge()
 
 
 def _stop(broker: RunningBroker, before: float) -> tuple[float, float]:
