@@ -1,5 +1,6 @@
 """Delegation tokens: the four APIs, logins with a token, and `headrace tokens`."""
 
+import asyncio
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import headrace.client
+import headrace.client.aio
 from headrace.client import RequestFailed, TokenInfo
 from headrace.ensemble.zookeeper import free_port
 from headrace.model.errors import ErrorCode
@@ -260,3 +262,31 @@ def test_commands_create_list_renew_and_expire_a_token(broker: Broker) -> None:
     assert broker.command("carol", "expire", found[1]).returncode == 0
     again = broker.command("carol", "expire", found[1])
     assert (again.returncode, "Unknown token" in again.stderr) == (1, True)
+
+
+def test_our_own_clients_log_in_with_a_token(broker: Broker, tmp_path: Path) -> None:
+    created = broker.command("carol", "create")
+    assert created.returncode == 0, created.stderr
+    (login,) = re.findall("^sasl.jaas.config=.*$", created.stdout, re.MULTILINE)
+    file = tmp_path / "token.properties"
+    file.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n{login}\n")
+    settings = headrace.client.load_properties(str(file))
+    address = f"127.0.0.1:{broker.port}"
+    with headrace.client.connect(address, **settings) as client:
+        client.produce("by-token", "blocking")
+
+    async def produce() -> None:
+        async with headrace.client.aio.connect(address, **settings) as client:
+            await client.produce("by-token", "asyncio")
+
+    asyncio.run(produce())
+    with headrace.client.connect(address, **settings) as client:
+        values = [record.value for record in client.consume("by-token", until="end")]
+    assert values == [b"blocking", b"asyncio"]
+    without, plain = settings.copy(), settings.copy()
+    without["sasl_token"] = False
+    plain["sasl_mechanism"] = "PLAIN"
+    with pytest.raises(headrace.client.AuthenticationFailed):
+        headrace.client.connect(address, **without).open()
+    with pytest.raises(ValueError, match="not PLAIN"):
+        headrace.client.connect(address, **plain)

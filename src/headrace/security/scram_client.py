@@ -104,7 +104,9 @@ class ScramClient:
             raise LoginFailed("the server did not prove that it knows the password")
 
 
-def login_client(mechanism: str, user: str, password: str, nonce: str) -> LoginClient:
+def login_client(
+    mechanism: str, user: str, password: str, nonce: str, *, is_token: bool = False
+) -> LoginClient:
     if mechanism == PLAIN:
         return PlainClient(user, password)
-    return ScramClient(SCRAMS[mechanism], user, password, nonce)
+    return ScramClient(SCRAMS[mechanism], user, password, nonce, is_token=is_token)

@@ -252,7 +252,13 @@ class Network:
             return None
         mechanism = options.sasl_mechanism
         nonce = f"{self._random.getrandbits(8 * NONCE_BYTES):x}"
-        client = login_client(mechanism, options.sasl_username, options.sasl_password, nonce)
+        client = login_client(
+            mechanism,
+            options.sasl_username,
+            options.sasl_password,
+            nonce,
+            is_token=options.sasl_token,
+        )
         return Login(mechanism, client)
 
     def failed(self, link: int, reason: str, now_ms: float) -> None:

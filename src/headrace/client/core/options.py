@@ -5,7 +5,7 @@ from ssl import SSLContext
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from headrace.client.member.assignors import ASSIGNORS, COOPERATIVE_STICKY, RANGE, ROUND_ROBIN
-from headrace.model.sasl import MECHANISMS, SCRAM_SHA_256
+from headrace.model.sasl import MECHANISMS, PLAIN, SCRAM_SHA_256
 
 DEFAULT_PORT = 9092
 Acks = Literal["all", 0, 1]
@@ -73,10 +73,14 @@ class ClientOptions:
     """Password of the user."""
     sasl_mechanism: str = SCRAM_SHA_256
     """PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."""
+    sasl_token: bool = False
+    """Log in with a delegation token: its id is the user, its password the password."""
     ssl: SSLContext | None = None
     """Encrypt connections: `ssl.create_default_context(cafile="ca.pem")`, or `load_properties`."""
 
     def __post_init__(self) -> None:
+        if self.sasl_token and self.sasl_mechanism == PLAIN:
+            raise ValueError("sasl_token needs SCRAM-SHA-256 or SCRAM-SHA-512, not PLAIN")
         if self.sasl_mechanism not in MECHANISMS:
             raise ValueError(
                 f"sasl_mechanism is {self.sasl_mechanism!r}: use {', '.join(MECHANISMS)}"
@@ -224,6 +228,7 @@ class SecuritySettings(TypedDict, total=False):
     sasl_username: str
     sasl_password: str
     sasl_mechanism: str
+    sasl_token: bool
     ssl: SSLContext | None
 
 

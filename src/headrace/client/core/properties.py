@@ -35,7 +35,7 @@ TLS_NAMES = (
     "ssl.provider",
 )
 SECURITY_NAMES = ("security.protocol", *SASL_NAMES, *TLS_NAMES)
-_JAAS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+_JAAS = re.compile(r'\b(username|password|tokenauth)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
 
 class InvalidProperties(ValueError):
@@ -88,7 +88,14 @@ def _login(properties: Mapping[str, str]) -> SecuritySettings:
         raise InvalidProperties(
             "sasl.username or sasl.password is missing. Set both, or sasl.jaas.config"
         )
-    return {"sasl_username": user, "sasl_password": password, "sasl_mechanism": mechanism}
+    settings: SecuritySettings = {
+        "sasl_username": user,
+        "sasl_password": password,
+        "sasl_mechanism": mechanism,
+    }
+    if in_jaas.get("tokenauth", "").lower() == "true":
+        settings["sasl_token"] = True
+    return settings
 
 
 def _plain(text: str) -> str:
