@@ -10,7 +10,9 @@ from headrace.config.topic import TopicConfig
 from headrace.log.directory.log_directory import DirectoryError, LogDirectory
 from headrace.log.upkeep.checkpoints import encode_epochs, encode_offsets, encode_partition_metadata
 from headrace.model.acls import Acl, Operation
+from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.tokens import Token
 from headrace.model.topics import TopicPartition
 from headrace.node.adoption import Adoption
 from headrace.record.build import NewRecord, build_batch
@@ -21,6 +23,7 @@ from tests.unit.node.test_kafka_metadata import (
     config,
     credential,
     producer_ids,
+    token,
     topic,
     written,
 )
@@ -83,6 +86,8 @@ class NotedController:
         self.first_id_min = 0
         self.users: dict[str, Any] = {}
         self.acls: list[Acl] = []
+        self.image = ClusterImage("cluster")
+        self.tokens: list[Token] = []
 
     async def alter_user(self, user: str, edit: Any) -> None:
         assert not self.created
@@ -91,6 +96,10 @@ class NotedController:
     async def create_acls(self, acls: list[Acl]) -> None:
         assert not self.created
         self.acls += acls
+
+    async def create_token(self, make: Any) -> None:
+        assert not self.created
+        self.tokens.append(make("another id"))
 
     async def create_topic(self, name: str, **options: Any) -> None:
         self.created[name] = options
@@ -116,17 +125,25 @@ def test_name_and_count_come_from_the_directories_and_the_id_from_their_metadata
     assert found.leader_epochs == [0, 4, 9]
 
 
-def test_users_and_acls_are_adopted_before_the_topics_and_only_with_them() -> None:
+def test_users_tokens_and_acls_are_adopted_before_the_topics_and_only_with_them() -> None:
     files = SimulatedFiles()
     partition(files, "orders-0")
-    records = (topic("orders", ORDERS), credential("ann"), acl(1), acl(2, operation=4))
+    records = (
+        topic("orders", ORDERS),
+        credential("ann"),
+        acl(1),
+        acl(2, operation=4),
+        token("t1"),
+        token("t2"),
+    )
     written(files, "00000000000000000000.log", 0, *records)
     controller = carried_out(looked(files))
     assert list(controller.created) == ["orders"]
     assert list(controller.users) == ["ann"]
+    assert [each.token_id for each in controller.tokens] == ["t1", "t2"]
     assert [each.operation for each in controller.acls] == [Operation.READ, Operation.WRITE]
     again = carried_out(looked(files.killed(), known=("orders",)))
-    assert (again.users, again.acls) == ({}, [])
+    assert (again.users, again.acls, again.tokens) == ({}, [], [])
 
 
 def test_directory_with_an_unknown_acl_is_rejected() -> None:

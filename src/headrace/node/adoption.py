@@ -41,6 +41,7 @@ from headrace.log.upkeep.checkpoints import (
 )
 from headrace.model.errors import ApiError
 from headrace.model.quotas import check_entity, check_limit
+from headrace.model.tokens import Token
 from headrace.model.topics import INTERNAL_TOPICS, TopicPartition
 from headrace.node.kafka_metadata import METADATA_TOPIC, KafkaMetadata, read_metadata
 from headrace.node.open_transactions import STATE_TOPIC, decided_to_commit, end_transactions
@@ -240,6 +241,16 @@ class Adoption:
             if error:
                 _LOG.warning("adopted user cannot log in: name=%r reason=%s", user, error)
             await controller.alter_user(user, partial(_with_credentials, credentials))
+        known = controller.image.tokens
+        tokens = [each for each in metadata.tokens.values() if each.token_id not in known]
+        for token in tokens:
+            await controller.create_token(partial(_with_its_id, token))
+        if tokens:
+            _LOG.info(
+                "delegation tokens adopted, they need Kafka's delegation.token.secret.key: "
+                "tokens=%d",
+                len(tokens),
+            )
         acls = list(metadata.acls.values())
         for first in range(0, len(acls), CHANGES_MAX):
             await controller.create_acls(acls[first : first + CHANGES_MAX])
@@ -272,6 +283,10 @@ class Adoption:
 
 def _unless_known(adopted: Mapping[str, float], known: Mapping[str, float]) -> Mapping[str, float]:
     return known or adopted
+
+
+def _with_its_id(token: Token, _new_id: str) -> Token:
+    return token
 
 
 def _with_credentials(adopted: Mapping[str, str], current: Mapping[str, str]) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Reads topics, users, ACLs and quotas from the metadata of an Apache Kafka data directory.
+"""Reads topics, users, ACLs, quotas and tokens from the metadata of an Apache Kafka data directory.
 
 Reads `__cluster_metadata-0`, the log in which a KRaft cluster keeps its state and which every
 broker has a copy of: the newest snapshot, then what the log has after it. It changes nothing, and
@@ -19,6 +19,7 @@ from headrace.log.scan import Walk
 from headrace.model.acls import Acl, Operation, PatternType, Permission, ResourceType
 from headrace.model.errors import ApiError
 from headrace.model.quotas import Entity, entity_of
+from headrace.model.tokens import Token
 from headrace.record.batch import Batch
 from headrace.record.decode import read_records
 from headrace.security.scram import Credential, scram_of_code
@@ -30,12 +31,14 @@ _FRAME_VERSION = 1
 _TOPIC = 2
 _CONFIG = 4
 _REMOVE_TOPIC = 9
+_TOKEN = 10
 _USER = 11
 _CLIENT_QUOTA = 14
 _PRODUCER_IDS = 15
 _ACL = 18
 _REMOVE_ACL = 19
 _REMOVE_USER = 22
+_REMOVE_TOKEN = 26
 _TOPIC_RESOURCE = 2
 
 
@@ -53,6 +56,8 @@ class KafkaMetadata:
     """Ids of ACLs with values that are not known."""
     credentials: dict[str, dict[str, str]] = field(default_factory=dict)
     """SCRAM credentials by user and mechanism, as the store contains them."""
+    tokens: dict[str, Token] = field(default_factory=dict)
+    """Delegation tokens by id. Kafka does not store their passwords."""
 
     def apply(self, value: bytes) -> None:
         """Take in one record of the log."""
@@ -79,6 +84,10 @@ class KafkaMetadata:
             self.unknown_acls = [each for each in self.unknown_acls if each != id_]
         elif kind in (_USER, _REMOVE_USER):
             self._set_credential(fields, is_removed=kind == _REMOVE_USER)
+        elif kind == _TOKEN:
+            self._add_token(fields)
+        elif kind == _REMOVE_TOKEN:
+            self.tokens.pop(fields.text() or "", None)
         elif kind == _PRODUCER_IDS:
             fields.take(12)
             self.next_producer_id = int.from_bytes(fields.take(8), "big", signed=True)
@@ -134,6 +143,15 @@ class KafkaMetadata:
             of_user[scram.name] = credential.to_text()
         if not of_user:
             del self.credentials[user]
+
+    def _add_token(self, fields: "_Fields") -> None:
+        owner, requester = fields.text() or "", fields.text() or ""
+        renewers = tuple(fields.text() or "" for _ in range(fields.varint() - 1))
+        issued_ms, max_ms, expires_ms = struct.unpack(">qqq", fields.take(24))
+        token_id = fields.text() or ""
+        self.tokens[token_id] = Token(
+            token_id, owner, requester, renewers, issued_ms, expires_ms, max_ms
+        )
 
     def _remove(self, topic_id: UUID) -> None:
         for name in [name for name, known in self.topic_ids.items() if known == topic_id]:

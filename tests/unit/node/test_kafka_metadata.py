@@ -3,6 +3,7 @@
 import struct
 from uuid import UUID
 
+from headrace.model.tokens import Token
 from headrace.node.kafka_metadata import KafkaMetadata, read_metadata
 from headrace.record.build import NewRecord, build_batch
 from headrace.security.scram import Credential, credential_from_text
@@ -58,6 +59,16 @@ def credential(user: str, mechanism: int = 1, salt: bytes = b"salt") -> bytes:
 
 def credential_removal(user: str, mechanism: int = 1) -> bytes:
     return record(22, text(user) + bytes([mechanism]))
+
+
+def token(token_id: str, renewers: tuple[str, ...] = (), expires_ms: int = 20) -> bytes:
+    names = bytes([len(renewers) + 1]) + b"".join(map(text, renewers))
+    times = struct.pack(">qqq", 10, 30, expires_ms)
+    return record(10, text("User:ann") + text("User:bob") + names + times + text(token_id))
+
+
+def token_removal(token_id: str) -> bytes:
+    return record(26, text(token_id))
 
 
 def applied(*records: bytes) -> KafkaMetadata:
@@ -147,6 +158,18 @@ def test_credentials_are_those_that_were_set_last() -> None:
     assert list(metadata.credentials["ann"]) == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
     stored = credential_from_text(metadata.credentials["ann"]["SCRAM-SHA-256"])
     assert stored == Credential(b"new", b"stored", b"server", 4096)
+
+
+def test_tokens_are_those_that_were_stored_last_and_not_removed() -> None:
+    metadata = applied(
+        token("one", ("User:eve", "User:max")),
+        token("one", ("User:eve", "User:max"), expires_ms=25),
+        token("two"),
+        token_removal("two"),
+        token_removal("three"),
+    )
+    renewers = ("User:eve", "User:max")
+    assert metadata.tokens == {"one": Token("one", "User:ann", "User:bob", renewers, 10, 25, 30)}
 
 
 def test_a_directory_without_metadata_has_none() -> None:
