@@ -101,12 +101,15 @@ def test_down_stops_a_broker_of_a_cluster_that_was_started_again(data: Path) -> 
     eventually("it is dead", lambda: not process_identity(pid))
     command = [sys.executable, "-m", "headrace", "broker", str(data / "broker-2.properties")]
     with subprocess.Popen(command) as broker:
-        line = f"pid {broker.pid}, started with headrace broker"
-        eventually("it runs", lambda: line in headrace("status", "--data", str(data)).stdout)
-        down = headrace("down", "--data", str(data))
-        assert down.returncode == 0, down.stderr
-        assert f"pid {broker.pid}, data in {data / 'broker-2'}" in down.stdout
-        assert broker.wait(60) == 0
+        try:
+            line = f"pid {broker.pid}, started with headrace broker"
+            eventually("it runs", lambda: line in headrace("status", "--data", str(data)).stdout)
+            down = headrace("down", "--data", str(data))
+            assert down.returncode == 0, down.stderr
+            assert f"pid {broker.pid}, data in {data / 'broker-2'}" in down.stdout
+            assert broker.wait(60) == 0
+        finally:
+            broker.kill()
     assert status(data)["running"] is False
 
 
