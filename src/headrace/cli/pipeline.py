@@ -31,8 +31,8 @@ from headrace.cli.pipeline_report import (
     REJECTED,
     STOPPED,
     named_tables,
+    print_each_problem,
     print_history,
-    print_troubles,
     report,
     report_failure,
     report_round,
@@ -384,9 +384,9 @@ def _watch(args: argparse.Namespace, request: "Request") -> int:
 
 def _status(args: argparse.Namespace) -> int:
     from headrace.client import ClientError
+    from headrace.pipelines.problems import Problem
     from headrace.pipelines.project import BOOTSTRAP, open_project
     from headrace.pipelines.status import read_status, with_lags
-    from headrace.pipelines.trouble import Trouble
 
     project = open_project(Path(args.directory))
     configuration = project.configuration(_bootstrap(args), config=config_path(args))
@@ -420,7 +420,7 @@ def _status(args: argparse.Namespace) -> int:
     ]
     print_table(("flow", "into", "state", "read", "written", "batch", "checkpoint", "lag"), rows)
     errors = last["errors"] if last else ()
-    print_troubles([Trouble(**error, detail="") for error in errors], whole=False)
+    print_each_problem([Problem(**error, detail="") for error in errors], whole=False)
     return 0
 
 

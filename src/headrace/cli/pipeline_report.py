@@ -12,7 +12,7 @@ from headrace.cli.output import plural, print_json, print_table
 
 if TYPE_CHECKING:
     from headrace.pipelines.outcome import Outcome
-    from headrace.pipelines.trouble import Trouble
+    from headrace.pipelines.problems import Problem
 
 COMPLETED, FAILED, STOPPED = "completed", "failed", "stopped"
 REJECTED, LOCKED = "rejected", "locked"
@@ -174,14 +174,14 @@ def _count(flow: dict[str, Any], key: str) -> object:
 def _print_problems(args: argparse.Namespace, outcome: "Outcome") -> None:
     for warning in outcome.warnings:
         print(f"\nwarning: {warning}")
-    print_troubles(outcome.troubles, whole=args.verbose)
+    print_each_problem(outcome.problems, whole=args.verbose)
 
 
-def print_troubles(troubles: "Sequence[Trouble]", *, whole: bool) -> None:
-    for trouble in troubles:
-        print(f"\n{trouble}")
+def print_each_problem(problems: "Sequence[Problem]", *, whole: bool) -> None:
+    for problem in problems:
+        print(f"\n{problem}")
         if whole:
-            print(trouble.detail.rstrip())
+            print(problem.detail.rstrip())
 
 
 def _print_next(args: argparse.Namespace, outcome: "Outcome") -> None:

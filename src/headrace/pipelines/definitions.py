@@ -32,15 +32,15 @@ from headrace.pipelines.graph import (
     Graph,
     Node,
 )
-from headrace.pipelines.project import Project
-from headrace.pipelines.trouble import (
-    Trouble,
+from headrace.pipelines.problems import (
+    Problem,
     mentioned_line,
     python_place,
     raised_place,
     sentence,
     sql_line,
 )
+from headrace.pipelines.project import Project
 from headrace.spark.options import security_of
 from headrace.spark.pyspark_api import (
     AutoCdcFlow,
@@ -92,7 +92,7 @@ class Definitions:
     outputs: list[Output] = field(default_factory=list)
     flows: list[SparkFlow | AutoCdcFlow] = field(default_factory=list)
     sql_files: list[SqlFile] = field(default_factory=list)
-    troubles: list[Trouble] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     functions: dict[str, tuple[str, int]] = field(default_factory=dict)
     """The source of each flow's function, and the line where it begins."""
     servers: dict[str, SecuritySettings] = field(default_factory=dict)
@@ -112,17 +112,17 @@ class Definitions:
         database = self.prefix.split(".")[1]
         return plain.removeprefix(self.prefix).removeprefix(f"{database}.")
 
-    def trouble(self, flow: str, text: str) -> Trouble:
+    def problem(self, flow: str, text: str) -> Problem:
         """An error that Spark found in a flow, at the line of the project's that caused it."""
         known = self.graph.flows.get(flow)
         place = python_place(text, self.project.directory)
         if place is not None:
             file, line = self.project.shown(place[0]), place[1]
         elif known is None:
-            return Trouble(flow, None, None, sentence(text), text)
+            return Problem(flow, None, None, sentence(text), text)
         else:
             file, line = known.file, self._line(known, text)
-        return Trouble(flow, file, line, sentence(text), text)
+        return Problem(flow, file, line, sentence(text), text)
 
     def _line(self, flow: Flow, text: str) -> int:
         if flow.name in self.functions:
@@ -145,12 +145,12 @@ class Definitions:
                     return spark.sql(file.text[statement.query_start : statement.end])
         raise KeyError(flow)
 
-    def submit(self, spark: Any, graph_id: str, excluded: Collection[str]) -> list[Trouble]:
+    def submit(self, spark: Any, graph_id: str, excluded: Collection[str]) -> list[Problem]:
         """Register everything but some flows; returns what Spark refused."""
         registry = SparkConnectGraphElementRegistry(spark, graph_id)
         left = {flow.target for flow in self.graph.flows.values() if flow.name not in excluded}
         barren = {flow.target for flow in self.graph.flows.values()} - left
-        refused: list[Trouble] = []
+        refused: list[Problem] = []
         for output in self.outputs:
             if self.short(output.name) not in barren:
                 refused += self._attempt(output, registry.register_output)
@@ -172,7 +172,7 @@ class Definitions:
         self.sql_files = left
         return is_less
 
-    def _attempt(self, what: Any, register: Callable[[Any], None]) -> list[Trouble]:
+    def _attempt(self, what: Any, register: Callable[[Any], None]) -> list[Problem]:
         try:
             register(what)
         except PySparkException as error:
@@ -182,12 +182,12 @@ class Definitions:
             message = sentence(text)
             if name in self.eager and "TABLE_OR_VIEW_NOT_FOUND" in text:
                 message += _EAGER_VIEW
-            return [Trouble(name, file, at.line_number, message, text)]
+            return [Problem(name, file, at.line_number, message, text)]
         return []
 
     def _submit_sql(
         self, registry: SparkConnectGraphElementRegistry, file: SqlFile, excluded: Collection[str]
-    ) -> list[Trouble]:
+    ) -> list[Problem]:
         hidden = {each.flow for each in file.statements if self.short(each.flow or "") in excluded}
         text = sql.without(file.text, {name for name in hidden if name is not None})
         if not sql.statements(text):
@@ -198,7 +198,7 @@ class Definitions:
             return [self._refused_sql(file, str(error))]
         return []
 
-    def _refused_sql(self, file: SqlFile, error: str) -> Trouble:
+    def _refused_sql(self, file: SqlFile, error: str) -> Problem:
         """Spark shows the statement that it could not read."""
         shown = self.project.shown(file.path)
         for statement in file.statements:
@@ -206,8 +206,8 @@ class Definitions:
             if own.splitlines()[-1] in error:
                 line = sql_line(error, statement.first_line) or statement.line
                 flow = None if statement.flow is None else self.short(statement.flow)
-                return Trouble(flow, shown, line, sentence(error), error)
-        return Trouble(None, shown, None, sentence(error), error)
+                return Problem(flow, shown, line, sentence(error), error)
+        return Problem(None, shown, None, sentence(error), error)
 
 
 def load(project: Project, spark: Any, graph_id: str) -> Definitions:
@@ -216,10 +216,10 @@ def load(project: Project, spark: Any, graph_id: str) -> Definitions:
     with _in_directory(project.directory):
         for path in project.files():
             part = Definitions(project, Graph(project.spec.name))
-            trouble = _load_file(path, _Collector(part, spark, graph_id), spark, graph_id)
-            whole.troubles += part.troubles
-            if trouble is not None:
-                whole.troubles.append(trouble)
+            problem = _load_file(path, _Collector(part, spark, graph_id), spark, graph_id)
+            whole.problems += part.problems
+            if problem is not None:
+                whole.problems.append(problem)
                 continue
             whole.outputs += part.outputs
             whole.flows += part.flows
@@ -231,11 +231,11 @@ def load(project: Project, spark: Any, graph_id: str) -> Definitions:
             whole.graph.nodes |= part.graph.nodes
             whole.graph.flows |= part.graph.flows
     _complete(whole)
-    whole.troubles += [*_defined_twice(whole), *_without_target(whole)]
+    whole.problems += [*_defined_twice(whole), *_without_target(whole)]
     return whole
 
 
-def _defined_twice(definitions: Definitions) -> Iterator[Trouble]:
+def _defined_twice(definitions: Definitions) -> Iterator[Problem]:
     """Names that stand for two things: Spark would run nothing at all."""
     shown, places = definitions.project.shown, list[tuple[str, str, int]]()
     explicit = [flow for flow in definitions.flows if flow.name not in (None, flow.target)]
@@ -251,18 +251,18 @@ def _defined_twice(definitions: Definitions) -> Iterator[Trouble]:
     for name, file_name, line in places:
         if name in first:
             message = f"{name} is also defined in {first[name]}. Rename one of them"
-            yield Trouble(name, file_name, line, message, message)
+            yield Problem(name, file_name, line, message, message)
         first.setdefault(name, f"{file_name}:{line}")
 
 
-def _load_file(path: Path, collector: "_Collector", spark: Any, graph_id: str) -> Trouble | None:
+def _load_file(path: Path, collector: "_Collector", spark: Any, graph_id: str) -> Problem | None:
     project = collector.definitions.project
     if path.suffix == ".sql":
         collector.register_sql(path.read_text(encoding="utf-8"), path)
         return None
     if path.suffix != ".py":
         message = "not a .py or .sql file. Remove it from 'libraries'"
-        return Trouble(None, project.shown(path), None, message, message)
+        return Problem(None, project.shown(path), None, message, message)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -282,7 +282,7 @@ def _load_file(path: Path, collector: "_Collector", spark: Any, graph_id: str) -
 
 def _raised(
     project: Project, flow: str | None, error: Exception, fallback: tuple[str, int]
-) -> Trouble:
+) -> Problem:
     import traceback
 
     file, line = raised_place(error, project.directory) or fallback
@@ -293,7 +293,7 @@ def _raised(
     if isinstance(error, AttributeError) and error.name in NAMES_SINCE:
         spoken += f". It requires PySpark {shown(NAMES_SINCE[error.name])}"
     detail = "".join(traceback.format_exception(error))
-    return Trouble(flow, project.shown(file), line, f"{name}{spoken}".removesuffix(": "), detail)
+    return Problem(flow, project.shown(file), line, f"{name}{spoken}".removesuffix(": "), detail)
 
 
 class _Collector(GraphElementRegistry):
@@ -336,7 +336,7 @@ class _Collector(GraphElementRegistry):
                 own.eager.add(name)
         except Exception as error:  # noqa: BLE001 - it is the user's code.
             place = (at.filename, at.line_number or 1)
-            own.troubles.append(_raised(own.project, name, error, place))
+            own.problems.append(_raised(own.project, name, error, place))
         else:
             own.flows.append(replace(flow, func=lambda: frame))
         self._add_flow(name, flow.target, reads, at)
@@ -428,7 +428,7 @@ def _complete(definitions: Definitions) -> None:
         graph.flows[flow.name] = replace(flow, reads=known)
 
 
-def _without_target(definitions: Definitions) -> Iterator[Trouble]:
+def _without_target(definitions: Definitions) -> Iterator[Problem]:
     """Flows whose target is not defined; Spark would run nothing for them."""
     for flow in definitions.graph.flows.values():
         if flow.target not in definitions.graph.nodes:
@@ -436,7 +436,7 @@ def _without_target(definitions: Definitions) -> Iterator[Trouble]:
                 f"unknown table or sink {flow.target!r}. "
                 "Create it with create_streaming_table or create_sink"
             )
-            yield Trouble(flow.name, flow.file, flow.line, message, message)
+            yield Problem(flow.name, flow.file, flow.line, message, message)
 
 
 @contextmanager

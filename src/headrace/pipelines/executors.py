@@ -24,7 +24,7 @@ def check_executors(spark: Any) -> None:
     """Run Headrace in a few tasks and compare its version with the driver's."""
     from pyspark.errors import PySparkException
 
-    from headrace.pipelines.trouble import sentence
+    from headrace.pipelines.problems import sentence
 
     tasks = spark.range(0, _TASKS, 1, _TASKS).mapInArrow(_versions, "version STRING")
     try:

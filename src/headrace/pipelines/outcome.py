@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from headrace.pipelines.graph import SOURCE, Graph
+from headrace.pipelines.problems import Problem
 from headrace.pipelines.run_machine import COMPLETED, FlowRun
-from headrace.pipelines.trouble import Trouble
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Outcome:
     started: datetime
     graph: Graph
     flows: dict[str, FlowRun] = field(default_factory=dict)
-    troubles: list[Trouble] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     seconds: float = 0.0
     state: str = COMPLETED
@@ -67,7 +67,7 @@ class Outcome:
             ],
             "errors": [
                 {"flow": each.flow, "file": each.file, "line": each.line, "message": each.message}
-                for each in self.troubles
+                for each in self.problems
             ],
             "warnings": self.warnings,
         }

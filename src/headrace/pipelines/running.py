@@ -37,6 +37,7 @@ from headrace.pipelines.graph import SINK, TABLE, TEMPORARY_VIEW, VIEW, Flow, Gr
 from headrace.pipelines.incremental import Incremental, NotIncremental
 from headrace.pipelines.listening import ProgressListener, Show, SilentListener
 from headrace.pipelines.outcome import Outcome, Request
+from headrace.pipelines.problems import sentence
 from headrace.pipelines.project import BOOTSTRAP, Project, write_json
 from headrace.pipelines.replacing import Replacement
 from headrace.pipelines.run_machine import (
@@ -55,7 +56,6 @@ from headrace.pipelines.run_machine import (
 from headrace.pipelines.security import client_settings
 from headrace.pipelines.storage import NotShared, prove_shared
 from headrace.pipelines.tables import Tables
-from headrace.pipelines.trouble import sentence
 from headrace.pipelines.versions import Versions
 from headrace.pipelines.workers import QueryWorkers
 from headrace.spark.pyspark_api import create_dataflow_graph, drop_dataflow_graph, start_run
@@ -146,7 +146,7 @@ class Runner:
         outcome = Outcome(
             self._project.spec.name, request.dry, datetime.now(UTC), definitions.graph
         )
-        outcome.troubles += definitions.troubles
+        outcome.problems += definitions.problems
         self._servers = definitions.servers
         try:
             self._check_brokers(definitions)
@@ -169,8 +169,8 @@ class Runner:
             for flow in run.confirm():
                 self._show.changed(flow)
             failed = [flow for flow in run.flows.values() if flow.error is not None]
-            outcome.troubles += [
-                definitions.trouble(each.name, each.error or "") for each in failed
+            outcome.problems += [
+                definitions.problem(each.name, each.error or "") for each in failed
             ]
         except (ExecutorsDiffer, NotShared, Incomplete, NotIncremental) as error:
             raise RunFailed(str(error)) from error
@@ -235,7 +235,7 @@ class Runner:
         """Compute the views that Spark does not run."""
         graph = definitions.graph
         failed = {flow.name for flow in run.flows.values() if flow.state != COMPLETED}
-        failed |= {each.flow for each in definitions.troubles if each.flow is not None}
+        failed |= {each.flow for each in definitions.problems if each.flow is not None}
         for name in names:
             flow = run.flows.setdefault(name, FlowRun(name, SKIPPED))
             if name in failed | graph.dependents(failed):
@@ -263,7 +263,7 @@ class Runner:
         `ours` are views that Spark does not run.
         """
         graph = definitions.graph
-        wrong = {each.flow for each in definitions.troubles if each.flow is not None}
+        wrong = {each.flow for each in definitions.problems if each.flow is not None}
         refreshed = self._refreshed(graph, request, definitions)
         refreshed -= {graph.flows[name].target for name in ours}
         waves = graph.waves(definitions.eager)
@@ -306,13 +306,13 @@ class Runner:
             refused = definitions.submit(self._spark, self._graph_id, excluded)
             if not refused:
                 self._start(run, definitions, request, excluded, refreshed, outcome)
-                refused = [definitions.trouble(*each) for each in run.unresolved.items()]
+                refused = [definitions.problem(*each) for each in run.unresolved.items()]
             self._new_graph()
             tried = [flow for name, flow in run.flows.items() if name not in before]
             late = [flow for flow in tried if _LATE in (flow.error or "")]
             if refused:
                 run.flows, run.unresolved = dict(before), {}
-                outcome.troubles += [each for each in refused if each not in outcome.troubles]
+                outcome.problems += [each for each in refused if each not in outcome.problems]
                 named = {each.flow for each in refused if each.flow is not None}
                 unnamed = {each.file for each in refused if each.flow is None}
                 named |= {flow.name for flow in graph.flows.values() if flow.file in unnamed}
@@ -445,7 +445,7 @@ class Runner:
 
     def _finish(self, definitions: Definitions, outcome: Outcome) -> None:
         """Give every flow its last state, and the run its own."""
-        wrong = {each.flow for each in outcome.troubles}
+        wrong = {each.flow for each in outcome.problems}
         for flow in definitions.graph.flows.values():
             if self._is_temporary(definitions.graph, flow):
                 continue
@@ -460,7 +460,7 @@ class Runner:
                 own.state = "valid" if own.state == QUEUED else SKIPPED
             else:
                 own.state = SKIPPED
-        if outcome.state == COMPLETED and (outcome.troubles or self._incomplete(outcome)):
+        if outcome.state == COMPLETED and (outcome.problems or self._incomplete(outcome)):
             outcome.state = FAILED
         if not outcome.dry:
             outcome.lags = self.lags(definitions.graph)

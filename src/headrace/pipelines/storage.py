@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 
-from headrace.pipelines.trouble import sentence
+from headrace.pipelines.problems import sentence
 
 _PROBE = "_headrace_probe"
 _ROWS = 64

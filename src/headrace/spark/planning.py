@@ -2,7 +2,7 @@
 
 Owns the driver's client and every question to the cluster that planning has. It reads no records.
 
-1. Trouble that may pass (no leader, a broker that is away) is waited for by the client, and the
+1. An error that may pass (no leader, a broker that is away) is waited for by the client, and the
    whole question asked again, before anything is called lost.
 2. A new leader's end may lie behind what was read already, for a moment: ends below a known
    position are asked for again, and never returned.

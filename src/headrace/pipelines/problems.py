@@ -29,7 +29,7 @@ _NOISE = (
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Problem:
     flow: str | None
     """None if it is not one flow's."""
     file: str | None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipelines.trouble import (
+from headrace.pipelines.problems import (
     mentioned_line,
     python_place,
     raised_place,
