@@ -86,6 +86,7 @@ class Minute:
     rounds_s: list[float] = field(default_factory=list)
     processes: int = 0
     pss_mb: float = 0.0
+    java_mb: float = 0.0
     files: dict[str, int] = field(default_factory=dict)
 
 
@@ -143,14 +144,14 @@ class Watch:
                 self.rounds.append(json.loads(text))
                 text = ""
                 if len(self.rounds) == 5:
-                    self.fifth_round_mb = self.memory()[1]
+                    self.fifth_round_mb = sum(self.memory().values())
 
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def memory(self) -> tuple[int, float]:
-        """The number of processes and their proportional memory in MB."""
+    def memory(self) -> dict[int, float]:
+        """The proportional memory of each process, in MB."""
         parents: dict[int, int] = {}
         for place in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -159,7 +160,7 @@ class Watch:
         own = {self._process.pid}
         while more := {pid for pid, parent in parents.items() if parent in own} - own:
             own |= more
-        return len(own), sum(map(_pss_mb, own))
+        return {pid: _pss_mb(pid) for pid in own}
 
     def stop(self) -> None:
         self._process.terminate()
@@ -172,6 +173,12 @@ def _pss_mb(pid: int) -> float:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) / 1024
     return 0.0
+
+
+def _is_java(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+    return False
 
 
 def measure(watch: Watch, warehouse: Path, minutes: int) -> list[Minute]:
@@ -188,7 +195,9 @@ def measure(watch: Watch, warehouse: Path, minutes: int) -> list[Minute]:
                 minute.ages_s.append(age_s)
             time.sleep(_SAMPLE_S)
         minute.rounds_s = [each["seconds"] for each in watch.rounds[known:]]
-        minute.processes, minute.pss_mb = watch.memory()
+        memory = watch.memory()
+        minute.processes, minute.pss_mb = len(memory), sum(memory.values())
+        minute.java_mb = sum(used for pid, used in memory.items() if _is_java(pid))
         minute.files = {name: len(table_files(warehouse / name)) for name in _TABLES}
         found.append(minute)
         print(_line(number + 1, minute), flush=True)
@@ -198,7 +207,7 @@ def measure(watch: Watch, warehouse: Path, minutes: int) -> list[Minute]:
 def _line(number: int, minute: Minute) -> str:
     files = " | ".join(str(minute.files[name]) for name in _TABLES)
     age, took = _median(minute.ages_s), _median(minute.rounds_s)
-    memory = f"{minute.processes} | {minute.pss_mb:,.0f} MB"
+    memory = f"{minute.processes} | {minute.pss_mb:,.0f} MB | {minute.java_mb:,.0f} MB"
     return f"| {number} | {age} | {took} | {len(minute.rounds_s)} | {memory} | {files} |"
 
 
@@ -207,7 +216,16 @@ def _median(values: list[float]) -> str:
 
 
 def _head() -> str:
-    names = ("minute", "age in gold", "round", "rounds", "processes", "PSS", *_TABLES)
+    names = (
+        "minute",
+        "age in gold",
+        "round",
+        "rounds",
+        "processes",
+        "PSS",
+        "PSS of Java",
+        *_TABLES,
+    )
     return f"| {' | '.join(names)} |\n|{' --- |' * len(names)}"
 
 
@@ -261,7 +279,7 @@ def _run(project: Path, bootstrap: str, chosen: argparse.Namespace, before: int)
         ages = [age for minute in found for age in minute.ages_s]
         rounds = sum(len(minute.rounds_s) for minute in found)
         print(f"\n{sent:,} records sent and read in {rounds} rounds; age {_median(ages)} (median)")
-        fifth, last = watch.fifth_round_mb, watch.memory()[1]
+        fifth, last = watch.fifth_round_mb, sum(watch.memory().values())
         print(f"PSS after round 5: {fifth:,.0f} MB; at the end: {last:,.0f} MB")
     finally:
         if feeder is not None and feeder.poll() is None:

@@ -49,6 +49,7 @@ from headrace.spark.pyspark_api import (
     Output,
     Sink,
     SparkConnectGraphElementRegistry,
+    Table,
     TemporaryView,
     add_pipeline_analysis_context,
     block_session_mutations,
@@ -101,7 +102,7 @@ class Definitions:
     eager: set[str] = field(default_factory=set)
     """Flows that cannot be defined before what they read is there."""
     properties: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    """The table properties of materialized views."""
+    """The table properties of tables and materialized views."""
 
     @property
     def prefix(self) -> str:
@@ -306,10 +307,11 @@ class _Collector(GraphElementRegistry):
 
     def register_output(self, output: Output) -> None:
         kind, detail = TABLE, None
-        if isinstance(output, MaterializedView):
-            kind = VIEW
+        if isinstance(output, Table):
             name = self.definitions.short(output.name)
             self.definitions.properties[name] = output.table_properties
+        if isinstance(output, MaterializedView):
+            kind = VIEW
         elif isinstance(output, TemporaryView):
             kind = TEMPORARY_VIEW
         elif isinstance(output, Sink):

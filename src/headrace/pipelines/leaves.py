@@ -70,11 +70,25 @@ def write_index(
     version: Path, position: Position, leaves: Sequence[tuple[str, Any]], key: pa.DataType
 ) -> None:
     names, firsts = [name for name, _ in leaves], [first for _, first in leaves]
-    about = {"files": sorted(position.files), "definition": position.definition}
     columns = {"name": pa.array(names, pa.string()), "first": pa.array(firsts, key)}
-    content = pa.table(columns).replace_schema_metadata({_ABOUT: json.dumps(about)})
-    with pa.ipc.new_file(version / _INDEX, content.schema) as writer:
+    _write_content(version, pa.table(columns), position)
+
+
+def cover(version: Path, file: str) -> None:
+    """Add a source file to the position of a published version."""
+    index = read_index(version)
+    assert index is not None
+    position = Position(index.position.files | {file}, index.position.definition)
+    _write_content(version, pa.ipc.open_file(version / _INDEX).read_all(), position)
+
+
+def _write_content(version: Path, leaves: pa.Table, position: Position) -> None:
+    about = {"files": sorted(position.files), "definition": position.definition}
+    content = leaves.replace_schema_metadata({_ABOUT: json.dumps(about)})
+    new = version / f"{_INDEX}.new"
+    with pa.ipc.new_file(new, content.schema) as writer:
         writer.write_table(content)
+    new.replace(version / _INDEX)
 
 
 @dataclass(frozen=True)

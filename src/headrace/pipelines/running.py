@@ -36,6 +36,7 @@ from headrace.pipelines.executors import ExecutorsDiffer, check_executors
 from headrace.pipelines.graph import SINK, TABLE, TEMPORARY_VIEW, VIEW, Flow, Graph
 from headrace.pipelines.incremental import Incremental, NotIncremental
 from headrace.pipelines.listening import ProgressListener, Show, SilentListener
+from headrace.pipelines.merging import CannotMerge, Merging
 from headrace.pipelines.outcome import Outcome, Request
 from headrace.pipelines.problems import sentence
 from headrace.pipelines.project import BOOTSTRAP, Project, write_json
@@ -135,6 +136,9 @@ class Runner:
         self._versions = Versions(spark, self._tables, keep=project.versions_kept(configuration))
         self._incremental = Incremental(spark, self._tables, self._versions, configuration)
         self._replacement = Replacement(spark, self._tables)
+        # Programs that this process does not know can use another server at the same time.
+        mergeable = project.checkpoints if self._is_own_server else None
+        self._merging = Merging(spark, self._tables, mergeable)
 
     def run(self, request: Request) -> Outcome:
         """Reload the definitions and run them once."""
@@ -172,6 +176,8 @@ class Runner:
             outcome.problems += [
                 definitions.problem(each.name, each.error or "") for each in failed
             ]
+            if not request.dry and not outcome.problems and not self._incomplete(outcome):
+                outcome.warnings += self._merge(definitions)
         except (ExecutorsDiffer, NotShared, Incomplete, NotIncremental) as error:
             raise RunFailed(str(error)) from error
         except KeyboardInterrupt:
@@ -254,6 +260,14 @@ class Runner:
                 self._show.changed(flow)
             flow.ended_s = time.monotonic()
         self._incremental.end()
+
+    def _merge(self, definitions: Definitions) -> list[str]:
+        """Merge small files. Without it, the tables are also complete, so an error is a warning."""
+        try:
+            self._merging.merge(definitions)
+        except (PySparkException, OSError, CannotMerge) as error:
+            return [f"small files are not merged: {sentence(str(error))}"]
+        return []
 
     def _run_what_can(
         self, definitions: Definitions, request: Request, outcome: Outcome, ours: Collection[str]

@@ -8,6 +8,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 LOG = "_spark_metadata"
@@ -78,8 +79,18 @@ def local_path(uri: str) -> Path:
     return Path(unquote(urlparse(uri).path))
 
 
+def newest_logs(log: Path) -> list[Path]:
+    """The files of a log of Spark that list all entries; the first can be a compacted one."""
+    return _newest(log.iterdir()) if log.is_dir() else []
+
+
+def log_entries(log: Path) -> list[dict[str, Any]]:
+    """The entries of one file of a log."""
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()[1:]]
+
+
 def _texts(log: Path) -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in _newest(log.iterdir())}
+    return {path.name: path.read_text(encoding="utf-8") for path in newest_logs(log)}
 
 
 def _newest(paths: Iterable[Path]) -> list[Path]:

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         GraphElementRegistry,
         graph_element_registration_context,
     )
-    from pyspark.pipelines.output import MaterializedView, Output, Sink, TemporaryView
+    from pyspark.pipelines.output import MaterializedView, Output, Sink, Table, TemporaryView
     from pyspark.pipelines.spark_connect_graph_element_registry import (
         SparkConnectGraphElementRegistry,
     )
@@ -84,6 +84,7 @@ MODULES = {
     "Output": "pyspark.pipelines.output",
     "Sink": "pyspark.pipelines.output",
     "SparkConnectGraphElementRegistry": "pyspark.pipelines.spark_connect_graph_element_registry",
+    "Table": "pyspark.pipelines.output",
     "TemporaryView": "pyspark.pipelines.output",
     "add_pipeline_analysis_context": "pyspark.pipelines.add_pipeline_analysis_context",
     "block_session_mutations": "pyspark.pipelines.block_session_mutations",
@@ -143,6 +144,7 @@ __all__ = [
     "Sink",
     "SparkConnectGraphElementRegistry",
     "SupportsTriggerAvailableNow",
+    "Table",
     "TemporaryView",
     "add_pipeline_analysis_context",
     "arrow_schema",
