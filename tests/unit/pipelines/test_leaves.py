@@ -87,7 +87,7 @@ def test_table_without_rows_has_a_file_with_its_columns(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_key_that_did_not_change_are_an_error() -> None:
-    with pytest.raises(WrongKey, match="rows of other values of order"):
+    with pytest.raises(WrongKey, match="values of order that are not in the rows"):
         leaves.replacing(table(("b", "x", 1)), "order", pa.array(["a"]))
 
 
