@@ -28,6 +28,8 @@ TOPIC_ALREADY_EXISTS = 36
 
 _PRODUCE, _FETCH, _METADATA, _CREATE_TOPICS, _DELETE_TOPICS = 0, 1, 3, 19, 20
 _BATCH_CRC_AT = 17
+_LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
+_LZ4_BLOCK_SIZE = 64 * 1024
 _BATCH_HEAD = struct.Struct(">qiibI")
 _BATCH_TAIL = struct.Struct(">hiqqqhii")
 
@@ -76,15 +78,23 @@ def build_batch(values: Sequence[bytes], codec: int, timestamp_ms: int) -> bytes
         records += varint(len(body)) + body
     payload = bytes(records)
     if codec == CODEC_LZ4:
-        # Java refuses frames whose blocks depend on each other, which is cramjam's default.
-        compressor = cramjam.lz4.Compressor(level=1, block_linked=False)
-        compressor.compress(payload)
-        payload = bytes(compressor.finish())
+        payload = _lz4_frame(payload)
     elif codec == CODEC_ZSTD:
         payload = bytes(cramjam.zstd.compress(payload, 3))
     last = len(values) - 1
     tail = _BATCH_TAIL.pack(codec, last, timestamp_ms, timestamp_ms, -1, -1, -1, last + 1) + payload
     return _BATCH_HEAD.pack(0, len(tail) + 9, -1, 2, crc32c.crc32c(tail)) + tail
+
+
+def _lz4_frame(data: bytes) -> bytes:
+    """A frame as Java and librdkafka write it: independent blocks of 64 KiB, no checksums."""
+    frame = _LZ4_HEADER
+    for at in range(0, len(data), _LZ4_BLOCK_SIZE):
+        piece = data[at : at + _LZ4_BLOCK_SIZE]
+        block = bytes(cramjam.lz4.compress_block(piece, store_size=False))
+        assert len(block) < len(piece)
+        frame += len(block).to_bytes(4, "little") + block
+    return frame + bytes(4)
 
 
 def stored_part(batch: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import random
 import struct
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.record import compression
 from headrace.record.compression import (
     CODEC_NAMES,
     GZIP,
@@ -138,6 +140,47 @@ def test_our_lz4_blocks_are_independent_because_java_reads_no_others(level: int 
     frame = compress(LZ4, TEXT, level)
     assert frame[:4] == b"\x04\x22\x4d\x18"
     assert frame[4] & 0xE0 == 0x60
+
+
+@settings(max_examples=300)
+@given(
+    data=st.sampled_from(
+        [b"", SMALL, TEXT[:70_000], TEXT, bytes(3_000_000), random.Random(1).randbytes(500)]
+    ),
+    changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=2),
+    cut=st.one_of(st.none(), st.integers(0, 1 << 20)),
+    more=st.sampled_from([b"", b"\0", lz4_frame(SMALL, store_size=False)]),
+    size_max=st.sampled_from([1, len(SMALL), 65_536, SIZE_MAX]),
+)
+def test_lz4_frames_of_clients_are_read_as_by_the_decoder_of_all_frames(
+    data: bytes, changes: list[tuple[int, int]], cut: int | None, more: bytes, size_max: int
+) -> None:
+    """Such frames have blocks of 64 KiB without checksums, and take a shorter path."""
+    frame = bytearray(lz4_frame(data, store_size=False) + more)
+    for at, value in changes:
+        frame[at % len(frame)] = value
+    if cut is not None:
+        del frame[cut % len(frame) :]
+
+    def outcome() -> bytes | str:
+        try:
+            return decompress(LZ4, bytes(frame), size_max)
+        except ApiError as error:
+            return str(error)
+
+    short = outcome()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compression, "_decompress_plain_lz4", lambda *_: None)
+        assert short == outcome()
+
+
+@pytest.mark.parametrize("data", [SMALL, TEXT])
+def test_lz4_frames_of_clients_take_the_shorter_path(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = lz4_frame(data, store_size=False)
+    monkeypatch.setattr(compression, "_decompress_growing", None)
+    assert decompress(LZ4, frame, SIZE_MAX) == data
 
 
 def test_lz4_with_dependent_blocks_is_refused_because_java_could_not_read_it() -> None:
