@@ -7,11 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 spark = SparkSession.active()
 
 
-# Headrace merges small files. No program outside of the pipeline reads this table as a stream.
-@dp.table(
-    comment="The records of the topic orders, unchanged",
-    table_properties={"headrace.merge.files": "true"},
-)
+@dp.table(comment="The records of the topic orders, unchanged")
 def raw_orders() -> DataFrame:
     stream = (
         spark.readStream.format("headrace")

@@ -56,10 +56,7 @@ def checked_orders() -> DataFrame:
     return parsed.select("*", F.coalesce(*reasons).alias("reason"))
 
 
-@dp.table(
-    comment="The valid events of all orders, with types; some are duplicates, some are late",
-    table_properties={"headrace.merge.files": "true"},
-)
+@dp.table(comment="The valid events of all orders, with types; some are duplicates, some are late")
 def order_events() -> DataFrame:
     right = spark.readStream.table("checked_orders").where("reason IS NULL")
     return right.select("event.*", "partition", "offset")
