@@ -118,7 +118,7 @@ def test_incomplete_named_directory_is_reported(
     jars = make_jars(tmp_path / "home")
     jars[-1].unlink()
     monkeypatch.setenv(zookeeper_jars.HOME_VARIABLE, str(tmp_path / "home"))
-    with pytest.raises(NotInstalled, match="snappy-java not found"):
+    with pytest.raises(NotInstalled, match="lacks jars of ZooKeeper: snappy-java"):
         class_path()
 
 

@@ -121,8 +121,11 @@ def test_lists_and_alternatives_are_not_reported() -> None:
     assert rules(client).reports == []
 
 
-def test_denied_commit_is_reported() -> None:
+@pytest.mark.parametrize("version", [9, 10])
+def test_denied_commit_is_reported(version: int) -> None:
     client = denying_broker()
+    secret = {"topic_id": client.broker.image.topics[SECRET].topic_id, "name": SECRET}
+    del secret["name" if version >= 10 else "topic_id"]
     rules(client).deny(Operation.READ, topic_resource(SECRET), group_resource("hidden"))
     for group in ("hidden", "other"):
         partition = {
@@ -131,13 +134,13 @@ def test_denied_commit_is_reported() -> None:
             "committed_leader_epoch": -1,
             "committed_metadata": "",
         }
-        topics = [{"name": SECRET, "partitions": [partition]}]
+        topics = [{**secret, "partitions": [partition]}]
         fields: dict[str, Any] = {
             "generation_id_or_member_epoch": -1,
             "member_id": "",
             "group_instance_id": None,
         }
-        ask(client, apis.OFFSET_COMMIT, group_id=group, topics=topics, **fields)
+        ask(client, apis.OFFSET_COMMIT, version, group_id=group, topics=topics, **fields)
     reported = [(operation, resource) for _, _, operation, resource in rules(client).reports]
     assert reported == [
         (Operation.READ, group_resource("hidden")),
