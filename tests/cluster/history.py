@@ -23,7 +23,7 @@ from headrace.testing.cluster import ClusterBroker, RunningCluster
 from headrace.wire.codec import Message as Reply
 from tests.broker.raw import METADATA, RawConnection
 
-DEADLINE_S = 40.0
+DEADLINE_S = 120.0
 
 
 def wait_for(what: str, is_so: Callable[[], Any], timeout_s: float = DEADLINE_S) -> Any:

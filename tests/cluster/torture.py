@@ -25,14 +25,14 @@ from tests.cluster.disks import Disk, DisksUnavailable, mounted
 from tests.cluster.history import Deletions, Load, Topic, check
 from tests.cluster.observers import EndSampler, Observations, RecordReader
 from tests.cluster.placement import wait_until_nothing_is_left_behind
-from tests.cluster.torture_faults import FAULTS
+from tests.cluster.torture_faults import DEADLINE_S, FAULTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "RELIABILITY.md"
 SETTINGS = {
     "zookeeper.session.timeout.ms": "2000",
     "replica.lag.time.max.ms": "2000",
-    "zookeeper.connection.timeout.ms": "30000",
+    "zookeeper.connection.timeout.ms": str(int(DEADLINE_S * 1000)),
 }
 HEADING = "## Live cluster"
 BROKERS = 4
@@ -94,7 +94,7 @@ class Torture:
                 load.stop()
         seen.check_against(check(*self._loads, deletions=self.deletions))
         self._count(seen)
-        topic.admin.delete_topics([name])[name].result(60)
+        topic.admin.delete_topics([name])[name].result(DEADLINE_S)
 
     def _count(self, seen: Observations) -> None:
         self.acknowledged += sum(len(load.acked) for load in self._loads)
@@ -121,7 +121,7 @@ class Torture:
 
     def wait_for_writes(self) -> float:
         """Wait until more writes are acknowledged; return the time in seconds."""
-        return self._loads[0].wait_for_more(3 if self._is_idle else 20, timeout_s=120)
+        return self._loads[0].wait_for_more(3 if self._is_idle else 20, timeout_s=DEADLINE_S)
 
     def acknowledged_offsets(self, partition: int) -> list[int]:
         found = [dict(load.acked).values() for load in self._loads]
@@ -145,7 +145,7 @@ class Torture:
                 broker.resume()
         if not self.cluster.zookeeper.nodes[0].process.running:
             self.cluster.zookeeper.start()
-        self.cluster.start_brokers(timeout_s=60)
+        self.cluster.start_brokers(timeout_s=DEADLINE_S)
 
 
 def section(torture: Torture, hours: float, seed: int, command: str) -> str:

@@ -27,6 +27,8 @@ CLIENTS_MAX = 300
 """Connections of a client that exhausts a broker's file descriptors."""
 SPARE_DESCRIPTORS = 10
 OUTAGE_PAUSE_S_MAX = 120.0
+DEADLINE_S = 300.0
+"""Of a start, a stop and the next acknowledged write. A busy disk can stop ZooKeeper for 35 s."""
 
 Fault = Callable[["Torture", Topic], None]
 
@@ -41,12 +43,12 @@ def kill_any(torture: "Torture", _topic: Topic) -> None:
 
 def kill_all(torture: "Torture", _topic: Topic) -> None:
     torture.cluster.kill(*torture.cluster.brokers)
-    torture.cluster.start_brokers(timeout_s=60)
+    torture.cluster.start_brokers(timeout_s=DEADLINE_S)
 
 
 def restart_one(torture: "Torture", topic: Topic) -> None:
     topic.wait_until_in_sync()
-    torture.cluster.brokers[torture.any_broker()].restart()
+    torture.cluster.brokers[torture.any_broker()].restart(timeout_s=DEADLINE_S)
 
 
 def pause(torture: "Torture", topic: Topic) -> None:
@@ -120,7 +122,7 @@ def wipe(torture: "Torture", topic: Topic) -> None:
     node = torture.any_broker()
     torture.cluster.kill(node)
     clear(torture.cluster.brokers[node].data_dir)
-    torture.cluster.start_brokers([node])
+    torture.cluster.start_brokers([node], timeout_s=DEADLINE_S)
 
 
 def restore_older_copy(torture: "Torture", topic: Topic) -> None:
@@ -131,14 +133,14 @@ def restore_older_copy(torture: "Torture", topic: Topic) -> None:
     copy = broker.data_dir.with_name(f"{broker.data_dir.name}.copy")
     end(torture, node)
     shutil.copytree(broker.data_dir, copy)
-    torture.cluster.start_brokers([node])
+    torture.cluster.start_brokers([node], timeout_s=DEADLINE_S)
     topic.wait_until_in_sync()
     torture.wait_for_writes()
     end(torture, node)
     clear(broker.data_dir)
     shutil.copytree(copy, broker.data_dir, dirs_exist_ok=True)
     shutil.rmtree(copy)
-    torture.cluster.start_brokers([node])
+    torture.cluster.start_brokers([node], timeout_s=DEADLINE_S)
 
 
 def full_outage(torture: "Torture", topic: Topic) -> None:
@@ -149,7 +151,7 @@ def full_outage(torture: "Torture", topic: Topic) -> None:
         torture.cluster.kill(*nodes)
     else:
         for node in nodes:
-            torture.cluster.brokers[node].stop(timeout_s=60)
+            torture.cluster.brokers[node].stop(timeout_s=DEADLINE_S)
     torture.random.shuffle(nodes)
     if torture.random.random() < 0.5:
         clear(torture.cluster.brokers[nodes[0]].data_dir)
@@ -158,7 +160,7 @@ def full_outage(torture: "Torture", topic: Topic) -> None:
         torture.cluster.brokers[node].launch()
         time.sleep(torture.random.uniform(0, OUTAGE_PAUSE_S_MAX / len(nodes)))
     for node in nodes:
-        torture.cluster.brokers[node].wait_until_ready(60)
+        torture.cluster.brokers[node].wait_until_ready(DEADLINE_S)
 
 
 def exhaust_descriptors(torture: "Torture", topic: Topic) -> None:
@@ -187,7 +189,7 @@ def end(torture: "Torture", node: int) -> None:
     if torture.random.random() < 0.5:
         torture.cluster.kill(node)
     else:
-        torture.cluster.brokers[node].stop(timeout_s=60)
+        torture.cluster.brokers[node].stop(timeout_s=DEADLINE_S)
 
 
 def clear(directory: Path) -> None:
