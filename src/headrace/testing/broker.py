@@ -59,7 +59,8 @@ class LoggingProcess:
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def reported(self, what: str) -> str:
-        return f"The broker {what.removesuffix('.')}. Its log, {self.log_path}:\n{self.log() or '(empty)'}"
+        log = self.log() or "(empty)"
+        return f"The broker {what.removesuffix('.')}. Its log, {self.log_path}:\n{log}"
 
 
 class RunningBroker(LoggingProcess, Faults):
