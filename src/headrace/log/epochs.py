@@ -57,14 +57,14 @@ class EpochCache:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == self.latest():
             return epoch, log_end_offset
-        entry = bisect_right(self.epochs, epoch)
-        if entry == 0:
+        after = bisect_right(self.epochs, epoch)
+        if after == 0:
             return epoch, self.offsets[0]
-        return self.epochs[entry - 1], self.offsets[entry]
+        return self.epochs[after - 1], self.offsets[after]
 
     def epoch_for(self, offset: int) -> int:
-        entry = bisect_right(self.offsets, offset)
-        return self.epochs[entry - 1] if entry else UNDEFINED_EPOCH
+        after = bisect_right(self.offsets, offset)
+        return self.epochs[after - 1] if after else UNDEFINED_EPOCH
 
     def cut_end(self, offset: int) -> None:
         """Remove epochs that begin at or after an offset."""
@@ -74,10 +74,10 @@ class EpochCache:
 
     def cut_start(self, offset: int) -> None:
         """Raise the start of the log to an offset."""
-        entry = bisect_right(self.offsets, offset)
-        if entry:
-            del self.epochs[: entry - 1]
-            del self.offsets[: entry - 1]
+        after = bisect_right(self.offsets, offset)
+        if after:
+            del self.epochs[: after - 1]
+            del self.offsets[: after - 1]
             self.offsets[0] = offset
 
     def assert_invariants(self) -> None:

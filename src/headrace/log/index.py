@@ -49,10 +49,10 @@ class OffsetIndex:
 
     def lookup(self, relative_offset: i64) -> i64:
         """The position of a batch at or before an offset, where a search begins."""
-        entry = bisect_right(self.offsets, relative_offset)
-        if entry == 0:
+        after = bisect_right(self.offsets, relative_offset)
+        if after == 0:
             return 0
-        return self.positions[entry - 1]
+        return self.positions[after - 1]
 
     def cut(self, length: int) -> None:
         del self.offsets[length:]
@@ -99,10 +99,10 @@ class TimeIndex:
 
     def lookup(self, timestamp: i64) -> i64:
         """A relative offset up to which all records are earlier than `timestamp`; -1 if unknown."""
-        entry = bisect_right(self.timestamps, timestamp - 1)
-        if entry == 0:
+        after = bisect_right(self.timestamps, timestamp - 1)
+        if after == 0:
             return -1
-        return self.offsets[entry - 1]
+        return self.offsets[after - 1]
 
     def cut(self, length: int) -> None:
         del self.timestamps[length:]

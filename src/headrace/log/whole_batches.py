@@ -29,9 +29,9 @@ def whole_batches(log: Log, offset: i64, found: FileSlice) -> tuple[i64, i64]:
     start: i64 = found.position
     if segment is not None:
         positions = segment.index().positions
-        entry = bisect_right(positions, stop - HEADER_SIZE)
-        if entry > 0 and positions[entry - 1] > start:
-            start = positions[entry - 1]
+        after = bisect_right(positions, stop - HEADER_SIZE)
+        if after > 0 and positions[after - 1] > start:
+            start = positions[after - 1]
     end_offset: i64 = offset
     files = found.file.files
     while stop - start >= HEADER_SIZE:

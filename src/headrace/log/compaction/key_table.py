@@ -66,36 +66,36 @@ class KeyTable:
     def _slot_of(self, first: int, second: int) -> int:
         """The slot of a digest, or the free slot for it, by double hashing."""
         words = self._words
-        entries = self._slots
-        entry = second % entries
+        slots = self._slots
+        slot = second % slots
         stored = second - (1 << 63)
         step = 0
         while True:
-            at = entry * 3
+            at = slot * 3
             if words[at + 2] == 0 or (words[at] == first and words[at + 1] == stored):
                 return at
             if step == 0:
                 # The number of slots is prime, so each step size visits all of them.
-                step = first % (entries - 1) + 1
-            entry += step
-            if entry >= entries:
-                entry -= entries
+                step = first % (slots - 1) + 1
+            slot += step
+            if slot >= slots:
+                slot -= slots
 
     def _grow(self) -> None:
-        old, entries = self._words, self._slots
-        self._slots = min(_prime_up_to(entries * _GROWTH), self._slots_max)
+        old, slots = self._words, self._slots
+        self._slots = min(_prime_up_to(slots * _GROWTH), self._slots_max)
         self._words = _empty(self._slots)
         self._count_max = self._room()
         words = self._words
-        for at in range(0, entries * 3, 3):
+        for at in range(0, slots * 3, 3):
             if old[at + 2]:
                 target = self._slot_of(old[at], old[at + 1] + (1 << 63))
                 words[target : target + 3] = old[at : at + 3]
 
 
-def _empty(entries: int) -> "memoryview[int]":
+def _empty(slots: int) -> "memoryview[int]":
     """Zeroed pages, which take no memory before they are used."""
-    return memoryview(mmap.mmap(-1, entries * _ENTRY_SIZE)).cast("q")
+    return memoryview(mmap.mmap(-1, slots * _ENTRY_SIZE)).cast("q")
 
 
 def _prime_up_to(limit: int) -> int:

@@ -152,9 +152,9 @@ def _covering(
 def _end_before(log: "Log", segment: Segment, position: int) -> int:
     """The end offset of the batches before a position."""
     positions = segment.index().positions
-    entry = bisect_left(positions, position) - 1
+    before = bisect_left(positions, position) - 1
     walk = Walk(
-        log.files, segment.open().fd, positions[entry] if entry >= 0 else 0, position, False
+        log.files, segment.open().fd, positions[before] if before >= 0 else 0, position, False
     )
     end = int(segment.base_offset)
     while (batch := walk.next()) is not None:
