@@ -224,8 +224,7 @@ class Checks:
             start = max(int(partition.log.log_start_offset) for _, partition in replicas)
             end = min(int(partition.high_watermark) for _, partition in replicas)
             is_compacted = replicas[0][1].config.compacts
-            content = _last_values if is_compacted else _digest
-            contents = {node: content(partition, start, end) for node, partition in replicas}
+            contents = (_values if is_compacted else _digests)(replicas, start, end)
             if any(each != contents[replicas[0][0]] for each in contents.values()):
                 raise Violation(f"I8: the replicas of {topic}-{index} differ: {contents}")
             for node, partition in replicas:
@@ -244,8 +243,29 @@ def _is_excess(topic: Topic, partitions: list[Partition]) -> bool:
     return any(each.log.size_bytes() + slack >= topic.retention_bytes for each in partitions)
 
 
-def _digest(partition: Partition, start: int, end: int) -> object:
-    return hashlib.sha256(_bytes_of(partition, start, end)).hexdigest()
+def _digests(replicas: list[tuple[int, Partition]], start: int, end: int) -> dict[int, object]:
+    return {
+        node: hashlib.sha256(_bytes_of(partition, start, end)).hexdigest()
+        for node, partition in replicas
+    }
+
+
+def _values(replicas: list[tuple[int, Partition]], start: int, end: int) -> dict[int, object]:
+    """The last record of each key, of each replica, except keys with a record after the end.
+
+    A replica with a higher high watermark may have removed their earlier records.
+    """
+    later: set[bytes] = set()
+    for _, partition in replicas:
+        later |= _last_values(partition, end, int(partition.log.log_end_offset)).keys()
+    return {
+        node: {
+            key: value
+            for key, value in _last_values(partition, start, end).items()
+            if key not in later
+        }
+        for node, partition in replicas
+    }
 
 
 def _last_values(partition: Partition, start: int, end: int) -> dict[bytes, tuple[int, Seen]]:
