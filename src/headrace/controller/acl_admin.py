@@ -100,7 +100,10 @@ class AclAdmin:
         return {node: (*known.get(node, ()), *new_acls) for node, new_acls in added.items()}
 
     async def _write(self, changed: Nodes) -> bool:
-        """Write the nodes and show them. False: they were read again, decide once more."""
+        """Write the nodes and update the image.
+
+        Returns False if the outcome was unknown: decide again.
+        """
         if not changed:
             await self._writer.confirm()
         for nodes in _in_requests({node: encode_acls(acls) for node, acls in changed.items()}):

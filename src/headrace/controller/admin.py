@@ -1,10 +1,10 @@
 """Changes that clients request: topics, partitions, settings and producer ids.
 
-Owns these writes. Decisions are made in `topics_machine`; the image shows them after the store has
-agreed, and whoever listens makes and removes logs.
+Owns these writes. `topics_machine` decides. The image changes after the store has accepted a write.
+Listeners of the image then create and remove logs.
 
-1. A write of unknown outcome is neither done nor failed: what it was about is read again (B5).
-2. A write that was begun is finished in the image even if its asker has gone.
+1. A write of unknown outcome is neither done nor failed: its nodes are read again (B5).
+2. A write that has started also reaches the image if its client disconnects.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from headrace.model.topics import PartitionState, TopicState, collision_key
 GROUPS_WITH_CONFIGS_MAX = 10_000
 USERS_MAX = 100_000
 _ATTEMPTS_MAX = 10
-_ID_OF_NOTHING = UUID(int=0)
-_FOR_WANT_OF_BROKERS = (
+_ZERO_ID = UUID(int=0)
+_TOO_FEW_BROKERS = (
     ErrorCode.INVALID_REPLICATION_FACTOR,
     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
 )
@@ -37,8 +37,10 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 ConfigEdit = Mapping[str, str | None] | Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Settings to set, or to remove where None; or a function from the old settings to the new, which
-may be called again on newer ones."""
+"""Settings to set, or to remove if the value is None.
+
+Or a function from the old settings to the new ones, which can be called again with newer settings.
+"""
 TopicConfigCheck = Callable[[Mapping[str, str]], None]
 BrokerConfigCheck = Callable[[Mapping[str, str], int | None], None]
 
@@ -69,11 +71,11 @@ class Admin:
         self._check_broker_config = check_broker_config
         self._entropy = entropy
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._replicas_coming = 0
+        self._replicas_being_added = 0
         self._stopping = False
 
     async def stop(self) -> None:
-        """Take nothing more, and finish what was begun."""
+        """Reject new requests, and wait for the writes that have started."""
         self._stopping = True
         while self._tasks:
             await asyncio.wait(list(self._tasks))
@@ -82,13 +84,13 @@ class Admin:
         self, new: machine.NewTopic, configs: Mapping[str, str], validate_only: bool
     ) -> TopicState:
         name = new.name
-        topic_id = _ID_OF_NOTHING if validate_only else new.topic_id or self.new_id()
+        topic_id = _ZERO_ID if validate_only else new.topic_id or self.new_id()
         async with self._locks.hold(collision_key(name)):
             for _ in range(_ATTEMPTS_MAX):
                 found = self.image.topics.get(name)
                 if found is not None and found.topic_id == topic_id:
                     return found  # An attempt of unknown outcome had got through.
-                states = await self._on_known_brokers(
+                states = await self._decide_on_registered_brokers(
                     lambda: machine.decide_creation(
                         self.image,
                         new,
@@ -106,12 +108,12 @@ class Admin:
                     return topic
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
-    async def _on_known_brokers(self, decide: Callable[[], T]) -> T:
-        """Decide; for want of brokers, once more when the latest to register are known."""
+    async def _decide_on_registered_brokers(self, decide: Callable[[], T]) -> T:
+        """Decide. If there are too few brokers, read the registrations and decide again."""
         try:
             return decide()
         except ApiError as error:
-            if error.code not in _FOR_WANT_OF_BROKERS:
+            if error.code not in _TOO_FEW_BROKERS:
                 raise
         try:
             await self._store.sync()
@@ -162,7 +164,7 @@ class Admin:
                 topic = machine.existing(self.image, name)
                 if tried is not None and topic.partitions == tried.partitions:
                     return topic  # An attempt of unknown outcome had got through.
-                added = await self._on_known_brokers(
+                added = await self._decide_on_registered_brokers(
                     lambda: machine.decide_growth(
                         self.image,
                         name,
@@ -229,7 +231,7 @@ class Admin:
                 if await self._writer.commit([op], rows, ErrorCode.INVALID_CONFIG):
                     self._live_image.show_broker_config(node_id, configs)
                     return configs
-                await self._look_again(self._live_image.read_broker_configs)
+                await self._read_again(self._live_image.read_broker_configs)
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def alter_group_configs(
@@ -260,7 +262,7 @@ class Admin:
                 if await self._writer.commit([op], rows, ErrorCode.INVALID_CONFIG):
                     self._live_image.show_group_config(group, configs)
                     return configs
-                await self._look_again(self._live_image.read_group_configs)
+                await self._read_again(self._live_image.read_group_configs)
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def alter_user(self, user: str, edit: ConfigEdit) -> Mapping[str, str]:
@@ -289,7 +291,7 @@ class Admin:
                 if await self._writer.commit([op], rows, ErrorCode.UNACCEPTABLE_CREDENTIAL):
                     self._live_image.show_user(user, configs)
                     return configs
-                await self._look_again(lambda: self._live_image.read_users([user]))
+                await self._read_again(lambda: self._live_image.read_users([user]))
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def allocate_producer_ids(self, first_min: int) -> tuple[int, int]:
@@ -299,14 +301,14 @@ class Admin:
                     data, stat = await self._store.get(layout.PRODUCER_IDS)
                     first = max(layout.decode_producer_ids(data), first_min)
                     after = layout.encode_producer_ids(first + layout.PRODUCER_IDS_PER_BLOCK)
-                    # After an unknown outcome a block may be skipped; none is given twice.
+                    # After an unknown outcome, a block can be skipped; no block is allocated twice.
                     if await self._writer.commit([Set(layout.PRODUCER_IDS, after, stat.version)]):
                         return first, layout.PRODUCER_IDS_PER_BLOCK
             except (ApiError, StoreUnavailable) as error:
                 if isinstance(error, ApiError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                     raise
                 _log.warning("producer ids not allocated: error=%s", error)
-        # What Kafka answers, too: every client tries InitProducerId again after it.
+        # Kafka also returns this error: every client retries InitProducerId after it.
         raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     async def _commit_topic(
@@ -317,21 +319,24 @@ class Admin:
         ops: Sequence[Op],
         kind: str = "topic",
     ) -> bool:
-        """Write one topic and show it; or look at it again, and False: decide once more."""
+        """Write one topic and update the image.
+
+        Returns False after an unknown outcome: decide again.
+        """
         coming = sum(len(state.replicas) for state in added)
         too_large = ErrorCode.INVALID_PARTITIONS if added else ErrorCode.INVALID_CONFIG
-        self._replicas_coming += coming
+        self._replicas_being_added += coming
         try:
             done = await self._writer.commit(ops, [ChangeRow(kind, name)], too_large)
         finally:
-            self._replicas_coming -= coming
+            self._replicas_being_added -= coming
         if done:
             self._live_image.show_topic(name, after)
         else:
-            await self._look_again(lambda: self._live_image.read_topic(name))
+            await self._read_again(lambda: self._live_image.read_topic(name))
         return done
 
-    async def _look_again(self, read: Callable[[], Awaitable[None]]) -> None:
+    async def _read_again(self, read: Callable[[], Awaitable[None]]) -> None:
         try:
             await self._store.sync()
             await read()
@@ -342,8 +347,8 @@ class Admin:
                 "The connection to the store was lost before it responded.",
             ) from None
 
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Let a write that was begun reach the image, also when its asker is cancelled."""
+    async def run_to_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a write to its end, so that it reaches the image, even if the caller is cancelled."""
         if self._stopping:
             work.close()
             raise ApiError(ErrorCode.NOT_CONTROLLER, "This broker is stopping.")
@@ -358,7 +363,7 @@ class Admin:
     def _finished(self, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]
         if not task.cancelled():
-            task.exception()  # Its asker may have gone: then nobody else would look.
+            task.exception()  # If the caller was cancelled, no other code reads the exception.
 
     def _states(self, topic: TopicState, first: int) -> tuple[str, bytes]:
         states = topic.partitions[first : first + layout.PARTITIONS_PER_NODE]
@@ -366,7 +371,7 @@ class Admin:
         return path, layout.encode_states(topic.topic_id, states, self._writer.role.epoch)
 
     def _replica_count(self) -> int:
-        return self._live_image.replica_count + self._replicas_coming
+        return self._live_image.replica_count + self._replicas_being_added
 
     def _number(self) -> int:
         return int.from_bytes(self._entropy(4), "big")

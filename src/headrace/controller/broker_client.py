@@ -10,9 +10,12 @@ from headrace.model.topics import TopicPartition
 from headrace.runtime.link import LinkBroken
 from headrace.wire.apis import API_VERSIONS, OFFSET_FOR_LEADER_EPOCH
 
-ASKS_AS_CONTROLLER = -2
-"""The replica id in requests to any replica, not only the leader; Kafka's for debugging."""
-_AWAKE_S = 1.0
+DEBUGGING_REPLICA_ID = -2
+"""As replica id, it allows requests to any replica, not only to the leader.
+
+Kafka's debugging id.
+"""
+_RESPONSE_S = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -21,20 +24,20 @@ class BrokerClient:
         self._node_id = node_id
         self._peers = peers
 
-    async def is_awake(self, node_id: int) -> bool:
+    async def is_responding(self, node_id: int) -> bool:
         """Whether a broker responds within a second."""
         if node_id == self._node_id or not self._peers.has_network:
             return True
         try:
-            await self._peers.call(node_id, API_VERSIONS, 0, {}, _AWAKE_S)
+            await self._peers.call(node_id, API_VERSIONS, 0, {}, _RESPONSE_S)
         except LinkBroken:
             return False
         return True
 
-    async def ask_ends(
+    async def request_log_ends(
         self, node_id: int, epochs: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, LogEnd]:
-        """Where leader epochs end in the logs of a broker, without those that it does not return.
+        """The end offsets of leader epochs in the logs of a broker, as far as it returns them.
 
         Requests to this broker also use a link: it responds once it has loaded its logs.
         """
@@ -45,7 +48,7 @@ class BrokerClient:
             entry = {"partition": index, "current_leader_epoch": -1, "leader_epoch": epoch}
             topics.setdefault(topic, []).append(entry)
         message = {
-            "replica_id": ASKS_AS_CONTROLLER,
+            "replica_id": DEBUGGING_REPLICA_ID,
             "topics": [{"topic": name, "partitions": entries} for name, entries in topics.items()],
         }
         try:

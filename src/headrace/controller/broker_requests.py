@@ -1,10 +1,10 @@
 """Serves requests of brokers: ISR changes, controlled shutdown, producer ids, failed disks.
 
-Owns the way from such a message to a decision and back. A request is served by the elected
-controller, whichever way it came: over a link, or from its own broker.
+Owns the path from a request to a decision, and back to a response. The controller serves requests
+that arrive over a link, and requests of its own broker.
 
-1. A request counts only from the registered incarnation of its broker (B6).
-2. A refusal of AlterPartition is final: no copy of the request can be carried out after it (B5).
+1. A request is rejected unless it is from the registered incarnation of its broker (B6).
+2. A rejected AlterPartition is final: no copy of the request can succeed later (B5).
 """
 
 import asyncio
@@ -40,10 +40,10 @@ class BrokerRequests:
         states: StateWriter,
         failover: Failover,
         admin: Admin,
-        is_awake: Callable[[int], Awaitable[bool]],
+        is_responding: Callable[[int], Awaitable[bool]],
         reaches_no_majority: Callable[[], bool],
     ) -> None:
-        self._is_awake = is_awake
+        self._is_responding = is_responding
         self._reaches_no_majority = reaches_no_majority
         self._live_image = live_image
         self._image = live_image.image
@@ -53,16 +53,18 @@ class BrokerRequests:
         self._admin = admin
 
     async def serve(self, api_key: int, request: Message) -> Message:
-        """The answer, also where it is an error. Raises nothing that is not a bug."""
+        """The response, which can contain an error. Raises only if there is a bug."""
         try:
-            await self._check_asker(request)
+            await self._check_sender(request)
             match api_key:
                 case _ if api_key == ALTER_PARTITION:
                     return await self._alter_partition(request)
                 case _ if api_key == BROKER_HEARTBEAT:
                     return await self._heartbeat(request)
                 case _ if api_key == ALLOCATE_PRODUCER_IDS:
-                    first, count = await self._admin.finish(self._admin.allocate_producer_ids(0))
+                    first, count = await self._admin.run_to_end(
+                        self._admin.allocate_producer_ids(0)
+                    )
                     return {"producer_id_start": first, "producer_id_len": count}
                 case _ if api_key == ASSIGN_REPLICAS_TO_DIRS:
                     return await self._take_offline(request)
@@ -70,12 +72,12 @@ class BrokerRequests:
         except ApiError as error:
             return {"error_code": error.code}
 
-    async def _check_asker(self, request: Message) -> None:
+    async def _check_sender(self, request: Message) -> None:
         if not self._writer.role.is_controller:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         info = self._image.brokers.get(request["broker_id"])
         if info is None or info.epoch < request["broker_epoch"]:
-            # It may have registered just now.
+            # It might have registered just now.
             try:
                 await self._live_image.read_brokers()
             except StoreUnavailable:
@@ -85,24 +87,24 @@ class BrokerRequests:
             raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
 
     async def _alter_partition(self, request: Message) -> Message:
-        answering = await self._answering(request)
+        responding = await self._responding(request)
 
         def decide(states: States) -> tuple[list[Message], list[Handover]]:
             handovers: list[Handover] = []
             topics = [
-                self._alter_topic(states, request, topic, answering, handovers)
+                self._alter_topic(states, request, topic, responding, handovers)
                 for topic in request["topics"]
             ]
             return topics, handovers
 
         topics, handovers = await self._states.edit(decide)
-        self._failover.remember(handovers)
-        if any(self._moves_on(topic) for topic in request["topics"]):
+        self._failover.record_handovers(handovers)
+        if any(self._is_reassigning(topic) for topic in request["topics"]):
             self._failover.run_soon()
         return {"topics": topics}
 
-    def _moves_on(self, topic: Message) -> bool:
-        """Whether a partition of a request is on the move, and may have arrived now."""
+    def _is_reassigning(self, topic: Message) -> bool:
+        """Whether a partition in the request is being reassigned, and might be complete now."""
         known = self._image.topics.get(self._image.names_by_id.get(topic["topic_id"], ""))
         return known is not None and any(
             state.adding or state.removing
@@ -110,7 +112,7 @@ class BrokerRequests:
             for state in known.partitions[part["partition_index"] :][:1]
         )
 
-    async def _answering(self, request: Message) -> Collection[int]:
+    async def _responding(self, request: Message) -> Collection[int]:
         """The brokers that respond, of those that could replace a leader.
 
         A leader is replaced if it is short of replicas, or if it resigns: it requests an ISR
@@ -130,19 +132,21 @@ class BrokerRequests:
                     wanted.update(dict.fromkeys(n for n in state.isr if n in kept))
                 elif state is not None and len(kept) < max(min_insync, _COPIES_MIN):
                     wanted.update(dict.fromkeys(n for n in state.isr if n not in kept))
-        responses = await asyncio.gather(*(self._is_awake(node) for node in wanted))
+        responses = await asyncio.gather(*(self._is_responding(node) for node in wanted))
         if wanted and not any(responses) and self._reaches_no_majority():
             # This controller is probably isolated. If it accepted the change, the leader would be
             # the only member of the ISR, and the other brokers could not elect another leader.
             raise ApiError(ErrorCode.NOT_CONTROLLER)
-        return [node for node, is_awake in zip(wanted, responses, strict=True) if is_awake]
+        return [
+            node for node, is_responding in zip(wanted, responses, strict=True) if is_responding
+        ]
 
     def _alter_topic(
         self,
         states: States,
         request: Message,
         topic: Message,
-        answering: Collection[int],
+        responding: Collection[int],
         handovers: list[Handover],
     ) -> Message:
         name = self._image.names_by_id.get(topic["topic_id"])
@@ -164,7 +168,7 @@ class BrokerRequests:
                 part["partition_epoch"],
                 tuple((m["broker_id"], m["broker_epoch"]) for m in part["new_isr_with_epochs"]),
             )
-            entry.update(self._alter(states, partition, state, change, answering, handovers))
+            entry.update(self._alter(states, partition, state, change, responding, handovers))
         return {"topic_id": topic["topic_id"], "partitions": entries}
 
     def _alter(
@@ -173,23 +177,23 @@ class BrokerRequests:
         partition: TopicPartition,
         state: PartitionState,
         change: IsrChange,
-        answering: Collection[int],
+        responding: Collection[int],
         handovers: list[Handover],
     ) -> Message:
         offline = self._failover.offline_on(partition)
         after = machine.alter_isr(state, change, self._failover.live(), offline)
         if isinstance(after, ErrorCode):
             if after is ErrorCode.INELIGIBLE_REPLICA:
-                states.put(*partition, machine.renumber(state))
+                states.put(*partition, machine.with_next_partition_epoch(state))
             return {"error_code": after}
         if after.leader != state.leader:
-            elected = machine.elect_responding(after, answering)
+            elected = machine.elect_responding(after, responding)
             if elected is None:
-                states.put(*partition, machine.renumber(state))
+                states.put(*partition, machine.with_next_partition_epoch(state))
                 return {"error_code": ErrorCode.INELIGIBLE_REPLICA}
             after = elected
         if after is not state and after.leader == state.leader:
-            handover = self._failover.better_leader(partition, state, change, answering)
+            handover = self._failover.better_leader(partition, state, change, responding)
             if handover is not None:
                 handovers.append(handover)
                 states.put(*partition, handover.after)
@@ -207,7 +211,7 @@ class BrokerRequests:
         reply = {"is_caught_up": True, "is_fenced": False, "should_shut_down": False}
         if request["want_shut_down"]:
             node_id, epoch = request["broker_id"], request["broker_epoch"]
-            reply["should_shut_down"] = await self._failover.let_leave(node_id, epoch)
+            reply["should_shut_down"] = await self._failover.controlled_shutdown(node_id, epoch)
         return reply
 
     async def _take_offline(self, request: Message) -> Message:

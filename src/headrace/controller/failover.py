@@ -1,11 +1,11 @@
 """Elects leaders for all partitions when brokers start or stop; runs on the controller.
 
-Owns the failed logs that brokers reported, and the times of leadership hand-overs. Decisions are
-made in `failover_machine`, writes in `states`. Idle on a broker that is not the controller; a new
-controller finds everything else in the image.
+Owns the failed logs that brokers reported, and the times of leadership hand-overs.
+`failover_machine` decides, and `state_writer` writes. Idle on a broker that is not the controller;
+a new controller finds all other state in the image.
 
-1. One run looks at all partitions, or at those of topics that are new or changed: what one change
-   costs does not grow with all. What changes while it runs is looked at in the next.
+1. A run checks all partitions, or only those of new and changed topics, so that the cost of a
+   change does not depend on the number of partitions. The next run checks what changes meanwhile.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from headrace.cluster.live_image import LiveImage
 from headrace.controller import failover_machine as machine
 from headrace.controller.failover_machine import IsrChange
 from headrace.controller.fenced_writer import Writer
-from headrace.controller.last_isr import AskEnds, LastIsrs
-from headrace.controller.reassignment_machine import finish
+from headrace.controller.last_isr import LastIsrs, RequestLogEnds
+from headrace.controller.reassignment_machine import finish_reassignment
 from headrace.controller.state_writer import States, StateWriter
 from headrace.coordination import layout
 from headrace.coordination.port import Check, Delete, NoNode, Op, Store, StoreUnavailable
@@ -43,7 +43,7 @@ class TopicRules(NamedTuple):
 
 
 class Handover(NamedTuple):
-    """A leader that could not keep enough replicas is followed by one that may."""
+    """A leader with too few in-sync replicas is replaced by another in-sync replica."""
 
     partition: TopicPartition
     before: PartitionState
@@ -51,7 +51,7 @@ class Handover(NamedTuple):
 
 
 Rules = Callable[[Mapping[str, str]], TopicRules]
-"""What the settings of a topic, with the broker's defaults, say about its ISR."""
+"""Returns the rules for a topic's settings, with the broker's defaults."""
 
 
 def rules_of_settings(settings: Mapping[str, str]) -> TopicRules:
@@ -71,7 +71,7 @@ class Failover:
         clock: Clock,
         rules: Rules,
         liveness: Liveness,
-        ask_ends: AskEnds,
+        request_log_ends: RequestLogEnds,
     ) -> None:
         self._store = store
         self._liveness = liveness
@@ -86,7 +86,7 @@ class Failover:
             self.live,
             self.offline_on,
             self.min_insync,
-            ask_ends,
+            request_log_ends,
             lambda topic: self._rules(topic.configs).elects_unclean,
         )
         self._offline: dict[tuple[UUID, int], dict[int, int]] = {}
@@ -95,7 +95,7 @@ class Failover:
         """When a broker last led a partition without enough replicas."""
         self._is_due = False
         self._due_topics: dict[str, None] = {}
-        """Topics that are looked at next, where not all are."""
+        """The topics that the next run checks, unless it checks all."""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -103,7 +103,7 @@ class Failover:
         return self._liveness.live(self._image.brokers)
 
     async def fit_to_live(self, extra: Callable[[], Sequence[Op]] = tuple) -> None:
-        """Return when the partitions fit the brokers, as far as it can be done now."""
+        """Update the ISRs and leaders of all partitions for the live brokers."""
         await self._states.edit(self._fit, extra)
 
     async def remove(self, info: BrokerInfo) -> None:
@@ -115,15 +115,18 @@ class Failover:
                 ops = await _removal(self._store, info)
                 if not ops:
                     return
-                await self.fit_to_live(_Once(ops))
+                await self.fit_to_live(_OperationsOnce(ops))
         except (ApiError, StoreUnavailable) as error:
             # The end of its session deletes the registration, and elections are retried.
             _log.warning("registration not removed: broker=%d error=%s", info.node_id, error)
         finally:
             self.run_soon()
 
-    async def let_leave(self, node_id: int, epoch: int) -> bool:
-        """Take a broker out of every ISR that can do without it. May it go now?"""
+    async def controlled_shutdown(self, node_id: int, epoch: int) -> bool:
+        """Remove a stopping broker from every ISR that does not need it.
+
+        Returns whether it can stop.
+        """
         self._liveness.leave(node_id, epoch)
         await self.fit_to_live()
         live = self.live()
@@ -145,19 +148,19 @@ class Failover:
         partition: TopicPartition,
         state: PartitionState,
         change: IsrChange,
-        answering: Collection[int],
+        responding: Collection[int],
     ) -> Handover | None:
-        """Who leads instead of a leader whose shrink would stop writes; None: it may shrink.
+        """Another leader, if the leader's ISR shrink would stop writes; else None.
 
-        Each has its turn once a minute; when all had theirs nobody can do better. Who is not among
-        those that are `answering` now has none.
+        Only brokers that are `responding` now can become leader. A broker takes part in such a
+        replacement at most once per minute. If none is left, the shrink is accepted.
         """
         min_insync = self.min_insync(self._image.topics[partition.topic])
         live = self.live()
         now = self._clock.monotonic()
         turns = self._turns.get(partition, {})
         for node in machine.successors(state, change, live, min_insync):
-            if node not in answering:
+            if node not in responding:
                 continue
             if now - turns.get(node, -HANDOVER_INTERVAL_S) >= HANDOVER_INTERVAL_S:
                 after = machine.hand_over(state, node, live, min_insync)
@@ -167,7 +170,7 @@ class Failover:
     def min_insync(self, topic: TopicState) -> int:
         return self._rules(topic.configs).min_insync
 
-    def remember(self, handovers: Iterable[Handover]) -> None:
+    def record_handovers(self, handovers: Iterable[Handover]) -> None:
         now = self._clock.monotonic()
         for partition, before, after in handovers:
             _log.warning(
@@ -242,7 +245,7 @@ class Failover:
             unclean = self._elect_unproven(partition, state, live, rules)
         after = unclean or after
         if state.adding or state.removing:
-            after = finish(after or state, live, min_insync) or after
+            after = finish_reassignment(after or state, live, min_insync) or after
         if after is not None:
             states.put(*partition, after, is_unclean=unclean is not None)
 
@@ -259,7 +262,7 @@ class Failover:
         """
         offline = self.offline_on(partition)
         state = replace(state, leader=NO_LEADER)
-        after = machine.elect_alone(state, live, rules.min_insync, offline)
+        after = machine.elect_only_awaited(state, live, rules.min_insync, offline)
         if after is None and rules.elects_unclean:
             is_only = len(machine.candidates(state, live, offline)) == 1
             if is_only and machine.missing(state, live, offline, rules.min_insync):
@@ -272,11 +275,11 @@ class Failover:
                 )
         return after
 
-    async def ends_of(
+    async def log_ends(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Mapping[int, machine.LogEnd]]:
         """The ends of the logs of all live replicas that respond."""
-        return await self._last_isrs.ends_of(partitions)
+        return await self._last_isrs.log_ends(partitions)
 
     def offline_on(self, partition: TopicPartition) -> Collection[int]:
         topic = self._image.topics.get(partition.topic)
@@ -304,7 +307,7 @@ async def _removal(store: Store, info: BrokerInfo) -> list[Op]:
     return [Check(incarnation, stat.version), Delete(layout.broker_path(info.node_id))]
 
 
-class _Once:
+class _OperationsOnce:
     """Operations for the first attempt; the elections are retried without them."""
 
     def __init__(self, ops: Sequence[Op]) -> None:

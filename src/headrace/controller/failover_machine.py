@@ -1,14 +1,14 @@
 """Decisions about one partition: its ISR, its leader, and its eligible leader replicas.
 
 Pure: the partition's state, the live brokers and the request are arguments; the result is the next
-state or an error code. Must not know of stores, links or clocks.
+state or an error code.
 
 1. Each new state has the next partition epoch, and each election the next leader epoch.
-2. A member of the ISR or of the ELR counts only while it is registered under the epoch of its row,
-   or under one that proves that it kept all data of that epoch (B6, I12).
-3. A leader is elected from the ISR, else from the ELR. If none of their members counts, the
+2. A member of the ISR or of the ELR is valid only while it is registered under the epoch of its
+   row, or under one that proves that it kept all data of that epoch (B6, I12).
+3. A leader is elected from the ISR, else from the ELR. If none of their members is valid, the
    partition has no leader until one returns with that proof, or until all of them are live and
-   their logs were compared. The last ISR is never emptied. No wait ever expires.
+   their logs were compared. The last ISR is never emptied. No wait expires.
 4. A broker that registered again, cleanly or not, leads only under a new leader epoch (B7).
 5. The ISR grows only by a request of its leader, in its own epochs. Each member that the request
    names is live under the named epoch, is not leaving, and has no failed log (B6, B7).
@@ -29,11 +29,11 @@ Member = tuple[int, int]
 LogEnd = tuple[int, int]
 """A leader epoch in a log, usually the last one, and its end offset."""
 LAST_EPOCH = 2**31 - 1
-"""Above all epochs: asks for the last in a log."""
+"""Greater than all epochs: requests the last one in a log."""
 
 
 class IsrChange(NamedTuple):
-    """What a leader asks for in AlterPartition."""
+    """The ISR that a leader requests with AlterPartition."""
 
     leader: int
     leader_epoch: int
@@ -44,7 +44,7 @@ class IsrChange(NamedTuple):
 def in_sync(
     state: PartitionState, live: Mapping[int, Live], offline: Collection[int] = ()
 ) -> list[Member]:
-    """The members of the ISR that count, each under its present epoch."""
+    """The valid members of the ISR, each with its present epoch."""
     return _counted(_rows(state), live, offline)
 
 
@@ -54,7 +54,7 @@ def eligible(
     offline: Collection[int] = (),
     min_insync: int = 1,
 ) -> list[Member]:
-    """The eligible leader replicas that count, each under its present epoch."""
+    """The valid eligible leader replicas, each with its present epoch."""
     if len(state.isr) >= _needed(state, min_insync):
         return []
     return _counted(state.elr, live, offline)
@@ -79,7 +79,7 @@ def fit_to_live(
     offline: Collection[int] = (),
     min_insync: int = 1,
 ) -> PartitionState | None:
-    """Return the state that fits the live brokers; None if it does already.
+    """The state for these live brokers, or None if it does not change.
 
     `offline` are brokers whose log of this partition has failed.
     """
@@ -88,7 +88,7 @@ def fit_to_live(
         return None
     fitted = _classified(with_elr(state, after or state, min_insync), live)
     if after is None and (fitted.elr, fitted.last_known_elr) != (state.elr, state.last_known_elr):
-        return renumber(fitted)
+        return with_next_partition_epoch(fitted)
     return None if after is None else fitted
 
 
@@ -150,7 +150,7 @@ def members_of(state: PartitionState) -> dict[int, int]:
 
 
 def awaited(state: PartitionState, live: Mapping[int, Live]) -> list[int]:
-    """The brokers whose logs must be compared if no member of ISR and ELR counts.
+    """The brokers whose logs must be compared if no member of ISR and ELR is valid.
 
     If the data directories of all of them are new or older, other replicas can have more.
     """
@@ -187,7 +187,7 @@ def candidates(
     return [node for node in able if node in members or node not in state.adding]
 
 
-def elect_alone(
+def elect_only_awaited(
     state: PartitionState,
     live: Mapping[int, Live],
     min_insync: int,
@@ -229,11 +229,14 @@ def furthest_member(state: PartitionState, ends: Mapping[int, LogEnd]) -> LogEnd
     return max((ends[node] for node in members_of(state) if node in ends), default=None)
 
 
-def goes_on_from(end: LogEnd, found: LogEnd) -> bool:
-    """Whether a log has all of one that ends so, and where it was `found` to end the same epoch.
+def contains_log_with_end(end: LogEnd, found: LogEnd) -> bool:
+    """Whether a log contains all records of another log with this end.
 
-    A greater epoch does not prove that: a leader commits records of earlier epochs without adding
-    one of its own, and what another wrote meanwhile in an epoch between was never in sync.
+    `found` is the end of the same epoch in the first log.
+
+    A greater epoch does not prove that: a leader can commit records of earlier epochs without a
+    record in its own epoch, and another broker can have written records in an epoch between that
+    were never in sync.
     """
     return end[0] < 0 or (found[0] == end[0] and found[1] >= end[1])
 
@@ -261,7 +264,7 @@ def elect_unclean(
 def elect_preferred(
     state: PartitionState, live: Mapping[int, Live], offline: Collection[int] = ()
 ) -> PartitionState | ErrorCode:
-    """Let the first replica lead, if it is in sync and another does."""
+    """Elect the first replica as leader, if it is in sync and another replica is the leader."""
     preferred = state.replicas[0]
     if state.leader == preferred:
         return ErrorCode.ELECTION_NOT_NEEDED
@@ -283,7 +286,7 @@ def alter_isr(
     """
     if requested.leader_epoch != state.leader_epoch:
         is_old = requested.leader_epoch < state.leader_epoch
-        # An epoch that is not there yet: this controller is behind, the next one may know it.
+        # An epoch that this controller does not know yet: the next controller might know it.
         return ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.NOT_CONTROLLER
     if requested.leader != state.leader:
         return ErrorCode.INVALID_REQUEST
@@ -315,11 +318,11 @@ def alter_isr(
     return _next(state, state.leader, requested.isr, is_elected=False)
 
 
-def renumber(state: PartitionState) -> PartitionState:
-    """The same under the next partition epoch.
+def with_next_partition_epoch(state: PartitionState) -> PartitionState:
+    """The same state under the next partition epoch.
 
-    For a refusal that another moment might have granted: no copy of that request, still under
-    way on another connection, can be carried out after it (B5).
+    Used when a request is rejected that could succeed later: no copy of it that arrives on another
+    connection can then succeed (B5).
     """
     return _next(state, state.leader, _rows(state), is_elected=False)
 
@@ -327,9 +330,9 @@ def renumber(state: PartitionState) -> PartitionState:
 def successors(
     state: PartitionState, requested: IsrChange, live: Mapping[int, Live], min_insync: int
 ) -> list[int]:
-    """Who could lead instead of a leader whose shrink would stop writes, best first.
+    """The brokers that can replace a leader whose ISR shrink would stop writes, best first.
 
-    Empty where the shrink hurts nobody, or where no other member could gather enough.
+    Empty if the shrink stops no writes, or if too few members are left for any leader.
     """
     members = in_sync(state, live)
     needed = _needed(state, min_insync)
@@ -364,7 +367,7 @@ def elect_responding(state: PartitionState, responding: Collection[int]) -> Part
 
 
 def _needed(state: PartitionState, min_insync: int) -> int:
-    """How many must be in sync: where there are fewer replicas than that, all."""
+    """The number of replicas that must be in sync; all of them if there are too few."""
     return min(min_insync, len(state.replicas))
 
 

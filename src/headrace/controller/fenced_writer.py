@@ -1,11 +1,11 @@
 """Writes of the controller: each checks the controller epoch and the versions of its nodes.
 
-Owns the versions of the nodes that were last seen, and the error that a client gets when the store
-does not respond. Must not touch the image. The fence is in `ControllerRole`.
+Owns the last known versions of the nodes, and the error for clients if the store does not respond.
+It does not change the image. `ControllerRole` has the fence.
 
-1. Writes of one session take effect in the order in which they were asked for, so each can carry
-   the list of changes with those before it. A write that is refused leaves a row too many, which
-   only has somebody read once more.
+1. The store applies writes of one session in order, so each write can contain the list of changes
+   including those of earlier writes. A rejected write leaves a row too many in the list. A broker
+   that reads this row only reads a node again.
 """
 
 from collections.abc import Sequence
@@ -43,11 +43,14 @@ class Writer:
         rows: Sequence[ChangeRow] = (),
         too_large: ErrorCode = ErrorCode.INVALID_REQUEST,
     ) -> bool:
-        """Write all of `ops`, and what they are about. False: read that again, decide anew.
+        """Write all of `ops`, and `rows` into the list of changes.
 
-        NOT_CONTROLLER means that nothing was written. Clients look for the controller and ask it
-        again: it may be another, or this one when its store is back. KAFKA_STORAGE_ERROR means the
-        same, and that it is for want of space: no other could do better, so they are told at once.
+        False: read again and decide again.
+
+        NOT_CONTROLLER means that nothing was written. Clients then look for the controller and
+        retry: it can be another broker, or this one once its store is back. KAFKA_STORAGE_ERROR
+        means that nothing was written because the disk is full: no other broker could succeed, so
+        clients get this error immediately.
         """
         if not self.role.is_controller:
             raise not_controller()
@@ -81,7 +84,7 @@ class Writer:
         return True
 
     async def confirm(self) -> None:
-        """For a decision that writes nothing: raise ApiError unless this is still the controller.
+        """Raise ApiError unless this is still the controller; for decisions that write nothing.
 
         A former controller that has not noticed its successor decides by an old image.
         """
@@ -120,7 +123,7 @@ def not_controller() -> ApiError:
 
 
 def in_requests(ops: Sequence[Set]) -> list[list[Set]]:
-    """Split what need not happen together into requests that the store takes."""
+    """Split independent operations into requests that the store accepts."""
     requests: list[list[Set]] = []
     room = 0
     for op in ops:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from headrace.controller import failover_machine as machine
 from headrace.controller.failover_machine import LAST_EPOCH, LogEnd
-from headrace.controller.reassignment_machine import finish
+from headrace.controller.reassignment_machine import finish_reassignment
 from headrace.controller.state_writer import States, StateWriter
 from headrace.model.cluster import ClusterImage, Live
 from headrace.model.errors import ApiError
@@ -26,8 +26,10 @@ from headrace.model.topics import NO_LEADER, TopicPartition, TopicState
 RETRY_S = 0.5
 _log = logging.getLogger(__name__)
 
-AskEnds = Callable[[int, Mapping[TopicPartition, int]], Awaitable[Mapping[TopicPartition, LogEnd]]]
-"""Requests from a broker where an epoch of each partition ends in its log."""
+RequestLogEnds = Callable[
+    [int, Mapping[TopicPartition, int]], Awaitable[Mapping[TopicPartition, LogEnd]]
+]
+"""Requests from a broker the end offset of an epoch in the log of each partition."""
 Ends = dict[TopicPartition, dict[int, LogEnd]]
 
 
@@ -39,7 +41,7 @@ class LastIsrs:
         live: Callable[[], Mapping[int, Live]],
         offline_on: Callable[[TopicPartition], Collection[int]],
         min_insync: Callable[[TopicState], int],
-        ask_ends: AskEnds,
+        request_log_ends: RequestLogEnds,
         elects_unclean: Callable[[TopicState], bool],
     ) -> None:
         self._image = image
@@ -47,7 +49,7 @@ class LastIsrs:
         self._live = live
         self._offline_on = offline_on
         self._min_insync = min_insync
-        self._ask_ends = ask_ends
+        self._request_log_ends = request_log_ends
         self._elects_unclean = elects_unclean
         self._reported: dict[tuple[int, ...], int] = {}
         """How many partitions wait for each set of brokers, as it was last logged."""
@@ -67,7 +69,7 @@ class LastIsrs:
         try:
             while due := self._due():
                 await self._elect(due)
-                # Some brokers may still be reading their logs.
+                # Some brokers might still be reading their logs.
                 await asyncio.sleep(RETRY_S)
         except ApiError as error:
             _log.warning("election from the last ISR failed, retrying later: error=%s", error)
@@ -109,7 +111,7 @@ class LastIsrs:
                 partitions[0],
             )
 
-    async def ends_of(self, partitions: Collection[TopicPartition]) -> Ends:
+    async def log_ends(self, partitions: Collection[TopicPartition]) -> Ends:
         """The ends of the logs of all live replicas that respond."""
         live = self._live()
         requested: dict[TopicPartition, dict[int, int]] = {}
@@ -122,7 +124,7 @@ class LastIsrs:
 
     async def _elect(self, due: list[TopicPartition]) -> None:
         live = self._live()
-        ends = await self.ends_of(due)
+        ends = await self.log_ends(due)
         # A replica that did not respond can have the longest log.
         known = {
             partition: found
@@ -140,12 +142,14 @@ class LastIsrs:
         return state is not None and all(n in ends for n in machine.awaited(state, self._live()))
 
     async def _ask(self, epochs: dict[TopicPartition, dict[int, int]]) -> Ends:
-        """Where these epochs end on these brokers, of those that respond."""
+        """The end offsets of these epochs on these brokers, as far as they respond."""
         requested: dict[int, dict[TopicPartition, int]] = {}
         for partition, nodes in epochs.items():
             for node, epoch in nodes.items():
                 requested.setdefault(node, {})[partition] = epoch
-        replies = await asyncio.gather(*(self._ask_ends(n, requested[n]) for n in requested))
+        replies = await asyncio.gather(
+            *(self._request_log_ends(n, requested[n]) for n in requested)
+        )
         ends: Ends = {partition: {} for partition in epochs}
         for node, reply in zip(requested, replies, strict=True):
             for partition, end in reply.items():
@@ -168,7 +172,7 @@ class LastIsrs:
         for partition, nodes in others.items():
             for node in nodes:
                 end = found[partition].get(node)
-                if end is None or not machine.goes_on_from(bases[partition], end):
+                if end is None or not machine.contains_log_with_end(bases[partition], end):
                     del known[partition][node]
 
     def _decide(self, states: States, ends: Ends, requested: Mapping[int, Live]) -> None:
@@ -193,4 +197,8 @@ class LastIsrs:
                     after.leader,
                     dict(sorted(known.items())),
                 )
-                states.put(*partition, finish(after, live, min_insync) or after, is_unclean=True)
+                states.put(
+                    *partition,
+                    finish_reassignment(after, live, min_insync) or after,
+                    is_unclean=True,
+                )

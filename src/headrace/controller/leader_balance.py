@@ -1,6 +1,6 @@
 """Periodically returns leadership to preferred replicas.
 
-Owns the clock of it. Every broker runs it; only the controller's has an effect.
+Owns the timer. Every broker runs it; it has an effect only on the controller.
 """
 
 import asyncio
@@ -15,10 +15,14 @@ _log = logging.getLogger(__name__)
 
 class LeaderBalance:
     def __init__(
-        self, moves: Reassignments, writer: Writer, interval_s: float | None, imbalance_max: float
+        self,
+        reassignments: Reassignments,
+        writer: Writer,
+        interval_s: float | None,
+        imbalance_max: float,
     ) -> None:
-        """Without an interval leaders stay where they are."""
-        self._reassignments = moves
+        """Without an interval, leaders do not change."""
+        self._reassignments = reassignments
         self._writer = writer
         self._interval_s = interval_s
         self._imbalance_max = imbalance_max

@@ -127,7 +127,7 @@ class QuotaWriter:
             if not is_named_user(entity):
                 await self._live_image.read_quotas([entity, user_entity(None)])
         except StoreUnavailable:
-            # Still unknown. When the connection is back everything is read again.
+            # Still unknown. After a reconnect, everything is read again.
             raise ApiError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 "The connection to the store was lost before it responded.",

@@ -1,14 +1,14 @@
 """Reassignments, preferred leaders and elections that an administrator requests.
 
-Owns these requests. Decisions are made in `failover_machine` and `moving_machine`; a move that was
-begun is finished by `failover`, whichever broker is the controller then.
+Owns these requests. `failover_machine` and `reassignment_machine` decide. `failover` completes a
+reassignment that has started, also on a later controller.
 """
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from headrace.controller import failover_machine as machine
-from headrace.controller import reassignment_machine as moving
+from headrace.controller import reassignment_machine
 from headrace.controller.failover import Failover
 from headrace.controller.state_writer import States, StateWriter
 from headrace.model.cluster import ClusterImage
@@ -35,7 +35,7 @@ class Reassignments:
         requested = self._all() if partitions is None else partitions
         ends: Mapping[TopicPartition, Mapping[int, machine.LogEnd]] = {}
         if is_unclean:
-            ends = await self._failover.ends_of(
+            ends = await self._failover.log_ends(
                 [each for each in requested if self._lacks_leader(each)]
             )
 
@@ -93,7 +93,10 @@ class Reassignments:
         return state is not None and state.leader not in self._failover.live()
 
     async def balance(self, imbalance_max: float) -> int:
-        """Let preferred replicas lead where a broker leads too few of its own; tell how many."""
+        """Elect preferred replicas of brokers that lead too few of their partitions.
+
+        Returns how many.
+        """
         lacking: dict[int, list[TopicPartition]] = {}
         own: dict[int, int] = {}
         for partition in self._all():
@@ -112,10 +115,10 @@ class Reassignments:
         outcomes = await self.elect(wanted, is_unclean=False) if wanted else {}
         return sum(error is None for error in outcomes.values())
 
-    async def move(
+    async def reassign(
         self, targets: Mapping[TopicPartition, Sequence[int] | None], *, keeps_factor: bool
     ) -> Outcomes:
-        """Begin to move each partition to its target, or with None give a move up."""
+        """Start to reassign each partition to its target replicas; a target of None cancels."""
 
         def decide(states: States) -> Outcomes:
             outcomes: Outcomes = {}
@@ -128,7 +131,7 @@ class Reassignments:
             return outcomes
 
         outcomes = await self._states.edit(decide)
-        # Where nothing has to come, it is done already.
+        # If no replica is added, the reassignment is complete already.
         self._failover.run_soon()
         return outcomes
 
@@ -144,14 +147,14 @@ class Reassignments:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         min_insync = self._failover.min_insync(self._image.topics[partition.topic])
         if target is None:
-            after = moving.cancel(state, min_insync)
+            after = reassignment_machine.cancel(state, min_insync)
         else:
-            if keeps_factor and len(target) != len(moving.origin_of(state)):
+            if keeps_factor and len(target) != len(reassignment_machine.origin_of(state)):
                 raise ApiError(
                     ErrorCode.INVALID_REPLICATION_FACTOR,
                     "This would change the replication factor, which the request does not allow.",
                 )
-            after = moving.begin(state, target, self._image.brokers, min_insync)
+            after = reassignment_machine.begin(state, target, self._image.brokers, min_insync)
         if (after.replicas, after.adding, after.removing) != (
             state.replicas,
             state.adding,

@@ -1,11 +1,12 @@
 """Decides the steps of a reassignment, one partition state at a time.
 
-Pure. A move begins with the replicas of both ends, so that those that come can follow the leader;
-it ends when all of them are in sync, and only then do those that go leave (and a leader among them
-hands over). At each moment the ISR is one that the present leader asked for.
+Pure. A reassignment starts with the old and the new replicas, so that the new ones can follow the
+leader. When all new replicas are in sync, the old ones are removed; a leader among them hands over.
+At each moment, the ISR is one that the present leader requested.
 
-1. The ISR loses a member by a move only where it keeps one, and min.insync.replicas if there are
-   so many replicas: what was acknowledged is not left to fewer. Nor while nobody leads.
+1. A reassignment removes a member from the ISR only if the ISR keeps one member, and
+   min.insync.replicas members if there are so many replicas, so that no fewer brokers have the
+   acknowledged records. It removes none while the partition has no leader.
 2. Each step has the next partition epoch; an election has the next leader epoch.
 """
 
@@ -18,12 +19,12 @@ from headrace.model.topics import NO_LEADER, PartitionState
 
 
 def target_of(state: PartitionState) -> tuple[int, ...]:
-    """The replicas as they will be when what is under way is done."""
+    """The replicas after the reassignment in progress, or the present ones."""
     return tuple(node for node in state.replicas if node not in state.removing)
 
 
 def origin_of(state: PartitionState) -> tuple[int, ...]:
-    """The replicas as they were before a move."""
+    """The replicas before the reassignment in progress, or the present ones."""
     return tuple(node for node in state.replicas if node not in state.adding)
 
 
@@ -33,7 +34,7 @@ def begin(
     brokers: Mapping[int, BrokerInfo],
     min_insync: int,
 ) -> PartitionState:
-    """The state in which a partition moves to these replicas, the preferred leader first."""
+    """The state that starts a reassignment to these replicas, the preferred leader first."""
     if not target or len(set(target)) != len(target):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -53,9 +54,9 @@ def begin(
 
 
 def _merged(target: Sequence[int], origin: Sequence[int]) -> tuple[int, ...]:
-    """All of both, in the order of the target, and in that of the origin unless they disagree.
+    """The target in its order, with the other old replicas inserted in their old order.
 
-    So a move that is given up leaves the preferred leader of before.
+    So a cancelled reassignment keeps the former preferred leader.
     """
     merged = list(target)
     at = len(merged)
@@ -68,17 +69,17 @@ def _merged(target: Sequence[int], origin: Sequence[int]) -> tuple[int, ...]:
 
 
 def cancel(state: PartitionState, min_insync: int) -> PartitionState:
-    """Back to the replicas of before the move."""
+    """The state with the replicas from before the reassignment."""
     if not state.adding and not state.removing:
         raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     _check_kept(state, origin_of(state), min_insync)
     return _of_replicas(state, origin_of(state), (), ())
 
 
-def finish(
+def finish_reassignment(
     state: PartitionState, live: Mapping[int, Live], min_insync: int
 ) -> PartitionState | None:
-    """The state after a move that is done; None while some that come are not in sync."""
+    """The state after a complete reassignment; None while a new replica is not in sync."""
     if state.leader == NO_LEADER or not (state.adding or state.removing):
         return None
     target = target_of(state)
@@ -118,7 +119,7 @@ def _of_replicas(
     removing: tuple[int, ...],
     led_by: int | None = None,
 ) -> PartitionState:
-    """The ISR keeps those of its members that are replicas still."""
+    """The state with these replicas: the ISR keeps the members among them."""
     rows = [row for row in zip(state.isr, state.isr_epochs, strict=True) if row[0] in replicas]
     leader = state.leader
     if leader >= 0 and leader not in replicas:

@@ -1,14 +1,14 @@
 """The cluster membership of one broker: registration, image, and the controller if it is elected.
 
-Every broker runs one; the elected one writes. Owns the wiring of the parts: `presence` (session,
-registration, election, the feed of changes), `admin` (topics and settings), `failover` (leaders),
-`states` (their way into the store).
+Every broker runs one; the elected one writes. Creates and connects the parts: `registration`
+(session, election, changes in the store), `admin` (topics and settings), `failover` (leaders),
+`state_writer` (partition states).
 
 1. Every write is a `multi` that checks the version of /controller_epoch first (B8), and compares
    the version of each node that it changes.
-2. The image changes after the store has agreed, on the loop, and listeners are told at once, in
-   the order of the changes.
-3. A broker that registers leads under new leader epochs (B7).
+2. The image changes after the store has accepted a write, on the loop. Its listeners are called
+   immediately, in the order of the changes.
+3. After a broker has registered again, it leads only under new leader epochs (B7).
 """
 
 import asyncio
@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 _UNKNOWN_ORIGIN = store_elections.Origin()
 
 
-def _anything_goes(*_: object) -> None:
+def _do_nothing(*_: object) -> None:
     pass
 
 
@@ -87,24 +87,24 @@ class Controller:
         internal_listener: str = "INTERNAL",
         limits: machine.TopicLimits | None = None,
         rules: Rules = rules_of_settings,
-        check_topic_config: TopicConfigCheck = _anything_goes,
-        check_broker_config: BrokerConfigCheck = _anything_goes,
+        check_topic_config: TopicConfigCheck = _do_nothing,
+        check_broker_config: BrokerConfigCheck = _do_nothing,
         entropy: Callable[[int], bytes] = os.urandom,
         registration_wait_s: float = 20.0,
         silence_s: float = 6.0,
         ask_timeout_s: float = 30.0,
         balance_interval_s: float | None = None,
         imbalance_max: float = 0.1,
-        registered: Callable[[int], None] = _anything_goes,
+        registered: Callable[[int], None] = _do_nothing,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """Without a network there is no way to other brokers: for a broker that is alone.
+        """A single broker has no network.
 
-        `silence_s` is how long a broker may be silent to the controller: a session's timeout.
-        With `balance_interval_s` leadership returns to preferred replicas by itself, when others
-        lead more than `imbalance_max` of what prefers a broker. `registered` is called with each
-        new epoch of this broker, before anything else uses it. `tls` returns the context for TLS
-        with other brokers.
+        A broker that does not respond to the controller for `silence_s`, the session timeout, is
+        considered dead. Every `balance_interval_s`, preferred replicas are elected if others lead
+        more than the part `imbalance_max` of the partitions that prefer a broker. `registered` is
+        called with each new epoch of this broker, before anything else uses it. `tls` returns the
+        context for TLS with other brokers.
         """
         self.node_id = node_id
         self._store = store
@@ -161,7 +161,7 @@ class Controller:
             clock,
             rules,
             self._liveness,
-            brokers.ask_ends,
+            brokers.request_log_ends,
         )
 
     def _make_states(self, rules: Rules, locks: KeyedLocks) -> StateWriter:
@@ -191,7 +191,7 @@ class Controller:
             self._states,
             self._failover,
             self._admin,
-            brokers.is_awake,
+            brokers.is_responding,
             self._failure_detector.reaches_no_majority,
         )
 
@@ -251,17 +251,20 @@ class Controller:
 
     @property
     def broker_epoch(self) -> int:
-        """The epoch of this broker's registration, or -1 while it has none."""
+        """The epoch of this broker's registration; -1 while it is not registered."""
         return self._registration.broker_epoch
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of its registration, or of the last one: what a clean marker names."""
+        """The epoch of its present or last registration; the marker of a clean stop contains it."""
         return self._registration.last_epoch
 
     @property
     def registered_ms(self) -> int:
-        """When it registered by the store's clock; 0 if that is no other than the broker's."""
+        """The time of the registration by the store's clock.
+
+        0 if the store uses the broker's clock.
+        """
         return self._registration.registered_ms
 
     @property
@@ -269,7 +272,8 @@ class Controller:
         return self._registration.election.controller_epoch
 
     def on_change(self, listener: Callable[[ImageChange], None]) -> None:
-        """Be told of each change. What `start` finds is in the image and is not told."""
+        """Call a listener for each change of the image, except for the first image that `start`
+        reads."""
         self._live_image.on_change(listener)
 
     async def start(
@@ -283,10 +287,10 @@ class Controller:
     ) -> None:
         """Register, become the controller if there is none, load the image, elect leaders.
 
-        `cluster_id` is for a store that has none yet; afterwards the image has the true one.
+        `cluster_id` is used if the store has none yet; afterwards the image has the cluster's id.
         `origin` is this broker's data directory. With `needs_secret`, the secret of the cluster is
-        created if it does not exist. Raises StoreUnavailable, LayoutError, or ApiError
-        if the id is taken.
+        created if it does not exist. Raises StoreUnavailable, LayoutError, or ApiError if the id is
+        taken.
         """
         new_id = cluster_id or id_text(self._admin.new_id())
 
@@ -298,10 +302,10 @@ class Controller:
 
         self.image.cluster_id = await repeated(prepare, self._registration_wait_s)
         await self._registration.start(endpoints, rack, origin)
-        await self._lead_at_once()
+        await self._elect_first_leaders()
         self._live_image.start_notifying()
         self._live_image.on_change(self._changed)
-        # What came between the first look and now.
+        # For changes since the image was read.
         self._failover.run_soon()
         self._failure_detector.update()
         self._leader_balance.start()
@@ -309,7 +313,7 @@ class Controller:
             # A new producer then also works while the store is unreachable.
             self._producer_ids.renew()
 
-    async def _lead_at_once(self) -> None:
+    async def _elect_first_leaders(self) -> None:
         if self.is_controller:
             try:
                 await self._failover.fit_to_live()
@@ -317,7 +321,7 @@ class Controller:
                 _log.warning("elections postponed: error=%s", error)
 
     async def stop(self) -> None:
-        """Finish what was begun and deregister. The store is closed by whoever opened it."""
+        """Finish started writes and deregister. The caller closes the store."""
         self._producer_ids.stop()
         await self._admin.stop()
         await self._failure_detector.stop()
@@ -334,7 +338,7 @@ class Controller:
             if self.broker_epoch != -1:
                 await self._store.delete(layout.broker_path(self.node_id))
         except (ApiError, StoreError, StoreUnavailable) as error:
-            # The end of the session removes the same nodes, only later.
+            # The end of the session deletes the same nodes later.
             _log.info("broker not deregistered: error=%s", error)
         self._role.drop()
 
@@ -351,19 +355,22 @@ class Controller:
         topic_id: UUID | None = None,
         leader_epochs: Sequence[int] = (),
     ) -> TopicState:
-        """Make a topic. With `validate_only` the answer is what it would be, with a zero id.
+        """Create a topic.
 
-        For logs that are there already, `topic_id` is theirs and `leader_epochs` are above theirs.
+        With `validate_only`, return it with a zero id and create nothing. For existing logs,
+        `topic_id` is theirs, and `leader_epochs` are greater than theirs.
         """
         new = machine.NewTopic(
             name, partitions, replication_factor, assignment, internal, topic_id, leader_epochs
         )
         admin = self._admin
         if self.is_controller or not self._peers.has_network or topic_id or validate_only:
-            return await admin.finish(admin.create_topic(new, dict(configs or {}), validate_only))
-        return await self._create_elsewhere(new, configs or {})
+            return await admin.run_to_end(
+                admin.create_topic(new, dict(configs or {}), validate_only)
+            )
+        return await self._create_on_controller(new, configs or {})
 
-    async def _create_elsewhere(
+    async def _create_on_controller(
         self, new: machine.NewTopic, configs: Mapping[str, str]
     ) -> TopicState:
         try:
@@ -376,14 +383,14 @@ class Controller:
             )
         except ApiError as error:
             if error.code is ErrorCode.NOT_CONTROLLER and self.is_controller:
-                return await self._admin.finish(self._admin.create_topic(new, configs, False))
+                return await self._admin.run_to_end(self._admin.create_topic(new, configs, False))
             if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-                await self._see_all()
+                await self._refresh_image()
             raise
-        await self._see_all()
+        await self._refresh_image()
         return machine.existing(self.image, new.name)
 
-    async def _see_all(self) -> None:
+    async def _refresh_image(self) -> None:
         try:
             async with asyncio.timeout(self._ask_timeout_s):
                 await self.refresh()
@@ -393,8 +400,8 @@ class Controller:
     async def delete_topic(
         self, name: str, *, topic_id: UUID | None = None, internal: bool = False
     ) -> TopicState:
-        """Delete a topic, and return what it was. Its logs are the listeners' to remove."""
-        return await self._admin.finish(self._admin.delete_topic(name, topic_id, internal))
+        """Delete a topic and return its last state. Listeners of the image remove its logs."""
+        return await self._admin.run_to_end(self._admin.delete_topic(name, topic_id, internal))
 
     async def create_partitions(
         self,
@@ -404,47 +411,53 @@ class Controller:
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> TopicState:
-        """Bring a topic up to `count` partitions; `assignment` is for the added ones."""
+        """Add partitions up to `count`; `assignment` has the replicas of the added ones."""
         admin = self._admin
-        return await admin.finish(admin.create_partitions(name, count, assignment, validate_only))
+        return await admin.run_to_end(
+            admin.create_partitions(name, count, assignment, validate_only)
+        )
 
     async def alter_topic_configs(
         self, name: str, edit: ConfigEdit, *, validate_only: bool = False
     ) -> TopicState:
-        return await self._admin.finish(self._admin.alter_topic_configs(name, edit, validate_only))
+        return await self._admin.run_to_end(
+            self._admin.alter_topic_configs(name, edit, validate_only)
+        )
 
     async def alter_broker_configs(
         self, node_id: int | None, edit: ConfigEdit, *, validate_only: bool = False
     ) -> Mapping[str, str]:
-        """Change the dynamic settings of one broker, or with None those of all."""
+        """Change the dynamic settings of one broker; None: the settings of all brokers."""
         admin = self._admin
-        return await admin.finish(admin.alter_broker_configs(node_id, edit, validate_only))
+        return await admin.run_to_end(admin.alter_broker_configs(node_id, edit, validate_only))
 
     async def alter_group_configs(
         self, group: str, edit: ConfigEdit, *, validate_only: bool = False
     ) -> Mapping[str, str]:
-        """Change the settings of one consumer group, which need not exist yet."""
-        return await self._admin.finish(self._admin.alter_group_configs(group, edit, validate_only))
+        """Change the settings of one consumer group, which might not exist yet."""
+        return await self._admin.run_to_end(
+            self._admin.alter_group_configs(group, edit, validate_only)
+        )
 
     async def alter_user(self, user: str, edit: ConfigEdit) -> Mapping[str, str]:
-        """Change what is stored for one user. A user without credentials is deleted."""
-        return await self._admin.finish(self._admin.alter_user(user, edit))
+        """Change the stored settings of one user. A user without credentials is deleted."""
+        return await self._admin.run_to_end(self._admin.alter_user(user, edit))
 
     async def create_acls(self, acls: Sequence[Acl]) -> None:
         """Add ACLs. One that already exists stays."""
-        await self._admin.finish(self._changes.acls.create(acls))
+        await self._admin.run_to_end(self._changes.acls.create(acls))
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
         """Delete the ACLs that match, and return those of each filter."""
-        return await self._admin.finish(self._changes.acls.delete(filters))
+        return await self._admin.run_to_end(self._changes.acls.delete(filters))
 
     async def create_token(self, make: Callable[[str], Token]) -> Token:
         """Create a delegation token; `make` gets its id."""
-        return await self._admin.finish(self._changes.tokens.create(make))
+        return await self._admin.run_to_end(self._changes.tokens.create(make))
 
     async def alter_token(self, token_id: str, edit: TokenEdit) -> Token | None:
         """Change a delegation token, or delete it if `edit` returns None."""
-        return await self._admin.finish(self._changes.tokens.alter(token_id, edit))
+        return await self._admin.run_to_end(self._changes.tokens.alter(token_id, edit))
 
     def remove_expired_tokens(self, now_ms: int) -> None:
         """Start to delete expired tokens, if this broker is the controller."""
@@ -455,37 +468,40 @@ class Controller:
         self, entity: Entity, edit: QuotaEdit, *, validate_only: bool = False
     ) -> None:
         """Change the limits of one entity. An entity without limits is deleted."""
-        await self._admin.finish(self._changes.quotas.alter(entity, edit, validate_only))
+        await self._admin.run_to_end(self._changes.quotas.alter(entity, edit, validate_only))
 
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool = False
     ) -> Outcomes:
-        """Let preferred replicas lead, or where nobody leads any; None: of all partitions."""
-        return await self._admin.finish(
+        """Elect preferred replicas, or uncleanly any replica if there is no leader.
+
+        None: of all partitions.
+        """
+        return await self._admin.run_to_end(
             self._reassignments.elect(partitions, is_unclean=is_unclean)
         )
 
-    async def move_partitions(
+    async def reassign_partitions(
         self,
         targets: Mapping[TopicPartition, Sequence[int] | None],
         *,
         keeps_factor: bool = False,
     ) -> Outcomes:
-        """Begin to move each partition to its target, or with None give a move up."""
-        return await self._admin.finish(
-            self._reassignments.move(targets, keeps_factor=keeps_factor)
+        """Start to reassign each partition to its target replicas; a target of None cancels."""
+        return await self._admin.run_to_end(
+            self._reassignments.reassign(targets, keeps_factor=keeps_factor)
         )
 
     async def allocate_producer_ids(self, first_min: int = 0) -> tuple[int, int]:
-        """A block of producer ids that nobody was given before: the first, and how many."""
-        return await self._admin.finish(self._admin.allocate_producer_ids(first_min))
+        """A new block of producer ids: the first id, and the count."""
+        return await self._admin.run_to_end(self._admin.allocate_producer_ids(first_min))
 
     async def next_producer_id(self) -> int:
-        """One producer id, out of this broker's block."""
+        """One producer id from this broker's block."""
         return await self._producer_ids.next()
 
     async def refresh(self) -> None:
-        """Return when the image shows all that was written before this call."""
+        """Wait until the image contains all changes that were written before this call."""
         await self._registration.refresh()
 
     async def to_controller(
@@ -495,18 +511,22 @@ class Controller:
         message: Mapping[str, Any],
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> dict[str, Any]:
-        """Ask the controller, whichever broker it is; an error is in the answer.
+        """Send a request to the controller, which can be this broker.
 
-        LinkBroken: there is none, or nobody knows whether it heard.
+        The response can have an error. LinkBroken: no controller is known, or it is unknown whether
+        it received the request.
         """
         return await self._controller_client.to_controller(api_key, version, message, timeout_s)
 
     async def shut_down(self, timeout_s: float = 10.0) -> bool:
-        """Hand over what this broker leads; tell whether it all went before the time was up."""
+        """Hand over all leaderships of this broker.
+
+        Returns whether that succeeded within the timeout.
+        """
         return await self._controller_client.shut_down(timeout_s)
 
     def replica_offline(self, topic_id: UUID, index: int) -> None:
-        """This broker's log of a partition is lost until it restarts: another must lead it."""
+        """Report that this broker's log of a partition has failed until it restarts."""
         self._registration.lose_data()
         self._controller_client.replica_offline(topic_id, index)
 
@@ -517,7 +537,7 @@ class Controller:
         return self._held.wait_for_election(partitions, names)
 
     def was_lost(self, node_id: int) -> bool:
-        """Whether the connection to a broker was lost lately: see HeldResponses.was_lost."""
+        """Whether the connection to a broker was lost recently: see HeldResponses.was_lost."""
         return self._held.was_lost(node_id)
 
     def listed(self, client: str, leaders: Callable[[], set[int]]) -> dict[int, BrokerInfo]:
@@ -525,7 +545,7 @@ class Controller:
         return self._held.listed(client, leaders)
 
     async def serve(self, api_key: int, request: dict[str, Any]) -> dict[str, Any]:
-        """Answer what another broker asks of the controller."""
+        """Respond to another broker's request to the controller."""
         return await self._requests.serve(api_key, request)
 
     def _changed(self, change: ImageChange) -> None:
@@ -538,7 +558,8 @@ class Controller:
                     self._held.removed(before)
         if change.brokers or change.has_new_controller or change.is_lost:
             self._failure_detector.update()
-        # A topic may have been decided on before a broker went; settings may allow an election.
+        # The topic might have been created before a broker failed. New settings can allow an
+        # election.
         reshaped = [after for before, after in change.changed if _is_reshaped(before, after)]
         if change.brokers or change.broker_configs:
             self._failover.run_soon()

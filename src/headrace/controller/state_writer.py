@@ -4,8 +4,8 @@ Owns the queue of decisions. While a request is in flight, decisions are queued,
 request contains all of them. A decision is a function of the states. It can be called again on
 newer ones.
 
-1. A decision gets its result when the store has agreed and the image shows it (B5). After an
-   unknown outcome, the nodes are read, and the decision is made again.
+1. A decision gets its result when the store has accepted it and the image contains it (B5). After
+   an unknown outcome, the nodes are read, and the decision is made again.
 2. A write checks the versions of the nodes that the decision has read, and holds the topics' locks.
 3. If a topic is deleted or created again during a write, its former state is not shown.
 """
@@ -33,7 +33,7 @@ MinInsync = Callable[[Mapping[str, str]], int]
 
 
 class States:
-    """The partitions' states as the decisions so far would leave them."""
+    """The states of partitions after the decisions so far."""
 
     def __init__(self, image: ClusterImage, min_insync: MinInsync) -> None:
         self.image = image
@@ -68,7 +68,7 @@ class States:
         return all(self.image.topics.get(name) is topic for name, topic in self._from.items())
 
     def nodes(self) -> list[tuple[str, int]]:
-        """Topic and first partition of each node that is to be written."""
+        """Topic and first partition of each node that must be written."""
         firsts = {
             (name, index - index % layout.PARTITIONS_PER_NODE): None
             for name in self.names
@@ -77,14 +77,14 @@ class States:
         return sorted(firsts)
 
     def after(self, topic: str) -> TopicState:
-        """A topic as it would be."""
+        """A topic after these decisions."""
         before = self._from[topic]
         decided = self._decided[topic]
         states = (decided.get(index, state) for index, state in enumerate(before.partitions))
         return replace(before, partitions=tuple(states))
 
-    def is_moved(self, topic: str) -> bool:
-        """Whether other brokers have its partitions, or will."""
+    def changes_replicas(self, topic: str) -> bool:
+        """Whether the replicas of one of its partitions change."""
         before = self._from[topic].partitions
         return any(
             (state.replicas, state.adding, state.removing)
@@ -148,7 +148,7 @@ class StateWriter:
         return result
 
     async def finish(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no decision is queued and no request is in flight."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
@@ -199,15 +199,15 @@ class StateWriter:
                 return False
             if await self._commit(states, extra):
                 return True
-            await self._look_again(states.names)
+            await self._read_again(states.names)
         return False
 
     async def _commit(self, states: States, extra: Sequence[Op]) -> bool:
         nodes = {layout.states_path(*node): node for node in states.nodes()}
-        moved = [name for name in states.names if states.is_moved(name)]
+        moved = [name for name in states.names if states.changes_replicas(name)]
         staying = [self._node(states, node) for node in nodes.values() if node[0] not in moved]
-        # A topic's replicas and states change together, those of several topics need not.
-        requests = [self._whole(states, name) for name in moved] + in_requests(staying)
+        # Replicas and states of a topic change in one request. Different topics can use several.
+        requests = [self._topic_operations(states, name) for name in moved] + in_requests(staying)
         for request in requests or [[]]:
             written = [nodes[op.path] for op in request if op.path in nodes]
             rows = [
@@ -225,7 +225,7 @@ class StateWriter:
         data = layout.encode_states(topic_id, states.rows(*node), self._writer.role.epoch)
         return self._writer.set(layout.states_path(*node), data)
 
-    def _whole(self, states: States, name: str) -> list[Set]:
+    def _topic_operations(self, states: States, name: str) -> list[Set]:
         document = layout.encode_topic(layout.topic_document(states.after(name)))
         ops = [self._node(states, node) for node in states.nodes() if node[0] == name]
         return [self._writer.set(layout.topic_path(name), document), *ops]
@@ -241,11 +241,11 @@ class StateWriter:
                 partitions[first : first + len(rows)] = rows
             self._live_image.show_topic(name, replace(topic, partitions=tuple(partitions)))
 
-    async def _look_again(self, names: Sequence[str]) -> None:
+    async def _read_again(self, names: Sequence[str]) -> None:
         try:
             await self._store.sync()
             for name in names:
                 await self._live_image.read_topic(name)
         except StoreUnavailable:
-            # Still unknown; when the connection is back everything is read again.
+            # Still unknown. After a reconnect, everything is read again.
             raise not_controller() from None

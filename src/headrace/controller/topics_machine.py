@@ -1,7 +1,7 @@
 """Decides whether a topic can be created, and where its replicas are placed.
 
-Pure: the image, the limits and a random number are arguments, the answer is new state or an
-ApiError. It must not change the image, which is the service's, after the store has agreed.
+Pure: the image, the limits and a random number are arguments; the result is the new state or an
+ApiError. It does not change the image.
 
 1. A partition's replicas are different brokers, and its first leader is a broker that is live.
 2. Leaders are spread evenly over the live brokers, and replicas over as many racks as possible.
@@ -41,16 +41,16 @@ class TopicLimits(NamedTuple):
 
 
 class NewTopic(NamedTuple):
-    """What a client asks for; DEFAULT where it leaves the number to the broker."""
+    """The topic that a client requests. DEFAULT: the broker chooses the number."""
 
     name: str
     partitions: int = DEFAULT
     replication_factor: int = DEFAULT
     assignment: Mapping[int, Sequence[int]] | None = None
     internal: bool = False
-    """Asked for by the broker itself, which alone may make the internal topics."""
+    """Requested by a broker. Clients cannot create internal topics."""
     topic_id: UUID | None = None
-    """Of logs that are there already."""
+    """The id in existing logs; None for a new id."""
     leader_epochs: Sequence[int] = ()
     """The initial leader epoch of each partition: above all in an existing log, otherwise 0."""
 
@@ -63,11 +63,12 @@ def decide_creation(
     replicas_before: int,
     avoided: Collection[int] = (),
 ) -> tuple[PartitionState, ...]:
-    """The first state of each partition of a new topic.
+    """The initial state of each partition of a new topic.
 
-    `start` is any number: the round over the brokers begins there. `replicas_before` are all
-    replicas of the cluster, also those that are being created. `avoided` are registered brokers
-    that probably stop or have failed. They get replicas only if there are too few others.
+    The round-robin over the brokers starts at `start`, which can be any number. `replicas_before`
+    is the number of all replicas of the cluster, including those being created. `avoided` are
+    registered brokers that are probably stopping or have failed. They get replicas only if there
+    are too few others.
     """
     _check_new_name(image, new)
     if new.assignment:
@@ -98,7 +99,7 @@ def decide_growth(
     replicas_before: int,
     avoided: Collection[int] = (),
 ) -> tuple[PartitionState, ...]:
-    """The first states of the partitions that bring a topic up to `count`."""
+    """The initial states of the partitions that must be added for `count` partitions."""
     topic = existing(image, name)
     _refuse_internal(name)
     have = len(topic.partitions)
@@ -132,7 +133,7 @@ def decide_growth(
 def decide_deletion(
     image: ClusterImage, name: str, topic_id: UUID | None, internal: bool
 ) -> TopicState:
-    """The topic that is to go."""
+    """The topic to delete, after all checks."""
     topic = existing(image, name)
     if topic_id is not None and topic.topic_id != topic_id:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "Unknown topic id.")
@@ -153,7 +154,7 @@ def assign_replicas(
 ) -> Assignment:
     """Round-robin from `start`; followers shift by one at each round, racks come before that.
 
-    Without the shift the load of a dead broker would fall on its one neighbour.
+    Without the shift, all leaders of a dead broker would move to its one neighbour.
     """
     ring = _interleaved(brokers)
     size = len(ring)
@@ -167,7 +168,7 @@ def assign_replicas(
     for partition in range(partitions):
         leader = (start + partition) % size
         others = [ring[(leader + step) % size] for step in range(1, size)]
-        # It stays the same for a whole round, so that a round is even where racks are.
+        # The shift stays the same for a complete round, so that a round is even with racks.
         shift = (start + partition // size) % max(1, size - 1)
         order = [ring[leader], *others[shift:], *others[:shift]]
         assignment.append(_over_racks(order, replication_factor))
@@ -175,10 +176,10 @@ def assign_replicas(
 
 
 def id_from_entropy(entropy: bytes) -> UUID | None:
-    """A random id out of 16 random bytes, or None if these would make one that may not be.
+    """A topic id from 16 random bytes, or None if the id is reserved or starts with a dash.
 
-    Kafka's clients take zero and one for special ids; one whose text starts with a dash would be
-    taken for an option by command-line tools.
+    Zero and one are special ids for Kafka's clients. Command-line tools would read an id that
+    starts with a dash as an option.
     """
     id_ = UUID(bytes=entropy, version=4)
     # The first six bits are the first character of the text, and '-' stands for 62.
@@ -318,7 +319,7 @@ def _with_avoided_last(assignment: Assignment, avoided: Collection[int]) -> Assi
 
 
 def _interleaved(brokers: Sequence[BrokerInfo]) -> list[BrokerInfo]:
-    """One of each rack in turn, so that neighbours are in different racks."""
+    """Brokers of the racks in turn, so that neighbours are in different racks."""
     racks: dict[str, list[BrokerInfo]] = {}
     for broker in sorted(brokers, key=lambda broker: (broker.rack or "", broker.node_id)):
         racks.setdefault(broker.rack or "", []).append(broker)
@@ -327,13 +328,13 @@ def _interleaved(brokers: Sequence[BrokerInfo]) -> list[BrokerInfo]:
 
 
 def _round_after(brokers: Sequence[BrokerInfo], node_id: int, start: int) -> int:
-    """The start of a round after this broker, so that leaders stay evenly spread."""
+    """The start of a round that begins after this broker, so that leaders stay evenly spread."""
     ring = [broker.node_id for broker in _interleaved(brokers)]
     return ring.index(node_id) + 1 if node_id in ring else start
 
 
 def _over_racks(order: Sequence[BrokerInfo], count: int) -> tuple[int, ...]:
-    """The first `count` in order, but a rack comes again only when every other one has been."""
+    """The first `count` in order, but a rack is used again only after every other one."""
     chosen: list[int] = []
     waiting = list(order)
     while len(chosen) < count:

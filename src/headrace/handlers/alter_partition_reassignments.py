@@ -25,7 +25,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains a partition twice.")
     deadline = Deadline(broker.clock, request["timeout_ms"])
     outcomes = await deadline.wait_for(
-        broker.controller.move_partitions(
+        broker.controller.reassign_partitions(
             targets, keeps_factor=not request.get("allow_replication_factor_change", True)
         )
     )

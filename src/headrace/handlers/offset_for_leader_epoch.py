@@ -15,7 +15,7 @@
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from headrace.controller.broker_client import ASKS_AS_CONTROLLER
+from headrace.controller.broker_client import DEBUGGING_REPLICA_ID
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.requests.authorization import cannot_describe, is_allowed
@@ -34,7 +34,7 @@ def handle(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Message | Awaitable[Message]:
     acts_for_cluster = is_allowed(broker, context, Operation.CLUSTER_ACTION, CLUSTER)
-    is_any_replica = acts_for_cluster and request.get("replica_id") == ASKS_AS_CONTROLLER
+    is_any_replica = acts_for_cluster and request.get("replica_id") == DEBUGGING_REPLICA_ID
     denied = set() if acts_for_cluster else _denied(broker, context, request)
     partitions = [
         TopicPartition(topic["topic"], requested["partition"])

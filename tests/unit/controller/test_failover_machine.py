@@ -11,13 +11,13 @@ from headrace.controller.failover_machine import (
     alter_isr,
     awaited,
     candidates,
-    elect_alone,
+    contains_log_with_end,
+    elect_only_awaited,
     elect_preferred,
     elect_responding,
     elect_unclean,
     fit_to_live,
     furthest_member,
-    goes_on_from,
     hand_over,
     in_sync,
     members_of,
@@ -154,7 +154,7 @@ def test_a_partition_waits_for_every_member_that_is_away() -> None:
         live = {n: f for n, f in zip(NODES, fates, strict=True) if f is not None}
         away = [node for node in NODES if node not in live]
         assert missing(state, live, min_insync=2) == away
-        assert elect_alone(state, live, 2) is None
+        assert elect_only_awaited(state, live, 2) is None
         after = recover(state, live, dict.fromkeys(live, (3, 50)), min_insync=2)
         assert (after is None) == bool(away)
     # A failed log can hold what the others lost.
@@ -168,7 +168,7 @@ def test_new_or_older_data_directories_make_other_replicas_awaited() -> None:
     assert awaited(state, {3: UNCLEAN}) == [3]
     wiped = UNCLEAN._replace(lost_until=ROW_EPOCH)
     assert awaited(state, {3: wiped}) == [1, 2, 3]
-    assert elect_alone(state, {3: wiped}, 1) is None
+    assert elect_only_awaited(state, {3: wiped}, 1) is None
     assert awaited(state, {3: UNCLEAN._replace(lost_until=ROW_EPOCH - 1)}) == [3]
     assert awaited(replace(state, adding=(2,)), {3: wiped}) == [1, 3]
     # One that only lost power is enough to compare with.
@@ -177,7 +177,7 @@ def test_new_or_older_data_directories_make_other_replicas_awaited() -> None:
     assert awaited(of_two, {2: wiped, 3: wiped}) == [1, 2, 3]
     # The only replica has nothing to be compared with.
     only = state_of((1,), NO_LEADER, replicas=(1,))
-    assert elect_alone(only, {1: wiped}, 1) is not None
+    assert elect_only_awaited(only, {1: wiped}, 1) is not None
 
 
 def test_members_that_leave_an_isr_below_min_insync_replicas_become_eligible() -> None:
@@ -238,18 +238,18 @@ def test_a_log_goes_on_from_another_only_if_it_has_all_of_it() -> None:
     ends = {1: (2, 50), 2: (9, 90), 3: (3, 10)}
     assert furthest_member(state, ends) == (3, 10)
     assert furthest_member(state, {2: (9, 90)}) is None
-    assert goes_on_from((3, 10), found=(3, 10))
-    assert goes_on_from((3, 10), found=(3, 11))
+    assert contains_log_with_end((3, 10), found=(3, 10))
+    assert contains_log_with_end((3, 10), found=(3, 11))
     # It parted before: what follows there was never in sync, however late its epoch.
-    assert not goes_on_from((3, 10), found=(3, 9))
-    assert not goes_on_from((3, 10), found=(2, 40))
-    assert goes_on_from((-1, 0), found=(-1, -1))
+    assert not contains_log_with_end((3, 10), found=(3, 9))
+    assert not contains_log_with_end((3, 10), found=(2, 40))
+    assert contains_log_with_end((-1, 0), found=(-1, -1))
 
 
 def test_the_last_member_leads_at_once_only_if_there_is_no_other_log_to_compare() -> None:
     for state, live in worlds():
         state = replace(state, leader=NO_LEADER)
-        alone = elect_alone(state, live, 1)
+        alone = elect_only_awaited(state, live, 1)
         if in_sync(state, live) or not (len(live) == 1 and tuple(live) == state.isr):
             assert alone is None
         else:
@@ -257,7 +257,7 @@ def test_the_last_member_leads_at_once_only_if_there_is_no_other_log_to_compare(
             assert rows(alone) == [(state.isr[0], live[state.isr[0]].epoch)]
             assert alone.leader_epoch == state.leader_epoch + 1
     only = state_of((1,), NO_LEADER, replicas=(1,))
-    alone = elect_alone(only, {1: UNCLEAN, 2: SAME}, min_insync=2)
+    alone = elect_only_awaited(only, {1: UNCLEAN, 2: SAME}, min_insync=2)
     assert alone == PartitionState(1, 5, (1,), (1,), 8, (20,))
 
 

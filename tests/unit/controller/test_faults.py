@@ -11,7 +11,7 @@ import pytest
 
 from headrace.cluster import store_elections
 from headrace.cluster.changes import ImageChange
-from headrace.controller.failover_machine import renumber
+from headrace.controller.failover_machine import with_next_partition_epoch
 from headrace.controller.service import Controller
 from headrace.controller.state_writer import States
 from headrace.coordination import layout
@@ -307,7 +307,7 @@ def test_a_state_that_was_written_for_a_former_topic_is_not_shown(
         after = replace(before, topic_id=UUID(int=7))
 
         def decide(states: States) -> None:
-            states.put("t", 0, renumber(before.partitions[0]))
+            states.put("t", 0, with_next_partition_epoch(before.partitions[0]))
 
         writing = await broker.database.close_gate(controller._states.edit(decide))
         controller._live_image.show_topic("t", after if is_recreated else None)

@@ -49,7 +49,7 @@ async def test_leaders_are_balanced_where_too_many_are_away(cluster: Cluster) ->
     await cluster.agree()
     assert await controller._reassignments.balance(0.1) == 0
     state = cluster.leader.state()
-    moved = await controller.move_partitions({T0: [2, 3]})
+    moved = await controller.reassign_partitions({T0: [2, 3]})
     assert moved == {T0: None}
     # The preferred replica of one is another now: one of ten is just as much as may be.
     assert cluster.leader.state().replicas == (2, 3)
@@ -64,7 +64,7 @@ async def test_leadership_returns_to_preferred_replicas_by_itself(cluster: Clust
     for node_id in (1, 2):
         await cluster.add(node_id)
     await cluster.leader.controller.create_topic("t", assignment={0: [2, 1]})
-    await cluster.leader.controller.move_partitions({T0: [1, 2]})
+    await cluster.leader.controller.reassign_partitions({T0: [1, 2]})
     await until(lambda: cluster.leader.state().leader == 1)
     await cluster.agree()
 
@@ -77,7 +77,7 @@ async def test_less_than_is_usual_may_be_too_much_to_be_away(cluster: Cluster) -
     controller = cluster.leader.controller
     others = {index: [1, 2] for index in range(1, 10)}
     await controller.create_topic("t", assignment={0: [2, 1], **others})
-    await controller.move_partitions({T0: [1, 2]})
+    await controller.reassign_partitions({T0: [1, 2]})
     await until(lambda: cluster.leader.state().leader == 1)
     await cluster.agree()
 
@@ -109,15 +109,15 @@ async def test_a_partition_moves_when_its_new_replicas_are_in_sync(cluster: Clus
 async def test_a_move_outlives_its_controller_and_can_be_given_up(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [2, 3], 1: [3, 2]})
     targets = {T0: [4, 3], TopicPartition("t", 1): [3, 4]}
-    await cluster.leader.controller.move_partitions(targets)
+    await cluster.leader.controller.reassign_partitions(targets)
     await cluster.agree()
     await cluster.kill(1)
     await cluster.agree()
     controller = cluster.leader.controller
-    outcomes = await controller.move_partitions({T0: None})
+    outcomes = await controller.reassign_partitions({T0: None})
     assert outcomes == {T0: None}
     assert cluster.leader.state().replicas == (2, 3)
-    outcomes = await controller.move_partitions({T0: None})
+    outcomes = await controller.reassign_partitions({T0: None})
     error = outcomes[T0]
     assert error is not None
     assert error.code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
@@ -130,11 +130,11 @@ async def test_a_move_outlives_its_controller_and_can_be_given_up(cluster: Clust
 async def test_a_replication_factor_changes_only_where_that_is_allowed(cluster: Cluster) -> None:
     controller = cluster.leader.controller
     await controller.create_topic("t", assignment={0: [2]})
-    outcomes = await controller.move_partitions({T0: [2, 3]}, keeps_factor=True)
+    outcomes = await controller.reassign_partitions({T0: [2, 3]}, keeps_factor=True)
     error = outcomes[T0]
     assert error is not None
     assert error.code == ErrorCode.INVALID_REPLICATION_FACTOR
-    assert await controller.move_partitions({T0: [2, 3]}) == {T0: None}
+    assert await controller.reassign_partitions({T0: [2, 3]}) == {T0: None}
     await cluster.agree()
     assert cluster.leader.state().adding == (3,)
     reply = await _listed(cluster)
@@ -148,7 +148,7 @@ async def test_a_replication_factor_changes_only_where_that_is_allowed(cluster: 
     ]
     await alter(cluster, cluster.members[2], (2, 3))
     await until(lambda: cluster.leader.state().adding == ())
-    assert await controller.move_partitions({T0: [3]}) == {T0: None}
+    assert await controller.reassign_partitions({T0: [3]}) == {T0: None}
     await until(lambda: cluster.leader.state().replicas == (3,))
     assert (cluster.leader.state().leader, cluster.leader.state().isr) == (3, (3,))
     assert (await _listed(cluster))["topics"] == []

@@ -5,7 +5,13 @@ from itertools import permutations, product
 
 import pytest
 
-from headrace.controller.reassignment_machine import begin, cancel, finish, origin_of, target_of
+from headrace.controller.reassignment_machine import (
+    begin,
+    cancel,
+    finish_reassignment,
+    origin_of,
+    target_of,
+)
 from headrace.model.cluster import BrokerInfo, Live
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
@@ -46,7 +52,7 @@ def test_a_move_ends_when_all_that_come_are_in_sync_and_not_before() -> None:
     for state, target in moves():
         begun = begin(state, target, BROKERS, 1)
         if begun.adding:
-            assert finish(begun, LIVE, 1) is None
+            assert finish_reassignment(begun, LIVE, 1) is None
         arrived_isr = (*begun.isr, *begun.adding)
         arrived = PartitionState(
             begun.leader,
@@ -58,7 +64,7 @@ def test_a_move_ends_when_all_that_come_are_in_sync_and_not_before() -> None:
             begun.adding,
             begun.removing,
         )
-        done = finish(arrived, LIVE, 1)
+        done = finish_reassignment(arrived, LIVE, 1)
         staying = [node for node in arrived_isr if node in target]
         if not (begun.adding or begun.removing) or not staying:
             assert done is None
@@ -72,7 +78,7 @@ def test_a_move_ends_when_all_that_come_are_in_sync_and_not_before() -> None:
         else:
             assert done.leader == next(node for node in target if node in staying)
             assert done.leader_epoch == state.leader_epoch + 1
-        assert finish(done, LIVE, 1) is None
+        assert finish_reassignment(done, LIVE, 1) is None
 
 
 def test_a_move_that_is_given_up_leaves_the_replicas_of_before_in_their_order() -> None:
@@ -101,10 +107,10 @@ def test_a_move_can_be_turned_to_another_target() -> None:
 def test_a_leader_that_goes_hands_over_to_one_that_is_live() -> None:
     begun = begin(state_of((1, 2), (1, 2), 1), (3, 2), BROKERS, 1)
     arrived = PartitionState(1, 4, begun.replicas, (1, 2, 3), 9, (10,) * 3, (3,), (1,))
-    done = finish(arrived, {2: Live(10), 3: Live(10, is_leaving=True)}, 1)
+    done = finish_reassignment(arrived, {2: Live(10), 3: Live(10, is_leaving=True)}, 1)
     assert done is not None
     assert (done.leader, done.isr) == (2, (2, 3))
-    assert finish(arrived, {1: Live(10)}, 1) is None
+    assert finish_reassignment(arrived, {1: Live(10)}, 1) is None
 
 
 @pytest.mark.parametrize("target", [(), (1, 1), (1, 9)])
@@ -123,8 +129,8 @@ def test_a_move_costs_no_member_of_the_isr_that_min_insync_replicas_needs() -> N
     begun = begin(state_of((1, 2, 3), (1,), 1), (4, 2, 3), BROKERS, 2)
     arrived = replace(begun, isr=(1, 4), isr_epochs=(10, 10))
     # Broker 4 alone, or broker 1 alone, would hold what both have acknowledged.
-    assert finish(arrived, LIVE, 2) is None
-    assert finish(arrived, LIVE, 1) is not None
+    assert finish_reassignment(arrived, LIVE, 2) is None
+    assert finish_reassignment(arrived, LIVE, 1) is not None
     for turned in (cancel, lambda state, count: begin(state, (1, 2), BROKERS, count)):
         with pytest.raises(ApiError) as refused:
             turned(arrived, 2)
@@ -133,7 +139,7 @@ def test_a_move_costs_no_member_of_the_isr_that_min_insync_replicas_needs() -> N
     # Nobody in sync is lost by this one, few as they are.
     assert cancel(begun, 2).isr == (1,)
     caught_up = replace(arrived, isr=(1, 2, 4), isr_epochs=(10,) * 3)
-    done = finish(caught_up, LIVE, 2)
+    done = finish_reassignment(caught_up, LIVE, 2)
     assert done is not None
     assert done.isr == (2, 4)
 
@@ -141,6 +147,6 @@ def test_a_move_costs_no_member_of_the_isr_that_min_insync_replicas_needs() -> N
 def test_nothing_ends_and_nobody_is_left_out_while_nobody_leads() -> None:
     begun = begin(state_of((1, 2), (1, 2), 1), (3, 2), BROKERS, 1)
     arrived = replace(begun, leader=NO_LEADER, isr=(1, 2, 3), isr_epochs=(10,) * 3)
-    assert finish(arrived, LIVE, 1) is None
+    assert finish_reassignment(arrived, LIVE, 1) is None
     with pytest.raises(ApiError):
         cancel(arrived, 1)

@@ -234,7 +234,7 @@ class FakeController:
         await self._reach()
         return dict.fromkeys(partitions or (), ApiError(ErrorCode.ELECTION_NOT_NEEDED))
 
-    async def move_partitions(
+    async def reassign_partitions(
         self, targets: Mapping[TopicPartition, Sequence[int] | None], *, keeps_factor: bool
     ) -> dict[TopicPartition, ApiError | None]:
         await self._reach()
