@@ -10,18 +10,20 @@ from headrace.model.topics import PartitionState, TopicState
 class ImageChange(NamedTuple):
     """One step of the image, which already shows it. Deletions come before creations.
 
-    A topic deleted and made again under its name is in both, with two ids.
+    A topic that was deleted and created again is in both, with two ids.
     """
 
     deleted: tuple[TopicState, ...] = ()
     created: tuple[TopicState, ...] = ()
     changed: tuple[tuple[TopicState, TopicState], ...] = ()
     """The same topic before and after: more partitions, other leaders or epochs, other settings.
-    The state of a partition that did not change is the same object; see `changed_partitions`."""
+
+    The state of a partition that did not change is the same object; see `changed_partitions`.
+    """
     broker_configs: tuple[int | None, ...] = ()
     """Brokers whose dynamic settings were set; None for those of all brokers."""
     brokers: tuple[tuple[BrokerInfo | None, BrokerInfo | None], ...] = ()
-    """Brokers that came (None, after), went (before, None), or re-registered."""
+    """Brokers that registered (None, after), left (before, None), or registered again."""
     users: tuple[tuple[str, Mapping[str, str], Mapping[str, str]], ...] = ()
     """Users whose settings changed: the name, and the credentials and quotas before and after."""
     acls: tuple[int, ...] = ()
@@ -33,7 +35,7 @@ class ImageChange(NamedTuple):
     has_new_controller: bool = False
     """The image names another controller, or the same one under a new epoch."""
     is_lost: bool = False
-    """This broker's registration is void: it leads nothing until it hears of new epochs."""
+    """This broker's registration is lost: it leads no partition until a change has new epochs."""
 
 
 def topic_change(before: TopicState | None, after: TopicState | None) -> ImageChange | None:
@@ -48,7 +50,7 @@ def topic_change(before: TopicState | None, after: TopicState | None) -> ImageCh
 
 
 def changed_partitions(before: TopicState, after: TopicState) -> list[int]:
-    """Indexes of the partitions whose state is new or another."""
+    """Indexes of the partitions whose state is new or different."""
     have = len(before.partitions)
     return [
         index
@@ -68,7 +70,7 @@ def brokers_change(
 
 
 def newest(before: TopicState | None, read: TopicState | None) -> TopicState | None:
-    """A topic as it was read, where each partition is at least as new as it was known to be."""
+    """A topic that was read, but with the known state of a partition if that is newer."""
     if before is None or read is None or before.topic_id != read.topic_id:
         return read
     states = tuple(

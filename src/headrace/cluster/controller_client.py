@@ -1,7 +1,7 @@
 """Requests of this broker to the controller.
 
-Owns the path to it: a call if this broker is the controller, else a link. Repeats the requests that
-must reach a controller until one has responded.
+Owns the path to it: a call if this broker is the controller, else a link. Retries requests that
+must reach a controller until it has responded.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from headrace.wire.apis import (
     CREATE_TOPICS,
 )
 
-_ASK_AGAIN_S = 0.1
+_RETRY_S = 0.1
 _CREATE_VERSION = 7
 _LOST_DIR = UUID(int=1)
 """Kafka's id of the directory of logs that are lost."""
@@ -58,13 +58,13 @@ class ControllerClient:
 
     async def producer_id_block(self) -> tuple[int, int]:
         try:
-            reply = await self.to_controller(ALLOCATE_PRODUCER_IDS, 0, self._as_asker())
+            reply = await self.to_controller(ALLOCATE_PRODUCER_IDS, 0, self._as_sender())
         except LinkBroken as error:
             _log.warning("no producer ids from the controller: error=%s", error)
             reply = {"error_code": ErrorCode.NOT_CONTROLLER}
         code = reply.get("error_code", ErrorCode.NONE)
         if code == ErrorCode.KAFKA_STORAGE_ERROR:
-            # Java asks again for ever after any code that it takes for a passing one.
+            # Java retries forever after any error code that it considers retriable.
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         if code != ErrorCode.NONE:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -77,9 +77,10 @@ class ControllerClient:
         message: Mapping[str, Any],
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> dict[str, Any]:
-        """Ask the controller, whichever broker it is; an error is in the answer.
+        """Send a request to the controller, which can be this broker.
 
-        Unreachable: there is none, it heard nothing. LinkBroken: nobody knows.
+        The response can have an error. Unreachable: the request was not sent. LinkBroken: it might
+        have been processed.
         """
         if self._role.is_controller:
             return await self._serve(api_key, dict(message))
@@ -96,7 +97,7 @@ class ControllerClient:
         configs: Mapping[str, str],
         timeout_s: float,
     ) -> None:
-        """Have the controller make a topic for this broker's own use, or a client's first."""
+        """Create a topic through the controller, for this broker or for a client."""
         topic = {
             "name": name,
             "num_partitions": partitions,
@@ -106,7 +107,7 @@ class ControllerClient:
         deadline = self._clock.monotonic() + timeout_s
         while (left_s := deadline - self._clock.monotonic()) > 0:
             if self._role.is_controller:
-                break  # It is this broker now.
+                break  # This broker has become the controller.
             message = {"topics": [topic], "timeout_ms": int(left_s * 1000) + 1}
             try:
                 reply = await self.to_controller(CREATE_TOPICS, _CREATE_VERSION, message, left_s)
@@ -120,12 +121,15 @@ class ControllerClient:
                 return
             if code is not ErrorCode.NOT_CONTROLLER:
                 raise ApiError(code, entry["error_message"] or "")
-            await asyncio.sleep(min(_ASK_AGAIN_S, left_s))
+            await asyncio.sleep(min(_RETRY_S, left_s))
         raise ApiError(ErrorCode.NOT_CONTROLLER, "No controller is available.")
 
-    async def shut_down(self, timeout_s: float = 10.0) -> bool:
-        """Hand over what this broker leads; tell whether it all went before the time was up."""
-        message = {**self._as_asker(), "want_shut_down": True}
+    async def controlled_shutdown(self, timeout_s: float = 10.0) -> bool:
+        """Hand over all leaderships of this broker.
+
+        Returns whether that succeeded within the timeout.
+        """
+        message = {**self._as_sender(), "want_shut_down": True}
         deadline = self._clock.monotonic() + timeout_s
         while self._broker_epoch() != -1 and len(self._image.brokers) > 1:
             left_s = deadline - self._clock.monotonic()
@@ -138,7 +142,7 @@ class ControllerClient:
             else:
                 if reply.get("should_shut_down"):
                     return True
-            await asyncio.sleep(min(_ASK_AGAIN_S, left_s))
+            await asyncio.sleep(min(_RETRY_S, left_s))
         return True
 
     def replica_offline(self, topic_id: UUID, index: int) -> None:
@@ -148,12 +152,12 @@ class ControllerClient:
 
     def report_offline(self) -> None:
         if self._offline and not self._reports:
-            report = asyncio.get_running_loop().create_task(self._tell_offline())
+            report = asyncio.get_running_loop().create_task(self._report_failed_logs())
             self._reports[report] = None
             report.add_done_callback(self._reports.pop)
 
-    async def _tell_offline(self) -> None:
-        """Tell the controller, until it knows all of them; a new one is told anew."""
+    async def _report_failed_logs(self) -> None:
+        """Report to the controller until it has all of them, and again to each new controller."""
         reported = -1
         while reported != len(self._offline):
             partitions: dict[UUID, list[dict[str, int]]] = {}
@@ -164,7 +168,7 @@ class ControllerClient:
                 {"topic_id": id_, "partitions": entries} for id_, entries in partitions.items()
             ]
             count = len(self._offline)
-            message = {**self._as_asker(), "directories": [{"id_": _LOST_DIR, "topics": topics}]}
+            message = {**self._as_sender(), "directories": [{"id_": _LOST_DIR, "topics": topics}]}
             try:
                 reply = await self.to_controller(ASSIGN_REPLICAS_TO_DIRS, 0, message)
                 if reply.get("error_code", ErrorCode.NONE) == ErrorCode.NONE:
@@ -172,7 +176,7 @@ class ControllerClient:
                     continue
             except LinkBroken as error:
                 _log.info("lost logs not reported to the controller, retrying: error=%s", error)
-            await asyncio.sleep(_ASK_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
 
-    def _as_asker(self) -> dict[str, Any]:
+    def _as_sender(self) -> dict[str, Any]:
         return {"broker_id": self._node_id, "broker_epoch": self._broker_epoch()}

@@ -1,7 +1,8 @@
 """Whether this broker is the controller: elected, with a fence for its writes.
 
 Owns that state, the fence and the list of latest changes. Registration sets it after an election,
-the fenced writer clears it when the store rejects the fence, and all others read `is_controller`.
+the fenced writer clears it when the store rejects the fence, and other modules only read
+`is_controller`.
 
 1. A broker is the controller only after it has read everything under its own epoch (B8).
 """

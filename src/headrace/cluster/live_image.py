@@ -5,7 +5,7 @@ and never writes it; it decides nothing.
 
 1. The image changes on the loop, between two awaits, and listeners are called before anything
    else runs.
-2. The ClusterImage object is the same for life: handlers hold it.
+2. The ClusterImage object is never replaced, because handlers keep a reference to it.
 3. A partition's state is never replaced by one of a lower partition epoch of the same topic.
 """
 
@@ -53,14 +53,14 @@ class LiveImage:
             self.image.drop_topic(name)
         if after is not None:
             self.image.put_topic(after)
-        self.tell(change)
+        self.notify(change)
 
     def show_broker_config(self, node_id: int | None, config: Mapping[str, str]) -> None:
         self.image.broker_configs[node_id] = config
-        self.tell(ImageChange(broker_configs=(node_id,)))
+        self.notify(ImageChange(broker_configs=(node_id,)))
 
     def show_group_config(self, group: str, config: Mapping[str, str]) -> None:
-        """Nobody is told: whoever goes by a group's settings looks at the image."""
+        """Calls no listener: code that needs a group's settings reads them from the image."""
         if config:
             self.image.group_configs[group] = config
         else:
@@ -74,7 +74,7 @@ class LiveImage:
             self.image.users.pop(user, None)
         self.show_quotas({user_entity(user): quota_reader.limits_in(user, config)})
         if config != before:
-            self.tell(ImageChange(users=((user, before, config),)))
+            self.notify(ImageChange(users=((user, before, config),)))
 
     def show_acls(self, nodes: Mapping[int, tuple[Acl, ...] | None]) -> None:
         changed = {
@@ -82,7 +82,7 @@ class LiveImage:
         }
         self.image.acls.update(nodes)
         if changed:
-            self.tell(ImageChange(acls=tuple(changed)))
+            self.notify(ImageChange(acls=tuple(changed)))
 
     def show_tokens(self, found: Mapping[str, Token | None]) -> None:
         """Set some delegation tokens; None removes one."""
@@ -94,7 +94,7 @@ class LiveImage:
             else:
                 tokens[token_id] = token
         if removed:
-            self.tell(ImageChange(removed_tokens=removed))
+            self.notify(ImageChange(removed_tokens=removed))
 
     def show_quotas(self, found: Quotas) -> None:
         """Set the limits of some entities; an entity without limits is removed."""
@@ -108,11 +108,11 @@ class LiveImage:
             else:
                 del known[entity]
         if changed:
-            self.tell(ImageChange(has_new_quotas=True))
+            self.notify(ImageChange(has_new_quotas=True))
 
     def show_controller(self, node_id: int) -> None:
         self.image.controller_id = node_id
-        self.tell(ImageChange(has_new_controller=True))
+        self.notify(ImageChange(has_new_controller=True))
 
     async def read_topic(self, name: str) -> None:
         found = await store_reader.read_topic(self._store, name)
@@ -123,7 +123,7 @@ class LiveImage:
         self.show_topic(name, None if found is None else found.state)
 
     async def read_states(self, name: str, first: int) -> None:
-        """One node of states; the whole topic where that does not fit what is known of it."""
+        """Read one node of states, or the complete topic if they do not match it."""
         topic = self.image.topics.get(name)
         read = None if topic is None else await store_reader.read_states(self._store, topic, first)
         if topic is None or read is None:
@@ -201,7 +201,7 @@ class LiveImage:
             self.image.brokers = await store_reader.read_brokers(self._store, watch)
             change = brokers_change(before, self.image.brokers)
             if change is not None:
-                self.tell(change)
+                self.notify(change)
 
     async def names(self) -> list[str]:
         """Every topic that is in the image, in the store, or in both."""
@@ -212,7 +212,7 @@ class LiveImage:
         """Call the listeners from now on: the first image is complete."""
         self._notifies = True
 
-    def tell(self, change: ImageChange) -> None:
+    def notify(self, change: ImageChange) -> None:
         for listener in self._listeners.copy() if self._notifies else ():
             try:
                 listener(change)

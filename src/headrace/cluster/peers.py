@@ -1,7 +1,7 @@
-"""Links to other brokers: one each, on the listener for brokers.
+"""Links to other brokers: one per broker, on the inter-broker listener.
 
-Owns dialling and the links that are open. It knows neither who is the controller nor what is
-said; a question is asked once, and whoever asks decides whether to ask again.
+Owns the open links and connection attempts. It does not know the controller, or the contents of
+requests. A request is sent once; the caller decides whether to retry.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
 from headrace.runtime.link import Link, LinkBroken, Network, Refused, call
 
 CONNECT_TIMEOUT_S = 2.0
-REDIAL_S = 0.05
-REFUSALS_OF_THE_DEAD = 2
+RECONNECT_S = 0.05
+REFUSALS_OF_DEAD_PROCESS = 2
 CALL_TIMEOUT_S = 10.0
 
 
 class Unreachable(LinkBroken):
-    """There is no link: nothing was sent."""
+    """No link could be opened, so the request was not sent."""
 
 
 class Peers:
@@ -48,7 +48,7 @@ class Peers:
         message: Mapping[str, Any],
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> dict[str, Any]:
-        """Ask a broker once. Unreachable: it was not asked. LinkBroken: nobody knows."""
+        """Send a request once. Unreachable: not sent. LinkBroken: it might have been processed."""
         try:
             link = await self.link(node_id)
         except LinkBroken as error:
@@ -56,7 +56,7 @@ class Peers:
         return await call(link, api_key, version, message, timeout_s)
 
     async def link(self, node_id: int) -> Link:
-        """The link to the present incarnation of a broker; dialled if there is none."""
+        """The link to the present incarnation of a broker; opens one if necessary."""
         async with self._connection_attempts.setdefault(node_id, asyncio.Lock()):
             info = self._image.brokers.get(node_id)
             if info is None:
@@ -76,7 +76,7 @@ class Peers:
         return link is not None and link.is_ended()
 
     async def connect(self, node_id: int) -> Link:
-        """A new link. Raises Refused where nobody listens, else LinkBroken."""
+        """A new link. Raises Refused if the port is closed, else LinkBroken."""
         endpoint = self.endpoint(node_id)
         if self._network is None or endpoint is None:
             raise LinkBroken(f"broker {node_id} has no inter-broker address")
@@ -92,14 +92,16 @@ class Peers:
         return None if info is None else _endpoint_on(self._listener, info.endpoints)
 
     async def looks_dead(self, former: BrokerInfo) -> bool:
-        """Whether the process of a former life of this broker is plainly gone: its port refuses
-        connections, twice."""
+        """Whether the process of a former incarnation of this broker is dead.
+
+        Its port must refuse two connection attempts.
+        """
         endpoint = _endpoint_on(self._listener, former.endpoints)
         if self._network is None or endpoint is None:
             return False
-        for attempt in range(REFUSALS_OF_THE_DEAD):
+        for attempt in range(REFUSALS_OF_DEAD_PROCESS):
             if attempt:
-                await asyncio.sleep(REDIAL_S)
+                await asyncio.sleep(RECONNECT_S)
             try:
                 link = await self._network.connect(endpoint.host, endpoint.port, CONNECT_TIMEOUT_S)
             except Refused:
@@ -110,8 +112,8 @@ class Peers:
             return False
         return True
 
-    def drop_gone(self) -> None:
-        """Close the links to former incarnations, so that nobody waits for their answers."""
+    def close_former_links(self) -> None:
+        """Close the links to former incarnations, so that no caller waits for their responses."""
         brokers = self._image.brokers
         for node_id, (epoch, link) in list(self._links.items()):
             if node_id not in brokers or brokers[node_id].epoch != epoch:

@@ -1,12 +1,11 @@
 """Registers this broker, finds the controller, and follows changes in the store.
 
-Owns the session with the store, the watches and the one task that reads behind them. The store's
-events are hints (B9, coordination/port.py): each only says what to read again.
+Owns the session with the store, the watches, and one task that reads after watch events. The events
+are hints (B9, coordination/port.py): each only names what to read again.
 
-1. What is read is read in one task, in order, topics side by side; watches are armed before the
-   reading.
+1. One task reads, in order, and several topics concurrently. A watch is set before the read.
 2. After a reconnect, also within a session, everything is read again.
-3. Once the registration is void, those who listen are told before anything else is done, and this
+3. When the registration is lost, listeners of the image are called before anything else, and this
    broker has no epoch until it is registered again (B7).
 4. A broker acts as the controller after it has read everything under its own epoch (B8).
 """
@@ -71,7 +70,7 @@ class Registration:
         self._origin = store_elections.Origin()
         self._has_lost_data = False
         self.registered_ms = 0
-        """By the store's clock; 0 if it has none of its own."""
+        """By the store's clock; 0 if the store uses the broker's clock."""
         self.election = Election(-1, 0, None)
         self._store = store
         self._node_id = node_id
@@ -88,12 +87,12 @@ class Registration:
         self._session_id = 0
         self._former_sessions: list[int] = []
         self._changes_seen = _NEVER_SEEN
-        self._news: dict[str, None] = {}
-        self._awake = asyncio.Event()
-        self._askers: list[asyncio.Future[None]] = []
+        self._due: dict[str, None] = {}
+        self._wakeup = asyncio.Event()
+        self._refreshes: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
-        self._suspect: Election | None = None
-        self._resigns = False
+        self._dead_controller: Election | None = None
+        self._must_resign = False
         self._pause: asyncio.TimerHandle | None = None
         """While this timer runs, this broker does not try to become the controller."""
 
@@ -102,9 +101,9 @@ class Registration:
     ) -> None:
         self._address = (tuple(endpoints), rack)
         self._origin = origin
-        # Before the first step: what happens during it must not be missed.
+        # Before the registration, so that no event during it is missed.
         self._store.on_session(self._session_changed)
-        await repeated(self._join, self._registration_wait_s)
+        await repeated(self._register_and_read, self._registration_wait_s)
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def stop(self) -> None:
@@ -114,36 +113,36 @@ class Registration:
             await asyncio.wait([task])
         if self._pause is not None:
             self._pause.cancel()
-        for asker in self._askers:
-            asker.cancel()
+        for refresh in self._refreshes:
+            refresh.cancel()
 
     async def refresh(self) -> None:
-        """Return when the image shows all that was written before this call."""
-        asker = asyncio.get_running_loop().create_future()
+        """Wait until the image contains all changes that were written before this call."""
+        refresh = asyncio.get_running_loop().create_future()
         await self._store.sync()
-        self._askers.append(asker)
-        self._look_at(_CHANGES)
-        await asker
+        self._refreshes.append(refresh)
+        self._read_later(_CHANGES)
+        await refresh
 
-    def lose_data(self) -> None:
-        """A log of this process has failed: later registrations prove nothing."""
+    def note_lost_data(self) -> None:
+        """A log of this process has failed: later registrations do not prove that data was kept."""
         self._has_lost_data = True
 
     def look_for_controller(self, dead: Election | None = None) -> None:
-        """Find out who is the controller; `dead` is one whose process is known to be gone."""
-        self._suspect = dead
-        self._look_at(_CONTROLLER)
+        """Read which broker is the controller; `dead` is a controller whose process is dead."""
+        self._dead_controller = dead
+        self._read_later(_CONTROLLER)
 
     def resign(self) -> None:
-        """Leave it to others to be the controller, if they can, for some time."""
-        self._resigns = True
-        self._look_at(_CONTROLLER)
+        """Stop being the controller, and do not stand for election for some time."""
+        self._must_resign = True
+        self._read_later(_CONTROLLER)
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:
             self._drop_registration()
         elif state is SessionState.CONNECTED:
-            self._look_at(_EVERYTHING)
+            self._read_later(_EVERYTHING)
 
     def _drop_registration(self) -> None:
         self._role.drop()
@@ -151,65 +150,65 @@ class Registration:
             self._former_sessions = [*self._former_sessions, self._session_id][-10:]
         if self.broker_epoch != -1:
             self.broker_epoch = -1
-            self._live_image.tell(ImageChange(is_lost=True))
+            self._live_image.notify(ImageChange(is_lost=True))
 
-    def _look_at(self, what: str) -> None:
-        self._news[what] = None
-        self._awake.set()
+    def _read_later(self, what: str) -> None:
+        self._due[what] = None
+        self._wakeup.set()
 
-    def _saw_brokers(self, _: WatchEvent) -> None:
-        self._look_at(_BROKERS)
+    def _brokers_changed(self, _: WatchEvent) -> None:
+        self._read_later(_BROKERS)
 
-    def _saw_controller(self, _: WatchEvent) -> None:
-        self._look_at(_CONTROLLER)
+    def _controller_changed(self, _: WatchEvent) -> None:
+        self._read_later(_CONTROLLER)
 
-    def _saw_changes(self, _: WatchEvent) -> None:
-        self._look_at(_CHANGES)
+    def _change_list_changed(self, _: WatchEvent) -> None:
+        self._read_later(_CHANGES)
 
     async def _follow(self) -> None:
         failures = 0
         while True:
-            await self._awake.wait()
-            self._awake.clear()
-            news, self._news = self._news, {}
-            askers, self._askers = self._askers, []
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            due, self._due = self._due, {}
+            refreshes, self._refreshes = self._refreshes, []
             try:
-                await self._catch_up(news)
+                await self._read(due)
             except Exception as error:  # noqa: BLE001 - whoever does not follow must try again
-                self._news = {**news, **self._news}
-                self._askers = askers + self._askers
+                self._due = {**due, **self._due}
+                self._refreshes = refreshes + self._refreshes
                 if self._store.state is SessionState.CONNECTED:
                     bug = None if isinstance(error, _EXPECTED) else error
                     _log.warning("image not updated, retrying: error=%s", error, exc_info=bug)
                     failures += 1
                     await asyncio.sleep(backoff(_RETRY_S_MIN, _RETRY_S_MAX, failures))
-                    self._awake.set()
+                    self._wakeup.set()
                 continue
             failures = 0
-            for asker in askers:
-                if not asker.done():
-                    asker.set_result(None)
+            for refresh in refreshes:
+                if not refresh.done():
+                    refresh.set_result(None)
 
-    async def _catch_up(self, news: dict[str, None]) -> None:
-        if _EVERYTHING in news:
-            await self._join()
+    async def _read(self, due: dict[str, None]) -> None:
+        if _EVERYTHING in due:
+            await self._register_and_read()
             return
-        if _BROKERS in news:
-            await self._live_image.read_brokers(self._saw_brokers)
+        if _BROKERS in due:
+            await self._live_image.read_brokers(self._brokers_changed)
             if not self._is_registered():
-                await self._join()
+                await self._register_and_read()
                 return
-        if _CONTROLLER in news:
-            await self._find_controller()
-        if _CHANGES in news:
+        if _CONTROLLER in due:
+            await self._read_controller()
+        if _CHANGES in due:
             await self._read_changes()
 
     def _is_registered(self) -> bool:
         info = self._live_image.image.brokers.get(self._node_id)
         return info is not None and info.epoch == self.broker_epoch
 
-    async def _join(self) -> None:
-        """Take this broker's place: what it had before may be void, what it knew may be old."""
+    async def _register_and_read(self) -> None:
+        """Register if the registration is lost, and read the state again."""
         stat = await self._store.exists(layout.broker_path(self._node_id))
         if stat is None or stat.czxid != self.broker_epoch:
             self._drop_registration()
@@ -218,7 +217,7 @@ class Registration:
             stat = await store_elections.register(
                 self._store,
                 self._node_id,
-                self._document,
+                self._registration_document,
                 self._origin,
                 self._former_sessions,
                 self._registration_wait_s,
@@ -229,13 +228,14 @@ class Registration:
             self.registered_ms = stat.created_ms
             self._origin = self._origin._replace(kept_epoch=stat.czxid, last_epoch=stat.czxid)
             self._registered(stat.czxid)
-        await self._live_image.read_brokers(self._saw_brokers)
+        await self._live_image.read_brokers(self._brokers_changed)
         if not self._is_registered():
-            # It was removed in between: no event will tell.
-            self._look_at(_BROKERS)
-        await self._find_controller(doubts_all=True)
+            # The registration was removed between the two reads. No watch event follows, so read
+            # again.
+            self._read_later(_BROKERS)
+        await self._read_controller(reads_all=True)
 
-    def _document(self, history: layout.DirectoryHistory) -> bytes:
+    def _registration_document(self, history: layout.DirectoryHistory) -> bytes:
         return layout.encode_broker(
             *self._address,
             self._origin.kept_epoch,
@@ -243,37 +243,37 @@ class Registration:
             is_restarted=self.last_epoch == -1,
         )
 
-    async def _find_controller(self, *, doubts_all: bool = False) -> None:
-        suspect, self._suspect = self._suspect, None
-        await self._store.exists(layout.CONTROLLER, self._saw_controller)
-        if self._resigns:
-            await self._give_up()
+    async def _read_controller(self, *, reads_all: bool = False) -> None:
+        dead, self._dead_controller = self._dead_controller, None
+        await self._store.exists(layout.CONTROLLER, self._controller_changed)
+        if self._must_resign:
+            await self._step_down()
         election = await store_elections.elect(
             self._store,
             self._node_id,
-            suspect,
+            dead,
             former_sessions=self._former_sessions,
-            stands=self._pause is None,
+            is_candidate=self._pause is None,
         )
         if election.fence is None:
             self._role.drop()
-            if doubts_all:
+            if reads_all:
                 await self._load()
         elif not self._role.is_held_under(election.fence):
             self._role.drop()
             changes = await self._load()
             self._role.take(election.fence, election.controller_epoch, changes)
-        elif doubts_all:
+        elif reads_all:
             await self._load()
         is_new = election != self.election
         self.election = election
-        if election.fence is not None and (is_new or doubts_all):
+        if election.fence is not None and (is_new or reads_all):
             self._elected(is_new)
         if is_new:
             self._live_image.show_controller(election.controller_id)
 
-    async def _give_up(self) -> None:
-        self._resigns = False
+    async def _step_down(self) -> None:
+        self._must_resign = False
         if not self._role.is_controller:
             return
         await self._delete_controller_node()
@@ -283,10 +283,10 @@ class Registration:
 
     def _end_pause(self) -> None:
         self._pause = None
-        self._look_at(_CONTROLLER)
+        self._read_later(_CONTROLLER)
 
     async def _load(self) -> layout.ChangeLog:
-        changes = await store_reader.read_changes(self._store, self._saw_changes)
+        changes = await store_reader.read_changes(self._store, self._change_list_changed)
         await self._live_image.read_broker_configs()
         await self._live_image.read_group_configs()
         await self._read_users()
@@ -298,7 +298,7 @@ class Registration:
         return changes
 
     async def _read_changes(self) -> None:
-        changes = await store_reader.read_changes(self._store, self._saw_changes)
+        changes = await store_reader.read_changes(self._store, self._change_list_changed)
         if not self._role.is_controller:
             rows = changes.since(self._changes_seen)
             if rows is None:
@@ -338,7 +338,7 @@ class Registration:
             await self._live_image.read_topic(name)
 
     async def _read_users(self, names: Iterable[str] | None = None) -> None:
-        # A write during the read would be followed by the older content.
+        # Without the lock, the result of this read could replace the newer one of a write.
         async with self._locks.hold(layout.USER_CONFIGS):
             await self._live_image.read_users(names)
 

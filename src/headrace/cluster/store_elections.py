@@ -1,10 +1,9 @@
 """The base nodes of the store, the registration of brokers, and the election of the controller.
 
-Owns these three steps, each safe to repeat after an unknown outcome. It keeps no state; the
-service does.
+Owns these three steps. Each can be repeated after an unknown outcome. It keeps no state.
 
-1. A registration found in the way is removed only if a former session of this very process made
-   it, or if its process is plainly gone; that of anybody else is waited for (B9).
+1. An existing registration of this broker id is removed only if a former session of this process
+   created it, or if its process is dead. Otherwise, this broker waits until it expires (B9).
 2. Becoming the controller and raising the controller epoch is one `multi` (B8).
 """
 
@@ -48,7 +47,7 @@ class Origin(NamedTuple):
 
     directory_id: str = ""
     kept_epoch: int = -1
-    """The registration under which all that was written is still there; -1 if unproven."""
+    """The registration of which the directory still has all data; -1 if unproven."""
     last_epoch: int = -1
     """The last registration of the directory; -1 if unknown."""
 
@@ -57,12 +56,14 @@ class Election(NamedTuple):
     controller_id: int
     controller_epoch: int
     fence: int | None
-    """Version of /controller_epoch that every write of this controller checks; None if another
-    broker is the controller."""
+    """The version of /controller_epoch that every write of this controller checks.
+
+    None if another broker is the controller.
+    """
 
 
 async def prepare(store: Store, cluster_id: str) -> None:
-    """Make what is missing of the rooms, the cluster id and the counters."""
+    """Create the base nodes, the cluster id and the counters, as far as they are missing."""
     wanted = [
         *(Create(room) for room in layout.ROOMS),
         Create(layout.CLUSTER_ID, layout.encode_cluster_id(cluster_id)),
@@ -77,7 +78,7 @@ async def prepare(store: Store, cluster_id: str) -> None:
         try:
             await store.multi(missing)
         except (MultiFailed, UnknownOutcome):
-            # Another broker made some of them meanwhile, or nobody knows: look again.
+            # Another broker created some of them, or the outcome is unknown: check again.
             await store.sync()
     raise StoreUnavailable("the first nodes of the cluster were not created in the store")
 
@@ -93,7 +94,7 @@ async def register(
 ) -> Stat:
     """Register this broker and return its node, whose creation id is its epoch.
 
-    The session of a former process that is plainly dead is added to `former_sessions`.
+    If the process of another session is dead, the session is added to `former_sessions`.
     """
     path = layout.broker_path(node_id)
     attempts = 0
@@ -108,7 +109,7 @@ async def register(
         if stat is not None and stat.ephemeral_owner in former_sessions:
             ops.insert(0, Delete(path, stat.version))
         elif stat is not None:
-            if await _is_plainly_gone(store, node_id, stat.czxid, looks_dead):
+            if await _is_process_dead(store, node_id, stat.czxid, looks_dead):
                 former_sessions.append(stat.ephemeral_owner)
             else:
                 await _wait_until_gone(store, gone, node_id, stat.ephemeral_owner, wait_s)
@@ -166,7 +167,7 @@ def _kept_since(former: DirectoryHistory, last_epoch: int, kept_epoch: int) -> i
     return kept_epoch
 
 
-async def _is_plainly_gone(store: Store, node_id: int, epoch: int, looks_dead: LooksDead) -> bool:
+async def _is_process_dead(store: Store, node_id: int, epoch: int, looks_dead: LooksDead) -> bool:
     try:
         data, stat = await store.get(layout.broker_path(node_id))
     except NoNode:
@@ -232,38 +233,40 @@ async def elect(
     dead: Election | None = None,
     *,
     former_sessions: Collection[int] = (),
-    stands: bool = True,
+    is_candidate: bool = True,
 ) -> Election:
-    """Become the controller if there is none, and this broker `stands`; say who it is.
+    """Become the controller if there is none and this broker `is_candidate`.
 
-    `dead` is a controller whose process is known to be gone, and so are those of the
-    `former_sessions`: such a node is removed, but not that of a later one (B9).
+    Returns the controller. `dead` is a controller whose process is dead; so are those of
+    `former_sessions`. Their /controller node is removed, but not that of a later controller (B9).
     """
     for _ in range(_ATTEMPTS_MAX):
-        # In this order: otherwise the fence of a successor could be taken for one's own.
+        # Read the epoch first: read later, it could be a successor's fence.
         epoch_data, epoch_stat = await store.get(layout.CONTROLLER_EPOCH)
         epoch = layout.decode_controller_epoch(epoch_data)
         try:
             data, stat = await store.get(layout.CONTROLLER)
         except NoNode:
-            if not stands:
+            if not is_candidate:
                 return Election(-1, epoch, None)
-            election = await _stand(store, node_id, epoch + 1, epoch_stat.version, [])
+            election = await _become_controller(store, node_id, epoch + 1, epoch_stat.version, [])
         else:
             controller_id = layout.decode_controller(data)
             mine = stat.ephemeral_owner == store.session_id
             is_dead = dead is not None and (controller_id, epoch) == dead[:2]
             is_dead = is_dead or stat.ephemeral_owner in former_sessions
-            if mine or not is_dead or not stands:
+            if mine or not is_dead or not is_candidate:
                 return Election(controller_id, epoch, epoch_stat.version if mine else None)
             removal = [Delete(layout.CONTROLLER)]
-            election = await _stand(store, node_id, epoch + 1, epoch_stat.version, removal)
+            election = await _become_controller(
+                store, node_id, epoch + 1, epoch_stat.version, removal
+            )
         if election is not None:
             return election
     raise StoreUnavailable("no controller was elected")
 
 
-async def _stand(
+async def _become_controller(
     store: Store, node_id: int, epoch: int, version: int, before: list[Delete]
 ) -> Election | None:
     ops: list[Op] = [

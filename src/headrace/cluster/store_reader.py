@@ -1,7 +1,7 @@
 """Reads the cluster state from the store, with the versions that later writes compare.
 
-Owns the order of reads and what to do when the state changes between two of them. It changes
-nothing, neither the store nor the image.
+Owns the order of reads, and reads again if the state changes between two reads. It changes neither
+the store nor the image.
 """
 
 import logging
@@ -27,7 +27,7 @@ class StoredTopic(NamedTuple):
 
 
 async def read_topic(store: Store, name: str) -> StoredTopic | None:
-    """One topic as a whole, or None if there is none."""
+    """A complete topic, or None if it does not exist."""
     problem = ""
     for _ in range(_ATTEMPTS_MAX):
         try:
@@ -38,10 +38,10 @@ async def read_topic(store: Store, name: str) -> StoredTopic | None:
         try:
             return await _read_rest(store, name, layout.decode_topic(name, data), versions)
         except NoNode as error:
-            # It was deleted while we read, or made again: its nodes come and go together.
+            # It was deleted, or created again, during the read: its nodes change in one write.
             problem = f"Topic {name} is in the store, but {error} is missing."
         except layout.LayoutError as error:
-            # Likewise when it grew.
+            # Likewise if partitions were added.
             problem = str(error)
     raise layout.LayoutError(problem)
 
@@ -62,7 +62,7 @@ async def _read_rest(
         partitions += layout.decode_states(path, data, document.topic_id, assignment)
     for index, (adding, removing) in document.moves.items():
         partitions[index] = replace(partitions[index], adding=adding, removing=removing)
-    # Replicas and states are told apart: both must be of one moment.
+    # Replicas and states are in different nodes. Both must be from the same moment.
     stat_after = await store.exists(layout.topic_path(name))
     if stat_after is None or stat_after.version != versions[layout.topic_path(name)]:
         raise layout.LayoutError(f"Topic {name} changes faster than it can be read.")

@@ -102,7 +102,7 @@ class AclAdmin:
     async def _write(self, changed: Nodes) -> bool:
         """Write the nodes and update the image.
 
-        Returns False if the outcome was unknown: decide again.
+        Returns False if a node had changed, or the outcome is unknown: decide again.
         """
         if not changed:
             await self._writer.confirm()

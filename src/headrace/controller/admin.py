@@ -321,7 +321,7 @@ class Admin:
     ) -> bool:
         """Write one topic and update the image.
 
-        Returns False after an unknown outcome: decide again.
+        Returns False if a node had changed, or the outcome is unknown: decide again.
         """
         coming = sum(len(state.replicas) for state in added)
         too_large = ErrorCode.INVALID_PARTITIONS if added else ErrorCode.INVALID_CONFIG

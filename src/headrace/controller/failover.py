@@ -109,7 +109,7 @@ class Failover:
     async def remove(self, info: BrokerInfo) -> None:
         """Delete the registration of a dead broker in the request that elects other leaders."""
         _log.warning("broker is dead, its port refuses connections: broker=%d", info.node_id)
-        self._liveness.put_out(info.node_id, info.epoch)
+        self._liveness.mark_dead(info.node_id, info.epoch)
         try:
             for _ in range(_REMOVAL_ATTEMPTS_MAX):
                 ops = await _removal(self._store, info)

@@ -45,7 +45,7 @@ class Writer:
     ) -> bool:
         """Write all of `ops`, and `rows` into the list of changes.
 
-        False: read again and decide again.
+        Returns False if a version did not match, or the outcome is unknown: decide again.
 
         NOT_CONTROLLER means that nothing was written. Clients then look for the controller and
         retry: it can be another broker, or this one once its store is back. KAFKA_STORAGE_ERROR

@@ -5,8 +5,8 @@ leader. When all new replicas are in sync, the old ones are removed; a leader am
 At each moment, the ISR is one that the present leader requested.
 
 1. A reassignment removes a member from the ISR only if the ISR keeps one member, and
-   min.insync.replicas members if there are so many replicas, so that no fewer brokers have the
-   acknowledged records. It removes none while the partition has no leader.
+   min.insync.replicas members if there are so many replicas. Otherwise, fewer brokers would have
+   the acknowledged records. It removes none while the partition has no leader.
 2. Each step has the next partition epoch; an election has the next leader epoch.
 """
 

@@ -100,8 +100,8 @@ class Controller:
     ) -> None:
         """A single broker has no network.
 
-        A broker that does not respond to the controller for `silence_s`, the session timeout, is
-        considered dead. Every `balance_interval_s`, preferred replicas are elected if others lead
+        A broker that does not respond to the controller for `silence_s`, the session timeout, loses
+        its partitions. Every `balance_interval_s`, preferred replicas are elected if others lead
         more than the part `imbalance_max` of the partitions that prefer a broker. `registered` is
         called with each new epoch of this broker, before anything else uses it. `tls` returns the
         context for TLS with other brokers.
@@ -272,8 +272,7 @@ class Controller:
         return self._registration.election.controller_epoch
 
     def on_change(self, listener: Callable[[ImageChange], None]) -> None:
-        """Call a listener for each change of the image, except for the first image that `start`
-        reads."""
+        """Call a listener for each change of the image after `start`."""
         self._live_image.on_change(listener)
 
     async def start(
@@ -518,16 +517,16 @@ class Controller:
         """
         return await self._controller_client.to_controller(api_key, version, message, timeout_s)
 
-    async def shut_down(self, timeout_s: float = 10.0) -> bool:
+    async def controlled_shutdown(self, timeout_s: float = 10.0) -> bool:
         """Hand over all leaderships of this broker.
 
         Returns whether that succeeded within the timeout.
         """
-        return await self._controller_client.shut_down(timeout_s)
+        return await self._controller_client.controlled_shutdown(timeout_s)
 
     def replica_offline(self, topic_id: UUID, index: int) -> None:
         """Report that this broker's log of a partition has failed until it restarts."""
-        self._registration.lose_data()
+        self._registration.note_lost_data()
         self._controller_client.replica_offline(topic_id, index)
 
     def wait_for_election(
@@ -552,7 +551,7 @@ class Controller:
         if change.changed or change.deleted:
             self._held.wake()
         if change.brokers:
-            self._peers.drop_gone()
+            self._peers.close_former_links()
             for before, after in change.brokers:
                 if before is not None and after is None:
                     self._held.removed(before)

@@ -87,7 +87,7 @@ class Replication:
     async def hand_over(self) -> None:
         """Before this broker stops, hand its leaderships over."""
         if self._config.get_bool("controlled.shutdown.enable"):
-            await self._controller.shut_down()
+            await self._controller.controlled_shutdown()
 
     def stop(self) -> None:
         self._isr.stop()

@@ -199,77 +199,77 @@ def info(epoch: int, previous_epoch: int = -1) -> BrokerInfo:
 
 def test_a_mistake_delays_readmission_each_time_longer_and_a_crash_does_not() -> None:
     liveness = Liveness(1)
-    liveness.take_over({2: info(10)})
+    liveness.start_as_controller({2: info(10)})
     assert liveness.is_admitted(2, 10)
-    assert liveness.reached(info(10), 0.0)
+    assert liveness.responded(info(10), 0.0)
     now = 0.0
     for epoch, wait_s in ((11, 1.0), (12, 2.0), (13, 4.0), (14, 8.0)):
-        liveness.put_out(2, epoch - 1)
+        liveness.mark_dead(2, epoch - 1)
         back = info(epoch, previous_epoch=epoch - 1)
-        assert not liveness.reached(back, now)
-        assert not liveness.reached(back, now + wait_s - 0.1)
+        assert not liveness.responded(back, now)
+        assert not liveness.responded(back, now + wait_s - 0.1)
         assert not liveness.live({2: back})
         now += wait_s
-        assert liveness.reached(back, now)
+        assert liveness.responded(back, now)
         assert liveness.is_admitted(2, epoch)
-    liveness.put_out(2, 14)
-    assert liveness.reached(info(15), now)
-    liveness.put_out(2, 15)
+    liveness.mark_dead(2, 14)
+    assert liveness.responded(info(15), now)
+    liveness.mark_dead(2, 15)
     late = info(16, previous_epoch=15)
-    assert not liveness.reached(late, now + 1000)
-    assert liveness.reached(late, now + 1001)
+    assert not liveness.responded(late, now + 1000)
+    assert liveness.responded(late, now + 1001)
 
 
 def test_a_killed_broker_that_kept_its_data_is_admitted_immediately() -> None:
     liveness = Liveness(1)
-    liveness.take_over({2: info(10)})
+    liveness.start_as_controller({2: info(10)})
     for epoch in range(10, 20):
-        liveness.put_out(2, epoch)
+        liveness.mark_dead(2, epoch)
         back = replace(info(epoch + 1, previous_epoch=epoch), is_restarted=True)
-        assert liveness.reached(back, 0.0)
+        assert liveness.responded(back, 0.0)
 
 
 def test_a_broker_that_left_and_restarted_cleanly_is_let_in_at_once() -> None:
     liveness = Liveness(1)
-    liveness.take_over({2: info(10)})
+    liveness.start_as_controller({2: info(10)})
     liveness.leave(2, 10)
-    liveness.put_out(2, 10)
+    liveness.mark_dead(2, 10)
     back = info(11, previous_epoch=10)
-    assert liveness.reached(back, 0.0)
-    liveness.put_out(2, 11)
-    assert not liveness.reached(info(12, previous_epoch=11), 1.0)
+    assert liveness.responded(back, 0.0)
+    liveness.mark_dead(2, 11)
+    assert not liveness.responded(info(12, previous_epoch=11), 1.0)
 
 
 def test_a_new_controller_believes_in_all_and_a_later_broker_must_answer() -> None:
     liveness = Liveness(1)
-    liveness.take_over({1: info(5), 2: info(10)})
+    liveness.start_as_controller({1: info(5), 2: info(10)})
     assert sorted(liveness.live({1: info(6), 2: info(10), 3: info(7)})) == [1, 2]
     liveness.leave(2, 10)
     assert liveness.live({2: info(10)})[2].is_leaving
-    liveness.take_over({2: info(10)})
+    liveness.start_as_controller({2: info(10)})
     assert not liveness.live({2: info(10)})[2].is_leaving
 
 
 def test_a_controller_that_has_not_heard_of_most_lately_may_be_cut_off_itself() -> None:
     liveness = Liveness(1)
     brokers = {node: BrokerInfo(node, (), None, node) for node in range(1, 4)}
-    liveness.take_over(brokers)
-    assert not liveness.hears_most(brokers, 0.0), "a new controller has heard of nobody"
-    liveness.reached(brokers[2], 5.0)
-    assert liveness.hears_most(brokers, 5.0)
-    assert not liveness.hears_most(brokers, 6.0)
-    assert liveness.hears_most({1: brokers[1]}, 6.0), "there is nobody else"
+    liveness.start_as_controller(brokers)
+    assert not liveness.has_heard_most(brokers, 0.0), "a new controller has heard of nobody"
+    liveness.responded(brokers[2], 5.0)
+    assert liveness.has_heard_most(brokers, 5.0)
+    assert not liveness.has_heard_most(brokers, 6.0)
+    assert liveness.has_heard_most({1: brokers[1]}, 6.0), "there is nobody else"
 
 
 def test_half_of_the_others_may_be_silent_and_no_more() -> None:
     liveness = Liveness(1)
     brokers = {node: BrokerInfo(node, (), None, node) for node in range(1, 6)}
     for node in (2, 3):
-        liveness.fell_silent(node, node)
+        liveness.mark_silent(node, node)
     assert liveness.silent(brokers) == [brokers[2], brokers[3]]
-    liveness.fell_silent(4, 4)
+    liveness.mark_silent(4, 4)
     assert liveness.silent(brokers) is None
-    liveness.reached(brokers[4], 0.0)
+    liveness.responded(brokers[4], 0.0)
     assert liveness.silent(brokers) == [brokers[2], brokers[3]]
 
 

@@ -304,7 +304,7 @@ async def test_clean_stop_delays_no_response(
     await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
     await cluster.agree()
     stopping = cluster.members.pop(3)
-    assert await stopping.controller.shut_down()
+    assert await stopping.controller.controlled_shutdown()
     await until(lambda: all(each.state().leader == 2 for each in cluster.members.values()))
     await stopping.controller.stop()
     cluster.network.stop(stopping.port)

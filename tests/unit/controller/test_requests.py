@@ -169,7 +169,7 @@ async def test_a_broker_that_shuts_down_hands_over_first_and_is_let_in_nowhere_b
     await controller.create_topic("t", partitions=6, replication_factor=3)
     await controller.create_topic("alone", assignment={0: [2]})
     await cluster.agree()
-    assert await cluster.members[2].controller.shut_down()
+    assert await cluster.members[2].controller.controlled_shutdown()
     await cluster.agree()
     states = controller.image.topics["t"].partitions
     assert all(state.leader != 2 and 2 not in state.isr for state in states)
@@ -197,7 +197,7 @@ async def test_a_controller_that_shuts_down_hands_over_what_it_leads_too(
     await cluster.leader.controller.create_topic("t", assignment={0: [1, 2]})
     await cluster.agree()
     member = cluster.members.pop(1)
-    assert await member.controller.shut_down()
+    assert await member.controller.controlled_shutdown()
     assert member.state().leader == 2
     await member.controller.stop()
     await cluster.agree()
@@ -206,7 +206,7 @@ async def test_a_controller_that_shuts_down_hands_over_what_it_leads_too(
 
 @cluster_of(1)
 async def test_a_broker_that_is_alone_need_not_ask(cluster: Cluster) -> None:
-    assert await cluster.leader.controller.shut_down()
+    assert await cluster.leader.controller.controlled_shutdown()
 
 
 @cluster_of(3)

@@ -57,7 +57,7 @@ class HeldResponses:
             self._removed[info.node_id] = info
 
     def was_lost(self, node_id: int) -> bool:
-        """Whether the connection to a broker was lost lately, and the broker is not back."""
+        """Whether the connection to a broker was lost recently, and it has not responded since."""
         if self._is_ended(node_id):
             self.lost(node_id)
         return self._losses.was_lost_lately(node_id, self._clock.monotonic())

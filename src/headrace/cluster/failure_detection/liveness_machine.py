@@ -1,12 +1,12 @@
 """Decides which brokers are live: registered, connected to the controller, and not stopping.
 
-Pure: time and the image's brokers are arguments. A new controller believes in all that are
-registered; a broker that registers later is let in when it has answered.
+Pure: time and the image's brokers are arguments. A new controller considers all registered brokers
+live. A broker that registers later is admitted when it has responded.
 
 1. A broker that was marked dead by mistake, so that the same process is back, is admitted again
    only after a wait that doubles each time: a bad link must not cause elections again and again.
-2. A controller that most others are silent to is itself the one that is cut off: it must not put
-   them out, nor let a leader go on without them.
+2. If most brokers do not respond to the controller, the controller is the isolated one. It must not
+   mark them dead, and must not remove them from an ISR.
 """
 
 from collections.abc import Mapping
@@ -24,24 +24,24 @@ class Liveness:
         self._node_id = node_id
         self._admitted: dict[int, int] = {}
         self._leaving: dict[int, int] = {}
-        self._put_out: dict[int, int] = {}
-        """The epoch in which each broker was put out for being unreachable."""
+        self._dead: dict[int, int] = {}
+        """The epoch in which each broker was marked dead while it was not stopping."""
         self._mistakes: dict[int, tuple[int, float, int]] = {}
-        """How many, when the last was seen to be one, and of which epoch."""
+        """By broker: the number of mistakes, and the time and the epoch of the last one."""
         self._silent: dict[int, int] = {}
         self._heard: dict[int, float] = {}
-        """When each broker last answered."""
+        """When each broker last responded."""
         self._admits_all = False
 
     def admit_all(self) -> None:
-        """For a controller without links: whoever is registered counts."""
+        """For a controller without links: all registered brokers are live."""
         self._admits_all = True
 
-    def take_over(self, brokers: Mapping[int, BrokerInfo]) -> None:
-        """Begin as a new controller."""
+    def start_as_controller(self, brokers: Mapping[int, BrokerInfo]) -> None:
+        """This broker has become the controller: start with the registered brokers."""
         self._admitted = {node: info.epoch for node, info in brokers.items()}
         self._leaving.clear()
-        self._put_out.clear()
+        self._dead.clear()
         self._silent.clear()
         self._heard.clear()
 
@@ -63,49 +63,58 @@ class Liveness:
             return True
         return self._admitted.get(node_id) == epoch
 
-    def reached(self, info: BrokerInfo, now: float) -> bool:
-        """A broker has answered. Tell whether it is live."""
+    def responded(self, info: BrokerInfo, now: float) -> bool:
+        """A broker has responded. Returns whether it is live."""
         node_id = info.node_id
         self._heard[node_id] = now
         self._silent.pop(node_id, None)
         if self.is_admitted(node_id, info.epoch):
             return True
-        is_same = self._put_out.get(node_id) in (info.epoch, info.previous_epoch)
+        is_same = self._dead.get(node_id) in (info.epoch, info.previous_epoch)
         if is_same and not info.is_restarted:
             self._note_mistake(info, now)
             count, since, _ = self._mistakes[node_id]
             if now - since < backoff(READMISSION_S_MIN, READMISSION_S_MAX, count):
                 return False
-        self._put_out.pop(node_id, None)
+        self._dead.pop(node_id, None)
         self._admitted[node_id] = info.epoch
         return True
 
     def _note_mistake(self, info: BrokerInfo, now: float) -> None:
         count, since, epoch = self._mistakes.get(info.node_id, (0, now, -1))
-        if epoch == self._put_out[info.node_id]:
+        if epoch == self._dead[info.node_id]:
             return
         count = 0 if now - since > MISTAKE_FORGOTTEN_S else count
-        self._mistakes[info.node_id] = (count + 1, now, self._put_out[info.node_id])
+        self._mistakes[info.node_id] = (count + 1, now, self._dead[info.node_id])
 
-    def put_out(self, node_id: int, epoch: int) -> None:
-        """Count a broker as dead in this epoch; one that was leaving may return at once."""
+    def mark_dead(self, node_id: int, epoch: int) -> None:
+        """Mark a broker dead in this epoch.
+
+        A stopping broker is admitted immediately if it returns.
+        """
         if self._admitted.get(node_id) == epoch:
             del self._admitted[node_id]
         if self._leaving.get(node_id) != epoch:
-            self._put_out[node_id] = epoch
+            self._dead[node_id] = epoch
 
-    def fell_silent(self, node_id: int, epoch: int) -> None:
-        """A broker has not answered for long."""
+    def mark_silent(self, node_id: int, epoch: int) -> None:
+        """A broker has not responded for the session timeout."""
         self._silent[node_id] = epoch
 
     def silent(self, brokers: Mapping[int, BrokerInfo]) -> list[BrokerInfo] | None:
-        """Those that are silent still; None if most are: then it is this one that is cut off."""
+        """The brokers that are still silent; None if most are.
+
+        Then this broker is the isolated one.
+        """
         others = [info for node, info in brokers.items() if node != self._node_id]
         silent = [info for info in others if self._silent.get(info.node_id) == info.epoch]
         return None if 2 * len(silent) > len(others) else silent
 
-    def hears_most(self, brokers: Mapping[int, BrokerInfo], since: float) -> bool:
-        """Whether enough others have answered since then: it is not this one that is cut off."""
+    def has_heard_most(self, brokers: Mapping[int, BrokerInfo], since: float) -> bool:
+        """Whether at least half of the others have responded since then.
+
+        Else this broker is isolated.
+        """
         others = [node for node in brokers if node != self._node_id]
         heard = [node for node in others if self._heard.get(node, since - 1) >= since]
         return self._admits_all or 2 * len(heard) >= len(others)

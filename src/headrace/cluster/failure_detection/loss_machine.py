@@ -24,7 +24,7 @@ HELD_NAMES_MAX = 10_000
 class Losses:
     def __init__(self) -> None:
         self._until: dict[int, float] = {}
-        """By when responses that name each lost broker are sent; 0 once HOLD_S has passed."""
+        """By lost broker: until when responses that name it wait; 0 once HOLD_S has passed."""
         self._lately_until: dict[int, float] = {}
         self._held = 0
         self._names = 0

@@ -5,7 +5,7 @@ apart mean that the process is dead. Only the controller judges silence: it prob
 one that does not respond for `silence_s` is silent.
 
 1. Each event concerns one incarnation. A broker that registers again is watched again.
-2. The guard decides nothing: the receivers of its events check them against the store.
+2. This module decides nothing: the receivers of its events check them against the store.
 3. Each broker keeps one connection to each other broker, idle except for the controller's probes.
    So each broker learns of a failure (`lost`) within a millisecond, not only the controller.
 """
@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 
 from headrace.cluster.controller_role import ControllerRole
-from headrace.cluster.peers import REDIAL_S, REFUSALS_OF_THE_DEAD, Peers
+from headrace.cluster.peers import RECONNECT_S, REFUSALS_OF_DEAD_PROCESS, Peers
 from headrace.env.clock import Clock
 from headrace.model.backoff import backoff
 from headrace.model.cluster import BrokerInfo, ClusterImage
@@ -29,8 +29,8 @@ _PROBES_PER_TIMEOUT = 2
 
 _log = logging.getLogger(__name__)
 
-Tell = Callable[[BrokerInfo], None]
-Admits = Callable[[BrokerInfo], bool]
+Report = Callable[[BrokerInfo], None]
+IsLive = Callable[[BrokerInfo], bool]
 
 
 class Probes:
@@ -43,11 +43,11 @@ class Probes:
         clock: Clock,
         silence_s: float,
         *,
-        reached: Admits,
-        refused: Tell,
-        silent: Tell,
-        linked: Tell,
-        lost: Tell,
+        reached: IsLive,
+        refused: Report,
+        silent: Report,
+        linked: Report,
+        lost: Report,
     ) -> None:
         self._node_id = node_id
         self._image = image
@@ -77,13 +77,13 @@ class Probes:
             self._watches.pop(key).cancel()
         for key, info in wanted.items():
             if key not in self._watches:
-                watch = self._watch_for_signs if is_controller else self._watch_for_death
+                watch = self._probe if is_controller else self._watch_connection
                 task = asyncio.get_running_loop().create_task(watch(info))
                 task.add_done_callback(_report)
                 self._watches[key] = task
 
     async def stop(self) -> None:
-        # The end of the session follows, and would call `update` again.
+        # The session ends next, which would call `update` again.
         self._is_stopped = True
         tasks = list(self._watches.values())
         self._watches.clear()
@@ -92,28 +92,28 @@ class Probes:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _watch_for_death(self, info: BrokerInfo) -> None:
-        """With one probe per connection: as a broker."""
+    async def _watch_connection(self, info: BrokerInfo) -> None:
+        """As a broker: one probe per connection, then only wait for its end."""
         failures = 0
         while True:
             link = await self._link(info)
             if link is None:
                 failures += 1
-                await asyncio.sleep(backoff(REDIAL_S, _RETRY_S_MAX, failures))
+                await asyncio.sleep(backoff(RECONNECT_S, _RETRY_S_MAX, failures))
                 continue
             ended = self._end_of(info, link)
             try:
                 # The kernel of a dying process still accepts connections: only a response counts.
                 await call(link, API_VERSIONS, 0, {}, self._silence_s)
             except LinkBroken:
-                await asyncio.sleep(REDIAL_S)
+                await asyncio.sleep(RECONNECT_S)
                 continue
             failures = 0
             self._linked(info)
             await ended
 
-    async def _watch_for_signs(self, info: BrokerInfo) -> None:
-        """With probes: as the controller."""
+    async def _probe(self, info: BrokerInfo) -> None:
+        """As the controller: send a probe periodically."""
         silence = _Silence(self._silence_s, self._clock, lambda: self._silent(info))
         interval_s = self._silence_s / PROBES_PER_SILENCE
         failures = 0
@@ -135,12 +135,12 @@ class Probes:
                 except LinkBroken:
                     pass
                 failures += 1
-                await asyncio.sleep(backoff(REDIAL_S, min(_RETRY_S_MAX, interval_s), failures))
+                await asyncio.sleep(backoff(RECONNECT_S, min(_RETRY_S_MAX, interval_s), failures))
         finally:
             silence.cancel()
 
     def _end_of(self, info: BrokerInfo, link: Link) -> "asyncio.Future[None]":
-        """Done when the link has ended. Reports its loss."""
+        """A future that is done when the link has ended. Reports the end if the link was lost."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def end() -> None:
@@ -153,10 +153,10 @@ class Probes:
         return ended
 
     async def _link(self, info: BrokerInfo) -> Link | None:
-        """The link to a broker, or None if it cannot be reached; reports a dead process."""
-        for refusals in range(REFUSALS_OF_THE_DEAD):
+        """The link to a broker, or None if it is unreachable. Reports a dead process."""
+        for refusals in range(REFUSALS_OF_DEAD_PROCESS):
             if refusals:
-                await asyncio.sleep(REDIAL_S)
+                await asyncio.sleep(RECONNECT_S)
             try:
                 return await self._peers.link(info.node_id)
             except Refused:
@@ -168,7 +168,7 @@ class Probes:
 
 
 class _Silence:
-    """Reports once that a broker has not responded for a time, at that time."""
+    """Reports once that a broker has not responded for some seconds."""
 
     def __init__(self, seconds: float, clock: Clock, report: Callable[[], None]) -> None:
         self._seconds = seconds

@@ -3,7 +3,7 @@
 As the controller: a broker that responds is live, one that refuses connections is removed, and a
 silent one loses its partitions. As any other broker: if the controller refuses connections, become
 the controller unless another broker is first. On every broker: responses that name a broker whose
-connection was just lost wait (`holds`).
+connection was just lost wait (`held`).
 """
 
 import asyncio
@@ -87,11 +87,11 @@ class FailureDetector:
     def elected(self, is_new: bool) -> None:
         """This broker was elected controller, or the controller has read the state again."""
         if is_new:
-            self._liveness.take_over(self._image.brokers)
+            self._liveness.start_as_controller(self._image.brokers)
             former = self._image.brokers.get(self._image.controller_id)
             if former is not None and former.node_id != self._node_id:
                 self._doubt(former)
-        # It may be the same controller as before whose registration was void for a while.
+        # It might be the same controller as before, whose registration was lost for a while.
         self.update()
         dead, self._dead_controller = self._dead_controller, None
         if dead is not None and self._image.brokers.get(dead.node_id) == dead:
@@ -100,7 +100,7 @@ class FailureDetector:
 
     def _reached(self, info: BrokerInfo) -> bool:
         was_live = self._liveness.is_admitted(info.node_id, info.epoch)
-        is_live = self._liveness.reached(info, self._clock.monotonic())
+        is_live = self._liveness.responded(info, self._clock.monotonic())
         if is_live and not was_live:
             self._elect()
         return is_live
@@ -114,7 +114,7 @@ class FailureDetector:
             self._registration.look_for_controller(self._registration.election)
 
     def _fell_silent(self, info: BrokerInfo) -> None:
-        self._liveness.fell_silent(info.node_id, info.epoch)
+        self._liveness.mark_silent(info.node_id, info.epoch)
         if self._liveness.silent(self._image.brokers) is None:
             self._judge_silence()
         elif self._verdict is None:
@@ -127,9 +127,9 @@ class FailureDetector:
         self._verdict = asyncio.get_running_loop().call_later(wait_s, self._judge_silence)
 
     def reaches_no_majority(self) -> bool:
-        """Whether this broker has not heard from most brokers recently, so it might be isolated."""
+        """Whether most brokers have not responded recently, so that this one might be isolated."""
         since = self._clock.monotonic() - _CONTACT_PROBES * self._silence_s / PROBES_PER_SILENCE
-        return not self._liveness.hears_most(self._image.brokers, since)
+        return not self._liveness.has_heard_most(self._image.brokers, since)
 
     def _judge_silence(self) -> None:
         if self._verdict is not None:
@@ -148,19 +148,19 @@ class FailureDetector:
         for info in silent:
             if self._liveness.is_admitted(info.node_id, info.epoch):
                 _log.warning("broker unresponsive, electing other leaders: broker=%d", info.node_id)
-                self._liveness.put_out(info.node_id, info.epoch)
+                self._liveness.mark_dead(info.node_id, info.epoch)
                 self._elect()
 
     def _doubt(self, former: BrokerInfo) -> None:
-        """A former controller that is still registered has resigned, and is probably cut off."""
+        """A former controller that is still registered has resigned, and is probably isolated."""
         doubt_s = min(_DOUBT_S, self._silence_s / PROBES_PER_SILENCE)
         since = self._clock.monotonic()
 
         def judge() -> None:
-            # Of two brokers that cannot reach each other, neither knows which one is cut off.
+            # Of two brokers that cannot reach each other, neither knows which one is isolated.
             is_silent = not self._liveness.has_heard(former.node_id, since)
             if is_silent and len(self._image.brokers) > _PAIR:
-                self._liveness.fell_silent(former.node_id, former.epoch)
+                self._liveness.mark_silent(former.node_id, former.epoch)
                 self._judge_silence()
 
         if self._doubted is not None:
