@@ -32,7 +32,7 @@ from headrace.model.ids import id_from_text
 from headrace.model.topics import PartitionState
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
-from headrace.runtime.side_by_side import side_by_side
+from headrace.runtime.gather_bounded import gather_bounded
 from headrace.wire.apis import METADATA
 from headrace.wire.codec import encode_request
 from headrace.wire.header import read_header
@@ -212,7 +212,7 @@ class ThinMember(Member):
         if rows is None:
             names = await self.store.children(layout.TOPICS)
             rows = tuple(layout.ChangeRow("topic", name) for name in names)
-        await side_by_side(self._read_row, dict.fromkeys(rows))
+        await gather_bounded(self._read_row, dict.fromkeys(rows))
 
     async def _read_row(self, row: layout.ChangeRow) -> None:
         paths = [layout.states_path(row.name, row.first)]
@@ -287,7 +287,7 @@ class Scene:
                 name, partitions=PER_TOPIC, replication_factor=min(REPLICAS, len(self.members))
             )
 
-        task = self.first.process.spawn(side_by_side(make, topics))
+        task = self.first.process.spawn(gather_bounded(make, topics))
         seconds = self.until(task.done)
         task.result()
         image = self.second.controller.image

@@ -68,7 +68,7 @@ def looked(files: SimulatedFiles, known: tuple[str, ...] = ()) -> Adoption:
     logs = LogDirectory("/data", files, ManualClock())
     logs.open()
     adoption = Adoption(logs, known)
-    adoption.look(accepts)
+    adoption.find_topics(accepts)
     return adoption
 
 
@@ -111,7 +111,7 @@ class NotedController:
 
 def carried_out(adoption: Adoption) -> NotedController:
     controller = NotedController()
-    asyncio.run(adoption.carry_out(controller))  # type: ignore[arg-type]
+    asyncio.run(adoption.create_topics(controller))  # type: ignore[arg-type]
     return controller
 
 
@@ -250,7 +250,7 @@ def test_a_setting_that_headrace_refuses_is_left_out_and_named(
     logs = LogDirectory("/data", files, ManualClock())
     logs.open()
     adoption = Adoption(logs, ())
-    adoption.look(refuse_remote)
+    adoption.find_topics(refuse_remote)
     assert adoption.topics[0].configs == {"retention.ms": "5"}
     assert "There is no remote storage." in caplog.text
 
@@ -287,9 +287,9 @@ def test_no_producer_gets_an_id_that_is_in_an_adopted_log() -> None:
     logs = adoption._logs
     logs.load({TopicPartition("orders", 0): (ORDERS, TopicConfig.resolve())})
     controller = NotedController()
-    asyncio.run(adoption.finish(controller))  # type: ignore[arg-type]
+    asyncio.run(adoption.reserve_producer_ids(controller))  # type: ignore[arg-type]
     assert controller.first_id_min == 4712
     written(files, "00000000000000000000.log", 0, producer_ids(9000))
     adoption.metadata = Adoption(logs, ()).metadata
-    asyncio.run(adoption.finish(controller))  # type: ignore[arg-type]
+    asyncio.run(adoption.reserve_producer_ids(controller))  # type: ignore[arg-type]
     assert controller.first_id_min == 9000

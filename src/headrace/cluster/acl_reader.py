@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from headrace.coordination import acl_layout, layout
 from headrace.coordination.port import NoNode, Store
 from headrace.model.acls import Acl
-from headrace.runtime.side_by_side import side_by_side
+from headrace.runtime.gather_bounded import gather_bounded
 
 _log = logging.getLogger(__name__)
 
@@ -34,4 +34,4 @@ async def read_acls(store: Store, nodes: Iterable[int] | None) -> tuple[Nodes, d
         # Nodes that another version wrote under other names are ignored.
         names = await store.children(layout.ACLS)
         nodes = [node for node in range(acl_layout.NODES) if acl_layout.node_name(node) in names]
-    return dict(await side_by_side(read, dict.fromkeys(nodes))), versions
+    return dict(await gather_bounded(read, dict.fromkeys(nodes))), versions

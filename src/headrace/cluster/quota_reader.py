@@ -11,7 +11,7 @@ from headrace.coordination import layout
 from headrace.coordination.port import NoNode, Store, parent_of
 from headrace.model.cluster import ClusterImage
 from headrace.model.quotas import USER, Entity, limits_from_text, user_entity
-from headrace.runtime.side_by_side import side_by_side
+from headrace.runtime.gather_bounded import gather_bounded
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ async def read_quotas(
             _log.error("quota ignored: error=%s", error)
             return entity, {}
 
-    return dict(await side_by_side(read, dict.fromkeys(entities))), versions
+    return dict(await gather_bounded(read, dict.fromkeys(entities))), versions
 
 
 async def stored_entities(store: Store, users: Iterable[str]) -> list[Entity]:
@@ -61,7 +61,7 @@ async def stored_entities(store: Store, users: Iterable[str]) -> list[Entity]:
             return []
         return [layout.entity_of_path(f"{room}/{name}") for name in names]
 
-    found = await side_by_side(read, rooms)
+    found = await gather_bounded(read, rooms)
     return [user_entity(None), *(entity for entities in found for entity in entities)]
 
 

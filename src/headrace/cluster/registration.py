@@ -33,7 +33,7 @@ from headrace.model.backoff import backoff
 from headrace.model.cluster import Endpoint
 from headrace.model.errors import ApiError
 from headrace.model.topics import collision_key
-from headrace.runtime.side_by_side import side_by_side
+from headrace.runtime.gather_bounded import gather_bounded
 
 _BROKERS = "brokers"
 _CONTROLLER = "controller"
@@ -293,7 +293,7 @@ class Registration:
         await self._read_acls()
         await self._live_image.read_tokens()
         await self._live_image.read_quotas()
-        await side_by_side(self._read_topic, await self._live_image.names())
+        await gather_bounded(self._read_topic, await self._live_image.names())
         self._changes_seen = changes.last
         return changes
 
@@ -326,12 +326,12 @@ class Registration:
         quotas = [layout.entity_of_path(row.name) for row in wanted if row.kind == "quota"]
         if quotas:
             await self._live_image.read_quotas(quotas)
-        await side_by_side(self._read_topic, dict.fromkeys(whole))
+        await gather_bounded(self._read_topic, dict.fromkeys(whole))
         states: dict[str, list[int]] = {}
         for row in wanted:
             if row.kind == "states" and row.name not in whole:
                 states.setdefault(row.name, []).append(row.first)
-        await side_by_side(self._read_states, states.items())
+        await gather_bounded(self._read_states, states.items())
 
     async def _read_topic(self, name: str) -> None:
         async with self._locks.hold(collision_key(name)):

@@ -13,7 +13,7 @@ from headrace.coordination import layout
 from headrace.coordination.port import NoNode, Store, Watch
 from headrace.model.cluster import BrokerInfo
 from headrace.model.topics import PartitionState, TopicState
-from headrace.runtime.side_by_side import side_by_side
+from headrace.runtime.gather_bounded import gather_bounded
 
 _ATTEMPTS_MAX = 10
 _log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ async def read_brokers(store: Store, watch: Watch | None = None) -> dict[int, Br
             return None
         return layout.decode_broker(int(name), data, stat.czxid)
 
-    found = await side_by_side(read, await store.children(layout.BROKER_IDS, watch))
+    found = await gather_bounded(read, await store.children(layout.BROKER_IDS, watch))
     return {info.node_id: info for info in found if info is not None}
 
 
@@ -160,7 +160,7 @@ async def read_users(
             _log.error("user ignored: error=%s", error)
             return user, {}
 
-    found = dict(await side_by_side(read, users))
+    found = dict(await gather_bounded(read, users))
     return found, versions, parents
 
 

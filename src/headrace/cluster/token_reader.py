@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from headrace.coordination import layout, token_layout
 from headrace.coordination.port import NoNode, Store
 from headrace.model.tokens import Token
-from headrace.runtime.side_by_side import side_by_side
+from headrace.runtime.gather_bounded import gather_bounded
 
 _log = logging.getLogger(__name__)
 
@@ -35,4 +35,4 @@ async def read_tokens(
             ids = await store.children(token_layout.TOKENS)
         except NoNode:
             ids = []
-    return dict(await side_by_side(read, dict.fromkeys(ids))), versions
+    return dict(await gather_bounded(read, dict.fromkeys(ids))), versions

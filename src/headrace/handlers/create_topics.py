@@ -20,7 +20,7 @@ from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.deadline import Deadline
 from headrace.requests.mutations import counted
 from headrace.requests.replies import failure, repeated
-from headrace.runtime.side_by_side import side_by_side
+from headrace.runtime.gather_bounded import gather_bounded
 from headrace.security.authorizer import CLUSTER, Operation, topic_resource
 from headrace.wire.codec import Message
 
@@ -43,7 +43,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
             return _failed(topic["name"], error)
 
     topics = {topic["name"]: topic for topic in request["topics"]}
-    return {"topics": await side_by_side(entry, topics.values())}
+    return {"topics": await gather_bounded(entry, topics.values())}
 
 
 def refuse(request: Message, error: ApiError) -> Message:

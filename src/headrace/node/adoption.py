@@ -1,22 +1,22 @@
 """Adopts partition directories of Apache Kafka: `--adopt`.
 
-Name and number of partitions come from the directories, the id from `partition.metadata`, settings
-from Kafka's metadata log where the directory has one. What is found becomes topics of the store;
-the logs themselves are opened afterwards like any other, which verifies every batch and rebuilds
-indexes, snapshots and epochs.
+Names and numbers of partitions are read from the directories, topic ids from `partition.metadata`,
+and settings from Kafka's metadata log, if the directory has one. Adoption creates the topics in the
+store. The broker then opens the logs like others, which verifies every batch and rebuilds indexes,
+snapshots and epochs.
 
-1. Nothing is adopted unless all of it can be: first everything is looked at, then the store is
-   written, topic by topic. A second start with `--adopt` goes on where a first one was cut off.
-2. A partition is led under a higher epoch than any in its log, and no producer gets an id that is
-   in one.
-3. Where the settings of a topic are not known, nothing of it is deleted by age or size until
-   somebody says so.
-4. `__consumer_offsets` is taken, and with it how far groups have read. `__cluster_metadata` is
-   read and left alone. Kafka's other internal topics are left alone.
-5. A transaction that was open is ended as Kafka would have ended it.
-6. Users and ACLs are taken from the metadata, before the first topic is created. A later start with
-   `--adopt`, which finds no new topic, does not bring deleted ones back.
-7. Quotas of the metadata log become quotas of the store, unless their entity has others there.
+1. Nothing is adopted unless all of it can be adopted: everything is checked first, then the store
+   is written, topic by topic. If this is interrupted, the next start with `--adopt` continues.
+2. The leader epoch of a partition is higher than all epochs in its log, and no producer gets an id
+   that is in a log.
+3. If the settings of a topic are unknown, retention deletes nothing of it until its settings are
+   set.
+4. `__consumer_offsets` is adopted with the committed offsets. `__cluster_metadata` is only read.
+   Kafka's other internal topics are ignored.
+5. An open transaction is ended as Kafka would have ended it.
+6. Users and ACLs of the metadata log are adopted before the first topic is created. A later start
+   with `--adopt` that finds no new topic does not restore deleted users and ACLs.
+7. Quotas of the metadata log are adopted, unless their entity already has quotas.
 """
 
 import logging
@@ -51,7 +51,7 @@ from headrace.security.user_names import name_error
 
 _LOG = logging.getLogger(__name__)
 
-LEFT_ALONE = frozenset({METADATA_TOPIC, STATE_TOPIC, "__share_group_state"})
+IGNORED_TOPICS = frozenset({METADATA_TOPIC, STATE_TOPIC, "__share_group_state"})
 _KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _MAGIC_AT = 16
 _NAMED_MAX = 10
@@ -60,23 +60,26 @@ _NAMED_MAX = 10
 class FoundTopic(NamedTuple):
     name: str
     topic_id: UUID | None
-    """None if no partition knows it: then it gets a new one."""
+    """None if no partition has it; the topic then gets a new one."""
     leader_epochs: list[int]
-    """The last one in each partition's log; -1 in an empty one."""
+    """The last leader epoch in each partition's log; -1 if the log is empty."""
     configs: dict[str, str]
 
 
 class Adoption:
     def __init__(self, logs: LogDirectory, known: Collection[str]) -> None:
-        """`known` are the topics that the store has already."""
+        """`known` are the topics that exist in the store."""
         self._logs = logs
         self._files: Files = logs.files
         self.metadata: KafkaMetadata | None = read_metadata(logs.files, logs.path)
         self._known = known
         self.topics: list[FoundTopic] = []
 
-    def look(self, check_config: Callable[[Mapping[str, str]], None]) -> None:
-        """See what there is; raises DirectoryError with a sentence if it cannot be adopted."""
+    def find_topics(self, check_config: Callable[[Mapping[str, str]], None]) -> None:
+        """Find the topics to adopt.
+
+        Raises DirectoryError, with the reason, if that is impossible.
+        """
         if self.metadata is not None and self.metadata.unknown_acls:
             raise DirectoryError(
                 f"{self._logs.path} has {len(self.metadata.unknown_acls)} ACLs that this version "
@@ -84,7 +87,7 @@ class Adoption:
             )
         partitions: dict[str, list[int]] = {}
         for topic, index in self._logs.found:
-            if topic not in LEFT_ALONE and topic not in self._known:
+            if topic not in IGNORED_TOPICS and topic not in self._known:
                 partitions.setdefault(topic, []).append(index)
         missing = [
             str(TopicPartition(topic, index))
@@ -127,7 +130,7 @@ class Adoption:
         ]
 
     def _check_format(self, partition: TopicPartition) -> None:
-        """Opening a log would cut off what it cannot read: old formats must be refused before."""
+        """Opening a log truncates batches that it cannot read, so reject old formats before."""
         for path in self._logs_of(partition):
             fd = self._files.open(path)
             try:
@@ -148,7 +151,7 @@ class Adoption:
         return decode_partition_metadata(data)
 
     def _last_epoch(self, partition: TopicPartition) -> int:
-        """The last leader epoch: by Kafka's file, and by the last batches, which may be newer."""
+        """The last leader epoch in Kafka's checkpoint, or a newer one in the last batches."""
         latest = -1
         try:
             data = self._files.read_file(f"{self._path(partition)}/{LEADER_EPOCHS}")
@@ -190,8 +193,8 @@ class Adoption:
                 configs[name] = value
         return configs
 
-    async def carry_out(self, controller: Controller) -> None:
-        """Make the topics. Their logs are opened after that."""
+    async def create_topics(self, controller: Controller) -> None:
+        """Create the topics. Their logs are opened afterwards."""
         if self.topics and self.metadata is not None:
             await self._adopt_users(controller, self.metadata)
         for topic in self.topics:
@@ -199,7 +202,7 @@ class Adoption:
             for index in range(len(topic.leader_epochs)):
                 partition = TopicPartition(topic.name, index)
                 if self._topic_id(partition) is None:
-                    # Whose it is must be there before the store says who is who.
+                    # The directory must contain its topic id before the store contains the topic.
                     self._files.replace_file(
                         f"{self._path(partition)}/{PARTITION_METADATA}",
                         encode_partition_metadata(topic_id),
@@ -222,7 +225,7 @@ class Adoption:
             )
 
     async def set_quotas(self, controller: Controller) -> None:
-        """Store Kafka's quotas of entities that have none here."""
+        """Store Kafka's quotas of entities that have none in the store."""
         found = self.metadata.quotas if self.metadata is not None else {}
         for entity, limits in found.items():
             try:
@@ -259,8 +262,8 @@ class Adoption:
                 "users and ACLs adopted: users=%d acls=%d", len(metadata.credentials), len(acls)
             )
 
-    async def finish(self, controller: Controller) -> None:
-        """With the logs open: let no producer be taken for one that is in them."""
+    async def reserve_producer_ids(self, controller: Controller) -> None:
+        """With the logs open: raise the next producer id above all ids in them."""
         next_id = self.metadata.next_producer_id if self.metadata is not None else 0
         for log in self._logs.logs():
             next_id = max(next_id, max(log.producers.entries, default=-1) + 1)
@@ -268,7 +271,7 @@ class Adoption:
             await controller.allocate_producer_ids(next_id)
 
     def end_transactions(self, table: PartitionTable, appends: AppendQueue) -> None:
-        """With the partitions led: end what nobody is left to end."""
+        """End open transactions, after this broker has become leader of the partitions."""
         waiting = [log for log in self._logs.logs() if log.producers.open_transactions]
         if not waiting:
             return

@@ -1,7 +1,7 @@
 """One broker: its parts, and the order in which they start and stop.
 
-Start: data directory (locked), store, listeners (bound, silent), registration and image, logs;
-then clients are served. Stop goes the other way, and the clean marker is the last thing written.
+Start: data directory (locked), store, listeners (bound, silent), registration and image, logs; then
+clients are served. The broker stops in reverse order, and writes the marker of the clean stop last.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 1.0
 ZOOKEEPER = "zookeeper"
-"""In meta.properties, where the broker's topics are not in its directory."""
+"""In meta.properties of a broker whose topics are in ZooKeeper, not in its directory."""
 _FAILURES = (
     ApiError,
     ConfigError,
@@ -79,11 +79,11 @@ class Broker:
         *,
         adopt: bool = False,
     ) -> None:
-        """With `adopt`, partitions that Apache Kafka left in the data directory are taken over."""
+        """With `adopt`, the broker adopts the partitions of Apache Kafka in the data directory."""
         self.config = config
         self.address = ""
         self.internal_address = ""
-        """Where other brokers of a cluster connect; empty for a single broker."""
+        """The address for other brokers of the cluster; empty for a single broker."""
         self._adopts = adopt
         self._environment = environment = environment or RealEnvironment()
         self._clock = environment.clock
@@ -111,7 +111,7 @@ class Broker:
         self._due_jobs = Slices(self._start_due_job, self._clock.monotonic)
 
     async def start(self) -> None:
-        """Serve clients when this returns. If it raises, a new directory is as it was before."""
+        """Start to serve clients. If this raises, a new directory is unchanged."""
         try:
             await self._start()
         except BaseException as error:
@@ -134,9 +134,9 @@ class Broker:
         tls = self._make_tls()
         self._open_audit_file()
         self._logs.open()
-        self._refuse_other_kind()
+        self._reject_other_kind()
         store = self._store = await self._environment.open_store(config, self._logs.path)
-        await repeated(lambda: self._claim_for(store), self._connect_wait_s(store))
+        await repeated(lambda: self._check_cluster(store), self._connect_wait_s(store))
         controller = self._make_controller(store, tls)
         worker = self._worker = self._environment.worker("files")
         appends = self._appends = AppendQueue(
@@ -178,7 +178,7 @@ class Broker:
         server = self._server = self._environment.front(
             context, self._table, appends, reader, sessions
         )
-        # IPv6 first: 127.0.0.1 would bring ::1 along, where another listener may want that port.
+        # IPv6 first: 127.0.0.1 also binds ::1, where another listener can need the same port.
         ports = {
             endpoint.listener: server.listen(endpoint.listener, endpoint.host, endpoint.port)
             for endpoint in sorted(config.listeners, key=lambda each: ":" not in each.host)
@@ -223,7 +223,7 @@ class Broker:
             ) from None
 
     def _store_wait_s(self, store: Store) -> float:
-        """Longer than the session of this broker's former process can last."""
+        """A time longer than the session of this broker's former process can last."""
         wanted_ms = self.config.get_int("zookeeper.session.timeout.ms")
         # The ensemble can set a longer timeout.
         return 1 + max(wanted_ms, store.session_timeout_ms) * 1.5 / 1000
@@ -233,8 +233,8 @@ class Broker:
         timeout_ms = self.config.get_optional_int("zookeeper.connection.timeout.ms") or 0
         return max(self._store_wait_s(store), timeout_ms / 1000)
 
-    async def _claim_for(self, store: Store) -> None:
-        """Refuse another cluster's directory before that cluster hears of this broker."""
+    async def _check_cluster(self, store: Store) -> None:
+        """Reject a directory of another cluster before this broker registers."""
         try:
             data, _ = await store.get(CLUSTER_ID)
         except NoNode:
@@ -245,8 +245,8 @@ class Broker:
         store = {"store": ZOOKEEPER} if self.config.is_clustered else {}
         self._logs.claim(cluster_id, self.config.node_id, **store)
 
-    def _refuse_other_kind(self) -> None:
-        """A broker of a cluster has its topics in ZooKeeper, one on its own in a file."""
+    def _reject_other_kind(self) -> None:
+        """Reject the directory of a single broker in a cluster, and the other way round."""
         logs = self._logs
         is_single = logs.files.exists(f"{logs.path}/{STORE_FILE}")
         if self.config.is_clustered and is_single:
@@ -343,13 +343,13 @@ class Broker:
         replicas: Replicas,
         replication: "Replication | None",
     ) -> None:
-        """Open the logs, and apply the roles that the image gives them."""
+        """Open the logs, and become leader or follower of their partitions."""
         adoption = await self._adopt(controller) if self._adopts else None
         self._replication = replication
         self._replicas = replicas
         replicas.load()
         if adoption is not None:
-            await adoption.finish(controller)
+            await adoption.reserve_producer_ids(controller)
             adoption.end_transactions(self._table, appends)
         controller.on_change(replicas.changed)
         if replication is not None:
@@ -365,7 +365,7 @@ class Broker:
         return self._store is None or self._store.state is not SessionState.CONNECTED
 
     async def stop(self) -> None:
-        """Let requests end, put everything on disk, and say so there."""
+        """Complete the requests, sync all logs, and write the marker of the clean stop."""
         if self._timer is not None:
             self._timer.cancel()
         if self._replication is not None:
@@ -388,7 +388,8 @@ class Broker:
             self._remover.stop(finish=False)
         if self._worker is not None:
             self._worker.stop()
-        # The workers have ended. Their results are queued on the loop: let the logs take them.
+        # The workers have ended, but their results are queued on the loop. Run the queued
+        # callbacks.
         loop = asyncio.get_running_loop()
         taken = loop.create_future()
         loop.call_soon_threadsafe(taken.set_result, None)
@@ -415,13 +416,13 @@ class Broker:
         from headrace.node.adoption import Adoption
 
         adoption = Adoption(self._logs, controller.image.topics)
-        adoption.look(self._check_topic_config)
-        await adoption.carry_out(controller)
+        adoption.find_topics(self._check_topic_config)
+        await adoption.create_topics(controller)
         await adoption.set_quotas(controller)
         return adoption
 
     def _rules(self, settings: Mapping[str, str]) -> TopicRules:
-        """What decides elections in a topic."""
+        """The settings of a topic that affect elections."""
         config = self.config.topic_config(settings)
         return TopicRules(config.min_insync_replicas, config.unclean_leader_election_enable)
 
@@ -429,13 +430,13 @@ class Broker:
         check_topic_config(self.config, settings)
 
     def _remove(self, removal: RemoveDirectories) -> None:
-        # On a thread of its own: nobody's acknowledgement waits until ten thousand files are gone.
+        # On a separate thread, so that no acknowledgement waits for the deletion of many files.
         if self._remover is None:
             self._remover = Worker("remover", asyncio.get_running_loop())
         self._remover.submit(removal.run, _done)
 
     def _tick(self) -> None:
-        """What is done by the clock, for all partitions at once."""
+        """Periodic work for all partitions."""
         self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
         assert self._replicas is not None
         assert self._worker is not None
@@ -462,7 +463,7 @@ class Broker:
         self._start_jobs()
 
     def _maybe_start_compaction(self) -> None:
-        """Only where there is something to compact: start-up need not wait for the code."""
+        """Only if a topic is compacted: otherwise, this code is not imported."""
         if not self.config.get_bool("log.cleaner.enable"):
             return
         if any(partition.log.config.compacts for partition in self._table):

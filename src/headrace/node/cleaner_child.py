@@ -1,8 +1,8 @@
 """Starts and controls the process that compacts a log. Blocks, so a worker thread runs it.
 
-1. The thread that starts the process must live as long as the process may: the kernel ends the
-   process with that thread.
-2. After `close` the process is gone, and so is what it left unfinished in the log's directory.
+1. The thread that starts the process must outlive it: the kernel ends the process with that thread.
+2. After `close`, the process has ended, and its unfinished files in the log's directory are
+   deleted.
 """
 
 import json
@@ -15,7 +15,7 @@ from headrace.env.files import Files
 from headrace.log.compaction.cleaning import CleanedSegment, CleaningJob, Outcome, remove_cleaned
 from headrace.log.upkeep.checkpoints import SegmentFacts
 
-# The process must find the very code that its broker runs, wherever that was found.
+# The process must import the same code as its broker, from the same directories.
 _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
@@ -25,10 +25,10 @@ sys.exit(main(int(sys.argv[2])))
 
 
 class CleanerFailed(Exception):
-    """The cleaning has ended without an outcome.
+    """The cleaning has failed.
 
-    `is_lasting` if it would the next time, too; `index_of` names a segment whose index of aborted
-    transactions has to be rebuilt first.
+    `is_lasting`: the next attempt would fail as well. `index_of` names a segment whose index of
+    aborted transactions must be rebuilt first.
     """
 
     def __init__(self, reason: str, *, is_lasting: bool = False, index_of: int = -1) -> None:
@@ -45,7 +45,7 @@ class CleanerChild:
         self._is_ended = False
 
     def next(self) -> CleanedSegment | Outcome:
-        """Let the process go on until it has a new segment, or has come to its end."""
+        """Continue the process until it has written a new segment, or has completed."""
         process = self._process
         try:
             if process is None:
@@ -78,7 +78,7 @@ class CleanerChild:
         process.stdin.flush()
 
     def kill(self) -> None:
-        """End the process; for any thread. Whoever waits in `next` is told."""
+        """Kill the process, from any thread. A waiting `next` then raises CleanerFailed."""
         self._is_ended = True
         if self._process is not None:
             self._process.kill()
@@ -92,7 +92,7 @@ class CleanerChild:
         try:
             remove_cleaned(self._files, self._job.path)
         except OSError:
-            # The partition is gone, or start-up will do it.
+            # The partition is deleted, or the next start deletes these files.
             return
 
 

@@ -1,12 +1,12 @@
 """Compacts the logs of compacted topics: one at a time, the dirtiest first.
 
-On the loop: it chooses, starts a process that does the work, and puts what that has made in its
-place, step by step. The reading and writing is the process's, syncs and renames are a worker's.
+The loop chooses a log, starts a process that writes the new segments, and replaces the old segments
+step by step. The process reads and writes; a worker thread syncs and renames.
 
 1. One process at a time; it is started by a thread that lives as long as the broker does.
-2. A log that cannot be cleaned is named once, and left alone until it gets other settings or the
-   broker restarts; for want of space or descriptors, or when a process dies, it is tried again.
-3. A cleaning counts (`first_dirty_offset`) when its last segment is in its place.
+2. A log that cannot be cleaned is logged once, and skipped until its settings change or the broker
+   restarts. If disk space or descriptors are missing, or a process dies, it is retried.
+3. `first_dirty_offset` grows when the last segment of a cleaning has been replaced.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from headrace.runtime.worker import Worker
 
 _LOG = logging.getLogger(__name__)
 _BUSY_SECONDS = 0.02
-"""How long to wait for a log's own job before asking again."""
+"""How long to wait for another job of the log before the next attempt."""
 _BACKOFF_SECONDS_MIN = 0.01
 
 
@@ -58,12 +58,12 @@ class Compaction:
         self._run: _Run | None = None
         self._is_stopping = False
         self._ended = asyncio.Event()
-        self._left_alone: dict[Log, TopicConfig] = {}
+        self._skipped: dict[Log, TopicConfig] = {}
         self._unfinished: dict[Log, Replacement] = {}
-        """Second jobs that failed for want of space or of descriptors: to be tried again."""
+        """Second jobs that failed because space or descriptors were missing. They are retried."""
 
     def start(self) -> None:
-        self._loop.call_soon(self._look)
+        self._loop.call_soon(self._start_next)
 
     async def stop(self) -> None:
         """Finish the swap of a cleaned segment. Any other step can be repeated after a restart."""
@@ -77,10 +77,10 @@ class Compaction:
 
     def _wait(self) -> None:
         seconds = self._config.get_int("log.cleaner.backoff.ms") / 1000
-        self._timer = self._loop.call_later(max(seconds, _BACKOFF_SECONDS_MIN), self._look)
+        self._timer = self._loop.call_later(max(seconds, _BACKOFF_SECONDS_MIN), self._start_next)
 
-    def _look(self) -> None:
-        """Begin to clean the log that needs it most, or come again later."""
+    def _start_next(self) -> None:
+        """Start to clean the dirtiest log, or check again later."""
         if self._is_stopping:
             return
         for log, replacement in list(self._unfinished.items()):
@@ -109,29 +109,29 @@ class Compaction:
             return
         self._ended.clear()
         self._run = _Run(found, CleanerChild(self._logs.files, job))
-        self._go_on(self._run)
+        self._continue(self._run)
 
     def _candidates(self) -> Iterator[Partition]:
-        left_alone = self._left_alone
-        self._left_alone = {
+        skipped = self._skipped
+        self._skipped = {
             log: config
-            for log, config in left_alone.items()
+            for log, config in skipped.items()
             if log.config is config and not log.is_closed
         }
         for partition in self._table:
             log = partition.log
-            if log.config.compacts and not (log in self._left_alone or log in self._unfinished):
+            if log.config.compacts and not (log in self._skipped or log in self._unfinished):
                 yield partition
 
-    def _go_on(self, run: "_Run") -> None:
-        self._worker.submit(run.child.next, self._heard)
+    def _continue(self, run: "_Run") -> None:
+        self._worker.submit(run.child.next, self._process_responded)
 
-    def _heard(self, result: object, error: BaseException | None) -> None:
-        """The process has something to say, or nothing any more."""
+    def _process_responded(self, result: object, error: BaseException | None) -> None:
+        """The process has reported a new segment, its result, or a failure."""
         run = self._run
         assert run is not None
         if isinstance(error, CleanerFailed):
-            self._failed(run, error)
+            self._process_failed(run, error)
         elif error is not None:
             self._end(run)
             raise error
@@ -141,12 +141,12 @@ class Compaction:
             assert isinstance(result, Outcome)
             self._finish(run, result)
 
-    def _failed(self, run: "_Run", error: CleanerFailed) -> None:
+    def _process_failed(self, run: "_Run", error: CleanerFailed) -> None:
         log = run.log
-        if not (self._is_stopping or log.is_closed or run.is_outrun()):
+        if not (self._is_stopping or log.is_closed or run.has_lost_sources()):
             _LOG.warning("compaction failed: partition=%s error=%s", log.partition, error)
             if error.is_lasting:
-                self._left_alone[log] = log.config
+                self._skipped[log] = log.config
             for segment in log.segments.all:
                 if segment.base_offset == error.index_of:
                     self._rebuild_index(log, segment)
@@ -165,11 +165,11 @@ class Compaction:
         """Try again later if descriptors or space are missing; skip the log otherwise."""
         _LOG.warning("log not compacted: partition=%s error=%s", log.partition, error)
         if not (isinstance(error, OSError) and error.errno in PASSING):
-            self._left_alone[log] = log.config
+            self._skipped[log] = log.config
 
     def _finish(self, run: "_Run", outcome: Outcome) -> None:
         log = run.log
-        if not (log.is_closed or run.is_outrun()):
+        if not (log.is_closed or run.has_lost_sources()):
             log.cleaned_to(outcome.end_offset)
             self._files_worker.submit(self._logs.cleaner_checkpoint_job().run, _done)
             _LOG.info(
@@ -195,13 +195,13 @@ class Compaction:
             if self._is_stopping:
                 return
             if is_done:
-                self._look()
+                self._start_next()
             else:
                 self._wait()
 
         self._worker.submit(run.child.close, ended)
 
-    # A new segment, on its way into its log
+    # Replacing segments by a new one
 
     def _replace(self, run: "_Run", replacement: Replacement) -> None:
         log = run.log
@@ -236,10 +236,10 @@ class Compaction:
         if self._is_stopping or job.error is not None:
             self._end(run)
         else:
-            self._go_on(run)
+            self._continue(run)
 
     def _finish_replacing(self, log: Log, replacement: Replacement) -> None:
-        """Try a second job again, unless the log is busy, or what it was to finish has gone."""
+        """Retry a second job, unless the log is busy, or the segments no longer exist."""
         if not replacement.is_unfinished():
             del self._unfinished[log]
         elif log.durable.job is None and not log.has_staged:
@@ -261,7 +261,7 @@ class Compaction:
         self._files_worker.submit(job.run, done)
 
     def _start_job_of(self, log: Log) -> None:
-        """Acknowledgements may wait for a sync that could not begin meanwhile."""
+        """Acknowledgements can wait for a sync that could not start during the replacement."""
         partition = self._table.get(log.partition.topic, log.partition.partition)
         if partition is not None and partition.log is log and not log.is_offline:
             self._start_job(partition)
@@ -276,7 +276,7 @@ class _Run:
         self._truncations = found.log.truncations
         self._sources = {int(segment.base_offset): segment for segment in found.sources}
 
-    def is_outrun(self) -> bool:
+    def has_lost_sources(self) -> bool:
         """Whether retention dropped, or a truncation changed, the segments being cleaned."""
         log = self.log
         is_dropped = bool(log.segments.all[0].base_offset > min(self._sources))

@@ -1,7 +1,7 @@
 """The environment of a broker: clock, disk, network, store, threads and client sockets.
 
-Owns the choice of the real ones. A simulated outside takes the same broker into a world where time
-is a number and the network loses what it is told to.
+Owns the choice of the real ones. A simulated environment runs the same broker with simulated time
+and an unreliable network.
 """
 
 import asyncio

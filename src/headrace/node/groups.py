@@ -1,7 +1,7 @@
 """Connects the group coordinator to the broker: its logs, and changes of leaders and topics.
 
-Owns the way from a partition to the coordinator's port. It follows the image: a partition of
-__consumer_offsets that this broker leads is a shard of its groups.
+Implements the coordinator's port for a partition. A partition of __consumer_offsets whose leader is
+this broker is a shard of its groups.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ from headrace.wire.apis import (
 if TYPE_CHECKING:
     from headrace.group.service import GroupService
 
-TAKE_UP_SECONDS = 0.1
-_AFTER_A_FAILOVER = {
+LOAD_DELAY_SECONDS = 0.1
+_PRELOADED_REQUESTS = {
     METADATA: (12, 13),
     FIND_COORDINATOR: (2, 4, 6),
     HEARTBEAT: (3, 4),
@@ -82,7 +82,7 @@ class PartitionLog(CommitListener):
 
     @property
     def is_over(self) -> bool:
-        """Whether the leadership that this is about has ended, though another may have begun."""
+        """Whether this leadership has ended, even if this broker was elected again."""
         partition = self._partition
         return not partition.is_leader or partition.leader_epoch != self._leader_epoch
 
@@ -91,7 +91,7 @@ class PartitionLog(CommitListener):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         offset = int(self._appends.append(self._partition, frame))
         if self._partition.has_long_polls() or self._partition.followers:
-            # This can be outside of an iteration of the server, and waiting fetches must be woken.
+            # This can run outside of an iteration of the server, and must wake waiting fetches.
             asyncio.get_running_loop().call_soon(self._appends.send_responses)
         return offset
 
@@ -172,9 +172,9 @@ class Groups:
         self._is_preloaded = False
 
     def start(self) -> None:
-        """Load the shards that this broker leads, soon: clients are served first."""
+        """Load this broker's shards soon, after the first clients are served."""
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(TAKE_UP_SECONDS, self._take_up)
+        self._timer = loop.call_later(LOAD_DELAY_SECONDS, self._load_shards)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -197,7 +197,7 @@ class Groups:
                 self._is_time_trusted,
             )
             self._service.start()
-            self._take_up()
+            self._load_shards()
         return self._service
 
     def changed(self, change: ImageChange) -> None:
@@ -208,14 +208,14 @@ class Groups:
             self._service.topics_deleted([topic.name for topic in change.deleted])
             if _concerns_groups(change):
                 self._service.topics_changed()
-        self._take_up()
+        self._load_shards()
 
     def _resign(self) -> None:
         for index in [index for index, log in self._leader_logs.items() if log.is_over]:
             del self._leader_logs[index]
             self.service().resign(index)
 
-    def _take_up(self) -> None:
+    def _load_shards(self) -> None:
         partitions = self._table.by_topic.get(OFFSETS_TOPIC, {})
         if partitions and not self._is_preloaded:
             self._is_preloaded = True
@@ -234,7 +234,7 @@ def _import_service() -> None:
     import headrace.group.service
     import headrace.group.settings  # noqa: F401
 
-    for api_key, versions in _AFTER_A_FAILOVER.items():
+    for api_key, versions in _PRELOADED_REQUESTS.items():
         for version in versions:
             codec.preload(api_key, version)
 
@@ -244,7 +244,7 @@ def _ignore(_result: object, _error: BaseException | None) -> None:
 
 
 def _concerns_groups(change: ImageChange) -> bool:
-    """Whether there are other topics to read now, or more partitions."""
+    """Whether topics were created or deleted, or have more partitions."""
     return bool(change.deleted or change.created) or any(
         len(before.partitions) != len(after.partitions) for before, after in change.changed
     )

@@ -1,12 +1,12 @@
 """Reads topics, users, ACLs, quotas and tokens from the metadata of an Apache Kafka data directory.
 
-Reads `__cluster_metadata-0`, the log in which a KRaft cluster keeps its state and which every
-broker has a copy of: the newest snapshot, then what the log has after it. It changes nothing, and
-understands only the few kinds of records that adopting a directory needs (KIP-631).
+Reads `__cluster_metadata-0`, the log with the state of a KRaft cluster, of which every broker has a
+copy: the newest snapshot, then the later records. It changes nothing, and decodes only the kinds of
+records that adoption needs (KIP-631).
 
-1. What is not understood is passed over; a log that ends in the middle ends there. Records of ACLs
-   are an exception: they are listed in `unknown_acls`, because they could deny something.
-2. A topic that was removed leaves nothing, so that another of its name starts without settings.
+1. Unknown records are skipped. An incomplete batch ends the log. Records of ACLs are an exception:
+   they are listed in `unknown_acls`, because they could deny something.
+2. A removed topic leaves no state, so that another topic of the same name has no settings.
 """
 
 import struct
@@ -46,10 +46,10 @@ _TOPIC_RESOURCE = 2
 class KafkaMetadata:
     topic_ids: dict[str, UUID] = field(default_factory=dict)
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
-    """The settings of topics, as far as they are their own."""
+    """The settings of topics, without defaults."""
     quotas: dict[Entity, dict[str, float]] = field(default_factory=dict)
     next_producer_id: int = 0
-    """No producer was given this id, or a higher one."""
+    """No producer has this id or a higher one."""
     acls: dict[bytes, Acl] = field(default_factory=dict)
     """By Kafka's id."""
     unknown_acls: list[bytes] = field(default_factory=list)
@@ -60,12 +60,12 @@ class KafkaMetadata:
     """Delegation tokens by id. Kafka does not store their passwords."""
 
     def apply(self, value: bytes) -> None:
-        """Take in one record of the log."""
+        """Apply one record of the log."""
         fields = _Fields(value)
         if fields.varint() != _FRAME_VERSION:
             return
         kind = fields.varint()
-        fields.varint()  # Its version: later ones only add to what is read here.
+        fields.varint()  # The version is not needed: later versions only add fields at the end.
         if kind == _TOPIC:
             name = fields.text()
             self.topic_ids[name or ""] = UUID(bytes=fields.take(16))
@@ -198,7 +198,7 @@ class _Fields:
 
 
 def read_metadata(files: Files, data_directory: str) -> KafkaMetadata | None:
-    """What the directory's copy of the metadata says; None if it has none."""
+    """The metadata in the directory's copy of the log; None if it has no copy."""
     path = f"{data_directory}/{DIRECTORY}"
     if not files.exists(path):
         return None

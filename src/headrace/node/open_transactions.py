@@ -1,9 +1,9 @@
 """Ends transactions that were open when the adopted Apache Kafka broker stopped.
 
-Kafka itself would end them after its next start: commit those that its coordinator had decided to
-commit, and abort the others when their time is up. Their producers are gone, so this does it at
-once; otherwise read_committed consumers would wait for ever. Owns the reading of what was decided
-(`__transaction_state`) and the markers; it must not write anything else.
+After its next start, Kafka would commit those that its coordinator had decided to commit, and abort
+the others after their timeout. Their producers no longer exist, so Headrace ends them immediately;
+otherwise, read_committed consumers would wait forever. Reads the decisions in
+`__transaction_state`, and writes only markers.
 """
 
 import logging
@@ -23,7 +23,7 @@ _ABORT = 0
 _COMMIT = 1
 _VERSIONS = (0, 1)
 _VALUE = struct.Struct(">hqhib")
-"""Version, producer id, producer epoch, timeout, status: what both versions begin with."""
+"""Version, producer id, producer epoch, timeout, status: the first fields of both versions."""
 _DECIDED_TO_COMMIT = (2, 4)
 """The statuses PrepareCommit and CompleteCommit."""
 _LOG = logging.getLogger(__name__)

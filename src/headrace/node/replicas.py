@@ -1,14 +1,14 @@
 """Applies changes of the cluster image to the partitions of this broker.
 
-The controller says what there is and who leads; here logs are made, opened and dropped for it,
-the hot path's table is filled, and partitions take up their roles. It runs on the loop, between
-turns.
+The controller decides which partitions exist, and which brokers lead them. This module creates,
+opens and removes logs, fills the hot path's table, and makes partitions leaders or followers. It
+runs on the loop, between iterations of the server.
 
 1. A partition never goes back to a lower leader epoch.
-2. This broker leads only in an epoch that was given to its present registration: the ISR names it
-   with its broker epoch. What was meant for a former life of it is not acted on (B7).
-3. A deleted topic is out of the table at once. The logs of a new one are opened some at a time, so
-   that a thousand of them do not hold the loop; `opened` waits for them.
+2. This broker becomes leader only if the ISR contains it with its present broker epoch. It ignores
+   states that elected one of its former incarnations (B7).
+3. A deleted topic is removed from the table immediately. The logs of a new topic are opened in
+   slices, so that a thousand of them do not block the loop; `opened` waits for them.
 """
 
 import asyncio
@@ -42,8 +42,8 @@ _RETRY_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Following(Protocol):
-    """Who fetches for the partitions that this broker follows."""
+class Fetchers(Protocol):
+    """Starts and stops the fetchers of partitions that this broker follows."""
 
     def follow(self, partition: Partition) -> None: ...
 
@@ -62,7 +62,7 @@ class Replicas:
         appends: AppendQueue,
         remove: Callable[[RemoveDirectories], None],
         broker_epoch: Callable[[], int],
-        following: Following | None,
+        fetchers: Fetchers | None,
     ) -> None:
         self._node_id = node_id
         self._config = config
@@ -73,17 +73,17 @@ class Replicas:
         self._appends = appends
         self._remove = remove
         self._broker_epoch = broker_epoch
-        self._following = following
+        self._fetchers = fetchers
         self._unopened: dict[str, dict[int, None]] = {}
         """Partitions by topic whose logs are not open yet."""
-        self._opened_later: dict[str, asyncio.TimerHandle] = {}
-        """Topics some of whose logs could not be opened, and when they are tried again."""
+        self._retries: dict[str, asyncio.TimerHandle] = {}
+        """Topics with logs that could not be opened, and the timer of the next attempt."""
         self._unopenable = RecurringProblem(_log, clock.monotonic)
         self._slices = Slices(self._step, clock.monotonic, self._slice_ended)
-        self._has_moved_on = asyncio.Event()
+        self._progressed = asyncio.Event()
 
     def load(self) -> None:
-        """Open every log that the image gives this broker."""
+        """Open the logs of all partitions that this broker has in the image."""
         self._take_dynamic_settings()
         topics = self._image.topics.values()
         self._logs.load(
@@ -95,7 +95,7 @@ class Replicas:
                 for topic in topics
                 for index in self._mine(topic)
             },
-            dict(self._moved()),
+            dict(self._reassigned_partitions()),
             {
                 TopicPartition(topic.name, index)
                 for topic in topics
@@ -110,19 +110,19 @@ class Replicas:
         self._slices.run()
 
     def stop(self) -> None:
-        """Open nothing more; what is left is opened at the next start."""
+        """Stop opening logs. The next start opens the others."""
         self._slices.stop()
-        for timer in self._opened_later.values():
+        for timer in self._retries.values():
             timer.cancel()
 
     async def opened(self, topic: str) -> None:
         """Wait until this broker's partitions of a topic have their logs."""
         while topic in self._unopened:
-            await self._has_moved_on.wait()
+            await self._progressed.wait()
 
     def changed(self, change: ImageChange) -> None:
         if change.is_lost:
-            self._retire()
+            self._resign_all()
         for topic in change.deleted:
             self._drop(topic)
         for topic in change.created:
@@ -130,7 +130,7 @@ class Replicas:
         for before, topic in change.changed:
             indexes = changed_partitions(before, topic)
             if before.configs != topic.configs:
-                # Besides those that moved away.
+                # Apart from those that were reassigned to other brokers.
                 indexes = sorted({*indexes, *self._mine(topic)})
             self._update(topic, indexes)
         if change.broker_configs and self._take_dynamic_settings():
@@ -139,8 +139,8 @@ class Replicas:
         self._slices.run()
         self._appends.send_responses()
 
-    def _retire(self) -> None:
-        """This broker's registration is void: it leads nothing until it has another."""
+    def _resign_all(self) -> None:
+        """The registration is lost: lead no partition until this broker has registered again."""
         for partition in self._table:
             self._resign(partition, partition.retire)
 
@@ -159,32 +159,32 @@ class Replicas:
         """Whether no other broker is known to hold every committed record."""
         return set(members_of(state)) <= {self._node_id}
 
-    def _moved(self) -> Iterator[tuple[TopicPartition, UUID]]:
-        """Partitions on disk that moved to other brokers while this one was down."""
+    def _reassigned_partitions(self) -> Iterator[tuple[TopicPartition, UUID]]:
+        """Partitions on disk that were reassigned to other brokers while this one was down."""
         for partition in self._logs.found:
             state = self._image.partition(*partition)
             if state is not None and self._node_id not in state.replicas:
                 yield partition, self._image.topics[partition.topic].topic_id
 
     def _update(self, topic: TopicState, indexes: Iterable[int] | None = None) -> None:
-        """Do what the states of these partitions say, or of all."""
+        """Apply the states of these partitions, or of all."""
         config = self._config.topic_config(topic.configs)
         for index in self._mine(topic) if indexes is None else indexes:
             if self._node_id not in topic.partitions[index].replicas:
-                self._leave(topic.name, index)
+                self._remove_replica(topic.name, index)
                 continue
             partition = self._table.get(topic.name, index)
             if partition is None and topic.name not in INTERNAL_TOPICS:
                 self._unopened.setdefault(topic.name, {})[index] = None
             elif partition is None:
-                # The coordinators, who hear of the topic next, look for their partitions.
+                # The coordinators receive this change next, and look up their partitions.
                 self._open(topic, index)
             else:
                 if partition.config is not config:
                     partition.configure(config)
                     # A lower min.insync.replicas can commit records.
                     self._appends.commit(partition)
-                self._assume(partition, topic.partitions[index])
+                self._apply_state(partition, topic.partitions[index])
 
     def _step(self) -> bool:
         return self._open_next() or self._logs.put_aside()
@@ -193,8 +193,8 @@ class Replicas:
         removal = self._logs.removal()
         if removal is not None:
             self._remove(removal)
-        self._has_moved_on.set()
-        self._has_moved_on.clear()
+        self._progressed.set()
+        self._progressed.clear()
 
     def _open_next(self) -> bool:
         if not self._unopened:
@@ -215,7 +215,7 @@ class Replicas:
         try:
             log = self._logs.create(at, topic.topic_id, config, is_only_copy=is_only_copy)
         except ApiError as error:
-            self._open_later(topic.name, error)
+            self._retry_opening(topic.name, error)
             return
         if self._node_id in state.isr or self._node_id in dict(state.elr):
             self._logs.check_complete(log)
@@ -230,40 +230,40 @@ class Replicas:
             self._config.get_int("headrace.decompress.bytes.max"),
         )
         self._table.add(partition)
-        self._assume(partition, state)
+        self._apply_state(partition, state)
 
-    def _open_later(self, topic: str, error: ApiError) -> None:
-        if topic in self._opened_later:
+    def _retry_opening(self, topic: str, error: ApiError) -> None:
+        if topic in self._retries:
             return
         self._unopenable.log(f"{error.message} Headrace retries.")
         loop = asyncio.get_running_loop()
-        self._opened_later[topic] = loop.call_later(_RETRY_SECONDS, self._open_again, topic)
+        self._retries[topic] = loop.call_later(_RETRY_SECONDS, self._open_again, topic)
 
     def _open_again(self, name: str) -> None:
-        del self._opened_later[name]
+        del self._retries[name]
         topic = self._image.topics.get(name)
         if topic is not None:
             self._update(topic)
             self._slices.run()
             self._appends.send_responses()
 
-    def _assume(self, partition: Partition, state: PartitionState) -> None:
-        """Take up the role that a state gives this broker."""
+    def _apply_state(self, partition: Partition, state: PartitionState) -> None:
+        """Become leader or follower of a partition, as its state requires."""
         if state.leader_epoch <= partition.leader_epoch:
             if partition.apply_state(state, self._now_ms()):
                 self._appends.commit(partition)
             return
-        following = self._following
-        if following is not None:
-            following.unfollow(partition)
+        fetchers = self._fetchers
+        if fetchers is not None:
+            fetchers.unfollow(partition)
         if state.leader == self._node_id and self._can_lead(partition, state):
             self._resign(partition, partition.retire)
             partition.become_leader(state, self._broker_epoch(), self._now_ms())
             self._appends.commit(partition)
             return
         self._resign(partition, lambda: partition.follow(state))
-        if following is not None and state.leader not in (self._node_id, NO_LEADER):
-            following.follow(partition)
+        if fetchers is not None and state.leader not in (self._node_id, NO_LEADER):
+            fetchers.follow(partition)
 
     def _can_lead(self, partition: Partition, state: PartitionState) -> bool:
         """Whether a state elects this registration, and the log is intact: followers copy it."""
@@ -283,8 +283,8 @@ class Replicas:
         for index in self._mine(topic):
             self._logs.discard(TopicPartition(topic.name, index))
 
-    def _leave(self, topic: str, index: int) -> None:
-        """This broker has no replica of a partition any more: it moved to others."""
+    def _remove_replica(self, topic: str, index: int) -> None:
+        """This broker no longer has a replica of a partition, which was reassigned to others."""
         unopened = self._unopened.get(topic, {})
         if index in unopened:
             del unopened[index]
@@ -296,9 +296,9 @@ class Replicas:
         self._logs.discard(TopicPartition(topic, index))
 
     def _forget(self, partition: Partition) -> None:
-        if self._following is not None:
-            self._following.unfollow(partition)
-        # Whoever waits finds the partition gone, and says so.
+        if self._fetchers is not None:
+            self._fetchers.unfollow(partition)
+        # Waiting requests resume, and return an error because the partition is deleted.
         partition.retire()
         self._appends.leadership_lost(partition)
         self._logs.delete(TopicPartition(partition.topic, partition.index))

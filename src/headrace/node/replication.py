@@ -85,7 +85,7 @@ class Replication:
         self._isr.start()
 
     async def hand_over(self) -> None:
-        """Before this broker stops, hand its leaderships over."""
+        """Hand over all leaderships before this broker stops."""
         if self._config.get_bool("controlled.shutdown.enable"):
             await self._controller.controlled_shutdown()
 

@@ -1,10 +1,9 @@
 """Reads all records on disk again, slowly, to find damaged ones (B15, I20).
 
-Owns the order and the pace; a worker thread reads. It repairs nothing: whoever is told of damage
-does.
+Owns the order and the rate; a worker thread reads. It reports damage and repairs nothing.
 
 1. At most `headrace.scrub.bytes.per.second`, whatever the number of partitions.
-2. Damage is told once for each segment, and only after a second look from its beginning.
+2. Damage is reported once per segment, after a second check from the start of the segment.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ class Scrubber:
         worker: Worker,
         damaged: Damaged,
     ) -> None:
-        """`damaged` is told of a partition whose `damaged_from` has just been set."""
+        """`damaged` is called with a partition whose `damaged_from` was just set."""
         self._config = config
         self._partitions = partitions
         self._worker = worker
@@ -40,12 +39,12 @@ class Scrubber:
         self._timer: asyncio.TimerHandle | None = None
         self._round: Iterator[tuple[Partition, Segment]] = iter(())
         self._known: dict[Segment, None] = {}
-        """Damaged segments that were told of."""
+        """Damaged segments that were reported."""
         self._is_stopped = False
 
     def start(self) -> None:
-        """Begin a round now, and the others in their time."""
-        self._later(0, self._begin)
+        """Start the first round now. The others follow at an interval."""
+        self._later(0, self._start_round)
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -56,8 +55,8 @@ class Scrubber:
         if not self._is_stopped:
             self._timer = self._loop.call_later(seconds, call)
 
-    def _begin(self) -> None:
-        """Look at all that there is now; what is written meanwhile is for the next round."""
+    def _start_round(self) -> None:
+        """Start a round over all present segments. The next round checks later ones."""
         found = [
             (partition, segment)
             for partition in self._partitions
@@ -76,10 +75,10 @@ class Scrubber:
             try:
                 scrub = SegmentScrub(log, segment)
             except OSError:
-                continue  # It is tried again in the next round; whoever reads is told.
+                continue  # The next round retries. Reads of clients report the error.
             self._step(partition, scrub, False)
             return
-        self._later(self._config.get_int("headrace.scrub.interval.ms") / 1000, self._begin)
+        self._later(self._config.get_int("headrace.scrub.interval.ms") / 1000, self._start_round)
 
     def _step(self, partition: Partition, scrub: SegmentScrub, is_second: bool) -> None:
         def done(result: object, error: BaseException | None) -> None:
@@ -100,21 +99,21 @@ class Scrubber:
 
         elif scrub.problem and scrub.is_current():
             if is_second:
-                self._tell(partition, scrub)
+                self._report_damage(partition, scrub)
             else:
 
                 def again() -> None:
-                    self._look_again(partition, scrub.segment)
+                    self._check_again(partition, scrub.segment)
 
         self._later(_STEP_BYTES / self._config.get_int("headrace.scrub.bytes.per.second"), again)
 
-    def _look_again(self, partition: Partition, segment: Segment) -> None:
+    def _check_again(self, partition: Partition, segment: Segment) -> None:
         try:
             self._step(partition, SegmentScrub(partition.log, segment), True)
         except OSError:
             self._next()
 
-    def _tell(self, partition: Partition, scrub: SegmentScrub) -> None:
+    def _report_damage(self, partition: Partition, scrub: SegmentScrub) -> None:
         segment = scrub.segment
         self._known[segment] = None
         _LOG.error(

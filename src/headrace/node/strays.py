@@ -93,7 +93,7 @@ class Strays:
         self._due = math.inf
 
     def start(self, now: float) -> None:
-        """Look for strays, and decide whether they may be removed."""
+        """Look for strays, and decide whether they can be removed."""
         logs = self._logs
         self._names = [*map(str, logs.found), *logs.strays]
         path = f"{logs.path}/{FILE}"

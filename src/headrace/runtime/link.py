@@ -1,7 +1,7 @@
 """A connection to another broker: requests, and their responses in order.
 
-Owns how brokers find each other's sockets, and nothing of what is said over them. All that a broker
-says to another goes through `Network`, so that a simulated one can take its place.
+Owns the connection, not the contents of requests. Brokers connect only through `Network`, so that a
+simulated network can replace it.
 
 1. Every `answered` is called exactly once: with the response, or with None if the link broke.
 2. `answered` and the callback of `on_close` are called on the loop, never within `send`.
@@ -24,11 +24,14 @@ Answered = Callable[[bytes | None], None]
 
 
 class LinkBroken(Exception):
-    """The connection ended, or the answer did not come in time. What was asked may be done."""
+    """The connection ended, or no response arrived in time.
+
+    The request might have been processed.
+    """
 
 
 class Refused(LinkBroken):
-    """Nobody listens there."""
+    """The port is closed, so the connection was refused."""
 
 
 class Link(Protocol):
@@ -43,13 +46,13 @@ class Link(Protocol):
         """Whether the peer has closed or reset the connection, even if no event reported it yet."""
 
     def send(self, frame: bytes, answered: Answered) -> None:
-        """Send a request: its frame without the length; the correlation id is the link's to set.
+        """Send a request: its frame without the length. The link sets the correlation id.
 
-        The answer comes as a frame without its length. Several may be outstanding.
+        `answered` gets the frame of the response without its length. Several requests can be open.
         """
 
     def on_close(self, tell: Callable[[], None]) -> None:
-        """Be told once when the link has ended, whoever ended it; soon if it has already."""
+        """Call `tell` once after either side has ended the link; soon if it has already ended."""
 
     def close(self) -> None: ...
 
@@ -62,7 +65,7 @@ class Network(Protocol):
 async def call(
     link: Link, api_key: int, version: int, request: Mapping[str, Any], timeout_s: float
 ) -> dict[str, Any]:
-    """Ask once through the codec of the cold APIs; a link that answers too late is closed."""
+    """Send one request, encoded by wire/codec.py. Closes the link if the response is too late."""
     from headrace.wire.codec import MalformedRequest, decode_response, encode_request
 
     loop = asyncio.get_running_loop()
@@ -104,7 +107,7 @@ class SocketNetwork:
                 raise LinkBroken(f"{host}:{port} cannot be reached: {error.strerror}") from error
 
     async def _connect(self, host: str, port: int) -> socket.socket:
-        """Try every address of the host; "localhost" has one of each family."""
+        """Try all addresses of the host; "localhost" has one per address family."""
         loop = asyncio.get_running_loop()
         failure: OSError | None = None
         for family, kind, protocol, _, address in await loop.getaddrinfo(
@@ -127,9 +130,9 @@ class SocketNetwork:
 
 
 def tune(sock: socket.socket) -> None:
-    """Send at once, and notice within seconds that the other machine is gone.
+    """Send without delay, and detect within seconds that the other machine is unreachable.
 
-    A broker that is only slow is not gone: its kernel goes on to answer.
+    The kernel of a slow broker still responds to these probes.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

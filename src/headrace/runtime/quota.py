@@ -160,7 +160,7 @@ def in_ms(seconds: float) -> i64:
 
 @final
 class QuotaTable:
-    """All buckets of a broker, and the limits of each client that was seen lately."""
+    """All buckets of a broker, and the limits of each recent client."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Runs long work on the event loop in short slices, between requests of clients.
 
-For what touches the loop's own state, and so cannot leave it, and would hold it for seconds where
-there are thousands of partitions.
+For work that changes the loop's own state, so that it cannot run on a thread. With thousands of
+partitions, it would otherwise block the loop for seconds.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ class Slices:
         monotonic: Callable[[], float],
         slice_ended: Callable[[], None] = _nothing,
     ) -> None:
-        """`step` does a little, and says whether there was anything to do."""
+        """`step` does a small part of the work, and returns whether there was any."""
         self._step = step
         self._monotonic = monotonic
         self._slice_ended = slice_ended
@@ -29,12 +29,12 @@ class Slices:
         self._is_stopped = False
 
     def run(self) -> None:
-        """Do what there is: one slice of it at once, the rest between the loop's other work."""
+        """Do all available work: the first slice now, the rest between other work of the loop."""
         if self._next is None and not self._is_stopped:
             self._run_slice()
 
     def stop(self) -> None:
-        """Leave undone what is left."""
+        """Drop the remaining work."""
         self._is_stopped = True
         if self._next is not None:
             self._next.cancel()

@@ -1,7 +1,7 @@
 """A link between two brokers over a socket.  # HOT
 
-The loop watches the socket; the link reads and writes by itself, without a transport. What holds
-for every link (L1 to L4) is in `link.py`.
+The loop polls the socket; the link reads and writes it without a transport. `link.py` has the rules
+for all links.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ class SocketLink:
         self._listeners: list[Callable[[], None]] = []
         self._unsent = b""
         self._input = b""
-        """The start of a frame of which not even the length is here."""
+        """The start of a frame whose length has not arrived completely."""
         self._chunks: list[bytes] = []
         self._missing: i64 = 0
-        """How much of the frame that `_chunks` begins is still to come."""
+        """How many bytes of the frame in `_chunks` have not arrived yet."""
         self._stream: TlsStream | None = None
         self.is_open = True
         self.is_lost = False
@@ -104,7 +104,7 @@ class SocketLink:
         fd = self._sock.fileno()
         self._loop.remove_reader(fd)
         self._loop.remove_writer(fd)
-        # A new socket may get this number at once: the loop must have forgotten it by then.
+        # A new socket can get the same descriptor immediately. So remove it from the loop first.
         self._loop.call_soon(self._sock.close)
         self._unsent = self._input = b""
         self._chunks.clear()
@@ -181,7 +181,7 @@ class SocketLink:
         self._take(data)
 
     def _take(self, data: bytes) -> None:
-        """Cut what came into frames, and hand them over."""
+        """Split received bytes into frames, and pass each to its request."""
         at: i64 = 0
         if self._missing > 0:
             at = self._missing

@@ -1,7 +1,7 @@
 """Threads for work that would block the event loop: syncs, cold reads, large decompressions.
 
-A job is a plain callable that touches no shared state; what it returns or raises is handed back
-on the loop. Each worker is one thread and keeps the order of its jobs.
+A job is a callable that uses no shared state. Its result or its exception is passed to `done` on
+the loop. Each worker is one thread and keeps the order of its jobs.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Worker:
         return future
 
     def stop(self, *, finish: bool = True) -> None:
-        """Finish what was submitted, or only what is under way; then end the thread."""
+        """Run all submitted jobs, or only the current one, then end the thread."""
         self._drops = not finish
         if self._started:
             self._jobs.put(None)
@@ -54,7 +54,7 @@ class Worker:
         while (task := self._jobs.get()) is not None:
             if self._drops or not self._run_one(*task):
                 return
-            # While it waits the thread keeps nothing of the last job, which may be large.
+            # Free the last job, which can be large, before the thread waits.
             del task
 
     def _run_one(self, job: Callable[[], object], done: Done) -> bool:
@@ -67,8 +67,8 @@ class Worker:
         try:
             self._loop.call_soon_threadsafe(done, result, error)
         except RuntimeError:
-            return False  # The loop is closed: nobody is left to be told.
+            return False  # The loop is closed, so no caller waits.
         finally:
-            # An error's traceback has this frame: without this the two would keep each other.
+            # The traceback of the error refers to this frame. Without this, both would be kept.
             del error
         return True

@@ -161,14 +161,14 @@ def test_broker_with_a_replica_of_the_offsets_topic_imports_the_coordinator_earl
     worker, table = Jobs(), PartitionTable()
     unused: Any = None
     groups = Groups(unused, unused, unused, table, unused, worker, lambda: True)  # type: ignore[arg-type]
-    groups._take_up()
+    groups._load_shards()
     assert worker.jobs == []
     node = Node(1, ManualClock())
     partition = node.add()
     partition.topic = OFFSETS_TOPIC
     table.add(partition)
-    groups._take_up()
-    groups._take_up()
+    groups._load_shards()
+    groups._load_shards()
     assert len(worker.jobs) == 1
     codec._reader.cache_clear()
     worker.jobs[0]()

@@ -23,7 +23,7 @@ EPOCH = 101
 LED = PartitionState(HERE, 5, (HERE, THERE), (HERE, THERE), 7, (EPOCH, 102))
 
 
-class Following:
+class RecordingFetchers:
     def __init__(self) -> None:
         self.followed: dict[Partition, None] = {}
 
@@ -65,7 +65,7 @@ class Scene:
     def __init__(self) -> None:
         self.node = Node(HERE, ManualClock())
         self.partition = self.node.add()
-        self.following = Following()
+        self.fetchers = RecordingFetchers()
         self.logs = Logs()
         nothing = cast("Any", None)
         self.replicas = Replicas(
@@ -78,13 +78,13 @@ class Scene:
             self.node.appends,
             nothing,
             lambda: EPOCH,
-            self.following,
+            self.fetchers,
         )
 
     def told(self, state: PartitionState) -> tuple[bool, bool]:
         """Whether the partition is led here afterwards, and whether it is followed."""
-        self.replicas._assume(self.partition, state)
-        return self.partition.is_leader, self.partition in self.following.followed
+        self.replicas._apply_state(self.partition, state)
+        return self.partition.is_leader, self.partition in self.fetchers.followed
 
 
 def test_a_leadership_is_taken_up_and_given_up() -> None:
