@@ -8,7 +8,7 @@
 
 from headrace.model.topics import TopicPartition
 from headrace.replication.partition import Partition
-from headrace.replication.silence_machine import AGAIN_S
+from headrace.replication.silence_machine import HAND_OVER_INTERVAL_S
 from tests.simulation.cluster import Cluster
 from tests.simulation.ensemble import NAME as ZOOKEEPER
 
@@ -35,7 +35,7 @@ def cut_off_for(
     if leader is None or not cluster.is_in_full_sync():
         return ""
     name = cluster.brokers[int(leader.node_id) - 1].name
-    if world.now < cluster.cut_off_at.get((where, name), 0.0) + AGAIN_S:
+    if world.now < cluster.cut_off_at.get((where, name), 0.0) + HAND_OVER_INTERVAL_S:
         return ""  # It hands the partition over at most once within this time.
     cluster.cut_off_at[where, name] = world.now
     others = _others(cluster, leader, loss)

@@ -1,1 +1,1 @@
-"""Partitions as this broker serves them: what is appended, what is committed, who waits."""
+"""The partitions of this broker: appends, replication, commits, and waiting requests."""

@@ -221,8 +221,8 @@ class AppendQueue:
         self.send_responses()
 
     def _release_committed_acks(self, partition: Partition) -> None:
-        # The ISR has shrunk below min.insync.replicas since the append: the high watermark may
-        # never reach the records, and the client must learn why before its request times out.
+        # The ISR has shrunk below min.insync.replicas since the append. The high watermark might
+        # never reach the records, so return the reason before the request times out.
         is_short = partition.is_short()
         ack = partition.next_committed(is_short)
         if ack is None:

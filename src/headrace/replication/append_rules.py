@@ -70,7 +70,7 @@ def admit(batch: Batch, rules: AppendRules, now_ms: i64, unfolded_bytes_max: i64
 
 
 def is_packed_anew(batch: Batch, rules: AppendRules) -> bool:
-    """Whether records are decompressed or compressed to admit the batch."""
+    """Whether the batch must be decompressed, or compressed again, to be admitted."""
     return batch.codec() != 0 or (rules.codec != PRODUCER_CODEC and rules.codec != 0)
 
 

@@ -20,7 +20,7 @@ class FetchTarget:
         """The last request that lists it, by number. Responses to earlier ones do not apply."""
         self.requested_offset: i64 = 0
         self.is_in_session = False
-        self.is_resting = False
+        self.is_paused = False
         self.is_held = False
         """Paused until a job of its log is done, not until a time."""
         self.is_stopped = False

@@ -55,7 +55,7 @@ def _stage(log: Log, frame: bytes, at: i64, end: i64, leader_epoch: i64, wall_ms
         if batch.last_offset() < log.log_end_offset:
             continue
         if batch.leader_epoch > leader_epoch:
-            # No checksum covers it, and every later batch would look fenced.
+            # No checksum covers the epoch. With a wrong one, every later batch would look fenced.
             raise ApiError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"A batch has leader epoch {batch.leader_epoch}, but its leader has epoch "

@@ -1,8 +1,8 @@
 """Fetches from one leader and applies its responses to the logs. Pure.  # HOT
 
-Owns one incremental fetch session (KIP-227) over partitions that one broker leads. Touches their
-logs and nothing else. Time is an argument: monotonic milliseconds (`now_ms`) or the wall clock
-(`wall_ms`, for the logs). The service around it owns the link and the timers.
+Owns one incremental fetch session (KIP-227) over partitions that one broker leads. Changes only
+their logs. Time is an argument: monotonic milliseconds (`now_ms`) or the wall clock (`wall_ms`, for
+the logs). The service around it owns the link and the timers.
 
 F1  A response applies to a partition only in the leader epoch of its request (B3), and only if
     nothing but an append has changed the log since.
@@ -71,7 +71,7 @@ class FetcherMachine:
         self._topics: dict[bytes, dict[int, FetchTarget]] = {}
         self._changed: dict[FetchTarget, None] = {}
         self._forgotten: dict[bytes, dict[int, None]] = {}
-        self._resting: dict[FetchTarget, None] = {}
+        self._paused: dict[FetchTarget, None] = {}
         self._due_ms: i64 = NEVER
         self._paused_until_ms: i64 = 0
         self._failures: i64 = 0
@@ -79,8 +79,8 @@ class FetcherMachine:
         self._session_epoch: i64 = 0
         self._in_session: i64 = 0
         self._sent: i64 = 0
-        self._answered: i64 = 0
-        self._void: i64 = 0
+        self._responses: i64 = 0
+        self._last_void_request: i64 = 0
         """Responses to requests up to this number belong to an earlier session."""
         self._is_urgent = False
 
@@ -99,7 +99,7 @@ class FetcherMachine:
             else:
                 topic[target.index] = target
             self.count += 1
-        elif target.leader_epoch == partition.leader_epoch and not target.is_resting:
+        elif target.leader_epoch == partition.leader_epoch and not target.is_paused:
             return
         target.leader_epoch = partition.leader_epoch
         target.requested = NEVER
@@ -124,7 +124,7 @@ class FetcherMachine:
     def report_start(self, partition: Partition) -> None:
         """Send the leader a new log start offset now: a DeleteRecords request can wait for it."""
         target = self._find(partition.topic_id.bytes, partition.index)
-        if target is not None and target.partition is partition and not target.is_resting:
+        if target is not None and target.partition is partition and not target.is_paused:
             self._changed[target] = None
             self._is_urgent = True
 
@@ -152,7 +152,7 @@ class FetcherMachine:
             del self._topics[target.key]
         self.count -= 1
         self._changed.pop(target, None)
-        self._resting.pop(target, None)
+        self._paused.pop(target, None)
         self._forget(target)
 
     def _forget(self, target: FetchTarget) -> None:
@@ -166,36 +166,36 @@ class FetcherMachine:
                 topic[target.index] = None
 
     def _wake(self, target: FetchTarget) -> None:
-        target.is_resting = False
+        target.is_paused = False
         target.is_held = False
-        self._resting.pop(target, None)
+        self._paused.pop(target, None)
         self._changed[target] = None
 
-    def _rest(self, target: FetchTarget, due_ms: i64) -> None:
+    def _pause(self, target: FetchTarget, due_ms: i64) -> None:
         """Remove a partition from the session until `due_ms`: the leader stops sending it."""
-        target.is_resting = True
+        target.is_paused = True
         target.due_ms = due_ms
         target.requested = NEVER
         self._changed.pop(target, None)
         self._forget(target)
-        self._resting[target] = None
+        self._paused[target] = None
         if due_ms < self._due_ms:
             self._due_ms = due_ms
 
     def _back_off(self, target: FetchTarget, now_ms: i64) -> None:
         target.failures += 1
-        self._rest(target, now_ms + self._backoff_ms(target.failures))
+        self._pause(target, now_ms + self._backoff_ms(target.failures))
 
     def _backoff_ms(self, failures: i64) -> i64:
         return i64(int(backoff(BACKOFF_MS_MIN, int(self._backoff_ms_max), int(failures))))
 
     def _hold(self, target: FetchTarget) -> None:
-        self._rest(target, NEVER)
+        self._pause(target, NEVER)
         target.is_held = True
         self.held.append(target.partition)
 
     def _stop(self, target: FetchTarget) -> None:
-        self._rest(target, NEVER)
+        self._pause(target, NEVER)
         target.is_held = False
         target.is_stopped = True
 
@@ -216,7 +216,7 @@ class FetcherMachine:
             self._wake_due(now_ms)
         if self._throttle.rate != UNLIMITED:
             self._hold_back(now_ms)
-        outstanding: i64 = self._sent - self._answered
+        outstanding: i64 = self._sent - self._responses
         if outstanding > 0 and (outstanding > 1 or not self._is_urgent or self._session_id == 0):
             return None
         if not self._changed and self._in_session == 0:
@@ -272,14 +272,14 @@ class FetcherMachine:
         for target in list(self._changed):
             if target.is_throttled():
                 if left <= 0:
-                    self._rest(target, now_ms + self._throttle.wait_ms())
+                    self._pause(target, now_ms + self._throttle.wait_ms())
                     continue
                 target.size_max = left
                 left -= self._request.partition_size_max
 
     def _wake_due(self, now_ms: i64) -> None:
         due_ms: i64 = NEVER
-        for target in list(self._resting):
+        for target in list(self._paused):
             if target.due_ms <= now_ms:
                 self._wake(target)
                 self._is_urgent = True
@@ -289,16 +289,16 @@ class FetcherMachine:
 
     def is_waiting(self) -> bool:
         """Whether a request is in flight."""
-        return self._sent > self._answered
+        return self._sent > self._responses
 
     def broke(self) -> None:
         """The link has closed. Its session and its requests have ended."""
-        self._answered = self._sent
-        self._begin_anew()
+        self._responses = self._sent
+        self._reset_session()
 
-    def _begin_anew(self) -> None:
+    def _reset_session(self) -> None:
         """Open a new session with the next request, which lists all partitions."""
-        self._void = self._sent
+        self._last_void_request = self._sent
         self._session_id = 0
         self._session_epoch = 0
         self._in_session = 0
@@ -307,16 +307,16 @@ class FetcherMachine:
             for target in topic.values():
                 target.is_in_session = False
                 target.requested = NEVER
-                if not target.is_resting:
+                if not target.is_paused:
                     self._changed[target] = None
 
     # Responses.
 
     def answered(self, frame: bytes, wall_ms: i64, now_ms: i64) -> None:
         """Apply the response to the oldest request in flight. Raises MalformedRequest."""
-        self._answered += 1
-        number: i64 = self._answered
-        if number <= self._void:
+        self._responses += 1
+        number: i64 = self._responses
+        if number <= self._last_void_request:
             return
         fetched = read_fetched(frame)
         if fetched.error != 0:
@@ -333,12 +333,12 @@ class FetcherMachine:
             self._take(target, part, frame, wall_ms, now_ms)
         if fetched.session_id == 0:
             # A leader without sessions gets every partition in each request.
-            self._begin_anew()
+            self._reset_session()
         else:
             self._session_id = fetched.session_id
 
     def _refused(self, code: i64, now_ms: i64) -> None:
-        self._begin_anew()
+        self._reset_session()
         self._failures += 1
         if code in _SESSION_ERRORS and self._failures == 1:
             return
@@ -406,10 +406,10 @@ class FetcherMachine:
                 self._hold(target)
         target.failures = 0
         target.leader_high_watermark = part.high_watermark
-        self._learn(partition, part)
+        self._apply_leader_offsets(partition, part)
         self.written.append(partition)
 
-    def _learn(self, partition: Partition, part: FetchedPartition) -> None:
+    def _apply_leader_offsets(self, partition: Partition, part: FetchedPartition) -> None:
         """Apply the leader's high watermark, up to the end of this log, and its log start."""
         partition.committed_by_leader(part.high_watermark)
         start: i64 = min(part.log_start_offset, partition.high_watermark)
@@ -446,8 +446,8 @@ class FetcherMachine:
                 self._hold(target)
                 return
             log.start_at(start, wall_ms)
-            self._learn(target.partition, part)
-            self._moved(target)
+            self._apply_leader_offsets(target.partition, part)
+            self._discard_requests(target)
         else:
             # No epoch shows where the logs diverge. Both have the committed records.
             offset: i64 = part.high_watermark if part.high_watermark > start else start
@@ -471,7 +471,7 @@ class FetcherMachine:
             log.start_at(offset, wall_ms)
         else:
             log.truncate_to(offset, wall_ms)
-        self._moved(target)
+        self._discard_requests(target)
 
     def _repair(
         self, target: FetchTarget, part: FetchedPartition, wall_ms: i64, now_ms: i64
@@ -493,9 +493,9 @@ class FetcherMachine:
         else:
             log.truncate_to(partition.damaged_from, wall_ms)
         partition.damaged_from = -1
-        self._moved(target)
+        self._discard_requests(target)
 
-    def _moved(self, target: FetchTarget) -> None:
+    def _discard_requests(self, target: FetchTarget) -> None:
         """Discard the requests in flight: they are for the log before the truncation."""
         partition = target.partition
         partition.truncated()

@@ -27,7 +27,7 @@ from headrace.runtime.link import Link, LinkBroken, Network
 from headrace.wire.cursor import MalformedRequest
 from headrace.wire.replica_fetch import ReplicaFetchRequest
 
-_DIAL_BACKOFF_MS_MIN: Final = 50
+_CONNECT_BACKOFF_MS_MIN: Final = 50
 _CONNECT_TIMEOUT_S: Final = 3.0
 _LOG = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class FetcherSettings(NamedTuple):
     partition_bytes_max: int = 1024 * 1024
     response_bytes_max: int = 10 * 1024 * 1024
     backoff_ms: int = 1000
-    answer_ms_max: int = 30_000
+    response_ms_max: int = 30_000
     sessions: int = 1
     """Per leader."""
 
@@ -197,7 +197,7 @@ class _Session:
         self._due: asyncio.TimerHandle | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._failures = 0
-        self._heard_ms = 0
+        self._response_ms = 0
         self._pump_is_due = False
         self._is_stopped = False
 
@@ -222,7 +222,7 @@ class _Session:
                 timer.cancel()
         if self._connecting is not None:
             self._connecting.cancel()
-        self._hang_up()
+        self._close_link()
 
     # Requests and responses.
 
@@ -231,7 +231,7 @@ class _Session:
         if self._is_stopped:
             return
         if self.machine.count == 0:
-            self._hang_up()
+            self._close_link()
             return
         link = self._link
         if link is None:
@@ -249,7 +249,7 @@ class _Session:
         if frame is None:
             self._broke()
             return
-        now_ms = self._heard_ms = self._now_ms()
+        now_ms = self._response_ms = self._now_ms()
         try:
             self.machine.answered(frame, self._clock.wall_ms(), now_ms)
         except MalformedRequest as error:
@@ -311,7 +311,7 @@ class _Session:
             return
         self._link = link
         self._take = partial(self._answered, link)
-        self._heard_ms = self._now_ms()
+        self._response_ms = self._now_ms()
         link.on_close(partial(self._answered, link, None))
         self._watch()
         self._pump()
@@ -319,7 +319,7 @@ class _Session:
     def _connect_later(self) -> None:
         self._failures += 1
         most_ms = max(self._fetchers.settings.backoff_ms, 1)
-        wait_ms = backoff(_DIAL_BACKOFF_MS_MIN, most_ms, self._failures)
+        wait_ms = backoff(_CONNECT_BACKOFF_MS_MIN, most_ms, self._failures)
         self._reconnect = self._loop.call_later(wait_ms / 1000, self._connect_again)
 
     def _connect_again(self) -> None:
@@ -333,19 +333,19 @@ class _Session:
             self._watchdog = None
         if self._link is None:
             return
-        left_ms = self._heard_ms + self._fetchers.settings.answer_ms_max - self._now_ms()
+        left_ms = self._response_ms + self._fetchers.settings.response_ms_max - self._now_ms()
         if left_ms <= 0:
             if self.machine.is_waiting():
                 _LOG.info("leader does not respond, reconnecting: broker=%d", self._leader_id)
                 self._broke()
                 self.pump_soon()
                 return
-            left_ms = self._fetchers.settings.answer_ms_max
-            self._heard_ms = self._now_ms()
+            left_ms = self._fetchers.settings.response_ms_max
+            self._response_ms = self._now_ms()
         self._watchdog = self._loop.call_later(left_ms / 1000, self._watch)
 
     def _broke(self) -> None:
-        self._hang_up()
+        self._close_link()
         if self._failures == 0:
             # The leader can be reachable again immediately, for example after a restart.
             self._failures = 1
@@ -353,7 +353,7 @@ class _Session:
         else:
             self._connect_later()
 
-    def _hang_up(self) -> None:
+    def _close_link(self) -> None:
         link = self._link
         self._link = None
         if link is not None:

@@ -4,8 +4,9 @@ Sends `Partition.wanted_isr` with AlterPartition (key 56, version 3), one reques
 partitions. Runs on the loop thread. The outcome reaches a partition with the response or with the
 image of the cluster, whichever is first; `Partition.apply_state` compares partition epochs.
 
-1. The members of a requested ISR count until its outcome is known (B5). A missing response is not
-   an outcome: the request is repeated until its response or a later partition state arrives.
+1. The members of a requested ISR bound the high watermark until its outcome is known (B5). A
+   missing response is not an outcome: the request is repeated until its response or a later
+   partition state arrives.
 2. An error that indicates a later state (INVALID_UPDATE_VERSION, FENCED_LEADER_EPOCH) is not an
    outcome either: a copy of the request can be part of that state. The image will contain it.
 3. A leader that is damaged, or that most of the ISR no longer reaches (`silence_machine`), requests
@@ -34,11 +35,11 @@ from headrace.runtime.link import LinkBroken
 from headrace.wire.apis import ALTER_PARTITION
 
 VERSION = 3
-_ANSWER_SECONDS = 10.0
-_AGAIN_MS_MIN = 50
-_AGAIN_MS_MAX = 1000
-_REST_MS_MIN = 250
-_REST_MS_MAX = 4000
+_RESPONSE_SECONDS = 10.0
+_RETRY_MS_MIN = 50
+_RETRY_MS_MAX = 1000
+_REJECTED_BACKOFF_MS_MIN = 250
+_REJECTED_BACKOFF_MS_MAX = 4000
 _LATER_STATE = (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH)
 _NO_OUTCOME = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH)
 _LOG = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class IsrService:
         self._shrinking: dict[Partition, None] = {}
         """Partitions whose silent followers are to be removed from the ISR."""
         self._isolated: dict[Partition, None] = {}
-        """Partitions that are marked as cut off."""
+        """Partitions that are marked as isolated."""
         self._loop = asyncio.get_running_loop()
         self._check_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -97,7 +98,7 @@ class IsrService:
 
     @property
     def has_isolated_leaders(self) -> bool:
-        """Whether any partition is marked as cut off."""
+        """Whether any partition is marked as isolated."""
         return bool(self._isolated)
 
     def start(self) -> None:
@@ -247,7 +248,7 @@ class IsrService:
 
     async def _request_changes(self, changes: list[_IsrChange]) -> None:
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(_RESPONSE_SECONDS):
                 reply = await self._to_controller(ALTER_PARTITION, VERSION, self._request(changes))
             code = reply.get("error_code", 0)
             refusal = error_name(code) if code else ""
@@ -255,16 +256,16 @@ class IsrService:
             reply, refusal = {}, str(error) or "no response"
         except ApiError as error:
             reply, refusal = {}, error_name(error.code)
-        unknown = changes if refusal else self._apply_response(changes, _slots(reply))
+        unknown = changes if refusal else self._apply_response(changes, _results(reply))
         self._task = None
         self._failures = self._failures + 1 if unknown else 0
         if unknown:
-            again_ms = int(backoff(_AGAIN_MS_MIN, _AGAIN_MS_MAX, self._failures))
+            retry_ms = int(backoff(_RETRY_MS_MIN, _RETRY_MS_MAX, self._failures))
             if self._failures == 1:
                 why = refusal or "no outcome for some partitions"
                 _LOG.info("ISR change not accepted by the controller: error=%s", why)
             self._considered = {each.partition: None for each in unknown} | self._considered
-            self._work_timer = self._loop.call_later(again_ms / 1000, self._work)
+            self._work_timer = self._loop.call_later(retry_ms / 1000, self._work)
         elif self._considered:
             self._work_timer = self._loop.call_soon(self._work)
 
@@ -302,13 +303,13 @@ class IsrService:
             partition = each.partition
             if partition.proposed is not each.isr or partition.leader_epoch != each.leader_epoch:
                 # A later state arrived first, perhaps without the requested change.
-                self._backoff(partition, _AGAIN_MS_MAX)
+                self._backoff(partition, _RETRY_MS_MAX)
                 continue
             entry = entries.get((partition.topic_id, int(partition.index)))
             if entry is None or entry["error_code"] in _NO_OUTCOME:
                 unknown.append(each)
             elif entry["error_code"] in _LATER_STATE:
-                self._backoff(partition, _AGAIN_MS_MAX)
+                self._backoff(partition, _RETRY_MS_MAX)
             elif entry["error_code"]:
                 refused.setdefault(entry["error_code"], []).append(partition)
                 partition.withdraw()
@@ -324,7 +325,7 @@ class IsrService:
         epochs = dict(change.isr)
         if entry["leader_epoch"] != change.leader_epoch or sorted(entry["isr"]) != sorted(epochs):
             # Another leader, or another ISR than requested: the image will contain the state.
-            self._backoff(partition, _AGAIN_MS_MAX)
+            self._backoff(partition, _RETRY_MS_MAX)
             return
         state = PartitionState(
             entry["leader_id"],
@@ -348,14 +349,18 @@ class IsrService:
                 len(partitions),
                 partitions[0].log.partition,
             )
-            backoff_ms = int(backoff(_REST_MS_MIN, _REST_MS_MAX, self._refusals))
+            backoff_ms = int(
+                backoff(_REJECTED_BACKOFF_MS_MIN, _REJECTED_BACKOFF_MS_MAX, self._refusals)
+            )
             for partition in partitions:
                 self._backoff(partition, backoff_ms)
 
     def _backoff(self, partition: Partition, backoff_ms: int) -> None:
         self._backing_off[partition] = self._now_ms() + backoff_ms
         if self._backoff_timer is None:
-            self._backoff_timer = self._loop.call_later(_REST_MS_MIN / 1000, self._end_backoff)
+            self._backoff_timer = self._loop.call_later(
+                _REJECTED_BACKOFF_MS_MIN / 1000, self._end_backoff
+            )
 
     def _end_backoff(self) -> None:
         self._backoff_timer = None
@@ -372,7 +377,7 @@ class IsrService:
         return int(self._clock.monotonic() * 1000)
 
 
-def _slots(reply: Message) -> dict[tuple[Any, int], Message]:
+def _results(reply: Message) -> dict[tuple[Any, int], Message]:
     return {
         (topic["topic_id"], part["partition_index"]): {"error_code": 0} | part
         for topic in reply.get("topics", ())

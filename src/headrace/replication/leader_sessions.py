@@ -4,10 +4,11 @@ A follower's fetch offset acknowledges all earlier records, and so commits them.
 partitions that the follower fetches (KIP-227), and each partition notifies its session of changes:
 the cost of a request grows with the partitions that changed, not with all partitions.
 
-R1  A fetch counts only from the registered incarnation of a replica (B6), in the leader's own
-    epoch (B3), and if the follower's log does not diverge from the leader's (KIP-595).
+R1 A fetch raises the progress of a replica only if it is from the registered incarnation (B6), in
+   the leader's own epoch (B3), and if the follower's log does not diverge from the leader's
+   (KIP-595).
 R2  A session belongs to one connection and ends with it. The follower then opens a new session with
-    all its partitions. Late requests in a session that the follower has replaced do not count.
+   all its partitions. Late requests in a session that the follower has replaced have no effect.
 R3  A wait ends with enough records, with any error, with the follower's next request, or after its
     time. The response also contains new high watermarks.
 R4  A throttle omits partitions only from responses to replicas that are not in sync.
@@ -241,7 +242,7 @@ class LeaderSessions:
     # Responses.
 
     def _respond_or_wait(self, exchange: ReplicaExchange, must_respond: bool) -> None:
-        """Respond, or wait: for news, or for the disk."""
+        """Respond, or wait for changes, or for a read from disk."""
         session = exchange.session
         assert session is not None
         exchange.must_respond = exchange.must_respond or must_respond
@@ -400,7 +401,7 @@ class LeaderSessions:
             raise ApiError(ErrorCode(int(epoch_error(part, partition))))
         follower = partition.followers.get(node_id)
         if not partition.is_leader or follower is None:
-            # Or a replica that this leader does not know yet, which it would never wake.
+            # Or this leader does not know the replica yet, and would never wake it.
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = partition.log
         result.high_watermark = partition.high_watermark

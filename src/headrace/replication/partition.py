@@ -296,8 +296,8 @@ class Partition:
     def rejection(self) -> i64:
         """The error for a write with acks=all, or 0 if it can be accepted.
 
-        A timeout would not help a client of a leader that is cut off: librdkafka repeats the
-        request after it, and requests no metadata.
+        The error for an isolated leader makes clients request metadata. After a timeout, librdkafka
+        would only repeat the request.
         """
         if self.is_isolated:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -439,7 +439,7 @@ class Partition:
         return None
 
     def take_expired(self, now: float) -> list[PendingAck]:
-        """Remove and return the waits for a commit that timed out, or whose client has gone."""
+        """Remove and return the waits for a commit that timed out, or whose client disconnected."""
         waiting = self._acks_awaiting_commit
         self._acks_awaiting_commit = deque()
         expired: list[PendingAck] = []

@@ -38,8 +38,10 @@ class ReplicaProgress:
         """The replica has all earlier records. Unknown before a fetch in this leader epoch."""
         self.log_start_offset: i64 = 0
         self.caught_up_ms: i64 = now_ms
-        """When the replica last had all records of the leader. A new leader starts with the time of
-        its election."""
+        """When the replica last had all records of the leader.
+
+        A new leader starts with the time of its election.
+        """
         self.committed_epoch: i64 = UNKNOWN
         """The broker epoch in the committed ISR; unknown if the replica is not a member."""
         self.proposed_epoch: i64 = UNKNOWN
@@ -72,7 +74,7 @@ class ReplicaProgress:
         return self.committed_epoch != UNKNOWN or self.proposed_epoch != UNKNOWN
 
     def counted_offset(self) -> i64:
-        """The offset that the high watermark heeds: only of the admitted incarnation (B6)."""
+        """The end offset that bounds the high watermark; of the incarnation in the ISR (B6)."""
         epoch = self.broker_epoch
         if epoch != UNKNOWN and (epoch == self.committed_epoch or epoch == self.proposed_epoch):
             return self.end_offset

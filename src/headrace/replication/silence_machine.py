@@ -9,8 +9,8 @@ Without its response the ISR stays as it was.
 
 1. Followers must be silent in two checks, so that a new leader waits for the first fetches.
 2. A check that comes late shows that this process was paused. Silence is then counted from now.
-3. A broker hands over a partition at most once in AGAIN_S, so that leadership does not follow an
-   unstable link. An attempt that the controller rejected is repeated after RETRY_S.
+3. A broker hands over a partition at most once in HAND_OVER_INTERVAL_S, so that leadership does not
+   follow an unstable link. An attempt that the controller rejected is repeated after RETRY_S.
 4. Silent followers are removed only if records wait for them, and if min.insync.replicas remain.
 5. The silence of a follower that never sent a fetch begins when a record first waits for it. Kafka
    gives such a follower all of replica.lag.time.max.ms.
@@ -22,7 +22,7 @@ from enum import Enum
 SILENCE_S_MIN = 3.0
 CHECK_S = 1.0
 RETRY_S = 5.0
-AGAIN_S = 60.0
+HAND_OVER_INTERVAL_S = 60.0
 _LATE_CHECKS = 2
 _SILENT_FETCHES = 6
 
@@ -80,7 +80,9 @@ class FollowerSilence:
         self.is_isolated = 2 * len(self.unreached) > len(self._fetched)
         self._suspects, self._found = self._found, {}
         self._attempts = {
-            key: attempt for key, attempt in self._attempts.items() if now - attempt[1] < AGAIN_S
+            key: attempt
+            for key, attempt in self._attempts.items()
+            if now - attempt[1] < HAND_OVER_INTERVAL_S
         }
         return bool(self._silent)
 
@@ -106,14 +108,14 @@ class FollowerSilence:
         self._found[key] = leader_epoch
         if self._suspects.get(key) != leader_epoch:
             return Action.NONE
-        last_epoch, at = self._attempts.get(key, (leader_epoch, now - AGAIN_S))
+        last_epoch, at = self._attempts.get(key, (leader_epoch, now - HAND_OVER_INTERVAL_S))
         has_most = 2 * silent <= len(others) + 1
         if has_most and len(others) + 1 - silent >= needed:
             action, wait_s = Action.REMOVE_SILENT, RETRY_S
             is_useful = is_waiting
         else:
             action = Action.HAND_OVER
-            wait_s = RETRY_S if last_epoch == leader_epoch else AGAIN_S
+            wait_s = RETRY_S if last_epoch == leader_epoch else HAND_OVER_INTERVAL_S
             is_useful = replicas > needed and (is_waiting or not has_most)
         if not is_useful or now - at < wait_s:
             return Action.NONE

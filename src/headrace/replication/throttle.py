@@ -1,8 +1,8 @@
 """Limits the rate at which replicas outside of the ISR are copied. Pure.  # HOT
 
-Bytes are counted after the fact: a batch that is larger than what is left goes out whole, and is
-waited off after it. Over any time no more is copied than the rate gives in it and in one second
-more, and one batch of each partition.
+Bytes are counted after they are sent: a batch that is larger than the rest is sent completely, and
+the next one waits longer. In any interval, the copied bytes are at most the rate times the interval
+plus one second, and one batch per partition.
 """
 
 from typing import Final, final
@@ -11,12 +11,12 @@ from mypy_extensions import i64
 
 UNLIMITED: Final = 0x7FFFFFFFFFFFFFFF
 RATE_MAX: Final = 1 << 40
-"""Above this many bytes a second there is no limit."""
+"""In bytes per second. A higher rate means no limit."""
 _WINDOW_MS: Final = 1000
-"""What was not used for longer than this is lost."""
+"""Unused bytes are kept for this time."""
 _STEP_MS: Final = 100
-"""When all is used up, so much time is saved for the next round."""
-_LOOK_AGAIN_MS: Final = 1000
+"""When the rate is used up, nothing is sent until the bytes of this time are available."""
+_CHECK_AGAIN_MS: Final = 1000
 _PASSED_MS_MAX: Final = 1_000_000
 
 
@@ -24,9 +24,12 @@ _PASSED_MS_MAX: Final = 1_000_000
 class Throttle:
     def __init__(self) -> None:
         self.rate: i64 = UNLIMITED
-        """Bytes in a second."""
+        """In bytes per second."""
         self._left: i64 = 0
-        """In bytes times 1000, which is what a millisecond brings at a rate; may be a debt."""
+        """In thousandths of a byte, so that the bytes of a millisecond are an integer.
+
+        Can be negative.
+        """
         self._at_ms: i64 = 0
         self._is_spent = False
 
@@ -40,7 +43,7 @@ class Throttle:
             self._is_spent = True
 
     def left(self, now_ms: i64) -> i64:
-        """How many bytes may be copied now."""
+        """How many bytes can be copied now."""
         if self.rate == UNLIMITED:
             return UNLIMITED
         passed_ms: i64 = now_ms - self._at_ms
@@ -62,10 +65,10 @@ class Throttle:
             self._left -= size * 1000
 
     def wait_ms(self) -> i64:
-        """After what time to look again, as all was used up a moment ago."""
+        """The time until the next check, after the rate was used up."""
         missing: i64 = self.rate * _STEP_MS - self._left
         if self.rate == UNLIMITED or missing <= 0:
             return 1
-        if missing >= self.rate * _LOOK_AGAIN_MS:
-            return _LOOK_AGAIN_MS
+        if missing >= self.rate * _CHECK_AGAIN_MS:
+            return _CHECK_AGAIN_MS
         return missing // self.rate + 1

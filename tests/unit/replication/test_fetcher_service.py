@@ -18,7 +18,7 @@ from tests.storage.log_scenario import values
 from tests.unit.replication.fetcher_scenario import Scene
 from tests.unit.replication.replica_scenario import Node, Wire, elect, epoch_of
 
-SETTINGS = FetcherSettings(backoff_ms=40, answer_ms_max=60_000)
+SETTINGS = FetcherSettings(backoff_ms=40, response_ms_max=60_000)
 
 
 class LoopClock:
@@ -260,7 +260,7 @@ def test_many_partitions_go_over_as_many_links_as_are_set() -> None:
 
 def test_a_leader_that_never_answers_is_dialled_again() -> None:
     async def scenario() -> None:
-        world = World(settings=SETTINGS._replace(answer_ms_max=30))
+        world = World(settings=SETTINGS._replace(response_ms_max=30))
         world.scene.leader.append("a")
         world.network.is_deaf = True
         world.follow()

@@ -1,8 +1,8 @@
 """When a leader hands over a partition, or removes silent followers from its ISR."""
 
 from headrace.replication.silence_machine import (
-    AGAIN_S,
     CHECK_S,
+    HAND_OVER_INTERVAL_S,
     RETRY_S,
     SILENCE_S_MIN,
     Action,
@@ -121,7 +121,7 @@ def test_partition_is_handed_over_once_a_minute() -> None:
     leader.fetching = set()
     assert len(leader.run(5)) == 1
     leader.epoch += 2
-    assert leader.run(AGAIN_S - 2) == []
+    assert leader.run(HAND_OVER_INTERVAL_S - 2) == []
     assert leader.run(10) != []
 
 
