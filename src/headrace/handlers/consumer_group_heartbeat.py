@@ -89,8 +89,8 @@ def _check(request: Message, version: int) -> None:
 
 def _check_join(request: Message) -> None:
     if request["rebalance_timeout_ms"] == -1 and request["topic_partitions"] is None:
-        # librdkafka (2.16) leaves out what has not changed when it subscribes again right after it
-        # unsubscribed. INVALID_REQUEST would be its end; after this it joins as it should.
+        # librdkafka (2.16) omits unchanged fields if it subscribes immediately after it has
+        # unsubscribed. INVALID_REQUEST would stop it; after this error, it joins with all fields.
         raise ApiError(
             ErrorCode.UNKNOWN_MEMBER_ID,
             "A joining member must send all fields: the group has no state for it.",

@@ -42,19 +42,19 @@ def refuse(request: Message, error: ApiError) -> Message:
     return {
         "responses": [
             {"name": name, "topic_id": topic_id, **failure(error)}
-            for name, topic_id in _asked(request)
+            for name, topic_id in _requested(request)
         ]
     }
 
 
-def _asked(request: Message) -> list[tuple[str | None, UUID | None]]:
+def _requested(request: Message) -> list[tuple[str | None, UUID | None]]:
     if "topics" in request:
         return [(topic["name"], topic["topic_id"]) for topic in request["topics"]]
     return [(name, None) for name in request["topic_names"]]
 
 
 async def _delete_all(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
-    requested = _asked(request)
+    requested = _requested(request)
     found = [_find(broker, context, name, topic_id) for name, topic_id in requested]
     twice = repeated(topic.name for topic in found if isinstance(topic, TopicState))
     deadline = Deadline(broker.clock, request["timeout_ms"])

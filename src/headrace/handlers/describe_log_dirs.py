@@ -32,7 +32,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         result["total_bytes"], result["usable_bytes"] = total_bytes, usable_bytes
         result["topics"] = [
             {"name": name, "partitions": [_size(each) for each in partitions]}
-            for name, partitions in _asked(broker, request["topics"])
+            for name, partitions in _requested(broker, request["topics"])
         ]
     except OSError as error:
         _log.error("log directory not described: directory=%s error=%s", path, error)
@@ -41,17 +41,17 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
 
 
 def refuse(request: Message, error: ApiError) -> Message:
-    # Before version 3 the reply has no error of its own: an empty one is all that can be said.
+    # Before version 3, the response has no top-level error, so it is empty.
     return {"error_code": error.code}
 
 
 def _space(path: str) -> tuple[int, int]:
-    """How many bytes the file system has, and how many are left for us."""
+    """The size of the file system, and the free bytes that this process can use."""
     found = os.statvfs(path)
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
-def _asked(
+def _requested(
     broker: BrokerContext, topics: list[Message] | None
 ) -> Iterable[tuple[str, list["Partition"]]]:
     if topics is None:

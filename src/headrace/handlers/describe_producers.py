@@ -18,7 +18,7 @@ from headrace.wire.codec import Message
 
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     topics = []
-    for name, indexes in _asked(request).items():
+    for name, indexes in _requested(request).items():
         slots = [_describe(broker, context, name, index) for index in indexes]
         topics.append({"name": name, "partitions": slots})
     return {"topics": topics}
@@ -31,13 +31,13 @@ def refuse(request: Message, error: ApiError) -> Message:
                 "name": name,
                 "partitions": [{"partition_index": index, **failure(error)} for index in indexes],
             }
-            for name, indexes in _asked(request).items()
+            for name, indexes in _requested(request).items()
         ]
     }
 
 
-def _asked(request: Message) -> dict[str, dict[int, None]]:
-    """Each partition once, however often it is named: its producers may be many."""
+def _requested(request: Message) -> dict[str, dict[int, None]]:
+    """Each partition once, because a partition can have many producers."""
     requested: dict[str, dict[int, None]] = {}
     for topic in request["topics"]:
         requested.setdefault(topic["name"], {}).update(dict.fromkeys(topic["partition_indexes"]))

@@ -63,7 +63,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
 
 def refuse(request: Message, error: ApiError) -> Message:
     if not request["topics"]:
-        raise error  # Without topics there is no place for it: the connection is closed.
+        raise error  # A response without topics has no field for it: close the connection.
     return {
         "topics": [{"error_code": error.code, "name": topic["name"]} for topic in request["topics"]]
     }
@@ -95,7 +95,7 @@ def _denied(name: str) -> Message:
 def _describe(
     broker: BrokerContext, context: RequestContext, name: str, start: int, count_max: int
 ) -> tuple[Message, int]:
-    """A topic's slot, and where its next page would begin."""
+    """The entry of a topic, and the index of the first partition of the next page."""
     try:
         if name not in broker.image.topics:
             check_topic_name(name)
@@ -124,7 +124,10 @@ def _describe(
 
 
 def _eligible(image: ClusterImage, state: PartitionState) -> Message:
-    """The eligible leader replicas; never null, on which the admin client of Kafka 4.3 fails."""
+    """The eligible leader replicas.
+
+    Never null, because the admin client of Kafka 4.3 fails on null.
+    """
     rows = dict(state.elr)
     if state.leader == NO_LEADER:
         rows = dict(zip(state.isr, state.isr_epochs, strict=True)) | rows

@@ -25,17 +25,17 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {kind}.")
     deadline = Deadline(broker.clock, request["timeout_ms"])
     outcomes = await deadline.wait_for(
-        broker.controller.elect_leaders(_asked(request), is_unclean=kind == _UNCLEAN)
+        broker.controller.elect_leaders(_requested(request), is_unclean=kind == _UNCLEAN)
     )
     return {"replica_election_results": _by_topic(outcomes)}
 
 
 def refuse(request: Message, error: ApiError) -> Message:
-    outcomes = dict.fromkeys(_asked(request) or (), error)
+    outcomes = dict.fromkeys(_requested(request) or (), error)
     return {"error_code": error.code, "replica_election_results": _by_topic(outcomes)}
 
 
-def _asked(request: Message) -> list[TopicPartition] | None:
+def _requested(request: Message) -> list[TopicPartition] | None:
     if request["topic_partitions"] is None:
         return None
     requested = [

@@ -23,7 +23,7 @@ from headrace.wire.codec import Message
 
 GROUP = 0
 TRANSACTION = 1
-_NOBODY: Message = {"node_id": -1, "host": "", "port": -1}
+_NO_COORDINATOR: Message = {"node_id": -1, "host": "", "port": -1}
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
@@ -40,7 +40,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
 
 
 def refuse(request: Message, error: ApiError) -> Message:
-    entry = {**_NOBODY, **failure(error)}
+    entry = {**_NO_COORDINATOR, **failure(error)}
     keys = dict.fromkeys(request.get("coordinator_keys", ()))
     return {**entry, "coordinators": [{"key": key, **entry} for key in keys]}
 
@@ -83,5 +83,5 @@ async def _coordinator(
         if endpoint is None:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     except ApiError as error:
-        return {**_NOBODY, **failure(error)}
+        return {**_NO_COORDINATOR, **failure(error)}
     return {"node_id": node_id, "host": endpoint.host, "port": endpoint.port}

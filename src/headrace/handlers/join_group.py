@@ -37,7 +37,7 @@ def handle(
     client_id = (context.client_id or "")[:_CLIENT_ID_CHARACTERS_MAX]
     session_ms: int = request["session_timeout_ms"]
     rebalance_ms: int = request.get("rebalance_timeout_ms", session_ms)
-    # A member is known by the first of each of its protocols; clients send each once.
+    # The first entry of each protocol applies; clients send each protocol once.
     protocols = {each["name"]: each["metadata"] for each in reversed(request["protocols"])}
     names = dict.fromkeys(each["name"] for each in request["protocols"])
     join = JoinRequest(

@@ -115,7 +115,7 @@ async def _find(
     log = partition.log
     end = partition.last_stable_offset if is_committed_only else partition.high_watermark
     if not partition.is_caught_up and timestamp != EARLIEST and timestamp != EARLIEST_LOCAL:
-        # This leader is new, and what the former one has shown may lie above (B12).
+        # This leader is new, and the former one might have returned higher offsets (B12).
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
     if timestamp == LATEST:
         return {"offset": end, "leader_epoch": partition.leader_epoch}
@@ -142,7 +142,7 @@ async def _find(
 
 
 async def _look_up(broker: BrokerContext, lookup: "Lookup") -> "Found | None":
-    """Follow a look-up; what is large in it, or compressed, is decoded by a worker."""
+    """Execute a look-up. A worker thread decodes large and compressed batches."""
     try:
         job = next(lookup)
         while True:

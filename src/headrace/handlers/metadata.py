@@ -37,7 +37,7 @@ from headrace.requests.lookup import named_topic, topic_with_id
 from headrace.security.authorizer import CLUSTER, Operation, topic_resource
 from headrace.wire.codec import Message
 
-_TOPIC_IDS_ASKED_SINCE = 12
+_TOPIC_IDS_SINCE = 12
 _LISTENER_ERRORS_SINCE = 6
 
 
@@ -48,7 +48,7 @@ def handle(
     names: list[str] | None = None
     ids: list[UUID] = []
     if topics is not None and (topics or context.api_version > 0):
-        names, ids = _asked(topics, context.api_version)
+        names, ids = _requested(topics, context.api_version)
     image = broker.image
     is_missing = any(name not in image.topics for name in names or ())
     if names and is_missing and not ids and _may_create(broker, request):
@@ -95,11 +95,11 @@ def _partitions(
 def refuse(request: Message, error: ApiError) -> Message:
     topics = request["topics"]
     if not topics:
-        raise error  # Up to version 12 there is no place for it: the connection is closed.
+        raise error  # Up to version 12, no field for it: close the connection.
     return {
         "error_code": error.code,
         "topics": [
-            # Before version 12 a name may not be null in a reply.
+            # Before version 12, a name must not be null in a response.
             {
                 "error_code": error.code,
                 "name": topic["name"] or "",
@@ -110,11 +110,11 @@ def refuse(request: Message, error: ApiError) -> Message:
     }
 
 
-def _asked(topics: list[Message], version: int) -> tuple[list[str], list[UUID]]:
-    """Names and ids in the order of the request, each once: an answer may be large."""
+def _requested(topics: list[Message], version: int) -> tuple[list[str], list[UUID]]:
+    """Names and ids in the order of the request, each once, because a response can be large."""
     names = dict.fromkeys(topic["name"] for topic in topics)
     ids = dict.fromkeys(topic.get("topic_id") for topic in topics)
-    if version < _TOPIC_IDS_ASKED_SINCE and (None in names or any(ids)):
+    if version < _TOPIC_IDS_SINCE and (None in names or any(ids)):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Topic ids can be used since version 12.")
     return (
         [name for name in names if name is not None],
@@ -149,7 +149,7 @@ async def _create(broker: BrokerContext, name: str) -> None:
     try:
         await broker.controller.create_topic(name)
     except ApiError as error:
-        # Another client was first: the topic is there, and that is all that was asked for.
+        # Another client has created the topic first, so the request has succeeded.
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
     await broker.opened(name)
@@ -181,7 +181,7 @@ def _topic(broker: BrokerContext, context: RequestContext, topic: TopicState) ->
     ]
     if context.api_version < _LISTENER_ERRORS_SINCE:
         for partition in partitions:
-            _speak_older(partition, context.api_version)
+            _adapt_to_version(partition, context.api_version)
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -190,11 +190,11 @@ def _topic(broker: BrokerContext, context: RequestContext, topic: TopicState) ->
     }
 
 
-def _speak_older(partition: Message, version: int) -> None:
+def _adapt_to_version(partition: Message, version: int) -> None:
     if partition["error_code"] == ErrorCode.LISTENER_NOT_FOUND:
         partition["error_code"] = ErrorCode.LEADER_NOT_AVAILABLE
     if version == 0 and partition["offline_replicas"]:
-        # Version 0 names only what is there, and says so with an error.
+        # Version 0 contains only live replicas, and an error if others are offline.
         offline = set(partition["offline_replicas"])
         for nodes in ("replica_nodes", "isr_nodes"):
             partition[nodes] = [node for node in partition[nodes] if node not in offline]

@@ -55,7 +55,7 @@ class CommitHandler:
         self.appends = appends
         self.groups = groups
         self.waiting: Waiting = {}
-        """Of this turn: they go to the log together."""
+        """The commits of this loop iteration. They are one write."""
 
     def handle(
         self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
@@ -66,12 +66,12 @@ class CommitHandler:
         if version >= TOPIC_IDS_SINCE:
             self._find_names(request)
         if not self._is_allowed(peer, request) or not self._knows_any(request):
-            self._answer(exchange, request)
+            self._respond(exchange, request)
             return
-        # Whoever asks next on this connection sees what is committed here.
+        # The next request on this connection must see this commit.
         peer.muted = True
         if not self.waiting:
-            self.appends.before_flush(self._carry_out)
+            self.appends.before_flush(self._commit_all)
         self.waiting[request] = exchange
 
     def _find_names(self, request: CommitRequest) -> None:
@@ -119,32 +119,32 @@ class CommitHandler:
                     part.code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return is_any
 
-    def _carry_out(self) -> None:
-        """All that came in one turn, in the order in which it came."""
+    def _commit_all(self) -> None:
+        """Write all commits of one loop iteration, in the order of their arrival."""
         waiting = self.waiting
         self.waiting = {}
         try:
-            answered = self.groups().commit_all(waiting, partial(self._answer_late, waiting))
-        except Exception:  # noqa: BLE001 (it is logged, and answered)
+            completed = self.groups().commit_all(waiting, partial(self._respond_late, waiting))
+        except Exception:  # noqa: BLE001 (logged; the requests get an error)
             _log.exception("offset commits failed with an internal error")
-            answered = list(waiting)
-            for request in answered:
+            completed = list(waiting)
+            for request in completed:
                 request.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
-        self._answer_all(waiting, answered)
+        self._respond_all(waiting, completed)
 
-    def _answer_late(self, waiting: Waiting, answered: list[CommitRequest]) -> None:
-        """Environment of a turn: the followers have them now, or never will."""
-        self._answer_all(waiting, answered)
+    def _respond_late(self, waiting: Waiting, completed: list[CommitRequest]) -> None:
+        """Respond outside of a loop iteration, after the commits have succeeded or failed."""
+        self._respond_all(waiting, completed)
         self.appends.send_responses()
 
-    def _answer_all(self, waiting: Waiting, answered: list[CommitRequest]) -> None:
-        for request in answered:
+    def _respond_all(self, waiting: Waiting, completed: list[CommitRequest]) -> None:
+        for request in completed:
             exchange = waiting.pop(request, None)
             if exchange is not None:
                 exchange.peer.muted = False
-                self._answer(exchange, request)
+                self._respond(exchange, request)
 
-    def _answer(self, exchange: Exchange, request: CommitRequest) -> None:
+    def _respond(self, exchange: Exchange, request: CommitRequest) -> None:
         response = write_offset_commit(exchange.correlation_id, request)
         exchange.peer.work += WORK + len(response) // BYTES_PER_WORK
         exchange.respond([response])

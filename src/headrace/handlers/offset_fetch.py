@@ -33,7 +33,9 @@ def handle(
     topics = request["topics"]
     check(broker, context, Operation.DESCRIBE, group_resource(request["group_id"]))
     response = broker.groups().fetch_offsets(
-        request["group_id"], _asked(broker, context, topics), request.get("require_stable", False)
+        request["group_id"],
+        _requested(broker, context, topics),
+        request.get("require_stable", False),
     )
     return then(response, lambda fetched: {"topics": _topics(broker, context, topics, fetched)})
 
@@ -48,26 +50,26 @@ async def _handle_groups(
             check(broker, context, Operation.DESCRIBE, group_resource(group["group_id"]))
             fetched = broker.groups().fetch_offsets(
                 group["group_id"],
-                _asked(broker, context, group["topics"]),
+                _requested(broker, context, group["topics"]),
                 request["require_stable"],
                 group.get("member_id"),
                 group.get("member_epoch", NO_GENERATION),
             )
             entry["topics"] = _topics(broker, context, group["topics"], await now_or_later(fetched))
         except ApiError as error:
-            entry["error_code"] = _told(error)
+            entry["error_code"] = _supported_error(error)
         entries.append(entry)
     return {"groups": entries}
 
 
 def refuse(request: Message, error: ApiError) -> Message:
-    code = _told(error)
+    code = _supported_error(error)
     if "groups" in request:
         entries = [
             {"group_id": group["group_id"], "error_code": code} for group in request["groups"]
         ]
         return {"groups": entries}
-    # Version 1 has no error for the whole.
+    # Version 1 has no error for the complete response.
     topics = [_refused(topic, code) for topic in request["topics"] or ()]
     return {"error_code": code, "topics": topics}
 
@@ -87,14 +89,14 @@ def _identity(topic: Message) -> Message:
     return {"name": topic["name"]} if "name" in topic else {"topic_id": topic["topic_id"]}
 
 
-def _told(error: ApiError) -> ErrorCode:
-    # Consumers of before 3.9 do not know this one here, and give up (KAFKA-16386).
+def _supported_error(error: ApiError) -> ErrorCode:
+    # Consumers before 3.9 do not support this error here, and stop (KAFKA-16386).
     if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
         return ErrorCode.NOT_COORDINATOR
     return error.code
 
 
-def _asked(
+def _requested(
     broker: BrokerContext, context: RequestContext, topics: list[Message] | None
 ) -> list[tuple[str, list[int]]] | None:
     """The requested partitions of topics that the principal can describe; None: all topics."""

@@ -69,7 +69,7 @@ def _reply(
             try:
                 if topic["topic"] in denied:
                     raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-                epoch, end_offset = _answer(broker, topic["topic"], requested, is_any_replica)
+                epoch, end_offset = _end_offset(broker, topic["topic"], requested, is_any_replica)
                 entries.append(
                     {
                         "partition": requested["partition"],
@@ -98,13 +98,13 @@ def refuse(request: Message, error: ApiError) -> Message:
     }
 
 
-def _answer(
+def _end_offset(
     broker: BrokerContext, topic: str, requested: Message, is_any_replica: bool
 ) -> tuple[int, int]:
     if is_any_replica:
         log = hosted_partition(broker, topic, requested["partition"]).log
         if log.is_offline:
-            # It is as long as its checkpoint says, and cannot be read: it must win no election.
+            # The log has the length in its checkpoint, but cannot be read: it must win no election.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log of {topic} is offline.")
         if requested["leader_epoch"] > log.epochs.latest():
             return log.epochs.latest(), log.log_end_offset
@@ -115,8 +115,8 @@ def _answer(
 
 
 def _end_of(partition: "Partition", epoch: int) -> tuple[int, int]:
-    # An epoch without a record is not in the log's own list yet, but it has begun: a consumer
-    # that got it from ListOffsets must not be told that it never was.
+    # An epoch without a record is not in the log's list yet, but it has begun. A consumer that got
+    # it from ListOffsets must not get UNDEFINED.
     if epoch == partition.leader_epoch:
         return epoch, partition.log.log_end_offset
     if not 0 <= epoch <= partition.leader_epoch:
